@@ -1,0 +1,48 @@
+//! A progress bar for work that turns out to be long, shown to a person only.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Work that is over sooner shows no bar.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The progress of one command.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    /// When a bar appears; `None` if it has, or if nobody would see it.
+    appears: Option<Instant>,
+}
+
+impl Progress {
+    /// Nothing done yet of `total` steps. The bar goes to standard error, if that is a terminal.
+    pub(crate) fn new(total: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template("{msg:24!} {wide_bar} {percent:>3}% {eta:>4}") {
+            bar.set_style(style);
+        }
+        Self {
+            bar,
+            appears: std::io::stderr().is_terminal().then(|| Instant::now() + PATIENCE),
+        }
+    }
+
+    /// Says what is being done now.
+    pub(crate) fn begin(&self, name: &str) {
+        self.bar.set_message(name.to_owned());
+    }
+
+    /// Counts `steps` more as done.
+    pub(crate) fn advance(&mut self, steps: u64) {
+        self.bar.inc(steps);
+        if self.appears.is_some_and(|time| Instant::now() >= time) {
+            self.appears = None;
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+    }
+
+    /// Takes the bar off the screen.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,27 @@
+//! The `cachalot` command.
+#![forbid(unsafe_code)]
+
+mod commands;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A GPU memory allocator's decisions, on recorded programs and without a GPU.
+#[derive(Parser)]
+#[command(name = "cachalot", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Repeat every decision of recorded programs, and measure
+    Replay(commands::replay::Args),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Replay(args) => commands::replay::run(&args),
+    }
+}

@@ -1,0 +1,98 @@
+//! How a recorded run ended: its settings, its statistics, and the segments it held with their blocks.
+
+use super::error::describe_io;
+use super::{BadInput, open};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+
+/// The end of a run, as `NAME.expected.json.gz` or a snapshot states it.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Expected {
+    /// The configuration string; empty for the default configuration.
+    pub config: String,
+    /// The memory limit in bytes, if there was one.
+    pub limit_bytes: Option<u64>,
+    /// The error that ended the program, if one did.
+    pub error: Option<String>,
+    /// Every statistic under its flattened name. Empty where they are not known.
+    pub stats: BTreeMap<String, i64>,
+    /// The segments by address.
+    pub segments: Vec<Segment>,
+    /// Statistics that the events cannot tell exactly: the replayed value may be smaller.
+    #[serde(default)]
+    pub not_in_the_record: Vec<String>,
+}
+
+/// A segment, or one run of mapped memory in an expandable segment.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Segment {
+    /// The device's number.
+    pub device: u32,
+    /// Where it begins.
+    pub address: u64,
+    /// In bytes.
+    pub total_size: u64,
+    /// Bytes of the blocks in use.
+    pub allocated_size: u64,
+    /// Bytes of the blocks in use or waiting for an event.
+    pub active_size: u64,
+    /// Bytes that the program asked for in those blocks.
+    pub requested_size: u64,
+    /// The stream's handle.
+    pub stream: u64,
+    /// `small` or `large`.
+    pub segment_type: String,
+    /// The private pool, or (0, 0).
+    pub segment_pool_id: (u64, u64),
+    /// Whether it grows by mapping.
+    pub is_expandable: bool,
+    /// Its blocks by address.
+    pub blocks: Vec<Block>,
+}
+
+/// A block of a segment.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Block {
+    /// Where it begins.
+    pub address: u64,
+    /// In bytes.
+    pub size: u64,
+    /// What was asked for when it, or the part it grew from, was last handed out.
+    pub requested_size: u64,
+    /// Whether it is in use.
+    pub state: BlockState,
+}
+
+/// Whether a block is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockState {
+    /// Held by the program.
+    ActiveAllocated,
+    /// Freed by the program, but another stream may still use it.
+    ActivePendingFree,
+    /// Free.
+    Inactive,
+}
+
+/// Reads `NAME.expected.json.gz` (or `NAME.expected.json`) beside a record, if there is one.
+pub(super) fn beside(record: &Path, name: &str) -> Result<Option<Expected>, BadInput> {
+    for ending in ["expected.json.gz", "expected.json"] {
+        let file = record.with_file_name(format!("{name}.{ending}"));
+        if file.exists() {
+            return read(&file).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn read(file: &Path) -> Result<Expected, BadInput> {
+    let mut text = String::new();
+    open::decompressed(file)?
+        .read_to_string(&mut text)
+        .map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
+    serde_json::from_str(&text)
+        .map_err(|error| BadInput::at(file, error.line() as u64, format!("not the end of a run: {error}")))
+}

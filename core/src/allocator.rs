@@ -1,0 +1,499 @@
+//! The allocator: what programs call, for any number of devices, from any thread.
+
+use crate::arena::Arena;
+use crate::block::Block;
+use crate::config::Config;
+use crate::device::{DeviceMemory, DeviceResult};
+use crate::directory::{Directory, MAX_DEVICES, Owner, Place};
+use crate::error::Error;
+use crate::pool::{PoolId, PoolOptions, Route};
+use crate::reclaim::Forecast;
+use crate::stats::Stats;
+use crate::storage::{Shelf, Storage, Table};
+use crate::sync::Lock;
+use crate::trace::TraceEntry;
+use crate::units::{DeviceIndex, DevicePtr, StreamId};
+
+/// What is known of a block that the program holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// Its first byte.
+    pub base: DevicePtr,
+    /// Its length in bytes: at least what was asked for.
+    pub size: u64,
+    /// What was asked for, in bytes.
+    pub requested: u64,
+    /// The stream it was allocated on.
+    pub stream: StreamId,
+    /// Its device.
+    pub device: DeviceIndex,
+    /// The first byte of its segment.
+    pub segment: DevicePtr,
+    /// The length of its segment in bytes.
+    pub segment_bytes: u64,
+}
+
+/// A caching allocator over the memory of one or more devices.
+///
+/// * `D` — the devices.
+/// * `R` — the lock of a heap: one that parks its waiters where there is an operating system, a spin lock where there is none.
+/// * `S` — where the tables live: [`Growable`](crate::storage::Growable) or [`Fixed`](crate::storage::Fixed).
+///
+/// # Stream order
+/// A block may be used at once on the stream it was allocated on, and on any other stream once that one waits for it. A freed
+/// block is reused at once on its own stream; the program therefore frees it when its last use on that stream has been queued.
+/// Use on other streams is announced with [`record_stream`](Self::record_stream).
+///
+/// # Threads
+/// Every method may be called from any thread. Requests of different streams share no lock.
+///
+/// # The device
+/// `malloc` calls it when no free block fits, or when frees wait for events; `free` calls it to record events when other streams
+/// used the block. Dropping the allocator calls nothing: memory that is still held goes back with the context.
+pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
+    arenas: S::Devices<Arena<D, R, S>>,
+    directory: Directory<R, S>,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// An allocator over `devices`, numbered in the order given, all with the same configuration.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] for more devices than there can be; those of the device, if the configuration sets a fraction
+    /// of its memory.
+    pub fn new(devices: impl IntoIterator<Item = D>, config: &Config) -> Result<Self, Error> {
+        let mut arenas = S::Devices::<Arena<D, R, S>>::default();
+        for (number, device) in devices.into_iter().enumerate() {
+            if number >= MAX_DEVICES || !arenas.make_room(1) {
+                return Err(Error::TableFull("devices"));
+            }
+            let arena = Arena::new(device, number as u32, config);
+            if config.per_process_memory_fraction() < 1.0 {
+                arena.set_fraction(config.per_process_memory_fraction())?;
+            }
+            arenas.add(arena);
+        }
+        Ok(Self { arenas, directory: Directory::default() })
+    }
+
+    #[inline]
+    fn arena(&self, device: DeviceIndex) -> Result<&Arena<D, R, S>, Error> {
+        self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
+    }
+
+    /// The device with this number.
+    pub fn device(&self, device: DeviceIndex) -> Option<&D> {
+        self.arenas.get(device.0 as usize).map(|arena| &arena.memory)
+    }
+
+    /// How many devices there are.
+    pub fn device_count(&self) -> u32 {
+        self.arenas.len() as u32
+    }
+
+    /// A block of at least `bytes`, aligned to 512, for use on `stream` at once. Zero bytes are answered with the null address.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when everything that could be given back was, and it was not enough; [`Error::TooLarge`];
+    /// those of the device. Nothing has changed then, but for segments that were given back.
+    #[inline]
+    pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        self.arena(device)?.malloc(&self.directory, bytes, stream)
+    }
+
+    /// Frees the block at `ptr`, on its own stream's order. The null address is none, and fine.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`] if the program holds no block that begins there; those of the device when an event of another
+    /// stream cannot be recorded. The block is the program's still.
+    #[inline]
+    pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
+        self.free_checked(ptr, None)
+    }
+
+    /// As [`free`](Self::free), if the block was requested with exactly `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::WrongSize`] if it was not, and those of [`free`](Self::free).
+    #[inline]
+    pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
+        self.free_checked(ptr, Some(bytes))
+    }
+
+    #[inline]
+    fn free_checked(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        self.at_owner(ptr, |arena, place| arena.free(&self.directory, place, ptr, bytes))
+    }
+
+    /// Lets the heap that owns `ptr` do something with it. The closure says whether it did own it.
+    #[inline]
+    fn at_owner(
+        &self,
+        ptr: DevicePtr,
+        mut act: impl FnMut(&Arena<D, R, S>, Place) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let acted = match self.directory.owner(ptr) {
+            Owner::Heap(place) => match self.arenas.get(place.device as usize) {
+                Some(arena) => act(arena, place)?,
+                None => false,
+            },
+            Owner::Nobody => false,
+            Owner::Anyone => self.ask_everyone(&mut act)?,
+        };
+        if acted { Ok(()) } else { Err(Error::InvalidPointer(ptr)) }
+    }
+
+    #[cold]
+    fn ask_everyone(&self, act: &mut impl FnMut(&Arena<D, R, S>, Place) -> Result<bool, Error>) -> Result<bool, Error> {
+        for arena in self.arenas.iter() {
+            for slot in arena.slot_numbers() {
+                if act(arena, arena.place(slot))? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Announces that work queued on `stream` uses the block at `ptr`: once it is freed, it is not reused before that work is
+    /// done. Does nothing for the block's own stream.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`] if the program holds no block that begins there.
+    pub fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        self.at_owner(ptr, |arena, place| arena.record_stream(place.heap, ptr, stream))
+    }
+
+    /// The block that contains `ptr`, which may point anywhere into it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`] if the program holds no such block.
+    pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
+        let mut found = None;
+        self.at_owner(ptr, |arena, place| {
+            found = arena.allocation(place.heap, ptr);
+            Ok(found.is_some())
+        })?;
+        found.ok_or(Error::InvalidPointer(ptr))
+    }
+
+    /// Frees the blocks that other streams no longer use. `malloc` does so by itself.
+    ///
+    /// # Errors
+    /// Those of the device; the blocks whose events could not be asked after stay as they are.
+    pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
+        self.arena(device)?.process_events(&self.directory)
+    }
+
+    /// Waits for all pending frees, then gives every wholly free segment back: those of the default pool and of private
+    /// pools that nobody uses. Blocks the calling thread.
+    ///
+    /// # Errors
+    /// The first error of the device; everything else is given back all the same.
+    pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
+        let arena = self.arena(device)?;
+        let waited = arena.wait_for_events(&self.directory).map(|_| ());
+        waited.and(arena.release_cached(&self.directory, None))
+    }
+
+    /// As [`empty_cache`](Self::empty_cache), for one private pool without users only.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`], and those of [`empty_cache`](Self::empty_cache).
+    pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let arena = self.arena(device)?;
+        let pool = arena.private_pool(pool)?;
+        let waited = arena.wait_for_events(&self.directory).map(|_| ());
+        waited.and(arena.release_cached(&self.directory, Some(pool)))
+    }
+
+    /// Gives wholly free segments back, the largest first, until at most `keep` bytes are held from the device or none is left.
+    ///
+    /// # Errors
+    /// The first error of the device.
+    pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
+        self.arena(device)?.trim(&self.directory, keep)
+    }
+
+    /// What [`malloc`](Self::malloc) would do first, if it were called now. Changes nothing.
+    ///
+    /// # Errors
+    /// Those by which `malloc` would refuse the request outright.
+    pub fn forecast(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        self.arena(device)?.forecast(bytes, stream)
+    }
+
+    /// Sets the most bytes that may be held from the device; what is held already is not given back.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn set_limit(&self, device: DeviceIndex, limit: Option<u64>) -> Result<(), Error> {
+        self.arena(device)?.set_limit(limit);
+        Ok(())
+    }
+
+    /// The most bytes that may be held from the device.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn limit(&self, device: DeviceIndex) -> Result<Option<u64>, Error> {
+        Ok(self.arena(device)?.limit())
+    }
+
+    /// Sets the limit to a fraction of the device's memory, rounded to bytes; 1 is no limit.
+    ///
+    /// # Errors
+    /// [`Error::InvalidFraction`] outside of 0 … 1; those of the device.
+    pub fn set_memory_fraction(&self, device: DeviceIndex, fraction: f64) -> Result<(), Error> {
+        self.arena(device)?.set_fraction(fraction)
+    }
+
+    /// Puts a configuration in force on every device. Blocks and segments stay as they are.
+    pub fn configure(&self, config: &Config) {
+        for arena in self.arenas.iter() {
+            *arena.config.lock() = config.clone();
+            arena.apply_config();
+        }
+    }
+
+    /// The configuration in force.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn config(&self, device: DeviceIndex) -> Result<Config, Error> {
+        Ok(self.arena(device)?.config())
+    }
+
+    /// Turns the cache off or on. Off, every request is a call to the device and every free gives the memory back: for debugging
+    /// with memory checkers. Blocks handed out before stay valid.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
+        self.arena(device)?.set(crate::arena::attention::DIRECT, !caching);
+        Ok(())
+    }
+
+    /// Makes a private pool with one user and a name of its own.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    pub fn create_pool(&self, device: DeviceIndex, options: PoolOptions) -> Result<PoolId, Error> {
+        self.arena(device)?.create_pool(None, options)
+    }
+
+    /// Adds a user to the pool of this name; it is made if there is none.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`].
+    pub fn retain_pool(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
+        self.arena(device)?.retain_pool(pool, options)
+    }
+
+    /// Changes a pool's options.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`].
+    pub fn set_pool_options(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
+        self.arena(device)?.set_pool_options(pool, options)
+    }
+
+    /// How many users a pool has.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`].
+    pub fn pool_users(&self, device: DeviceIndex, pool: PoolId) -> Result<u32, Error> {
+        self.arena(device)?.pool_users(pool)
+    }
+
+    /// Leads the requests of `route` into a pool from here on, before any route that is in force already. The pool gains a user.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`], [`Error::TableFull`].
+    pub fn begin_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        self.arena(device)?.begin_route(pool, route, false)
+    }
+
+    /// Ends the latest such route into the pool. What it holds stays; so does the user, until [`release_pool`](Self::release_pool).
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`], [`Error::NotRouted`].
+    pub fn end_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        self.arena(device)?.end_route(pool, false)
+    }
+
+    /// As [`begin_allocate_to_pool`](Self::begin_allocate_to_pool), for a graph that is captured meanwhile: on streams that are
+    /// capturing, events are neither recorded nor asked after, and nothing is released.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`], [`Error::TableFull`].
+    pub fn begin_capture(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        self.arena(device)?.begin_route(pool, route, true)
+    }
+
+    /// The capture into the pool has ended. The graph uses the pool until [`release_pool`](Self::release_pool).
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`], [`Error::NotRouted`].
+    pub fn end_capture(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        self.arena(device)?.end_route(pool, true)
+    }
+
+    /// Takes a user of a pool away. The free segments of a pool without users go back with the rest of the cache.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`].
+    pub fn release_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        self.arena(device)?.release_pool(pool)
+    }
+
+    /// The stream is no more: what it has cached is given back, and its number may come to mean another stream. Blocks of it
+    /// that the program holds stay valid.
+    ///
+    /// # Errors
+    /// The first error of the device.
+    pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
+        self.arena(device)?.stream_destroyed(&self.directory, stream)
+    }
+
+    /// The statistics of a device.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn stats(&self, device: DeviceIndex) -> Result<Stats, Error> {
+        let arena = self.arena(device)?;
+        Ok(arena.with_totals(|totals| totals.stats(arena.tallies())))
+    }
+
+    /// Every peak becomes what there is now.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
+        let arena = self.arena(device)?;
+        arena.with_totals(|totals| totals.reset_peaks(arena.tallies()));
+        Ok(())
+    }
+
+    /// Everything that was ever allocated or freed counts as 0 from here on, as do the counts of events.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
+        let arena = self.arena(device)?;
+        arena.with_totals(|totals| totals.reset_accumulated(arena.tallies()));
+        Ok(())
+    }
+
+    /// Bytes whose release failed: whether the device still holds them is in doubt, and they are never handed out again.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn leaked_bytes(&self, device: DeviceIndex) -> Result<u64, Error> {
+        Ok(self.arena(device)?.leaked.load(crate::sync::Ordering::Relaxed))
+    }
+
+    /// Whether the context is well. After the first error that lost it the device is not called any more.
+    ///
+    /// # Errors
+    /// [`Error::Device`] with the code that lost the context.
+    pub fn health(&self, device: DeviceIndex) -> Result<(), Error> {
+        Ok(self.arena(device)?.health()?)
+    }
+
+    /// Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] if there is no room for so many.
+    pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
+        let arena = self.arena(device)?;
+        arena.set(crate::arena::attention::TRACE, false);
+        if !arena.trace.start(capacity) {
+            return Err(Error::TableFull("trace entries"));
+        }
+        arena.set(crate::arena::attention::TRACE, capacity > 0);
+        Ok(())
+    }
+
+    /// Calls `visit` with every recorded event, oldest first. The allocator must not be called from there.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn for_each_trace_entry(&self, device: DeviceIndex, visit: impl FnMut(&TraceEntry)) -> Result<(), Error> {
+        self.arena(device)?.trace.for_each(visit);
+        Ok(())
+    }
+
+    /// Every segment and block of every device, by address.
+    #[cfg(feature = "alloc")]
+    pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
+        let mut segments = alloc::vec::Vec::new();
+        for arena in self.arenas.iter() {
+            arena.snapshot(&mut segments);
+        }
+        segments.sort_by_key(|segment| segment.address);
+        segments
+    }
+
+    /// Checks every invariant of every heap. For tests: it visits every block.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    pub fn check_invariants(&self) -> Result<(), &'static str> {
+        for arena in self.arenas.iter() {
+            let mut reserved = arena.leaked.load(crate::sync::Ordering::Relaxed);
+            for slot in arena.slot_numbers() {
+                let heap = arena.lock(slot);
+                reserved += heap.check_invariants(&arena.slot(slot).tally)?;
+            }
+            if reserved != arena.reserved.load(crate::sync::Ordering::Relaxed) {
+                return Err("the bytes held from the device are not the sum of the segments");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    fn allocation(&self, slot: u32, ptr: DevicePtr) -> Option<Allocation> {
+        let heap = self.slots.get(slot)?.heap.lock();
+        let block = heap.lookup(ptr).or_else(|| heap.containing(ptr))?;
+        let Block { addr, size, requested, segment, state, .. } = heap.blocks[block];
+        let segment = &heap.segments[segment];
+        (state == crate::block::State::Allocated).then_some(Allocation {
+            base: DevicePtr(addr),
+            size,
+            requested,
+            stream: heap.stream,
+            device: DeviceIndex(self.number),
+            segment: DevicePtr(segment.base),
+            segment_bytes: segment.bytes,
+        })
+    }
+
+    fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(crate::sync::Ordering::Relaxed)).filter(|&limit| limit != u64::MAX)
+    }
+
+    fn set_limit(&self, limit: Option<u64>) {
+        self.limit.store(limit.unwrap_or(u64::MAX), crate::sync::Ordering::Relaxed);
+        self.apply_config();
+    }
+
+    fn set_fraction(&self, fraction: f64) -> Result<(), Error> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::InvalidFraction(fraction));
+        }
+        let total: DeviceResult<u64> = self.call(self.memory.memory_info()).map(|info| info.total);
+        // Rounded to the nearest byte, as `std::round` does for positive numbers.
+        let bytes = (fraction * total? as f64 + 0.5) as u64;
+        self.set_limit((fraction < 1.0).then_some(bytes));
+        Ok(())
+    }
+}

@@ -1,0 +1,390 @@
+//! Everything of one device: its heaps, the pools they belong to, its limits and counters, and the fast path over them.
+//!
+//! ```text
+//! malloc ─ attention = 0? ─ stream → pair (no lock) ─ heap lock ─ best fit ─▶ done
+//!                │                                        └─ miss ─▶ reclaim.rs
+//!                └─ events pending, routes, limits … ─▶ the attentive path
+//! ```
+//!
+//! Locks, each held alone except where the list says otherwise, never across a call to the device:
+//! `registry` (pools, routes, pairs) · `order` (events) · a heap's lock · `peaks` · the directory's writer lock.
+//! A heap's lock may be taken under `registry` when a pair is made or vacated; nothing is taken under a heap's lock.
+
+use crate::config::Config;
+use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
+use crate::directory::{Directory, Place};
+use crate::error::Error;
+use crate::heap::{Done, Heap};
+use crate::order::Order;
+use crate::pool::{Pair, PoolOptions, Registry, SharedPool};
+use crate::rounding::{Divisions, INTERVALS, PoolKind, round_size};
+use crate::rules::Rules;
+use crate::stats::{Tally, Totals};
+use crate::storage::{Shelf, Storage, Table};
+use crate::sync::Lock;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::trace::Trace;
+use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
+use lock_api::{Mutex, MutexGuard};
+
+/// Reasons to leave the fast path. Any bit set sends every request the attentive way.
+pub(crate) mod attention {
+    /// Events are waited for, or their recording is deferred.
+    pub(crate) const PENDING: u32 = 1;
+    /// Some requests are routed into private pools.
+    pub(crate) const ROUTES: u32 = 1 << 1;
+    /// A graph is being captured.
+    pub(crate) const CAPTURE: u32 = 1 << 2;
+    /// Free blocks age: a limit and a collection threshold are set.
+    pub(crate) const AGES: u32 = 1 << 3;
+    /// Sizes are rounded by divisions of powers of two.
+    pub(crate) const DIVISIONS: u32 = 1 << 4;
+    /// Nothing is cached: every request goes to the device.
+    pub(crate) const DIRECT: u32 = 1 << 5;
+    /// The context is lost: the device is not called any more.
+    pub(crate) const LOST: u32 = 1 << 6;
+    /// Events are recorded in the trace.
+    pub(crate) const TRACE: u32 = 1 << 7;
+}
+
+/// One heap and its counters.
+pub(crate) struct Slot<R: Lock, S: Storage> {
+    pub tally: Tally,
+    pub heap: Mutex<R, Heap<S>>,
+}
+
+/// What a request comes down to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// As the program asked, in bytes.
+    pub bytes: u64,
+    /// What that is rounded to.
+    pub size: u64,
+    pub kind: PoolKind,
+    pub stream: StreamId,
+    /// Number of the pool.
+    pub pool: u32,
+    /// The slot of the heap that serves it.
+    pub slot: u32,
+    /// Its stream is capturing a graph.
+    pub capturing: bool,
+}
+
+/// The device `Arena::place`s its segments as.
+pub(crate) struct Arena<D, R: Lock, S: Storage> {
+    pub memory: D,
+    /// Number of the device in the allocator.
+    pub number: u32,
+    /// Bits of [`attention`].
+    attention: AtomicU32,
+    /// The code of the error that lost the context; meaningful while [`attention::LOST`] is set.
+    lost: AtomicU32,
+    /// The divisions in force, one word an interval.
+    divisions: [AtomicU32; INTERVALS],
+    /// Streams of the default pool, beside the other pools so that the fast path reaches them directly.
+    pub default_pool: SharedPool<S>,
+    /// Private pools; entry `p` is pool `p`, entry 0 is not used.
+    pub pools: S::Shelf<SharedPool<S>>,
+    /// Slots of pairs: even ones small, odd ones large.
+    pub slots: S::Shelf<Slot<R, S>>,
+    pub registry: Mutex<R, Registry<S>>,
+    pub config: Mutex<R, Config>,
+    pub order: Mutex<R, Order<S>>,
+    /// Held by the one who settles the peaks.
+    peaks: Mutex<R, ()>,
+    pub totals: Totals,
+    /// Bytes held from the device: what segments take, and what was lost in failed releases.
+    pub reserved: AtomicU64,
+    /// The most that may be held; `u64::MAX` for no limit.
+    pub limit: AtomicU64,
+    /// Bytes whose release failed. They are never handed out again.
+    pub leaked: AtomicU64,
+    pub trace: Trace<R, S>,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    pub(crate) fn new(memory: D, number: u32, config: &Config) -> Self {
+        let arena = Self {
+            memory,
+            number,
+            attention: AtomicU32::new(0),
+            lost: AtomicU32::new(0),
+            divisions: core::array::from_fn(|_| AtomicU32::new(0)),
+            default_pool: SharedPool::default(),
+            pools: S::Shelf::default(),
+            slots: S::Shelf::default(),
+            registry: Mutex::new(Registry::default()),
+            config: Mutex::new(config.clone()),
+            order: Mutex::new(Order::default()),
+            peaks: Mutex::new(()),
+            totals: Totals::new(config.max_split_size()),
+            reserved: AtomicU64::new(0),
+            limit: AtomicU64::new(u64::MAX),
+            leaked: AtomicU64::new(0),
+            trace: Trace::default(),
+        };
+        arena.apply_config();
+        arena
+    }
+
+    /// Serves a request. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
+    #[inline]
+    pub(crate) fn malloc(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        if bytes == 0 {
+            return Ok(DevicePtr::NULL);
+        }
+        if bytes <= MAX_REQUEST - UNIT
+            && self.attention.load(Ordering::Relaxed) == 0
+            && let Some(pair) = self.default_pool.streams.get(stream.0)
+        {
+            let size = bytes.next_multiple_of(UNIT);
+            let slot = self.slots.get(slot_of(pair, PoolKind::of(size))).expect("a pair has slots");
+            let mut heap = slot.heap.lock();
+            // A pair may have been given to another stream since it was looked up.
+            if heap.stream == stream && heap.pool == 0 {
+                let served = heap.malloc(size, bytes, &slot.tally)?;
+                drop(heap);
+                if let Some(done) = served {
+                    return Ok(self.settle(slot, done));
+                }
+            }
+        }
+        self.malloc_attentively(directory, bytes, stream)
+    }
+
+    /// The same, whatever the circumstances.
+    #[cold]
+    fn malloc_attentively(
+        &self,
+        directory: &Directory<R, S>,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<DevicePtr, Error> {
+        self.health()?;
+        let request = self.request(bytes, stream)?;
+        if self.has(attention::PENDING) && !request.capturing {
+            self.process_events(directory)?;
+        }
+        if self.has(attention::DIRECT) {
+            return self.obtain_directly(directory, &request);
+        }
+        self.count_search(&request);
+        if let Some(ptr) = self.search(&request)? {
+            return Ok(ptr);
+        }
+        self.reclaim(directory, &request)
+    }
+
+    /// Rounds and routes a request, and finds or makes the heap that serves it.
+    pub(crate) fn request(&self, bytes: u64, stream: StreamId) -> Result<Request, Error> {
+        let size = round_size(bytes, &self.divisions()).filter(|&size| size < MAX_REQUEST);
+        let size = size.ok_or(Error::TooLarge(bytes))?;
+        let kind = PoolKind::of(size);
+        let capturing = self.has(attention::CAPTURE) && self.call(self.memory.is_capturing(stream))?;
+        let pool = if self.has(attention::ROUTES) {
+            self.registry.lock().route(stream, || self.memory.thread_id())
+        } else {
+            0
+        };
+        let slot = slot_of(self.pair(pool, stream)?, kind);
+        Ok(Request { bytes, size, kind, stream, pool, slot, capturing })
+    }
+
+    /// Serves a request from its own heap.
+    pub(crate) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let slot = self.slot(request.slot);
+        let mut heap = self.lock(request.slot);
+        let served = heap.malloc(request.size, request.bytes, &slot.tally)?;
+        if let Some(done) = &served {
+            self.trace_alloc(request, done.value);
+        }
+        drop(heap);
+        Ok(served.map(|done| self.settle(slot, done)))
+    }
+
+    /// A search of the free blocks counts in the ages of those that are passed over.
+    pub(crate) fn count_search(&self, request: &Request) {
+        if self.has(attention::AGES) {
+            self.shared_pool(request.pool).searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The heap in `slot`, locked, its clock set.
+    pub(crate) fn lock(&self, slot: u32) -> MutexGuard<'_, R, Heap<S>> {
+        let mut heap = self.slot(slot).heap.lock();
+        if heap.rules.ages {
+            let kind = heap.rules.kind as usize;
+            heap.clock = self.shared_pool(heap.pool).searches[kind].load(Ordering::Relaxed);
+        }
+        heap
+    }
+
+    pub(crate) fn slot(&self, slot: u32) -> &Slot<R, S> {
+        self.slots.get(slot).expect("slots are never removed")
+    }
+
+    pub(crate) fn shared_pool(&self, pool: u32) -> &SharedPool<S> {
+        if pool == 0 {
+            return &self.default_pool;
+        }
+        self.pools.get(pool).expect("a pool in the registry is on the shelf")
+    }
+
+    pub(crate) fn place(&self, slot: u32) -> Place {
+        Place { device: self.number, heap: slot }
+    }
+
+    /// The pair of heaps of (stream, pool), made if there is none yet.
+    fn pair(&self, pool: u32, stream: StreamId) -> Result<u32, Error> {
+        let streams = &self.shared_pool(pool).streams;
+        if let Some(pair) = streams.get(stream.0) {
+            return Ok(pair);
+        }
+        if stream.0 == u64::MAX {
+            return Err(Error::InvalidStream);
+        }
+        let config = self.config.lock().clone();
+        let mut registry = self.registry.lock();
+        if let Some(pair) = streams.get(stream.0) {
+            return Ok(pair);
+        }
+        let vacant = registry.pairs.iter().position(|pair| !pair.exists);
+        let pair = vacant.unwrap_or(registry.pairs.len()) as u32;
+        if !registry.pairs.make_room(1) || !streams.make_room(1) {
+            return Err(Error::TableFull("streams"));
+        }
+        let options = registry.pools[pool as usize].options;
+        for kind in [PoolKind::Small, PoolKind::Large] {
+            let rules = self.rules(&config, kind, options);
+            let make = || Slot { tally: Tally::default(), heap: Mutex::new(Heap::new(stream, pool, rules)) };
+            let slot = self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
+            let mut heap = slot.heap.lock();
+            (heap.stream, heap.pool, heap.rules) = (stream, pool, rules);
+        }
+        let entry = Pair { stream, pool, exists: true };
+        match vacant {
+            Some(vacant) => registry.pairs[vacant] = entry,
+            None => registry.pairs.add(entry),
+        }
+        streams.insert(stream.0, pair);
+        Ok(pair)
+    }
+
+    /// Makes a pair vacant if nothing is left in its heaps; its stream is forgotten.
+    pub(crate) fn vacate_if_empty(&self, pair: u32) {
+        let mut registry = self.registry.lock();
+        let Pair { stream, pool, exists } = registry.pairs[pair as usize];
+        let empty = |kind| self.slot(slot_of(pair, kind)).heap.lock().is_empty();
+        if exists && empty(PoolKind::Small) && empty(PoolKind::Large) {
+            self.shared_pool(pool).streams.remove(stream.0);
+            registry.pairs[pair as usize].exists = false;
+        }
+    }
+
+    /// Brings the peaks up to date if `done` says so, and passes its value on.
+    #[inline]
+    pub(crate) fn settle<T>(&self, slot: &Slot<R, S>, done: Done<T>) -> T {
+        if done.unsettled {
+            self.settle_peaks(&slot.tally);
+        }
+        done.value
+    }
+
+    #[cold]
+    pub(crate) fn settle_peaks(&self, tally: &Tally) {
+        let _peaks = self.peaks.lock();
+        // Whoever held the lock before may have settled this heap's too.
+        if tally.is_unsettled() {
+            self.totals.settle(self.tallies(), tally);
+        }
+    }
+
+    /// With the peaks held still.
+    pub(crate) fn with_totals<T>(&self, use_them: impl FnOnce(&Totals) -> T) -> T {
+        let _peaks = self.peaks.lock();
+        use_them(&self.totals)
+    }
+
+    /// Every heap's counters, those of vacant pairs too: what they counted still counts.
+    pub(crate) fn tallies(&self) -> impl Iterator<Item = (PoolKind, &Tally)> + Clone {
+        (0..).map_while(|slot| self.slots.get(slot).map(|found| (kind_of(slot), &found.tally)))
+    }
+
+    /// Every heap's slot number.
+    pub(crate) fn slot_numbers(&self) -> impl Iterator<Item = u32> {
+        (0..).take_while(|&slot| self.slots.get(slot).is_some())
+    }
+
+    fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
+        let expandable = config.expandable_segments() && self.memory.virtual_memory().is_some();
+        Rules::new(config, kind, options.no_split, self.has(attention::AGES), expandable)
+    }
+
+    /// Puts the configuration and the limit in force everywhere.
+    pub(crate) fn apply_config(&self) {
+        let config = self.config.lock().clone();
+        for (word, &divisions) in self.divisions.iter().zip(config.roundup_power2_divisions().intervals()) {
+            word.store(divisions, Ordering::Relaxed);
+        }
+        let divided = config.roundup_power2_divisions().intervals().iter().any(|&divisions| divisions > 1);
+        self.set(attention::DIVISIONS, divided);
+        let limited = self.limit.load(Ordering::Relaxed) != u64::MAX;
+        self.set(attention::AGES, limited && config.garbage_collection_threshold().is_some());
+        for slot in self.slot_numbers() {
+            let mut heap = self.slot(slot).heap.lock();
+            let no_split = heap.rules.no_split;
+            heap.rules = self.rules(&config, kind_of(slot), PoolOptions { no_split, ..PoolOptions::default() });
+        }
+    }
+
+    fn divisions(&self) -> Divisions {
+        if !self.has(attention::DIVISIONS) {
+            return Divisions::NONE;
+        }
+        let words = core::array::from_fn(|interval| self.divisions[interval].load(Ordering::Relaxed));
+        Divisions::new(words).unwrap_or(Divisions::NONE)
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, bits: u32) -> bool {
+        self.attention.load(Ordering::Relaxed) & bits != 0
+    }
+
+    pub(crate) fn set(&self, bits: u32, on: bool) {
+        if on {
+            self.attention.fetch_or(bits, Ordering::Relaxed);
+        } else {
+            self.attention.fetch_and(!bits, Ordering::Relaxed);
+        }
+    }
+
+    /// An error if the context is lost: the one that lost it.
+    pub(crate) fn health(&self) -> DeviceResult<()> {
+        if self.has(attention::LOST) {
+            return Err(DeviceError::new(ErrorKind::ContextLost, self.lost.load(Ordering::Relaxed)));
+        }
+        Ok(())
+    }
+
+    /// Passes the result of a call to the device on, and remembers if it lost the context.
+    pub(crate) fn call<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
+        if let Err(error) = &result
+            && error.kind == ErrorKind::ContextLost
+            && !self.has(attention::LOST)
+        {
+            self.lost.store(error.code, Ordering::Relaxed);
+            self.set(attention::LOST, true);
+        }
+        result
+    }
+}
+
+/// The slot of one kind of a pair.
+#[inline]
+pub(crate) const fn slot_of(pair: u32, kind: PoolKind) -> u32 {
+    pair * 2 + kind as u32
+}
+
+pub(crate) const fn kind_of(slot: u32) -> PoolKind {
+    if slot % 2 == 0 { PoolKind::Small } else { PoolKind::Large }
+}

@@ -1,0 +1,253 @@
+//! A map from `u64` to `u32` that is read without a lock: page → heap, and stream → heaps.
+//!
+//! Open addressing with linear probing. Readers only load; writers hold a lock of the owner's, so there is one at
+//! a time. A removed key stays in its cell with the value 0 until another key needs the cell, so no probe is ever cut
+//! short. A map that fills up is copied into one of twice the length, which is then published; the old one stays
+//! for readers that still look into it.
+//!
+//! A reader that races with a removal may be answered with the value of the key that took the cell. Owners
+//! therefore verify the answer under the lock it leads them to.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// One key and its value.
+#[derive(Debug, Default)]
+pub struct Cell {
+    /// Key + 1; 0 ⟺ the cell has never been used, and ends every probe.
+    key: AtomicU64,
+    /// Value + 1; 0 ⟺ the key is not in the map.
+    value: AtomicU32,
+}
+
+/// Where the cells are. One writer at a time; readers at any time.
+pub trait Cells: Default {
+    /// The cells in force.
+    fn cells(&self) -> &[Cell];
+
+    /// Cells for at least twice as many keys, not yet in force. `None` if there are none to be had.
+    fn larger(&self) -> Option<&[Cell]>;
+
+    /// Puts the cells that [`larger`](Self::larger) last returned in force.
+    fn publish(&self);
+}
+
+/// The cells of a map of fixed capacity.
+#[derive(Debug)]
+pub struct FixedCells<const N: usize>([Cell; N]);
+
+impl<const N: usize> Default for FixedCells<N> {
+    fn default() -> Self {
+        Self(core::array::from_fn(|_| Cell::default()))
+    }
+}
+
+impl<const N: usize> Cells for FixedCells<N> {
+    fn cells(&self) -> &[Cell] {
+        &self.0
+    }
+
+    fn larger(&self) -> Option<&[Cell]> {
+        None
+    }
+
+    fn publish(&self) {}
+}
+
+#[cfg(feature = "alloc")]
+mod growing {
+    use super::{AtomicU32, Cell, Cells, Ordering};
+    use alloc::boxed::Box;
+    use spin::Once;
+
+    const FIRST: usize = if cfg!(loom) { 2 } else { 64 };
+    const TABLES: usize = 32;
+
+    /// The cells of a map that grows: tables of doubling length, of which the newest is in force.
+    #[derive(Debug)]
+    pub struct GrowingCells {
+        /// `tables[0..=newest]` are set, and perhaps one more that is being filled.
+        tables: [Once<Box<[Cell]>>; TABLES],
+        /// Number of the table in force + 1; 0 while there is none.
+        newest: AtomicU32,
+    }
+
+    impl Default for GrowingCells {
+        fn default() -> Self {
+            Self { tables: [const { Once::new() }; TABLES], newest: AtomicU32::new(0) }
+        }
+    }
+
+    impl Cells for GrowingCells {
+        #[inline]
+        fn cells(&self) -> &[Cell] {
+            let newest = self.newest.load(Ordering::Acquire) as usize;
+            match self.tables.get(newest.wrapping_sub(1)).and_then(Once::get) {
+                Some(table) => table,
+                None => &[],
+            }
+        }
+
+        fn larger(&self) -> Option<&[Cell]> {
+            let next = self.newest.load(Ordering::Relaxed) as usize;
+            let table = self.tables.get(next)?;
+            Some(table.call_once(|| (0..FIRST << next).map(|_| Cell::default()).collect()))
+        }
+
+        fn publish(&self) {
+            let next = self.newest.load(Ordering::Relaxed) + 1;
+            self.newest.store(next, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(feature = "alloc")]
+pub use growing::GrowingCells;
+
+/// The map. Keys below `u64::MAX`, values below `u32::MAX`.
+#[derive(Debug, Default)]
+pub(crate) struct AtomicMap<C> {
+    cells: C,
+    /// Cells that are not empty, keys that were removed included. Written by the one writer.
+    used: AtomicU32,
+    /// Keys in the map. Written by the one writer.
+    live: AtomicU32,
+}
+
+/// Where the probe for `key` begins among `len` cells (multiplicative hashing, Knuth, TAOCP vol. 3, 6.4).
+#[inline]
+pub(crate) fn start(key: u64, len: usize) -> usize {
+    let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    ((hash * len as u64) >> 32) as usize
+}
+
+/// The cell of `key`, else the first that `key` may take, else none: every cell is in use.
+fn place(cells: &[Cell], key: u64) -> Option<&Cell> {
+    let first = start(key, cells.len());
+    let mut vacant = None;
+    for cell in cells[first..].iter().chain(&cells[..first]) {
+        match cell.key.load(Ordering::Relaxed) {
+            0 => return vacant.or(Some(cell)),
+            found if found == key + 1 => return Some(cell),
+            _ if vacant.is_none() && cell.value.load(Ordering::Relaxed) == 0 => vacant = Some(cell),
+            _ => {}
+        }
+    }
+    vacant
+}
+
+impl<C: Cells> AtomicMap<C> {
+    /// The value of `key`. Lock-free.
+    #[inline]
+    pub(crate) fn get(&self, key: u64) -> Option<u32> {
+        let cells = self.cells.cells();
+        let mut at = start(key, cells.len());
+        for _ in 0..cells.len() {
+            let cell = &cells[at];
+            match cell.key.load(Ordering::Acquire) {
+                found if found == key + 1 => return cell.value.load(Ordering::Acquire).checked_sub(1),
+                0 => return None,
+                _ => at = if at + 1 == cells.len() { 0 } else { at + 1 },
+            }
+        }
+        None
+    }
+
+    /// Makes sure that `extra` further keys fit. False if they cannot. Writers only.
+    pub(crate) fn make_room(&self, extra: u32) -> bool {
+        let live = self.live.load(Ordering::Relaxed);
+        let wanted = self.used.load(Ordering::Relaxed).max(live) as usize + extra as usize;
+        loop {
+            let cells = self.cells.cells();
+            if wanted * 2 <= cells.len() {
+                return true;
+            }
+            let Some(larger) = self.cells.larger() else {
+                return (live + extra) as usize <= cells.len();
+            };
+            for cell in cells {
+                let value = cell.value.load(Ordering::Relaxed);
+                if value != 0 {
+                    let key = cell.key.load(Ordering::Relaxed) - 1;
+                    let to = place(larger, key).expect("a table twice as long has room");
+                    to.value.store(value, Ordering::Relaxed);
+                    to.key.store(key + 1, Ordering::Relaxed);
+                }
+            }
+            self.used.store(live, Ordering::Relaxed);
+            self.cells.publish();
+        }
+    }
+
+    /// Sets the value of `key`, for which room was made. Writers only.
+    pub(crate) fn insert(&self, key: u64, value: u32) {
+        let cell = place(self.cells.cells(), key).expect("room was made");
+        if cell.value.load(Ordering::Relaxed) == 0 {
+            self.live.store(self.live.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        let old = cell.key.load(Ordering::Relaxed);
+        if old == 0 {
+            self.used.store(self.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        if old != key + 1 {
+            cell.key.store(key + 1, Ordering::Release);
+        }
+        cell.value.store(value + 1, Ordering::Release);
+    }
+
+    /// Removes `key` if it is there. Writers only.
+    pub(crate) fn remove(&self, key: u64) {
+        let Some(cell) = place(self.cells.cells(), key) else { return };
+        if cell.key.load(Ordering::Relaxed) == key + 1 && cell.value.load(Ordering::Relaxed) != 0 {
+            cell.value.store(0, Ordering::Release);
+            self.live.store(self.live.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn agrees_with_a_hash_map(map: &AtomicMap<impl Cells>, keys: u64) {
+        let mut model = HashMap::new();
+        let mut random = 0x1234_5678_u64;
+        for step in 0..20_000_u32 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let key = (random >> 33) % keys;
+            if random >> 63 == 0 {
+                assert!(map.make_room(1));
+                map.insert(key, step);
+                model.insert(key, step);
+            } else {
+                map.remove(key);
+                model.remove(&key);
+            }
+            let asked = (random >> 13) % keys;
+            assert_eq!(map.get(asked), model.get(&asked).copied(), "key {asked} after step {step}");
+        }
+    }
+
+    #[test]
+    fn growing_map_agrees_with_a_hash_map() {
+        agrees_with_a_hash_map(&AtomicMap::<GrowingCells>::default(), 5000);
+    }
+
+    #[test]
+    fn fixed_map_agrees_with_a_hash_map() {
+        agrees_with_a_hash_map(&AtomicMap::<FixedCells<64>>::default(), 63);
+    }
+
+    #[test]
+    fn a_full_fixed_map_says_so_and_reuses_the_cells_of_removed_keys() {
+        let map = AtomicMap::<FixedCells<2>>::default();
+        for key in 0..1000 {
+            assert!(map.make_room(2));
+            map.insert(key, 1);
+            map.insert(key + 1, 2);
+            assert!(!map.make_room(1));
+            map.remove(key);
+            map.remove(key + 1);
+        }
+    }
+}

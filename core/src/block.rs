@@ -1,0 +1,135 @@
+//! Blocks and segments as a heap keeps them: boundary tags outside the memory they describe.
+//!
+//! ```text
+//! segment  |------------------------------------------|
+//! blocks   | allocated | free | allocated | unmapped   |     prev / next link neighbours in address order
+//! ```
+
+use crate::slab::{NONE, Slab, Vacant};
+
+/// What a block is at present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Cached: in the free index, and nowhere else.
+    Free,
+    /// Held by the program: in the ledger.
+    Allocated,
+    /// Freed by the program, but other streams may still use it: in neither.
+    Pending,
+    /// Addresses of an expandable segment with no memory behind them: in the unmapped set.
+    Unmapped,
+    /// Taken out for a release or a mapping that is under way: in none of them.
+    Held,
+    /// Held, and to be mapped.
+    Mapping,
+    /// Held, and mapped since it was.
+    Mapped,
+    /// Could not be unmapped: in none of them, for good. Its bytes are counted as leaked, no longer here.
+    Lost,
+}
+
+/// A contiguous part of a segment.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// Device address of the first byte.
+    pub addr: u64,
+    /// Length in bytes; blocks of a segment tile it.
+    pub size: u64,
+    /// What the program asked for when the block was last handed out; 0 if it never was.
+    pub requested: u64,
+    /// The pool's search count when the block became free (only kept while ages are).
+    pub born: u64,
+    /// The neighbour at lower addresses; `NONE` iff this is the first block of its segment.
+    pub prev: u32,
+    /// The neighbour at higher addresses.
+    pub next: u32,
+    /// Next block of the same ledger bucket, next block of a list of held ones, or next vacant entry.
+    pub chain: u32,
+    /// The segment this is a part of.
+    pub segment: u32,
+    /// Head of the list of other streams that use it; not `NONE` ⟹ allocated or pending.
+    pub uses: u32,
+    /// Events still awaited; not 0 ⟹ pending.
+    pub events: u32,
+    pub state: State,
+    /// Whether the segment is expandable.
+    pub expandable: bool,
+}
+
+impl Block {
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.state == State::Free
+    }
+
+    /// Whether the segment holds other blocks beside it.
+    #[inline]
+    pub(crate) fn is_split(&self) -> bool {
+        self.prev != NONE || self.next != NONE
+    }
+
+    /// The address just past the last byte.
+    #[inline]
+    pub(crate) fn end(&self) -> u64 {
+        self.addr + self.size
+    }
+}
+
+impl Vacant for Block {
+    fn next_vacant(&self) -> u32 {
+        self.chain
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.state = State::Held;
+        self.chain = next;
+    }
+}
+
+/// The blocks of one heap.
+pub(crate) type Blocks<S> = Slab<Block, S>;
+
+/// A range obtained from the device in one piece, or reserved as addresses.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub base: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The block at `base`: the same entry for as long as the segment lives, for splits keep the front and merges the left.
+    pub first: u32,
+    /// Bytes mapped at a time, if the segment is expandable; else 0.
+    pub granule: u64,
+    /// The segments before and after in the heap's list, newest first; of a vacant entry, `next` is the next vacant one.
+    pub prev: u32,
+    pub next: u32,
+}
+
+impl Vacant for Segment {
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// Another stream that uses a block (`record_stream`).
+#[derive(Debug)]
+pub(crate) struct Use {
+    pub stream: crate::units::StreamId,
+    /// Recorded while a graph was being captured: the capture itself orders it, no event is needed.
+    pub captured: bool,
+    /// Next of the same block, or next vacant entry.
+    pub next: u32,
+}
+
+impl Vacant for Use {
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+}

@@ -1,0 +1,472 @@
+//! What a user can set, in memory ([`Config`]) and in `PyTorch`'s string form.
+
+mod error;
+mod parse;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
+
+use crate::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};
+use crate::units::{MAX_REQUEST, MIB};
+use core::fmt;
+use core::ops::RangeInclusive;
+use heapless::LinearMap;
+use settings::{Exact, key};
+
+/// How many classes of streams can have an address reserve of their own.
+pub const RESERVE_CLASSES: usize = 8;
+
+/// How many bytes the name of such a class can have.
+pub const RESERVE_CLASS_BYTES: usize = 32;
+
+/// The largest size that can be set, in MiB: the allocator's own ceiling, so that sums of two sizes cannot overflow.
+const MOST_MIB: u64 = MAX_REQUEST / MIB;
+
+/// The settings of the caching policy. A plain value: nothing follows a change until it is given to an allocator.
+///
+/// The string form is `PyTorch`'s, so an existing `PYTORCH_CUDA_ALLOC_CONF` can be passed on as it is:
+/// `key:value,key:value`, white space ignored, the last of several values of one key counts.
+///
+/// | key | value | default |
+/// |---|---|---|
+/// | `backend` | `native` | `native` |
+/// | `large_segment_size_mb` | MiB, more than 10 | 20 |
+/// | `max_split_size_mb` | MiB, at least `large_segment_size_mb` | no limit |
+/// | `max_non_split_rounding_mb` | MiB, at least `large_segment_size_mb` | `large_segment_size_mb` |
+/// | `garbage_collection_threshold` | above 0 and below 1 | off |
+/// | `roundup_power2_divisions` | power of two, or `[MIB:N,…,>:N]` with N a power of two or 0 | 0: off |
+/// | `expandable_segments` | `True`, `False` | `False` |
+/// | `expandable_segments_reserve` | fraction of the device (`0.5`) or GiB (`40G`), positive | 9/8 |
+/// | `expandable_segments_reserve_by_class` | `[NAME:RESERVE,…]`, at most [`RESERVE_CLASSES`] | none |
+/// | `per_process_memory_fraction` | 0 to 1 | 1: no limit |
+/// | `throw_on_cudamalloc_oom` | `True`, `False` | `False` |
+/// | `release_lock_on_cudamalloc`, `release_lock_on_hipmalloc` | `True`, `False` | `False` |
+/// | `graph_capture_record_stream_reuse` | `True`, `False` | `False` |
+/// | `pinned_…` | see [`Pinned`] | |
+///
+/// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a power of two (above
+/// 32768 it counts as 32768). The first interval's divisions hold for all below it too; `>` gives those of all
+/// intervals above the one named before it (from 2 MiB on if there is none); intervals left out have none.
+///
+/// It differs from `PyTorch` (2.15) where a mistake would pass unnoticed: a missing, doubled or trailing separator,
+/// text after a number and a bad reserve are errors.
+///
+/// ```
+/// use cachalot_core::config::Config;
+///
+/// let mut config = Config::parse("max_split_size_mb:64,expandable_segments:True")?;
+/// assert_eq!(config.max_split_size(), Some(64 << 20));
+/// config.update("garbage_collection_threshold:0.8")?;
+/// assert_eq!(config.to_string(), "garbage_collection_threshold:0.8,expandable_segments:True");
+/// # Ok::<(), cachalot_core::config::ConfigError>(())
+/// ```
+///
+/// Invariant: `max_split_size` and `max_non_split_rounding` ≥ `large_segment_size` > 10 MiB.
+#[derive(Clone, PartialEq, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own, and they combine freely")]
+pub struct Config {
+    large_segment_size: u64,
+    /// `u64::MAX` is "no limit": no size reaches it, so that [`Config::is_oversize`] is one comparison.
+    max_split_size: u64,
+    max_non_split_rounding: u64,
+    garbage_collection_threshold: Option<f64>,
+    roundup_power2_divisions: Divisions,
+    expandable_segments: bool,
+    expandable_segments_reserve: Option<Reserve>,
+    reserve_by_class: LinearMap<ClassName, Reserve, RESERVE_CLASSES>,
+    per_process_memory_fraction: f64,
+    throw_on_device_oom: bool,
+    release_lock_on_device_malloc: bool,
+    graph_capture_record_stream_reuse: bool,
+    pinned: Pinned,
+}
+
+type ClassName = heapless::String<RESERVE_CLASS_BYTES, u8>;
+
+/// How many addresses an expandable segment reserves. The allocator never reserves more than 9/8 of the device.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Reserve {
+    /// This part of the device's memory; positive.
+    Fraction(f64),
+    /// So many GiB; positive.
+    Gibibytes(f64),
+}
+
+impl Reserve {
+    /// The bytes to reserve on a device of `total` bytes, rounded down; `u64::MAX` if they are more than that.
+    #[must_use]
+    pub fn bytes(self, total: u64) -> u64 {
+        let bytes = match self {
+            Self::Fraction(fraction) => fraction * total as f64,
+            Self::Gibibytes(gibibytes) => gibibytes * (1024 * MIB) as f64,
+        };
+        // The conversion rounds towards zero and saturates.
+        bytes as u64
+    }
+
+    fn is_valid(self) -> bool {
+        let (Self::Fraction(value) | Self::Gibibytes(value)) = self;
+        value.is_finite() && value > 0.0
+    }
+}
+
+impl fmt::Display for Reserve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fraction(fraction) => write!(f, "{}", Exact(*fraction)),
+            Self::Gibibytes(gibibytes) => write!(f, "{}G", Exact(*gibibytes)),
+        }
+    }
+}
+
+/// The keys of `PyTorch`'s pinned host memory. They are read and checked so that an existing string works, and kept
+/// for reports, but have no effect: this library manages device memory only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pinned {
+    /// `pinned_use_cuda_host_register`, also `pinned_use_hip_host_register`.
+    pub use_host_register: bool,
+    /// `pinned_num_register_threads`: a power of two up to 128. Default 1.
+    pub num_register_threads: u32,
+    /// `pinned_use_background_threads`.
+    pub use_background_threads: bool,
+    /// `pinned_reserve_segment_size_mb`, in bytes, positive. Default none.
+    pub reserve_segment_size: Option<u64>,
+    /// `pinned_max_round_threshold_mb`, in bytes. Default no limit.
+    pub max_round_threshold: Option<u64>,
+    /// `pinned_max_cached_size_mb`, in bytes. Default no limit.
+    pub max_cached_size: Option<u64>,
+    /// `pinned_free_catch_all`.
+    pub free_catch_all: bool,
+}
+
+impl Pinned {
+    /// `PyTorch`'s defaults.
+    pub const DEFAULT: Self = Self {
+        use_host_register: false,
+        num_register_threads: 1,
+        use_background_threads: false,
+        reserve_segment_size: None,
+        max_round_threshold: None,
+        max_cached_size: None,
+        free_catch_all: false,
+    };
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Config {
+    /// `PyTorch`'s defaults.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            large_segment_size: LARGE_SEGMENT,
+            max_split_size: u64::MAX,
+            max_non_split_rounding: LARGE_SEGMENT,
+            garbage_collection_threshold: None,
+            roundup_power2_divisions: Divisions::NONE,
+            expandable_segments: false,
+            expandable_segments_reserve: None,
+            reserve_by_class: LinearMap::new(),
+            per_process_memory_fraction: 1.0,
+            throw_on_device_oom: false,
+            release_lock_on_device_malloc: false,
+            graph_capture_record_stream_reuse: false,
+            pinned: Pinned::DEFAULT,
+        }
+    }
+
+    /// The defaults with the settings of `text` on top. An empty string is the defaults.
+    ///
+    /// # Errors
+    /// What [`ConfigError`] says.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let mut config = Self::new();
+        config.update(text)?;
+        Ok(config)
+    }
+
+    /// Settings given at run time, as `PyTorch` takes them: `max_split_size_mb`, `max_non_split_rounding_mb`,
+    /// `garbage_collection_threshold` and `roundup_power2_divisions` fall back to their defaults unless `text` names
+    /// them; every other setting stays as it is unless named.
+    ///
+    /// # Errors
+    /// What [`ConfigError`] says; nothing is changed then.
+    pub fn update(&mut self, text: &str) -> Result<(), ConfigError> {
+        let mut next = self.clone();
+        next.max_split_size = u64::MAX;
+        next.max_non_split_rounding = next.large_segment_size;
+        next.garbage_collection_threshold = None;
+        next.roundup_power2_divisions = Divisions::NONE;
+        settings::apply(&mut next, text)?;
+        *self = next;
+        Ok(())
+    }
+}
+
+/// What the settings are. Sizes are in bytes.
+impl Config {
+    /// The size of a segment that several large blocks share (`large_segment_size_mb`).
+    #[inline]
+    #[must_use]
+    pub const fn large_segment_size(&self) -> u64 {
+        self.large_segment_size
+    }
+
+    /// Blocks of this size and above are never split, and serve only requests of this size and above
+    /// (`max_split_size_mb`). `None`: no limit.
+    #[inline]
+    #[must_use]
+    pub const fn max_split_size(&self) -> Option<u64> {
+        match self.max_split_size {
+            u64::MAX => None,
+            bytes => Some(bytes),
+        }
+    }
+
+    /// Whether a block of `size` bytes is at or above [`max_split_size`](Self::max_split_size).
+    #[inline]
+    #[must_use]
+    pub const fn is_oversize(&self, size: u64) -> bool {
+        size >= self.max_split_size
+    }
+
+    /// An oversize block serves a request only if it is less than this much larger (`max_non_split_rounding_mb`).
+    /// At most [`MAX_REQUEST`], so adding it to a size cannot overflow.
+    #[inline]
+    #[must_use]
+    pub const fn max_non_split_rounding(&self) -> u64 {
+        self.max_non_split_rounding
+    }
+
+    /// The part of the memory limit above which old free blocks are released, above 0 and below 1
+    /// (`garbage_collection_threshold`). `None`: never.
+    #[inline]
+    #[must_use]
+    pub const fn garbage_collection_threshold(&self) -> Option<f64> {
+        self.garbage_collection_threshold
+    }
+
+    /// The steps to which sizes are rounded up (`roundup_power2_divisions`).
+    #[inline]
+    #[must_use]
+    pub const fn roundup_power2_divisions(&self) -> &Divisions {
+        &self.roundup_power2_divisions
+    }
+
+    /// Whether new segments grow and shrink in virtual memory (`expandable_segments`).
+    #[inline]
+    #[must_use]
+    pub const fn expandable_segments(&self) -> bool {
+        self.expandable_segments
+    }
+
+    /// How many addresses an expandable segment reserves if its stream has no class of its own
+    /// (`expandable_segments_reserve`). `None`: 9/8 of the device.
+    #[must_use]
+    pub const fn expandable_segments_reserve(&self) -> Option<Reserve> {
+        self.expandable_segments_reserve
+    }
+
+    /// How many addresses an expandable segment of a stream of `class` reserves: the class's own number
+    /// (`expandable_segments_reserve_by_class`), else the one for all streams.
+    #[must_use]
+    pub fn reserve_of_class(&self, class: &str) -> Option<Reserve> {
+        self.reserve_classes()
+            .find_map(|(name, reserve)| (name == class).then_some(reserve))
+            .or(self.expandable_segments_reserve)
+    }
+
+    /// The classes that have a reserve of their own.
+    pub fn reserve_classes(&self) -> impl Iterator<Item = (&str, Reserve)> {
+        self.reserve_by_class.iter().map(|(name, &reserve)| (name.as_str(), reserve))
+    }
+
+    /// The part of each device that this process may hold, 0 to 1 (`per_process_memory_fraction`). 1: no limit.
+    #[must_use]
+    pub const fn per_process_memory_fraction(&self) -> f64 {
+        self.per_process_memory_fraction
+    }
+
+    /// Whether a segment beyond [`per_process_memory_fraction`](Self::per_process_memory_fraction) is refused at once,
+    /// with nothing released or retried (`throw_on_cudamalloc_oom`).
+    #[must_use]
+    pub const fn throw_on_device_oom(&self) -> bool {
+        self.throw_on_device_oom
+    }
+
+    /// Whether no lock is to be held while a segment is obtained (`release_lock_on_cudamalloc`).
+    #[must_use]
+    pub const fn release_lock_on_device_malloc(&self) -> bool {
+        self.release_lock_on_device_malloc
+    }
+
+    /// Whether a block freed during capture may be reused in it once the graph shows that its uses are over
+    /// (`graph_capture_record_stream_reuse`).
+    #[inline]
+    #[must_use]
+    pub const fn graph_capture_record_stream_reuse(&self) -> bool {
+        self.graph_capture_record_stream_reuse
+    }
+
+    /// The settings of host memory, which have no effect. They can be set from a string only.
+    #[must_use]
+    pub const fn pinned(&self) -> &Pinned {
+        &self.pinned
+    }
+}
+
+/// Setting them. An error leaves the setting as it was.
+impl Config {
+    /// Sets `large_segment_size_mb`, and `max_non_split_rounding_mb` to the same. Set it before the two sizes that are
+    /// checked against it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] unless more than 10 MiB and at most `max_split_size_mb`.
+    pub fn set_large_segment_size_mb(&mut self, mib: u64) -> Result<(), ConfigError> {
+        let bytes = in_range(key::LARGE_SEGMENT_SIZE_MB, mib, self.segment_range_mib())?;
+        self.large_segment_size = bytes;
+        self.max_non_split_rounding = bytes;
+        Ok(())
+    }
+
+    /// Sets `max_split_size_mb`; `None` is no limit.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] if below `large_segment_size_mb` or above 1 EiB.
+    pub fn set_max_split_size_mb(&mut self, mib: Option<u64>) -> Result<(), ConfigError> {
+        self.max_split_size = match mib {
+            Some(mib) => in_range(key::MAX_SPLIT_SIZE_MB, mib, self.split_range_mib())?,
+            None => u64::MAX,
+        };
+        Ok(())
+    }
+
+    /// Sets `max_non_split_rounding_mb`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] if below `large_segment_size_mb` or above 1 EiB.
+    pub fn set_max_non_split_rounding_mb(&mut self, mib: u64) -> Result<(), ConfigError> {
+        let key = key::MAX_NON_SPLIT_ROUNDING_MB;
+        self.max_non_split_rounding = in_range(key, mib, self.split_range_mib())?;
+        Ok(())
+    }
+
+    /// Sets `garbage_collection_threshold`; `None` is off.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] unless above 0 and below 1.
+    pub fn set_garbage_collection_threshold(&mut self, threshold: Option<f64>) -> Result<(), ConfigError> {
+        let key = key::GARBAGE_COLLECTION_THRESHOLD;
+        if let Some(value) = threshold.filter(|t| !(*t > 0.0 && *t < 1.0)) {
+            return Err(refused(key, Exact(value), THRESHOLD));
+        }
+        self.garbage_collection_threshold = threshold;
+        Ok(())
+    }
+
+    /// Sets `roundup_power2_divisions`.
+    pub fn set_roundup_power2_divisions(&mut self, divisions: Divisions) {
+        self.roundup_power2_divisions = divisions;
+    }
+
+    /// Sets `expandable_segments`.
+    pub fn set_expandable_segments(&mut self, on: bool) {
+        self.expandable_segments = on;
+    }
+
+    /// Sets `expandable_segments_reserve`; `None` is 9/8 of the device.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] unless positive and finite.
+    pub fn set_expandable_segments_reserve(&mut self, reserve: Option<Reserve>) -> Result<(), ConfigError> {
+        let key = key::EXPANDABLE_SEGMENTS_RESERVE;
+        self.expandable_segments_reserve = reserve.map(|r| valid_reserve(key, r)).transpose()?;
+        Ok(())
+    }
+
+    /// Gives the streams of `class` a reserve of their own, or takes it away with `None`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] if the reserve is not positive and finite, the name is empty, longer than
+    /// [`RESERVE_CLASS_BYTES`] or holds white space or one of `, : [ ]`, or there are [`RESERVE_CLASSES`] already.
+    pub fn set_reserve_of_class(&mut self, class: &str, reserve: Option<Reserve>) -> Result<(), ConfigError> {
+        let key = key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS;
+        let name = ClassName::try_from(class)
+            .ok()
+            .filter(|name| parse::is_word(name))
+            .ok_or_else(|| refused(key, class, CLASS_NAME))?;
+        let Some(reserve) = reserve else {
+            self.reserve_by_class.remove(&name);
+            return Ok(());
+        };
+        self.reserve_by_class
+            .insert(name, valid_reserve(key, reserve)?)
+            .map_err(|_| refused(key, class, CLASS_COUNT))?;
+        Ok(())
+    }
+
+    /// Sets `per_process_memory_fraction`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] unless from 0 to 1.
+    pub fn set_per_process_memory_fraction(&mut self, fraction: f64) -> Result<(), ConfigError> {
+        let key = key::PER_PROCESS_MEMORY_FRACTION;
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(refused(key, Exact(fraction), FRACTION));
+        }
+        self.per_process_memory_fraction = fraction;
+        Ok(())
+    }
+
+    /// Sets `throw_on_cudamalloc_oom`.
+    pub fn set_throw_on_device_oom(&mut self, on: bool) {
+        self.throw_on_device_oom = on;
+    }
+
+    /// Sets `release_lock_on_cudamalloc`.
+    pub fn set_release_lock_on_device_malloc(&mut self, on: bool) {
+        self.release_lock_on_device_malloc = on;
+    }
+
+    /// Sets `graph_capture_record_stream_reuse`.
+    pub fn set_graph_capture_record_stream_reuse(&mut self, on: bool) {
+        self.graph_capture_record_stream_reuse = on;
+    }
+
+    /// What `large_segment_size_mb` can be while `max_split_size_mb` stays.
+    fn segment_range_mib(&self) -> RangeInclusive<u64> {
+        OWN_SEGMENT_MIN / MIB + 1..=(self.max_split_size / MIB).min(MOST_MIB)
+    }
+
+    /// What the two sizes that are checked against `large_segment_size_mb` can be.
+    fn split_range_mib(&self) -> RangeInclusive<u64> {
+        self.large_segment_size / MIB..=MOST_MIB
+    }
+}
+
+const THRESHOLD: Accepted = Accepted::Text("a number above 0 and below 1");
+const FRACTION: Accepted = Accepted::Text("a number from 0 to 1");
+const RESERVE: Accepted = Accepted::Text("a positive part of the device like `0.5` or a size in GiB like `40G`");
+const CLASS_NAME: Accepted = Accepted::Text("class names of 1 to 32 bytes without white space or separators");
+const CLASS_COUNT: Accepted = Accepted::Text("up to 8 classes");
+
+const _: () = assert!(RESERVE_CLASSES == 8 && RESERVE_CLASS_BYTES == 32); // as the two texts say
+
+fn refused(key: &'static str, value: impl fmt::Display, accepted: Accepted) -> ConfigError {
+    ConfigError::Value { key, value: Word::of(value), accepted }
+}
+
+/// `mib` in bytes, if in `range`, which ends at 1 EiB or below.
+fn in_range(key: &'static str, mib: u64, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
+    if range.contains(&mib) { Ok(mib * MIB) } else { Err(refused(key, mib, Accepted::mebibytes(range))) }
+}
+
+fn valid_reserve(key: &'static str, reserve: Reserve) -> Result<Reserve, ConfigError> {
+    if reserve.is_valid() { Ok(reserve) } else { Err(refused(key, reserve, RESERVE)) }
+}

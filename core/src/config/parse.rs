@@ -1,0 +1,247 @@
+//! `PyTorch`'s syntax of settings, and the forms that a value can have.
+//!
+//! ```text
+//! config = [ entry { "," entry } ]      entry = key ":" value      value = word | "[" config "]"
+//! ```
+//! Lists are one level deep and hold words only. White space is dropped wherever it stands, inside words
+//! too, as `PyTorch` does.
+
+use super::error::{Accepted, ConfigError, Word};
+use super::{RESERVE, Reserve, in_range, refused};
+use crate::rounding::{Divisions, INTERVALS};
+use core::fmt;
+use core::ops::RangeInclusive;
+use core::str::FromStr;
+
+/// Calls `visit` with each key and value of `text`, in order, until the first error. `within` is what stands before
+/// `text` in the whole string, for the error.
+pub(super) fn for_each_entry<'a>(
+    within: &Word,
+    text: &'a str,
+    mut visit: impl FnMut(&Word, Value<'a>) -> Result<(), ConfigError>,
+) -> Result<(), ConfigError> {
+    if is_blank(text) {
+        return Ok(());
+    }
+    let mut lexer = Lexer { rest: text };
+    let mut after = within.clone();
+    loop {
+        let name = match lexer.token() {
+            Token::Word(word) => word,
+            other => return Err(other.instead_of("a key", after)),
+        };
+        after = Word::of(format_args!("{within}{name}"));
+        match lexer.token() {
+            Token::Separator(':') => after.push(':'),
+            other => return Err(other.instead_of("`:`", after)),
+        }
+        let value = match lexer.token() {
+            Token::Word(word) => Value::Word(word),
+            Token::Separator('[') if within.is_empty() => {
+                let Some(list) = lexer.list() else {
+                    after.push('[');
+                    return Err(Token::End.instead_of("`]`", after));
+                };
+                Value::List(list)
+            }
+            other => return Err(other.instead_of("a value", after)),
+        };
+        after = Word::of(format_args!("{within}{name}:{value}"));
+        // What follows is looked at first: in `a:1 b:2` the missing comma is the mistake, not the value `1b`.
+        let more = match lexer.token() {
+            Token::End => false,
+            Token::Separator(',') => true,
+            other => return Err(other.instead_of("`,`", after)),
+        };
+        visit(&name, value)?;
+        if !more {
+            return Ok(());
+        }
+        after.push(',');
+    }
+}
+
+/// Whether `text` would be read back as one word, itself.
+pub(super) fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c| is_separator(c) || is_space(c))
+}
+
+fn is_separator(c: char) -> bool {
+    matches!(c, ',' | ':' | '[' | ']')
+}
+
+/// The white space of the C locale.
+fn is_space(c: char) -> bool {
+    c.is_ascii_whitespace() || c == '\x0B'
+}
+
+fn is_blank(text: &str) -> bool {
+    text.chars().all(is_space)
+}
+
+enum Token {
+    Word(Word),
+    Separator(char),
+    End,
+}
+
+impl Token {
+    fn instead_of(self, expected: &'static str, after: Word) -> ConfigError {
+        let found = match self {
+            Self::Word(word) => word,
+            Self::Separator(c) => Word::of(c),
+            Self::End => Word::EMPTY,
+        };
+        ConfigError::Syntax { expected, after, found }
+    }
+}
+
+/// Reads a string token by token.
+struct Lexer<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Lexer<'a> {
+    fn token(&mut self) -> Token {
+        let mut word = Word::EMPTY;
+        let mut chars = self.rest.chars();
+        while let Some(c) = chars.next() {
+            if is_separator(c) {
+                if word.is_empty() {
+                    self.rest = chars.as_str();
+                    return Token::Separator(c);
+                }
+                break;
+            }
+            if !is_space(c) {
+                word.push(c);
+            }
+            self.rest = chars.as_str();
+        }
+        if word.is_empty() { Token::End } else { Token::Word(word) }
+    }
+
+    /// What stands before the next `]`, which is passed over. `None` if there is none.
+    fn list(&mut self) -> Option<&'a str> {
+        let (list, rest) = self.rest.split_once(']')?;
+        self.rest = rest;
+        Some(list)
+    }
+}
+
+/// The right side of an entry.
+pub(super) enum Value<'a> {
+    Word(Word),
+    /// What stands between the brackets.
+    List(&'a str),
+}
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Word(word) => write!(f, "{word}"),
+            Self::List(list) => write!(f, "[{list}]"),
+        }
+    }
+}
+
+impl Value<'_> {
+    pub(super) fn refused(&self, key: &'static str, accepted: Accepted) -> ConfigError {
+        let value = match self {
+            // Not through `Display`, so that it stays known whether the word was cut.
+            Self::Word(word) => word.clone(),
+            Self::List(_) => Word::of(self),
+        };
+        ConfigError::Value { key, value, accepted }
+    }
+
+    /// The text of the word; `None` if it is a list or too long to be anything.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Word(word) => word.whole(),
+            Self::List(_) => None,
+        }
+    }
+
+    pub(super) fn number<T: FromStr>(&self, key: &'static str, accepted: Accepted) -> Result<T, ConfigError> {
+        self.text().and_then(|text| text.parse().ok()).ok_or_else(|| self.refused(key, accepted))
+    }
+
+    /// A number of mebibytes in `range`, in bytes.
+    pub(super) fn mebibytes(&self, key: &'static str, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
+        let mib = self.number(key, Accepted::mebibytes(range.clone()))?;
+        in_range(key, mib, range)
+    }
+
+    pub(super) fn power_of_two(&self, key: &'static str, most: u32, accepted: Accepted) -> Result<u32, ConfigError> {
+        let number: u32 = self.number(key, accepted)?;
+        if number.is_power_of_two() && number <= most { Ok(number) } else { Err(self.refused(key, accepted)) }
+    }
+
+    pub(super) fn read_boolean(&self, key: &'static str, into: &mut bool) -> Result<(), ConfigError> {
+        *into = match self.text() {
+            Some("True") => true,
+            Some("False") => false,
+            _ => return Err(self.refused(key, Accepted::Boolean)),
+        };
+        Ok(())
+    }
+
+    /// A number, of GiB if a G follows, else a part of the device. Whether it is positive is checked where it is set.
+    pub(super) fn reserve(&self, key: &'static str) -> Result<Reserve, ConfigError> {
+        let text = self.text().unwrap_or_default();
+        let (number, reserve): (&str, fn(f64) -> Reserve) = match text.strip_suffix(['G', 'g']) {
+            Some(number) => (number, Reserve::Gibibytes),
+            None => (text, Reserve::Fraction),
+        };
+        match number.parse() {
+            Ok(number) => Ok(reserve(number)),
+            Err(_) => Err(self.refused(key, RESERVE)),
+        }
+    }
+
+    /// One number for all intervals, or a list of intervals.
+    pub(super) fn divisions(&self, key: &'static str) -> Result<Divisions, ConfigError> {
+        let of_interval = match self {
+            Self::Word(_) => [self.power_of_two(key, MOST_DIVISIONS, DIVISIONS)?; INTERVALS],
+            Self::List(list) if is_blank(list) => return Err(self.refused(key, DIVISIONS)),
+            Self::List(list) => divisions_of_intervals(key, list)?,
+        };
+        Divisions::new(of_interval).ok_or_else(|| self.refused(key, DIVISIONS))
+    }
+}
+
+fn divisions_of_intervals(key: &'static str, list: &str) -> Result<[u32; INTERVALS], ConfigError> {
+    let mut of_interval = [0; INTERVALS];
+    let mut previous = None;
+    let within = Word::of(format_args!("{key}:["));
+    for_each_entry(&within, list, |interval, value| {
+        let divisions = match value.text() {
+            Some("0") => 0,
+            _ => value.power_of_two(key, MOST_DIVISIONS, DIVISIONS_OF_INTERVAL)?,
+        };
+        if interval.whole() == Some(">") {
+            of_interval[previous.unwrap_or(0) + 1..].fill(divisions);
+            return Ok(());
+        }
+        let index = interval_index(interval).ok_or_else(|| refused(key, interval, INTERVAL))?;
+        if previous.is_none() {
+            of_interval[..index].fill(divisions);
+        }
+        of_interval[index] = divisions;
+        previous = Some(index);
+        Ok(())
+    })?;
+    Ok(of_interval)
+}
+
+/// The interval that starts at so many MiB; those beyond the last count as the last, as in `PyTorch`.
+fn interval_index(mib: &Word) -> Option<usize> {
+    let mib: u64 = mib.whole()?.parse().ok()?;
+    mib.is_power_of_two().then(|| (mib.ilog2() as usize).min(INTERVALS - 1))
+}
+
+const MOST_DIVISIONS: u32 = 1 << 31;
+const DIVISIONS: Accepted = Accepted::Text("a power of two up to 2147483648 or a list like `[256:1,512:2,>:4]`");
+const DIVISIONS_OF_INTERVAL: Accepted = Accepted::Text("0 or a power of two up to 2147483648 as divisions");
+const INTERVAL: Accepted = Accepted::Text("a power of two (MiB) or `>` as interval");

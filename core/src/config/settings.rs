@@ -1,0 +1,259 @@
+//! Every setting: its name, how its value is read, and how it is written.
+
+use super::parse::{Value, for_each_entry};
+use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, Pinned, THRESHOLD, Word};
+use crate::rounding::{Divisions, INTERVALS};
+use crate::units::MIB;
+use core::fmt;
+
+/// The names of the settings, as `PyTorch` 2.15 has them.
+pub(super) mod key {
+    pub(crate) const BACKEND: &str = "backend";
+    pub(crate) const EXPANDABLE_SEGMENTS: &str = "expandable_segments";
+    pub(crate) const EXPANDABLE_SEGMENTS_RESERVE: &str = "expandable_segments_reserve";
+    pub(crate) const EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS: &str = "expandable_segments_reserve_by_class";
+    pub(crate) const GARBAGE_COLLECTION_THRESHOLD: &str = "garbage_collection_threshold";
+    pub(crate) const GRAPH_CAPTURE_RECORD_STREAM_REUSE: &str = "graph_capture_record_stream_reuse";
+    pub(crate) const LARGE_SEGMENT_SIZE_MB: &str = "large_segment_size_mb";
+    pub(crate) const MAX_NON_SPLIT_ROUNDING_MB: &str = "max_non_split_rounding_mb";
+    pub(crate) const MAX_SPLIT_SIZE_MB: &str = "max_split_size_mb";
+    pub(crate) const PER_PROCESS_MEMORY_FRACTION: &str = "per_process_memory_fraction";
+    pub(crate) const PINNED_FREE_CATCH_ALL: &str = "pinned_free_catch_all";
+    pub(crate) const PINNED_MAX_CACHED_SIZE_MB: &str = "pinned_max_cached_size_mb";
+    pub(crate) const PINNED_MAX_ROUND_THRESHOLD_MB: &str = "pinned_max_round_threshold_mb";
+    pub(crate) const PINNED_NUM_REGISTER_THREADS: &str = "pinned_num_register_threads";
+    pub(crate) const PINNED_RESERVE_SEGMENT_SIZE_MB: &str = "pinned_reserve_segment_size_mb";
+    pub(crate) const PINNED_USE_BACKGROUND_THREADS: &str = "pinned_use_background_threads";
+    pub(crate) const PINNED_USE_CUDA_HOST_REGISTER: &str = "pinned_use_cuda_host_register";
+    pub(crate) const RELEASE_LOCK_ON_CUDAMALLOC: &str = "release_lock_on_cudamalloc";
+    pub(crate) const ROUNDUP_POWER2_DIVISIONS: &str = "roundup_power2_divisions";
+    pub(crate) const THROW_ON_CUDAMALLOC_OOM: &str = "throw_on_cudamalloc_oom";
+    /// Other names of the same setting.
+    pub(crate) const PINNED_USE_HIP_HOST_REGISTER: &str = "pinned_use_hip_host_register";
+    pub(crate) const RELEASE_LOCK_ON_HIPMALLOC: &str = "release_lock_on_hipmalloc";
+}
+
+/// One key and how its value is applied.
+pub(super) struct Setting {
+    pub(super) key: &'static str,
+    apply: fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>,
+}
+
+const fn setting(
+    key: &'static str,
+    apply: fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>,
+) -> Setting {
+    Setting { key, apply }
+}
+
+/// Every setting, by name.
+pub(super) static SETTINGS: [Setting; 22] = [
+    setting(key::BACKEND, |_, key, value| match value {
+        Value::Word(word) if word.whole() == Some("native") => Ok(()),
+        other => Err(other.refused(key, NATIVE)),
+    }),
+    setting(key::EXPANDABLE_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.expandable_segments)),
+    setting(key::EXPANDABLE_SEGMENTS_RESERVE, |config, key, value| {
+        config.set_expandable_segments_reserve(Some(value.reserve(key)?))
+    }),
+    setting(key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, reserve_by_class),
+    setting(key::GARBAGE_COLLECTION_THRESHOLD, |config, key, value| {
+        config.set_garbage_collection_threshold(Some(value.number(key, THRESHOLD)?))
+    }),
+    setting(key::GRAPH_CAPTURE_RECORD_STREAM_REUSE, |config, key, value| {
+        value.read_boolean(key, &mut config.graph_capture_record_stream_reuse)
+    }),
+    // Set before all others, by `apply`.
+    setting(key::LARGE_SEGMENT_SIZE_MB, |_, _, _| Ok(())),
+    setting(key::MAX_NON_SPLIT_ROUNDING_MB, |config, key, value| {
+        let accepted = Accepted::mebibytes(config.split_range_mib());
+        config.set_max_non_split_rounding_mb(value.number(key, accepted)?)
+    }),
+    setting(key::MAX_SPLIT_SIZE_MB, |config, key, value| {
+        let accepted = Accepted::mebibytes(config.split_range_mib());
+        config.set_max_split_size_mb(Some(value.number(key, accepted)?))
+    }),
+    setting(key::PER_PROCESS_MEMORY_FRACTION, |config, key, value| {
+        config.set_per_process_memory_fraction(value.number(key, FRACTION)?)
+    }),
+    setting(key::PINNED_FREE_CATCH_ALL, |config, key, value| {
+        value.read_boolean(key, &mut config.pinned.free_catch_all)
+    }),
+    setting(key::PINNED_MAX_CACHED_SIZE_MB, |config, key, value| {
+        config.pinned.max_cached_size = Some(value.mebibytes(key, 0..=MOST_MIB)?);
+        Ok(())
+    }),
+    setting(key::PINNED_MAX_ROUND_THRESHOLD_MB, |config, key, value| {
+        config.pinned.max_round_threshold = Some(value.mebibytes(key, 0..=MOST_MIB)?);
+        Ok(())
+    }),
+    setting(key::PINNED_NUM_REGISTER_THREADS, |config, key, value| {
+        config.pinned.num_register_threads = value.power_of_two(key, MOST_REGISTER_THREADS, REGISTER_THREADS)?;
+        Ok(())
+    }),
+    setting(key::PINNED_RESERVE_SEGMENT_SIZE_MB, |config, key, value| {
+        config.pinned.reserve_segment_size = Some(value.mebibytes(key, 1..=MOST_MIB)?);
+        Ok(())
+    }),
+    setting(key::PINNED_USE_BACKGROUND_THREADS, |config, key, value| {
+        value.read_boolean(key, &mut config.pinned.use_background_threads)
+    }),
+    setting(key::PINNED_USE_CUDA_HOST_REGISTER, |config, key, value| {
+        value.read_boolean(key, &mut config.pinned.use_host_register)
+    }),
+    setting(key::PINNED_USE_HIP_HOST_REGISTER, |config, key, value| {
+        value.read_boolean(key, &mut config.pinned.use_host_register)
+    }),
+    setting(key::RELEASE_LOCK_ON_CUDAMALLOC, |config, key, value| {
+        value.read_boolean(key, &mut config.release_lock_on_device_malloc)
+    }),
+    setting(key::RELEASE_LOCK_ON_HIPMALLOC, |config, key, value| {
+        value.read_boolean(key, &mut config.release_lock_on_device_malloc)
+    }),
+    setting(key::ROUNDUP_POWER2_DIVISIONS, |config, key, value| {
+        config.roundup_power2_divisions = value.divisions(key)?;
+        Ok(())
+    }),
+    setting(key::THROW_ON_CUDAMALLOC_OOM, |config, key, value| {
+        value.read_boolean(key, &mut config.throw_on_device_oom)
+    }),
+];
+
+/// `PyTorch`'s own limit (2.0–2.15).
+const MOST_REGISTER_THREADS: u32 = 128;
+const REGISTER_THREADS: Accepted = Accepted::Text("a power of two up to 128");
+const NATIVE: Accepted = Accepted::Text("`native`: the driver's own pool is not an allocator of this library");
+const CLASSES: Accepted = Accepted::Text("a list like `[name:0.5,other:40G]`");
+
+/// Applies the settings of `text` in order. On an error `config` is half changed and to be dropped.
+pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> {
+    // The other sizes are checked against this one, so it is set first, wherever it stands.
+    for_each_entry(&Word::EMPTY, text, |name, value| match name.whole() {
+        Some(key::LARGE_SEGMENT_SIZE_MB) => {
+            let accepted = Accepted::mebibytes(config.segment_range_mib());
+            let mib = value.number(key::LARGE_SEGMENT_SIZE_MB, accepted)?;
+            config.set_large_segment_size_mb(mib)
+        }
+        _ => Ok(()),
+    })?;
+    for_each_entry(&Word::EMPTY, text, |name, value| {
+        let setting = SETTINGS.iter().find(|s| name.whole() == Some(s.key));
+        let setting = setting.ok_or_else(|| ConfigError::UnknownKey { key: name.clone() })?;
+        (setting.apply)(config, setting.key, &value)
+    })
+}
+
+fn reserve_by_class(config: &mut Config, key: &'static str, value: &Value<'_>) -> Result<(), ConfigError> {
+    let Value::List(list) = value else {
+        return Err(value.refused(key, CLASSES));
+    };
+    config.reserve_by_class.clear();
+    let within = Word::of(format_args!("{key}:["));
+    for_each_entry(&within, list, |class, value| config.set_reserve_of_class(class.as_str(), Some(value.reserve(key)?)))
+}
+
+/// The string that parses to an equal configuration. Settings that have their default value are left out.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes / MIB;
+        let default = Self::new();
+        let segment = self.large_segment_size;
+        let fraction = self.per_process_memory_fraction;
+        let mut out = Writer { f, comma: false };
+        out.some(key::LARGE_SEGMENT_SIZE_MB, (segment != default.large_segment_size).then(|| mib(segment)))?;
+        out.some(key::MAX_SPLIT_SIZE_MB, self.max_split_size().map(mib))?;
+        out.some(
+            key::MAX_NON_SPLIT_ROUNDING_MB,
+            (self.max_non_split_rounding != segment).then(|| mib(self.max_non_split_rounding)),
+        )?;
+        out.some(key::GARBAGE_COLLECTION_THRESHOLD, self.garbage_collection_threshold.map(Exact))?;
+        out.some(
+            key::ROUNDUP_POWER2_DIVISIONS,
+            (self.roundup_power2_divisions != Divisions::NONE).then_some(self.roundup_power2_divisions),
+        )?;
+        out.flag(key::EXPANDABLE_SEGMENTS, self.expandable_segments)?;
+        out.some(key::EXPANDABLE_SEGMENTS_RESERVE, self.expandable_segments_reserve)?;
+        out.some(
+            key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS,
+            (!self.reserve_by_class.is_empty()).then_some(Classes(self)),
+        )?;
+        out.some(key::PER_PROCESS_MEMORY_FRACTION, (fraction < 1.0).then_some(Exact(fraction)))?;
+        out.flag(key::THROW_ON_CUDAMALLOC_OOM, self.throw_on_device_oom)?;
+        out.flag(key::RELEASE_LOCK_ON_CUDAMALLOC, self.release_lock_on_device_malloc)?;
+        out.flag(key::GRAPH_CAPTURE_RECORD_STREAM_REUSE, self.graph_capture_record_stream_reuse)?;
+        out.pinned(&self.pinned)
+    }
+}
+
+/// Writes entries with commas between them.
+struct Writer<'a, 'b> {
+    f: &'a mut fmt::Formatter<'b>,
+    comma: bool,
+}
+
+impl Writer<'_, '_> {
+    fn some(&mut self, key: &str, value: Option<impl fmt::Display>) -> fmt::Result {
+        let Some(value) = value else { return Ok(()) };
+        let comma = if self.comma { "," } else { "" };
+        self.comma = true;
+        write!(self.f, "{comma}{key}:{value}")
+    }
+
+    fn flag(&mut self, key: &str, on: bool) -> fmt::Result {
+        self.some(key, on.then_some("True"))
+    }
+
+    fn pinned(&mut self, pinned: &Pinned) -> fmt::Result {
+        let mib = |bytes: u64| bytes / MIB;
+        let threads = pinned.num_register_threads;
+        self.flag(key::PINNED_USE_CUDA_HOST_REGISTER, pinned.use_host_register)?;
+        self.some(
+            key::PINNED_NUM_REGISTER_THREADS,
+            (threads != Pinned::DEFAULT.num_register_threads).then_some(threads),
+        )?;
+        self.flag(key::PINNED_USE_BACKGROUND_THREADS, pinned.use_background_threads)?;
+        self.some(key::PINNED_RESERVE_SEGMENT_SIZE_MB, pinned.reserve_segment_size.map(mib))?;
+        self.some(key::PINNED_MAX_ROUND_THRESHOLD_MB, pinned.max_round_threshold.map(mib))?;
+        self.some(key::PINNED_MAX_CACHED_SIZE_MB, pinned.max_cached_size.map(mib))?;
+        self.flag(key::PINNED_FREE_CATCH_ALL, pinned.free_catch_all)
+    }
+}
+
+/// Every digit that is needed to read the number back, with an exponent where there are many zeros.
+pub(super) struct Exact(pub(super) f64);
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+struct Classes<'a>(&'a Config);
+
+impl fmt::Display for Classes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (name, reserve)) in self.0.reserve_classes().enumerate() {
+            let open = if i == 0 { "[" } else { "," };
+            write!(f, "{open}{name}:{reserve}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// The value of `roundup_power2_divisions`: a number if all intervals have the same, else the list.
+impl fmt::Display for Divisions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_interval = self.intervals();
+        let (first, last) = (of_interval[0], of_interval[INTERVALS - 1]);
+        // The first entry stands for all equal ones below it, `>` for the equal ones at the end.
+        let Some(differs) = of_interval.iter().position(|&d| d != first) else {
+            return write!(f, "{first}");
+        };
+        let tail = of_interval.iter().rposition(|&d| d != last).unwrap_or(0) + 1;
+        f.write_str("[")?;
+        for (i, divisions) in of_interval.iter().enumerate().take(tail).skip(differs - 1) {
+            write!(f, "{}:{divisions},", 1u32 << i)?;
+        }
+        write!(f, ">:{last}]")
+    }
+}

@@ -1,0 +1,560 @@
+//! Settings, errors, and the way through text and back.
+
+extern crate std;
+
+use super::settings::SETTINGS;
+use super::*;
+use crate::rounding::INTERVALS;
+use proptest::prelude::*;
+use std::string::{String, ToString};
+use std::vec::Vec;
+use std::{format, vec};
+
+fn parsed(text: &str) -> Config {
+    Config::parse(text).unwrap_or_else(|error| panic!("{text:?}: {error}"))
+}
+
+fn message(text: &str) -> String {
+    match Config::parse(text) {
+        Ok(config) => panic!("{text:?} was accepted as {config}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn divisions(text: &str) -> [u32; INTERVALS] {
+    *parsed(&format!("roundup_power2_divisions:{text}")).roundup_power2_divisions().intervals()
+}
+
+#[test]
+fn an_empty_string_is_the_defaults() {
+    for text in ["", " ", "\t\r\n\x0B\x0C "] {
+        assert_eq!(parsed(text), Config::default());
+    }
+    let config = Config::default();
+    assert_eq!(config.large_segment_size(), 20 * MIB);
+    assert_eq!(config.max_split_size(), None);
+    assert!(!config.is_oversize(MAX_REQUEST));
+    assert_eq!(config.max_non_split_rounding(), 20 * MIB);
+    assert_eq!(config.garbage_collection_threshold(), None);
+    assert_eq!(*config.roundup_power2_divisions(), Divisions::NONE);
+    assert!(!config.expandable_segments());
+    assert_eq!(config.expandable_segments_reserve(), None);
+    assert_eq!(config.reserve_classes().count(), 0);
+    assert_eq!(config.per_process_memory_fraction().to_string(), "1");
+    assert!(!config.throw_on_device_oom());
+    assert!(!config.release_lock_on_device_malloc());
+    assert!(!config.graph_capture_record_stream_reuse());
+    assert_eq!(*config.pinned(), Pinned::DEFAULT);
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = parsed(
+        "backend:native,max_split_size_mb:40,max_non_split_rounding_mb:30,large_segment_size_mb:24,\
+         garbage_collection_threshold:0.5,roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1],\
+         expandable_segments:True,expandable_segments_reserve:0.5,\
+         expandable_segments_reserve_by_class:[serving:0.25,ads:8G],per_process_memory_fraction:0.75,\
+         throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
+         graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,\
+         pinned_num_register_threads:8,pinned_use_background_threads:True,\
+         pinned_reserve_segment_size_mb:512,pinned_max_round_threshold_mb:128,\
+         pinned_max_cached_size_mb:256,pinned_free_catch_all:True",
+    );
+    assert_eq!(config.large_segment_size(), 24 * MIB);
+    assert_eq!(config.max_split_size(), Some(40 * MIB));
+    assert!(config.is_oversize(40 * MIB) && !config.is_oversize(40 * MIB - 512));
+    assert_eq!(config.max_non_split_rounding(), 30 * MIB);
+    assert_eq!(config.garbage_collection_threshold(), Some(0.5));
+    assert_eq!(config.roundup_power2_divisions().intervals(), &[8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1]);
+    assert!(config.expandable_segments());
+    assert_eq!(config.expandable_segments_reserve(), Some(Reserve::Fraction(0.5)));
+    assert_eq!(
+        config.reserve_classes().collect::<Vec<_>>(),
+        [("serving", Reserve::Fraction(0.25)), ("ads", Reserve::Gibibytes(8.0))]
+    );
+    assert_eq!(config.per_process_memory_fraction().to_string(), "0.75");
+    assert!(config.throw_on_device_oom());
+    assert!(config.release_lock_on_device_malloc());
+    assert!(config.graph_capture_record_stream_reuse());
+    assert_eq!(
+        *config.pinned(),
+        Pinned {
+            use_host_register: true,
+            num_register_threads: 8,
+            use_background_threads: true,
+            reserve_segment_size: Some(512 * MIB),
+            max_round_threshold: Some(128 * MIB),
+            max_cached_size: Some(256 * MIB),
+            free_catch_all: true,
+        }
+    );
+}
+
+#[test]
+fn every_key_of_the_table_knows_its_values() {
+    for setting in &SETTINGS {
+        let error = Config::parse(&format!("{}:no such value", setting.key)).unwrap_err();
+        let ConfigError::Value { key, value, .. } = &error else {
+            panic!("{}: {error}", setting.key);
+        };
+        assert_eq!(*key, setting.key);
+        assert_eq!(value.as_str(), "nosuchvalue");
+        assert!(message("no_such_key:1").contains(setting.key), "{} is not named", setting.key);
+    }
+    assert!(SETTINGS.is_sorted_by(|a, b| a.key < b.key));
+}
+
+#[test]
+fn other_names_set_the_same() {
+    assert_eq!(
+        parsed("release_lock_on_hipmalloc:True,pinned_use_hip_host_register:True"),
+        parsed("release_lock_on_cudamalloc:True,pinned_use_cuda_host_register:True")
+    );
+}
+
+#[test]
+fn the_last_value_of_a_key_counts() {
+    assert_eq!(
+        parsed("max_split_size_mb:40,expandable_segments:True,max_split_size_mb:64,expandable_segments:False"),
+        parsed("max_split_size_mb:64")
+    );
+    assert_eq!(parsed("large_segment_size_mb:40,large_segment_size_mb:12"), parsed("large_segment_size_mb:12"));
+}
+
+#[test]
+fn white_space_is_dropped_everywhere() {
+    assert_eq!(
+        parsed(" max_split _size_mb\t: 6\n4 ,\r\nroundup_power2_divisions :[ 256 : 1 , > : 8\x0B]\x0C"),
+        parsed("max_split_size_mb:64,roundup_power2_divisions:[256:1,>:8]")
+    );
+}
+
+#[test]
+fn division_lists() {
+    // The first interval stands for all below it, `>` for all above the one before it.
+    assert_eq!(divisions("4"), [4; 16]);
+    assert_eq!(divisions("1"), [1; 16]);
+    assert_eq!(divisions("[256:1,512:2,1024:4,>:8]"), [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8, 8, 8, 8]);
+    assert_eq!(divisions("[64:8,128:2,256:2,512:2,1024:1,>:1]"), [8, 8, 8, 8, 8, 8, 8, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
+    // Intervals left out have none.
+    assert_eq!(divisions("[4:8,16:2]"), [8, 8, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(divisions("[1:2]")[..2], [2, 0]);
+    assert_eq!(divisions("[>:8]")[..2], [0, 8]);
+    assert_eq!(divisions("[2:4,>:0]")[..3], [4, 4, 0]);
+    // Out of order: each is applied as it comes.
+    assert_eq!(divisions("[4:8,1:2,>:1]")[..4], [2, 1, 1, 1]);
+    // 64 GiB and above count as the last interval.
+    assert_eq!(divisions("[32768:2,>:4]"), [2; 16]);
+    assert_eq!(divisions("[65536:2]"), [2; 16]);
+    assert_eq!(divisions("[9223372036854775808:2147483648]"), [1 << 31; 16]);
+}
+
+/// Text that is refused, the value that the error names, and what it says of the values that are not.
+const REFUSED: &str = "
+backend:cudaMallocAsync | cudaMallocAsync | `native`
+backend:[native:1] | [native:1] | `native`
+max_split_size_mb:2 | 2 | 20 to 1099511627776
+max_split_size_mb:19 | 19 | 20 to 1099511627776
+max_split_size_mb:-64 | -64 | a whole number of MiB from
+max_split_size_mb:64MB | 64MB | a whole number of MiB from
+max_split_size_mb:64.0 | 64.0 | a whole number of MiB from
+max_split_size_mb:1099511627777 | 1099511627777 | a whole number of MiB from
+max_split_size_mb:18446744073709551680 | 18446744073709551680 | a whole number of MiB from
+max_split_size_mb:[64:1] | [64:1] | a whole number of MiB from
+max_non_split_rounding_mb:19 | 19 | 20 to 1099511627776
+max_non_split_rounding_mb:x | x | 20 to 1099511627776
+large_segment_size_mb:10 | 10 | 11 to 1099511627776
+large_segment_size_mb:big | big | 11 to 1099511627776
+garbage_collection_threshold:1.2 | 1.2 | a number above 0 and below 1
+garbage_collection_threshold:1 | 1.0 | a number above 0 and below 1
+garbage_collection_threshold:0 | 0.0 | a number above 0 and below 1
+garbage_collection_threshold:nan | NaN | a number above 0 and below 1
+garbage_collection_threshold:0.5x | 0.5x | a number above 0 and below 1
+roundup_power2_divisions:3 | 3 | a power of two up to 2147483648
+roundup_power2_divisions:0 | 0 | a power of two up to 2147483648
+roundup_power2_divisions:4294967296 | 4294967296 | or a list like
+roundup_power2_divisions:[] | [] | or a list like
+roundup_power2_divisions:[64:3] | 3 | 0 or a power of two
+roundup_power2_divisions:[63:2] | 63 | a power of two (MiB) or `>`
+roundup_power2_divisions:[0:2] | 0 | a power of two (MiB) or `>`
+roundup_power2_divisions:[<:2] | < | a power of two (MiB) or `>`
+expandable_segments:true | true | `True` or `False`
+expandable_segments_reserve:abc | abc | a positive part of the device
+expandable_segments_reserve:G | G | a positive part of the device
+expandable_segments_reserve:-1 | -1.0 | a positive part of the device
+expandable_segments_reserve:0 | 0.0 | a positive part of the device
+expandable_segments_reserve:infG | infG | a positive part of the device
+expandable_segments_reserve:[a:1] | [a:1] | or a size in GiB like `40G`
+expandable_segments_reserve_by_class:0.5 | 0.5 | a list like
+expandable_segments_reserve_by_class:[a:12X] | 12X | a positive part
+expandable_segments_reserve_by_class:[abcdefghijklmnopqrstuvwxyz0123456:1] | abcdefghijklmnopqrstuvwxyz0123456 | class names of 1 to 32 bytes
+expandable_segments_reserve_by_class:[a:1,b:1,c:1,d:1,e:1,f:1,g:1,h:1,i:1] | i | up to 8 classes
+per_process_memory_fraction:-0.1 | -0.1 | a number from 0 to 1
+per_process_memory_fraction:1.1 | 1.1 | a number from 0 to 1
+per_process_memory_fraction:half | half | a number from 0 to 1
+throw_on_cudamalloc_oom:maybe | maybe | `True` or `False`
+release_lock_on_cudamalloc:none | none | `True` or `False`
+graph_capture_record_stream_reuse:1 | 1 | `True` or `False`
+pinned_use_cuda_host_register:none | none | `True` or `False`
+pinned_num_register_threads:none | none | a power of two up to 128
+pinned_num_register_threads:3 | 3 | a power of two up to 128
+pinned_num_register_threads:1024 | 1024 | a power of two up to 128
+pinned_reserve_segment_size_mb:0 | 0 | 1 to 1099511627776
+pinned_max_cached_size_mb:x | x | 0 to 1099511627776
+";
+
+#[test]
+fn values_that_are_refused() {
+    for row in REFUSED.trim().lines() {
+        let mut columns = row.split(" | ");
+        let [text, value, accepted] = [(); 3].map(|()| columns.next().unwrap());
+        let (key, _) = text.split_once(':').unwrap();
+        let message = message(text);
+        let start = format!("{key} does not take `{value}`, only ");
+        assert!(message.starts_with(&start), "{text}: {message}");
+        assert!(message.contains(accepted), "{text}: {message}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_named_and_the_known_ones_listed() {
+    assert_eq!(
+        message("foo:1,bar:2"),
+        "unknown key `foo`; the keys are backend, expandable_segments, expandable_segments_reserve, \
+         expandable_segments_reserve_by_class, garbage_collection_threshold, \
+         graph_capture_record_stream_reuse, large_segment_size_mb, max_non_split_rounding_mb, \
+         max_split_size_mb, per_process_memory_fraction, pinned_free_catch_all, \
+         pinned_max_cached_size_mb, pinned_max_round_threshold_mb, pinned_num_register_threads, \
+         pinned_reserve_segment_size_mb, pinned_use_background_threads, \
+         pinned_use_cuda_host_register, pinned_use_hip_host_register, release_lock_on_cudamalloc, \
+         release_lock_on_hipmalloc, roundup_power2_divisions, throw_on_cudamalloc_oom"
+    );
+    // Case counts, and so does what other versions had.
+    for key in ["Backend", "True", ">", "roundup_bypass_threshold_mb", "expandable_segments_handle_type"] {
+        let start = format!("unknown key `{key}`; ");
+        assert!(message(&format!("{key}:1")).starts_with(&start), "{key}");
+    }
+}
+
+#[test]
+fn separators_and_words_that_are_missing_doubled_or_left_over() {
+    let split = "max_split_size_mb";
+    for (text, error) in [
+        (",", "expected a key, found `,`"),
+        (":64", "expected a key, found `:`"),
+        ("[a:1]", "expected a key, found `[`"),
+        ("S", "expected `:` after `S`, but the string ends"),
+        ("S64", "expected `:` after `S64`, but the string ends"),
+        ("S,64", "expected `:` after `S`, found `,`"),
+        ("S[64", "expected `:` after `S`, found `[`"),
+        ("S:", "expected a value after `S:`, but the string ends"),
+        ("S:,", "expected a value after `S:`, found `,`"),
+        ("S::64", "expected a value after `S:`, found `:`"),
+        ("S:]", "expected a value after `S:`, found `]`"),
+        ("S:64:64", "expected `,` after `S:64`, found `:`"),
+        ("S:64]", "expected `,` after `S:64`, found `]`"),
+        ("S:64[", "expected `,` after `S:64`, found `[`"),
+        ("S:64,", "expected a key after `S:64,`, but the string ends"),
+        ("S:64,,S:64", "expected a key after `S:64,`, found `,`"),
+        ("S:64 S:64", "expected `,` after `S:64S`, found `:`"),
+        ("R:[64:8", "expected `]` after `R:[`, but the string ends"),
+        ("R:[64:8]x", "expected `,` after `R:[64:8]`, found `x`"),
+        ("R:[64:8]]", "expected `,` after `R:[64:8]`, found `]`"),
+        ("R:[64]", "expected `:` after `R:[64`, but the string ends"),
+        ("R:[64:]", "expected a value after `R:[64:`, but the string ends"),
+        ("R:[64:8,]", "expected a key after `R:[64:8,`, but the string ends"),
+        ("R:[64:8 128:4]", "expected `,` after `R:[64:8128`, found `:`"),
+        ("R:[64:8:4]", "expected `,` after `R:[64:8`, found `:`"),
+        ("R:[,]", "expected a key after `R:[`, found `,`"),
+        ("R:[64:[8]]", "expected `,` after `R:[64:[8]`, found `]`"),
+        ("R:[64:[8]", "expected a value after `R:[64:`, found `[`"),
+    ] {
+        let full = |s: &str| s.replace('S', split).replace('R', "roundup_power2_divisions");
+        assert_eq!(message(&full(text)), full(error), "{text}");
+    }
+}
+
+#[test]
+fn long_text_is_cut_in_errors() {
+    let long = "é".repeat(30);
+    let kept = "é".repeat(24);
+    let ConfigError::UnknownKey { key } = Config::parse(&format!("{long}:1")).unwrap_err() else {
+        panic!("the key is not known");
+    };
+    assert_eq!((key.as_str(), key.whole()), (kept.as_str(), None));
+    assert_eq!(key.to_string(), format!("{kept}…"));
+    assert_eq!(format!("{key:?}"), format!("\"{kept}\"…"));
+    // Nothing slips in behind a character that did not fit.
+    let ragged = "a".repeat(47);
+    let start = format!("unknown key `{ragged}…`; ");
+    assert!(message(&format!("{ragged}éb:1")).starts_with(&start));
+    // A number is not read from its first digits.
+    assert_eq!(
+        message(&format!("garbage_collection_threshold:0.5{}", "0".repeat(60))),
+        format!(
+            "garbage_collection_threshold does not take `0.5{}…`, only a number above 0 and below 1, \
+             in at most 48 bytes",
+            "0".repeat(45)
+        )
+    );
+}
+
+#[test]
+fn errors_outlive_the_string_and_are_small() {
+    fn assert_kept<E: core::error::Error + Send + Sync + 'static>(_: &E) {}
+    let error = {
+        let text = String::from("max_split_size_mb:1");
+        Config::parse(&text).unwrap_err()
+    };
+    assert_kept(&error);
+    assert!(size_of::<ConfigError>() < 128);
+}
+
+#[test]
+fn sizes_are_checked_against_the_large_segment_wherever_it_stands() {
+    assert_eq!(
+        message("max_split_size_mb:30,large_segment_size_mb:40"),
+        "max_split_size_mb does not take `30`, only a whole number of MiB from 40 to 1099511627776"
+    );
+    assert_eq!(
+        message("max_non_split_rounding_mb:39,large_segment_size_mb:40"),
+        "max_non_split_rounding_mb does not take `39`, only a whole number of MiB from 40 to 1099511627776"
+    );
+    let config = parsed("max_split_size_mb:12,max_non_split_rounding_mb:13,large_segment_size_mb:12");
+    assert_eq!(config.max_split_size(), Some(12 * MIB));
+    assert_eq!(config.max_non_split_rounding(), 13 * MIB);
+    assert_eq!(parsed("large_segment_size_mb:40").max_non_split_rounding(), 40 * MIB);
+    assert_eq!(parsed("max_split_size_mb:20").max_split_size(), Some(20 * MIB));
+}
+
+#[test]
+fn an_update_resets_four_settings_and_keeps_the_rest() {
+    let all = "max_split_size_mb:64,max_non_split_rounding_mb:48,garbage_collection_threshold:0.5,\
+               roundup_power2_divisions:4,large_segment_size_mb:40,expandable_segments:True,\
+               expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[a:1G],\
+               per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True,\
+               release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True,\
+               pinned_num_register_threads:8";
+    let mut config = parsed(all);
+    config.update("").unwrap();
+    assert_eq!(
+        config.to_string(),
+        "large_segment_size_mb:40,expandable_segments:True,expandable_segments_reserve:0.5,\
+         expandable_segments_reserve_by_class:[a:1.0G],per_process_memory_fraction:0.5,\
+         throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
+         graph_capture_record_stream_reuse:True,pinned_num_register_threads:8"
+    );
+    // The rounding falls back to the large segment that stayed, and is checked against it.
+    assert_eq!(config.max_non_split_rounding(), 40 * MIB);
+    assert!(config.update("max_split_size_mb:39").is_err());
+    config.update("expandable_segments:False,max_split_size_mb:40").unwrap();
+    assert_eq!(config.max_split_size(), Some(40 * MIB));
+    assert!(!config.expandable_segments());
+    // A list of classes replaces the one before; an empty one takes all away.
+    config.update("expandable_segments_reserve_by_class:[b:2]").unwrap();
+    assert_eq!(config.reserve_classes().collect::<Vec<_>>(), [("b", Reserve::Fraction(2.0))]);
+    config.update("expandable_segments_reserve_by_class:[]").unwrap();
+    assert_eq!(config.reserve_classes().count(), 0);
+    // `max_split_size_mb` is forgotten before a larger large segment is checked against it.
+    config.update("max_split_size_mb:40").unwrap();
+    config.update("large_segment_size_mb:64").unwrap();
+    assert_eq!(config.large_segment_size(), 64 * MIB);
+}
+
+#[test]
+fn a_failed_update_changes_nothing() {
+    let before = parsed("max_split_size_mb:64,expandable_segments_reserve_by_class:[a:1G]");
+    for text in [
+        "large_segment_size_mb:40,expandable_segments:True,expandable_segments_reserve_by_class:[b:1],oops:1",
+        "garbage_collection_threshold:0.5,",
+        "expandable_segments_reserve_by_class:[b:1,c:nan]",
+    ] {
+        let mut config = before.clone();
+        assert!(config.update(text).is_err(), "{text}");
+        assert_eq!(config, before, "{text}");
+    }
+}
+
+#[test]
+fn setters_check_as_the_parser_does() {
+    let mut config = Config::default();
+    config.set_max_split_size_mb(Some(64)).unwrap();
+    assert_eq!(
+        config.set_large_segment_size_mb(65).unwrap_err().to_string(),
+        "large_segment_size_mb does not take `65`, only a whole number of MiB from 11 to 64"
+    );
+    config.set_large_segment_size_mb(64).unwrap();
+    assert_eq!(config.max_non_split_rounding(), 64 * MIB);
+    assert!(config.set_max_split_size_mb(Some(63)).is_err());
+    assert!(config.set_max_non_split_rounding_mb(63).is_err());
+    assert!(config.set_garbage_collection_threshold(Some(f64::NAN)).is_err());
+    assert!(config.set_per_process_memory_fraction(f64::NAN).is_err());
+    for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for reserve in [Reserve::Fraction(bad), Reserve::Gibibytes(bad)] {
+            assert!(config.set_expandable_segments_reserve(Some(reserve)).is_err());
+            assert!(config.set_reserve_of_class("a", Some(reserve)).is_err());
+        }
+    }
+    let half = Some(Reserve::Fraction(0.5));
+    for bad in ["", "a b", "a:b", "a,b", "[a", "a]", "abcdefghijklmnopqrstuvwxyz0123456"] {
+        assert!(config.set_reserve_of_class(bad, half).is_err(), "{bad}");
+    }
+    assert_eq!(config.to_string(), "large_segment_size_mb:64,max_split_size_mb:64");
+
+    config.set_max_non_split_rounding_mb(100).unwrap();
+    config.set_garbage_collection_threshold(Some(0.25)).unwrap();
+    config.set_roundup_power2_divisions(Divisions::new([4; INTERVALS]).unwrap());
+    config.set_expandable_segments(true);
+    config.set_expandable_segments_reserve(half).unwrap();
+    config.set_reserve_of_class("a", half).unwrap();
+    config.set_reserve_of_class("b", half).unwrap();
+    config.set_reserve_of_class("a", None).unwrap();
+    config.set_per_process_memory_fraction(0.0).unwrap();
+    config.set_throw_on_device_oom(true);
+    config.set_release_lock_on_device_malloc(true);
+    config.set_graph_capture_record_stream_reuse(true);
+    assert_eq!(
+        config.to_string(),
+        "large_segment_size_mb:64,max_split_size_mb:64,max_non_split_rounding_mb:100,\
+         garbage_collection_threshold:0.25,roundup_power2_divisions:4,expandable_segments:True,\
+         expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[b:0.5],\
+         per_process_memory_fraction:0.0,throw_on_cudamalloc_oom:True,\
+         release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True"
+    );
+    config.set_max_split_size_mb(None).unwrap();
+    assert_eq!(config.max_split_size(), None);
+}
+
+#[test]
+fn reserves() {
+    const GIB: u64 = 1024 * MIB;
+    let total = 100 * GIB;
+    let config =
+        parsed("expandable_segments_reserve:0.9,expandable_segments_reserve_by_class:[serving:0.25,ads_sparse:8g]");
+    let bytes = |class| config.reserve_of_class(class).unwrap().bytes(total);
+    assert_eq!(bytes("serving"), total / 4);
+    assert_eq!(bytes("ads_sparse"), 8 * GIB);
+    assert_eq!(bytes("other"), total / 10 * 9);
+    assert_eq!(Config::default().reserve_of_class("other"), None);
+    // More than can be counted is the most that can.
+    let config = parsed("expandable_segments_reserve:1e20G");
+    assert_eq!(config.expandable_segments_reserve().unwrap().bytes(total), u64::MAX);
+    // As many classes as there is room for, and one of them again.
+    let full = "expandable_segments_reserve_by_class:[a:1,b:1,c:1,d:1,e:1,f:1,g:1,h:1,a:2]";
+    assert_eq!(parsed(full).reserve_of_class("a"), Some(Reserve::Fraction(2.0)));
+    assert_eq!(parsed(full).reserve_classes().count(), RESERVE_CLASSES);
+}
+
+#[test]
+fn what_is_written_is_canonical() {
+    for (text, written) in [
+        ("", ""),
+        ("backend:native", ""),
+        ("max_split_size_mb:0064", "max_split_size_mb:64"),
+        ("max_non_split_rounding_mb:20", ""),
+        ("large_segment_size_mb:20,max_split_size_mb:20", "max_split_size_mb:20"),
+        ("per_process_memory_fraction:1.0", ""),
+        ("per_process_memory_fraction:.5", "per_process_memory_fraction:0.5"),
+        ("garbage_collection_threshold:1e-300", "garbage_collection_threshold:1e-300"),
+        ("expandable_segments_reserve:40G", "expandable_segments_reserve:40.0G"),
+        ("expandable_segments:False,pinned_free_catch_all:False", ""),
+        ("roundup_power2_divisions:8", "roundup_power2_divisions:8"),
+        ("roundup_power2_divisions:1", "roundup_power2_divisions:1"),
+        ("roundup_power2_divisions:[1:0,>:0]", ""),
+        ("roundup_power2_divisions:[64:4,>:4]", "roundup_power2_divisions:4"),
+        ("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"),
+        ("roundup_power2_divisions:[>:8]", "roundup_power2_divisions:[1:0,>:8]"),
+        (
+            "roundup_power2_divisions:[2:4,8:2,32768:16]",
+            "roundup_power2_divisions:[2:4,4:0,8:2,16:0,32:0,64:0,128:0,256:0,512:0,1024:0,2048:0,4096:0,\
+             8192:0,16384:0,>:16]",
+        ),
+    ] {
+        assert_eq!(parsed(text).to_string(), written, "{text}");
+        assert_eq!(parsed(written), parsed(text), "{text}");
+    }
+}
+
+/// The values that an entry of a valid configuration can have, key by key.
+fn entry() -> impl Strategy<Value = String> {
+    let boolean = || prop::sample::select(vec!["True", "False"]);
+    let power = || (0u32..32).prop_map(|log2| 1u64 << log2);
+    let fraction = || 1e-300f64..1.0;
+    let reserve = || (fraction(), any::<bool>()).prop_map(|(f, g)| format!("{f:?}{}", if g { "G" } else { "" }));
+    let interval = (0u32..64, prop::option::of(0u32..32))
+        .prop_map(|(i, d)| format!("{}:{}", 1u64 << i, d.map_or(0, |d| 1u64 << d)));
+    let intervals = prop::collection::vec(interval, 1..9);
+    let classes = prop::collection::vec(("[a-z_é]{1,9}", reserve()), 0..=RESERVE_CLASSES);
+    prop_oneof![
+        (40u64..1 << 40).prop_map(|mib| format!("max_split_size_mb:{mib}")),
+        (40u64..1 << 40).prop_map(|mib| format!("max_non_split_rounding_mb:{mib}")),
+        (11u64..=40).prop_map(|mib| format!("large_segment_size_mb:{mib}")),
+        fraction().prop_map(|f| format!("garbage_collection_threshold:{f:?}")),
+        power().prop_map(|d| format!("roundup_power2_divisions:{d}")),
+        (intervals, prop::option::of(power())).prop_map(|(list, above)| {
+            let above = above.map_or_else(String::new, |d| format!(",>:{d}"));
+            format!("roundup_power2_divisions:[{}{above}]", list.join(","))
+        }),
+        fraction().prop_map(|f| format!("expandable_segments_reserve:{f:?}")),
+        fraction().prop_map(|f| format!("per_process_memory_fraction:{f:?}")),
+        classes.prop_map(|list| {
+            let list: Vec<_> = list.iter().map(|(name, reserve)| format!("{name}:{reserve}")).collect();
+            format!("expandable_segments_reserve_by_class:[{}]", list.join(","))
+        }),
+        (0u64..1 << 40).prop_map(|mib| format!("pinned_max_cached_size_mb:{mib}")),
+        (1u64..1 << 40).prop_map(|mib| format!("pinned_reserve_segment_size_mb:{mib}")),
+        (0u32..8).prop_map(|log2| format!("pinned_num_register_threads:{}", 1 << log2)),
+        boolean().prop_map(|b| format!("expandable_segments:{b}")),
+        boolean().prop_map(|b| format!("throw_on_cudamalloc_oom:{b}")),
+        boolean().prop_map(|b| format!("release_lock_on_hipmalloc:{b}")),
+        boolean().prop_map(|b| format!("graph_capture_record_stream_reuse:{b}")),
+        boolean().prop_map(|b| format!("pinned_use_background_threads:{b}")),
+    ]
+}
+
+/// Text that is nearly a configuration: its words and separators in any order.
+fn nearly() -> impl Strategy<Value = String> {
+    let mut words: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
+    words.extend([",", ",", ",", ":", ":", ":", "[", "]", ">", "True", "False", "0.5", "40G", "64", "8", " ", "é"]);
+    prop::collection::vec(prop::sample::select(words), 0..12).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #[test]
+    fn valid_text_is_accepted_and_reads_back(entries in prop::collection::vec(entry(), 0..12)) {
+        let config = parsed(&entries.join(","));
+        prop_assert_eq!(&parsed(&config.to_string()), &config);
+        prop_assert!(config.large_segment_size() > 10 * MIB);
+        prop_assert!(config.max_non_split_rounding() >= config.large_segment_size());
+        prop_assert!(config.max_split_size().is_none_or(|bytes| bytes >= config.large_segment_size()));
+    }
+
+    #[test]
+    fn an_update_is_all_or_nothing(before in entry(), text in nearly()) {
+        let before = parsed(&before);
+        let mut config = before.clone();
+        match config.update(&text) {
+            Ok(()) => prop_assert_eq!(&parsed(&config.to_string()), &config),
+            Err(error) => {
+                prop_assert_eq!(config, before);
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn any_text_is_read_or_refused(text in any::<String>()) {
+        match Config::parse(&text) {
+            Ok(config) => prop_assert_eq!(&parsed(&config.to_string()), &config),
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+
+    #[test]
+    fn divisions_read_back(logs in prop::array::uniform16(prop::option::of(0u32..32))) {
+        let of_interval = logs.map(|log2| log2.map_or(0, |log2| 1 << log2));
+        let mut config = Config::default();
+        config.set_roundup_power2_divisions(Divisions::new(of_interval).unwrap());
+        prop_assert_eq!(&parsed(&config.to_string()), &config);
+    }
+}

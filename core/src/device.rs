@@ -1,0 +1,233 @@
+//! What the core asks of its host, and nothing else: memory, order and, where the device has it, virtual memory.
+//!
+//! An implementation stands for **one** device. Every method may be called from any thread, several at once.
+//! The allocator calls them without holding a lock that another stream's fast path needs, so they may block.
+//! A failed call must have changed nothing, or say in its documentation what it left in doubt.
+
+use crate::report::OutOfMemory;
+use crate::units::{DevicePtr, StreamId};
+use core::fmt;
+
+/// Why a call to the device failed, as far as the allocator's next step depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The device certainly has no memory (or address space) left for this call; nothing else is wrong.
+    OutOfMemory,
+    /// The call is not permitted while a stream captures a graph.
+    NotPermittedInCapture,
+    /// The device refused an argument.
+    InvalidArgument,
+    /// The device or its driver lacks the feature.
+    Unsupported,
+    /// The context is lost: every later call would fail in the same way.
+    ContextLost,
+    /// The driver is shutting down.
+    Deinitialized,
+    /// The call came from a forked child of the process that set the device up.
+    Forked,
+    /// Anything else; the code says what.
+    Other,
+}
+
+/// A failed call: its kind, and the device's own code for the report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceError {
+    /// What the allocator acts upon.
+    pub kind: ErrorKind,
+    /// The device's own code (a `CUresult` in the CUDA backend), kept as a plain integer.
+    pub code: u32,
+}
+
+impl DeviceError {
+    /// An error of `kind` with the device's own `code`.
+    pub const fn new(kind: ErrorKind, code: u32) -> Self {
+        Self { kind, code }
+    }
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            ErrorKind::OutOfMemory => "out of device memory",
+            ErrorKind::NotPermittedInCapture => "not permitted while a stream is capturing",
+            ErrorKind::InvalidArgument => "invalid argument",
+            ErrorKind::Unsupported => "not supported by this device or driver",
+            ErrorKind::ContextLost => "the device context is lost",
+            ErrorKind::Deinitialized => "the driver is shutting down",
+            ErrorKind::Forked => "called in a forked child process",
+            ErrorKind::Other => "device error",
+        };
+        write!(f, "{what} (code {})", self.code)
+    }
+}
+
+impl core::error::Error for DeviceError {}
+
+/// The result of a call to the device.
+pub type DeviceResult<T> = Result<T, DeviceError>;
+
+/// An event: a point in a stream's order. Opaque; made and destroyed by the device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct Event(pub u64);
+
+/// A piece of physical memory that can be mapped into reserved addresses. Opaque.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct PhysicalHandle(pub u64);
+
+/// How much memory the device has, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MemoryInfo {
+    /// Not in use by any process.
+    pub free: u64,
+    /// In all.
+    pub total: u64,
+}
+
+/// One device: where segments come from, and how the order of its streams is asked after.
+pub trait DeviceMemory: Send + Sync + 'static {
+    /// Obtains a segment of exactly `bytes` (a positive multiple of 512) whose address is a multiple of 512.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`] only if the device certainly has no memory for it.
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr>;
+
+    /// Gives back a segment that [`obtain`](Self::obtain) returned, whole. May wait for the device.
+    ///
+    /// # Errors
+    /// The segment's state is then in doubt: the allocator counts it as leaked and never hands it out again.
+    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
+
+    /// How much memory the device has and how much of it is free, for every process together.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn memory_info(&self) -> DeviceResult<MemoryInfo>;
+
+    /// Makes an event. The allocator keeps events and reuses them.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn create_event(&self) -> DeviceResult<Event>;
+
+    /// Destroys an event that is no longer waited for.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn destroy_event(&self, event: Event) -> DeviceResult<()>;
+
+    /// Marks the present end of `stream` with `event`.
+    ///
+    /// # Errors
+    /// Those of the device; the event is then unrecorded and must not be taken for complete.
+    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
+
+    /// Whether everything before `event` on its stream is done. Does not block.
+    ///
+    /// # Errors
+    /// An answer other than yes and no; the event must then not be taken for complete.
+    fn is_complete(&self, event: Event) -> DeviceResult<bool>;
+
+    /// Blocks the calling thread until `event` is complete.
+    ///
+    /// # Errors
+    /// As for [`is_complete`](Self::is_complete).
+    fn wait(&self, event: Event) -> DeviceResult<()>;
+
+    /// Blocks the calling thread until everything queued on `stream` so far is done.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()>;
+
+    /// Whether `stream` is capturing a graph, so that events recorded on it could not be waited for.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
+
+    /// Virtual memory, where the device has it.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        None
+    }
+
+    /// Bytes of this device that this process uses, whoever obtained them, if the device tells.
+    fn process_use(&self) -> Option<u64> {
+        None
+    }
+
+    /// The number of the calling thread, for routes that lead only one thread's requests into a pool.
+    fn thread_id(&self) -> u64 {
+        0
+    }
+
+    /// Asks the program to free memory before more is obtained: no free block can serve a request of `bytes`. True if
+    /// anything was freed. The allocator may be called from here.
+    fn on_shortage(&self, bytes: u64) -> bool {
+        let _ = bytes;
+        false
+    }
+
+    /// Tells the program that a request is about to fail. The allocator may be called from here.
+    fn on_out_of_memory(&self, report: &OutOfMemory) {
+        let _ = report;
+    }
+
+    /// Microseconds since the Unix epoch, for the trace. Zero where there is no clock.
+    fn now_us(&self) -> u64 {
+        0
+    }
+}
+
+/// Virtual memory: addresses and physical memory are had apart and joined by mappings.
+///
+/// Sizes and addresses are multiples of [`granularity`](Self::granularity). A mapping covers one whole handle,
+/// and is unmapped whole.
+pub trait VirtualMemory: Send + Sync {
+    /// The smallest piece that can be created and mapped, in bytes; a power of two.
+    fn granularity(&self) -> u64;
+
+    /// Reserves `bytes` of addresses, with nothing behind them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`] if no such range of addresses is free.
+    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr>;
+
+    /// Gives back a reservation, whole, in which nothing is mapped.
+    ///
+    /// # Errors
+    /// The range is then in doubt and is never used again.
+    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
+
+    /// Obtains `bytes` of physical memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`] only if the device certainly has none.
+    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle>;
+
+    /// Drops the handle. The memory goes back once it is unmapped everywhere.
+    ///
+    /// # Errors
+    /// The memory is then in doubt and counted as leaked.
+    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()>;
+
+    /// Maps the whole of `handle`, `bytes` long, at `at`. It cannot be accessed yet.
+    ///
+    /// # Errors
+    /// Those of the device; nothing is mapped then.
+    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()>;
+
+    /// Makes the mapped range readable and writable for this device and its peers.
+    ///
+    /// # Errors
+    /// Those of the device; the range stays mapped.
+    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
+
+    /// Unmaps one mapping. The caller has waited for the work that uses it.
+    ///
+    /// # Errors
+    /// The range is then in doubt and is never handed out again.
+    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
+}

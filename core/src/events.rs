@@ -1,0 +1,263 @@
+//! Freeing: at once when only the block's own stream used it, else when events say that the others are done.
+
+use crate::arena::{Arena, attention};
+use crate::block::Use;
+use crate::device::{DeviceMemory, Event};
+use crate::directory::{Directory, Place};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::order::Deferred;
+use crate::slab::NONE;
+use crate::stats;
+use crate::storage::{Shelf, Storage};
+use crate::sync::Lock;
+use crate::units::{DevicePtr, StreamId};
+use lock_api::MutexGuard;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Frees the block at `ptr` if this heap owns it. `size`, if given, is what the caller says it asked for.
+    /// False: the heap does not own it, and nothing has changed.
+    #[inline]
+    pub(crate) fn free(
+        &self,
+        directory: &Directory<R, S>,
+        place: Place,
+        ptr: DevicePtr,
+        size: Option<u64>,
+    ) -> Result<bool, Error> {
+        let Some(slot) = self.slots.get(place.heap) else { return Ok(false) };
+        if self.has(attention::AGES | attention::TRACE | attention::DIRECT) {
+            return self.free_attentively(directory, place.heap, ptr, size);
+        }
+        let mut heap = slot.heap.lock();
+        let Some(block) = heap.lookup(ptr) else { return Ok(false) };
+        check_size(&heap.blocks[block], size)?;
+        if heap.blocks[block].uses != NONE {
+            drop(heap);
+            return self.free_attentively(directory, place.heap, ptr, size);
+        }
+        heap.give_up(block, &slot.tally);
+        let unsettled = heap.complete(block, &slot.tally);
+        drop(heap);
+        if unsettled {
+            self.settle_peaks(&slot.tally);
+        }
+        Ok(true)
+    }
+
+    /// The same, whatever the circumstances.
+    #[cold]
+    fn free_attentively(
+        &self,
+        directory: &Directory<R, S>,
+        slot: u32,
+        ptr: DevicePtr,
+        size: Option<u64>,
+    ) -> Result<bool, Error> {
+        let tally = &self.slot(slot).tally;
+        let mut heap = self.lock(slot);
+        let Some(block) = heap.lookup(ptr) else { return Ok(false) };
+        check_size(&heap.blocks[block], size)?;
+        heap.give_up(block, tally);
+        self.trace_free(&heap, block, false);
+        if heap.blocks[block].uses == NONE {
+            self.complete_if_unused(directory, slot, heap, block)?;
+            return Ok(true);
+        }
+        drop(heap);
+        let waiting = if self.registry.lock().is_capturing() {
+            let deferred = self.order.lock().defer(Deferred { heap: slot, block });
+            if deferred { Ok(()) } else { Err(Error::TableFull("deferred frees")) }
+        } else {
+            self.record_events(directory, slot, block)
+        };
+        self.update_pending();
+        if waiting.is_err() {
+            self.take_back(slot, block);
+        }
+        waiting.map(|()| true)
+    }
+
+    /// A free that failed: the block is the program's again.
+    fn take_back(&self, slot: u32, block: u32) {
+        let tally = &self.slot(slot).tally;
+        let unsettled = self.lock(slot).take_back(block, tally);
+        if unsettled {
+            self.settle_peaks(tally);
+        }
+    }
+
+    /// Records an event on every stream that uses a pending block; from then on the events decide when it becomes free. If one
+    /// cannot be recorded the block waits for none, and still knows the streams.
+    fn record_events(&self, directory: &Directory<R, S>, slot: u32, block: u32) -> Result<(), Error> {
+        self.health()?;
+        let mut at = self.lock(slot).blocks[block].uses;
+        while at != NONE {
+            let (stream, captured, next) = {
+                let heap = self.lock(slot);
+                let Use { stream, captured, next } = heap.uses[at];
+                (stream, captured, next)
+            };
+            if !captured {
+                match self.record_event(stream) {
+                    Ok(event) => {
+                        // Counted before it is queued: whoever finds it complete takes it away again.
+                        self.lock(slot).blocks[block].events += 1;
+                        self.order.lock().push(stream, event, slot, block);
+                    }
+                    Err(error) => {
+                        // An event that somebody is asking after leaves its queue when they have the answer.
+                        while !self.order.lock().withdraw(slot, block) {
+                            core::hint::spin_loop();
+                        }
+                        self.lock(slot).blocks[block].events = 0;
+                        return Err(error);
+                    }
+                }
+            }
+            at = next;
+        }
+        let mut heap = self.lock(slot);
+        heap.drop_uses(block);
+        self.complete_if_unused(directory, slot, heap, block)
+    }
+
+    /// An event that marks the present end of `stream`.
+    fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
+        let resting = {
+            let mut order = self.order.lock();
+            if !order.make_room() {
+                return Err(Error::TableFull("events"));
+            }
+            order.take_event()
+        };
+        let event = match resting {
+            Some(event) => event,
+            None => self.call(self.memory.create_event())?,
+        };
+        match self.call(self.memory.record(event, stream)) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                self.order.lock().rest(event);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Frees every block whose events are complete, and records those that a capture had deferred.
+    pub(crate) fn process_events(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+        self.health()?;
+        if !self.registry.lock().is_capturing() {
+            self.record_deferred(directory)?;
+        }
+        self.ask_events(directory, |event| self.memory.is_complete(event))?;
+        self.update_pending();
+        Ok(())
+    }
+
+    /// Waits until nothing is pending, and frees all of it. True if anything was. Counts as a synchronisation of all streams.
+    pub(crate) fn wait_for_events(&self, directory: &Directory<R, S>) -> Result<bool, Error> {
+        self.totals.count(stats::Event::SyncAllStreams);
+        if !self.has(attention::PENDING) {
+            return Ok(false);
+        }
+        self.health()?;
+        if !self.registry.lock().is_capturing() {
+            self.record_deferred(directory)?;
+        }
+        let waited = self.ask_events(directory, |event| self.memory.wait(event).map(|()| true))?;
+        self.update_pending();
+        Ok(waited)
+    }
+
+    fn record_deferred(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+        loop {
+            let Some(deferred) = self.order.lock().take_deferred() else { return Ok(()) };
+            let Deferred { heap, block } = deferred;
+            if let Err(error) = self.record_events(directory, heap, block) {
+                self.order.lock().defer(deferred);
+                return Err(error);
+            }
+        }
+    }
+
+    /// Asks after the oldest event of every stream, and goes on with the next of the same stream as long as they are complete.
+    /// An event that cannot be asked after stays where it is, and its block with it: the rest goes on, the first such error
+    /// is returned. True if any block was freed.
+    fn ask_events(
+        &self,
+        directory: &Directory<R, S>,
+        ask: impl Fn(Event) -> crate::device::DeviceResult<bool>,
+    ) -> Result<bool, Error> {
+        let (mut from, mut any, mut failed) = (0, false, None);
+        loop {
+            let Some((queue, wait)) = self.order.lock().ask(from) else { break };
+            let complete = self.call(ask(wait.event));
+            self.order.lock().answer(queue, matches!(complete, Ok(true)));
+            match complete {
+                Ok(true) => {
+                    any = true;
+                    let mut heap = self.lock(wait.heap);
+                    heap.blocks[wait.block].events -= 1;
+                    self.complete_if_unused(directory, wait.heap, heap, wait.block)?;
+                }
+                Ok(false) => from = queue + 1,
+                Err(error) => {
+                    from = queue + 1;
+                    failed = failed.or(Some(error));
+                }
+            }
+        }
+        failed.map_or(Ok(any), |error| Err(error.into()))
+    }
+
+    /// A pending block becomes free if nothing uses it any longer. The lock is held from the change that may have made it so, so
+    /// that of several such changes exactly one finds it unused; it is given up.
+    fn complete_if_unused(
+        &self,
+        directory: &Directory<R, S>,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+    ) -> Result<(), Error> {
+        if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
+            return Ok(());
+        }
+        let tally = &self.slot(slot).tally;
+        self.trace_free(&heap, block, true);
+        let unsettled = heap.complete(block, tally);
+        drop(heap);
+        if unsettled {
+            self.settle_peaks(tally);
+        }
+        if self.has(attention::DIRECT) {
+            self.release_directly(directory, slot)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the flag that sends requests the attentive way while anything is pending.
+    fn update_pending(&self) {
+        let order = self.order.lock();
+        self.set(attention::PENDING, !order.is_idle());
+    }
+
+    /// Notes that `stream` uses the block at `ptr`, if this heap owns it.
+    pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<bool, Error> {
+        let captured = self.has(attention::CAPTURE) && self.call(self.memory.is_capturing(stream))?;
+        let Some(found) = self.slots.get(slot) else { return Ok(false) };
+        let mut heap = found.heap.lock();
+        let Some(block) = heap.lookup(ptr) else { return Ok(false) };
+        heap.add_use(block, stream, captured)?;
+        Ok(true)
+    }
+}
+
+fn check_size(block: &crate::block::Block, size: Option<u64>) -> Result<(), Error> {
+    match size {
+        Some(given) if given != block.requested => {
+            Err(Error::WrongSize { ptr: DevicePtr(block.addr), given, requested: block.requested })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,211 @@
+//! The free blocks of a heap, found by "smallest that fits, lowest address first" in constant time.
+//!
+//! ```text
+//! summary   1 0 1 …           bit w set ⟺ words[w] ≠ 0
+//! words     …0110  …  0001…   bit b set ⟺ bins[b] is not empty
+//! bins      · ■ ■ · …         each an ordered set by (size, address): a link into the trie
+//! ```
+//!
+//! A bin holds one size up to 64 KiB, and above that a 64th of an octave. The search looks in the request's own bin for
+//! a block that fits, then takes the first of the next occupied bin. Nothing here depends on how many blocks are free.
+
+use crate::block::Blocks;
+use crate::storage::Storage;
+use crate::trie::{Key, Link, Trie};
+use crate::units::UNIT;
+
+/// Bins an octave, as a power of two.
+const STEPS_LOG2: u32 = 6;
+/// Sizes below this many units have a bin of their own.
+const EXACT: u64 = 2 << STEPS_LOG2;
+/// Enough for every size below 2^60 bytes.
+const BINS: usize = 46 * 64;
+const WORDS: usize = BINS / 64;
+
+const _: () = assert!(bin_of((1 << 60) - UNIT) < BINS);
+const _: () = assert!(WORDS <= 64, "one summary word covers all words");
+
+/// The bin of blocks of `size` bytes: monotone in `size`.
+#[inline]
+const fn bin_of(size: u64) -> usize {
+    let units = size / UNIT;
+    if units < EXACT {
+        return units as usize;
+    }
+    let shift = 63 - units.leading_zeros() - STEPS_LOG2;
+    ((shift as usize) << STEPS_LOG2) + (units >> shift) as usize
+}
+
+/// The order of the index.
+#[inline]
+fn key<S: Storage>(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {
+    |block| Key::from(blocks[block].size) << 64 | Key::from(blocks[block].addr)
+}
+
+/// The index. Blocks are named by their number in the heap's table.
+pub(crate) struct FreeIndex<S: Storage> {
+    /// Bit `w` is set iff `words[w]` is not 0.
+    summary: u64,
+    /// Bit `b % 64` of `words[b / 64]` is set iff `bins[b]` is not empty.
+    words: [u64; WORDS],
+    /// `bins[b]` holds exactly the free blocks whose size falls into bin `b`.
+    bins: [Link; BINS],
+    trie: Trie<S>,
+}
+
+impl<S: Storage> Default for FreeIndex<S> {
+    fn default() -> Self {
+        Self { summary: 0, words: [0; WORDS], bins: [Link::EMPTY; BINS], trie: Trie::default() }
+    }
+}
+
+impl<S: Storage> FreeIndex<S> {
+    /// Makes sure that `count` blocks fit in all.
+    #[inline]
+    pub(crate) fn make_room_for(&mut self, count: u32) -> bool {
+        self.trie.make_room_for(count)
+    }
+
+    /// Adds a free block.
+    #[inline]
+    pub(crate) fn insert(&mut self, block: u32, blocks: &Blocks<S>) {
+        let bin = bin_of(blocks[block].size);
+        let root = self.bins[bin];
+        if root.is_empty() {
+            self.bins[bin] = Link::item(block);
+            self.words[bin / 64] |= 1 << (bin % 64);
+            self.summary |= 1 << (bin / 64);
+        } else {
+            self.bins[bin] = self.trie.insert(root, block, key(blocks));
+        }
+    }
+
+    /// Removes a block that is in the index.
+    #[inline]
+    pub(crate) fn remove(&mut self, block: u32, blocks: &Blocks<S>) {
+        let bin = bin_of(blocks[block].size);
+        let root = self.bins[bin];
+        if root == Link::item(block) {
+            self.bins[bin] = Link::EMPTY;
+            self.words[bin / 64] &= !(1 << (bin % 64));
+            if self.words[bin / 64] == 0 {
+                self.summary &= !(1 << (bin / 64));
+            }
+        } else {
+            self.bins[bin] = self.trie.remove(root, block, key(blocks));
+        }
+    }
+
+    /// The smallest block of at least `size` bytes; of several, the one at the lowest address.
+    #[inline]
+    pub(crate) fn best_fit(&self, size: u64, blocks: &Blocks<S>) -> Option<u32> {
+        self.at_least(size, 0, blocks)
+    }
+
+    /// The next block after `block` in the order of (size, address).
+    pub(crate) fn next(&self, block: u32, blocks: &Blocks<S>) -> Option<u32> {
+        self.after((blocks[block].size, blocks[block].addr), blocks)
+    }
+
+    /// The first block behind a place in the order of (size, address).
+    pub(crate) fn after(&self, (size, addr): (u64, u64), blocks: &Blocks<S>) -> Option<u32> {
+        self.at_least(size, addr + 1, blocks)
+    }
+
+    /// The block before `block` in the order of (size, address).
+    pub(crate) fn previous(&self, block: u32, blocks: &Blocks<S>) -> Option<u32> {
+        let bin = bin_of(blocks[block].size);
+        let bound = key(blocks)(block) - 1;
+        if let Some(found) = self.trie.at_most(self.bins[bin], bound, key(blocks)) {
+            return Some(found);
+        }
+        let (word, bit) = (bin / 64, bin % 64);
+        let mut word_at = word;
+        let mut bits = self.words[word] & !(!0 << bit);
+        if bits == 0 {
+            let words = self.summary & !(!0 << word);
+            word_at = 63_usize.checked_sub(words.leading_zeros() as usize)?;
+            bits = self.words[word_at];
+        }
+        self.trie.last(self.bins[word_at * 64 + 63 - bits.leading_zeros() as usize])
+    }
+
+    /// The first block in the order of (size, address).
+    pub(crate) fn first(&self) -> Option<u32> {
+        let word = self.summary.trailing_zeros() as usize;
+        let bits = self.words.get(word)?;
+        self.trie.first(self.bins[word * 64 + bits.trailing_zeros() as usize])
+    }
+
+    /// The last block in the order of (size, address): the largest.
+    pub(crate) fn last(&self) -> Option<u32> {
+        let word = 63_usize.checked_sub(self.summary.leading_zeros() as usize)?;
+        let bits = self.words[word];
+        self.trie.last(self.bins[word * 64 + 63 - bits.leading_zeros() as usize])
+    }
+
+    #[inline]
+    fn at_least(&self, size: u64, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
+        let bin = bin_of(size);
+        let root = self.bins[bin];
+        if !root.is_empty() {
+            let found = if bin < EXACT as usize && addr == 0 {
+                self.trie.first(root)
+            } else {
+                self.trie.at_least(root, Key::from(size) << 64 | Key::from(addr), key(blocks))
+            };
+            if found.is_some() {
+                return found;
+            }
+        }
+        let (word, bit) = (bin / 64, bin % 64);
+        let mut word_at = word;
+        let mut bits = self.words[word] & (!1 << bit);
+        if bits == 0 {
+            let words = self.summary & (!1 << word);
+            word_at = words.trailing_zeros() as usize;
+            bits = *self.words.get(word_at)?;
+        }
+        self.trie.first(self.bins[word_at * 64 + bits.trailing_zeros() as usize])
+    }
+
+    /// Every free block is in its bin, and nothing else is; the bitmaps say so. `count` is how many are free.
+    pub(crate) fn check(&self, count: u32, blocks: &Blocks<S>) -> Result<(), &'static str> {
+        for (bin, root) in self.bins.iter().enumerate() {
+            if root.is_empty() == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
+                return Err("a bin's bit disagrees with the bin");
+            }
+        }
+        if (0..WORDS).any(|word| (self.words[word] == 0) == (self.summary >> word & 1 == 1)) {
+            return Err("a summary bit disagrees with its word");
+        }
+        let mut seen = 0;
+        let mut at = self.first();
+        while let Some(block) = at {
+            seen += 1;
+            if seen > count || !blocks[block].is_free() {
+                return Err("the index holds a block that is not free");
+            }
+            at = self.next(block, blocks);
+        }
+        if seen == count { Ok(()) } else { Err("a free block is missing from the index") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_are_monotone_and_leave_no_gap() {
+        let mut last = bin_of(UNIT);
+        let mut units = 1_u64;
+        while units < 1 << 51 {
+            let bin = bin_of(units * UNIT);
+            assert!(bin == last || bin == last + 1, "{units} units: bin {bin} after {last}");
+            last = bin;
+            units += (units >> 9).max(1);
+        }
+        assert_eq!(bin_of((1 << 60) - UNIT), BINS - 1);
+    }
+}

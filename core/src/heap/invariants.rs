@@ -1,0 +1,146 @@
+//! Every invariant of a heap, checked: for tests, after every step.
+
+use super::Heap;
+use crate::block::State;
+use crate::slab::NONE;
+use crate::stats::{Stat, Tally};
+use crate::storage::Storage;
+
+/// What one walk over the segments adds up.
+#[derive(Default)]
+struct Sums {
+    segments: u32,
+    blocks: u32,
+    free: u32,
+    allocated: u32,
+    unmapped: u32,
+    allocated_bytes: u64,
+    active: u64,
+    active_bytes: u64,
+    requested_bytes: u64,
+    reserved_bytes: u64,
+    inactive_split: u64,
+    inactive_split_bytes: u64,
+    ordinary: u64,
+}
+
+impl<S: Storage> Heap<S> {
+    /// Checks everything that must hold between operations, and returns the bytes held from the device.
+    pub(crate) fn check_invariants(&self, tally: &Tally) -> Result<u64, &'static str> {
+        let mut sums = Sums::default();
+        let (mut segment, mut prev) = (self.newest, NONE);
+        while segment != NONE {
+            if self.segments[segment].prev != prev {
+                return Err("a segment's link to the one before is wrong");
+            }
+            self.check_segment(segment, &mut sums)?;
+            (prev, segment) = (segment, self.segments[segment].next);
+        }
+        if sums.segments != self.segments.len() || sums.blocks != self.blocks.len() {
+            return Err("an entry is occupied that no segment leads to");
+        }
+        if sums.allocated != self.ledger.len() {
+            return Err("the ledger does not hold exactly the allocated blocks");
+        }
+        self.free.check(sums.free, &self.blocks)?;
+        self.check_unmapped(sums.unmapped)?;
+        self.check_tally(tally, &sums)?;
+        Ok(sums.reserved_bytes)
+    }
+
+    fn check_segment(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
+        let entry = &self.segments[segment];
+        sums.segments += 1;
+        sums.ordinary += u64::from(entry.granule == 0);
+        let (mut block, mut prev, mut at) = (entry.first, NONE, entry.base);
+        while block != NONE {
+            let b = &self.blocks[block];
+            if b.addr != at || b.size == 0 || b.segment != segment || b.prev != prev {
+                return Err("blocks do not tile their segment");
+            }
+            if b.expandable != (entry.granule != 0) {
+                return Err("a block disagrees with its segment about being expandable");
+            }
+            let alone = [State::Free, State::Unmapped];
+            if prev != NONE && alone.contains(&b.state) && self.blocks[prev].state == b.state {
+                return Err("two neighbours that are both free, or both unmapped, were not made one");
+            }
+            self.check_block(block, sums)?;
+            at += b.size;
+            (prev, block) = (block, b.next);
+        }
+        if at == entry.base + entry.bytes { Ok(()) } else { Err("blocks do not fill their segment") }
+    }
+
+    fn check_block(&self, block: u32, sums: &mut Sums) -> Result<(), &'static str> {
+        let b = &self.blocks[block];
+        sums.blocks += 1;
+        if !matches!(b.state, State::Unmapped | State::Lost) {
+            sums.reserved_bytes += b.size;
+        }
+        match b.state {
+            State::Free => {
+                sums.free += 1;
+                if !b.expandable && b.is_split() {
+                    sums.inactive_split += 1;
+                    sums.inactive_split_bytes += b.size;
+                }
+            }
+            State::Allocated | State::Pending => {
+                sums.active += 1;
+                sums.active_bytes += b.size;
+                sums.requested_bytes += b.requested;
+                if b.state == State::Allocated {
+                    sums.allocated += 1;
+                    sums.allocated_bytes += b.size;
+                    if self.ledger.get(b.addr, &self.blocks) != Some(block) {
+                        return Err("an allocated block is not in the ledger");
+                    }
+                }
+            }
+            State::Unmapped => {
+                sums.unmapped += 1;
+                let granule = self.segments[b.segment].granule;
+                if (b.addr - self.segments[b.segment].base) % granule != 0 || b.size % granule != 0 {
+                    return Err("an unmapped block does not begin and end on granules");
+                }
+            }
+            State::Lost => {}
+            State::Held | State::Mapping | State::Mapped => return Err("a block is held between operations"),
+        }
+        if (b.events > 0 || b.uses != NONE) && matches!(b.state, State::Free | State::Unmapped) {
+            return Err("a free block is waited for");
+        }
+        Ok(())
+    }
+
+    fn check_unmapped(&self, count: u32) -> Result<(), &'static str> {
+        let (mut seen, mut bound) = (0, 0);
+        while let Some(block) = self.by_address.at_least(self.unmapped, bound, Self::address(&self.blocks)) {
+            if self.blocks[block].state != State::Unmapped {
+                return Err("the unmapped set holds a block that is mapped");
+            }
+            (seen, bound) = (seen + 1, u128::from(self.blocks[block].addr) + 1);
+        }
+        if seen == count { Ok(()) } else { Err("an unmapped block is missing from the set") }
+    }
+
+    fn check_tally(&self, tally: &Tally, sums: &Sums) -> Result<(), &'static str> {
+        let counted = [
+            (Stat::Allocation, u64::from(sums.allocated)),
+            (Stat::AllocatedBytes, sums.allocated_bytes),
+            (Stat::Active, sums.active),
+            (Stat::ActiveBytes, sums.active_bytes),
+            (Stat::RequestedBytes, sums.requested_bytes),
+            (Stat::InactiveSplit, sums.inactive_split),
+            (Stat::InactiveSplitBytes, sums.inactive_split_bytes),
+            (Stat::Segment, sums.ordinary),
+            (Stat::ReservedBytes, sums.reserved_bytes),
+        ];
+        if counted.iter().all(|&(stat, value)| tally.current(stat) == value as i64) {
+            Ok(())
+        } else {
+            Err("a statistic is not what the blocks add up to")
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The core of cachalot: every decision of a GPU memory allocator, over an abstract device.
+//!
+//! ```text
+//! allocator   what programs call                 ─┐
+//! arena       one device: the fast path           │  reclaim · expand · events · routing
+//! heap        one (stream, pool): placement       │  free_index · trie · ledger · block
+//! device      what the host provides             ─┘  memory, order, virtual memory
+//! ```
+//!
+//! `no_std`, no unsafe code, no heap without the `alloc` feature; names nothing of CUDA.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod allocator;
+mod arena;
+pub mod atomic_map;
+mod block;
+pub mod config;
+pub mod device;
+mod directory;
+pub mod error;
+mod events;
+mod expand;
+mod free_index;
+mod heap;
+mod ledger;
+mod order;
+pub mod pool;
+pub mod reclaim;
+pub mod report;
+pub mod rounding;
+mod routing;
+mod rules;
+#[cfg(feature = "alloc")]
+pub mod simulated;
+mod slab;
+#[cfg(feature = "alloc")]
+pub mod snapshot;
+pub mod stats;
+pub mod storage;
+pub mod sync;
+pub mod trace;
+mod trie;
+pub mod units;
+
+pub use allocator::{Allocation, Allocator};
+pub use config::Config;
+pub use error::Error;
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;

@@ -1,0 +1,194 @@
+//! Stream order: blocks that other streams still use are freed when events say that they no longer do.
+//!
+//! Each stream that uses such blocks has a queue of events in the order in which they were recorded, so only the head of a queue
+//! has to be asked. Nothing here holds its lock across a call to the device: the queue that is being asked is marked busy instead.
+
+use crate::device::Event;
+use crate::slab::{NONE, Slab, Vacant};
+use crate::storage::{Storage, Table};
+use crate::units::StreamId;
+
+/// One event that a block waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub event: Event,
+    /// The slot of the heap.
+    pub heap: u32,
+    pub block: u32,
+    /// Next in the queue, or next vacant entry.
+    next: u32,
+}
+
+impl Vacant for Wait {
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// The events recorded on one stream, oldest first.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    stream: StreamId,
+    /// `NONE` ⟺ the queue is empty, and may become that of another stream.
+    head: u32,
+    tail: u32,
+    /// Somebody is asking after the head; nobody else may remove it.
+    busy: bool,
+}
+
+/// A block whose events cannot be recorded yet, because a graph is being captured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Deferred {
+    /// The slot of the heap.
+    pub heap: u32,
+    pub block: u32,
+}
+
+pub(crate) struct Order<S: Storage> {
+    waits: Slab<Wait, S>,
+    queues: S::Table<Queue>,
+    /// Events at rest.
+    events: S::Table<Event>,
+    /// How many of `events` are at rest; those behind are in use.
+    events_len: usize,
+    deferred: S::Table<Deferred>,
+    /// How many of `deferred` are still deferred.
+    deferred_len: usize,
+}
+
+impl<S: Storage> Default for Order<S> {
+    fn default() -> Self {
+        Self {
+            waits: Slab::default(),
+            queues: S::Table::<Queue>::default(),
+            events: S::Table::<Event>::default(),
+            events_len: 0,
+            deferred: S::Table::<Deferred>::default(),
+            deferred_len: 0,
+        }
+    }
+}
+
+impl<S: Storage> Order<S> {
+    /// Makes sure that one more event can be waited for and put to rest afterwards.
+    pub(crate) fn make_room(&mut self) -> bool {
+        let resting = self.waits.len() as usize + 1 + self.events_len;
+        self.waits.make_room(1)
+            && self.queues.make_room(1)
+            && self.events.make_room(resting.saturating_sub(self.events.len()))
+    }
+
+    /// An event at rest.
+    pub(crate) fn take_event(&mut self) -> Option<Event> {
+        self.events_len = self.events_len.checked_sub(1)?;
+        Some(self.events[self.events_len])
+    }
+
+    /// Puts an event to rest.
+    pub(crate) fn rest(&mut self, event: Event) {
+        if self.events_len < self.events.len() {
+            self.events[self.events_len] = event;
+        } else {
+            self.events.add(event);
+        }
+        self.events_len += 1;
+    }
+
+    /// Queues an event that was recorded on `stream`. Room was made.
+    pub(crate) fn push(&mut self, stream: StreamId, event: Event, heap: u32, block: u32) {
+        let wait = self.waits.insert(Wait { event, heap, block, next: NONE });
+        let known = self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE);
+        let place = known.or_else(|| self.queues.iter().position(|queue| queue.head == NONE && !queue.busy));
+        match (known, place) {
+            (Some(known), _) => {
+                let queue = &mut self.queues[known];
+                let tail = core::mem::replace(&mut queue.tail, wait);
+                self.waits[tail].next = wait;
+            }
+            (None, Some(vacant)) => self.queues[vacant] = Queue { stream, head: wait, tail: wait, busy: false },
+            (None, None) => self.queues.add(Queue { stream, head: wait, tail: wait, busy: false }),
+        }
+    }
+
+    /// Reserves the oldest event of the first queue at or after number `from` that nobody else is asking after.
+    pub(crate) fn ask(&mut self, from: usize) -> Option<(usize, Wait)> {
+        let queue =
+            (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && !self.queues[queue].busy)?;
+        self.queues[queue].busy = true;
+        Some((queue, self.waits[self.queues[queue].head]))
+    }
+
+    /// Ends what [`ask`](Self::ask) began. A complete event leaves the queue and is put to rest.
+    pub(crate) fn answer(&mut self, queue: usize, complete: bool) {
+        let entry = &mut self.queues[queue];
+        entry.busy = false;
+        if complete {
+            let head = entry.head;
+            let Wait { event, next, .. } = self.waits[head];
+            entry.head = next;
+            self.waits.remove(head);
+            self.rest(event);
+        }
+    }
+
+    /// Takes every event of one block back out: it is not to be freed after all. False if somebody is asking after one of them,
+    /// which therefore stays.
+    pub(crate) fn withdraw(&mut self, heap: u32, block: u32) -> bool {
+        let mut all = true;
+        for queue in 0..self.queues.len() {
+            let Queue { head, busy, .. } = self.queues[queue];
+            let (mut kept, mut at) = (NONE, if busy { self.waits[head].next } else { head });
+            if busy {
+                kept = head;
+                all &= (self.waits[head].heap, self.waits[head].block) != (heap, block);
+            }
+            while at != NONE {
+                let Wait { event, heap: of_heap, block: of_block, next } = self.waits[at];
+                if (of_heap, of_block) == (heap, block) {
+                    self.waits.remove(at);
+                    self.rest(event);
+                    if kept == NONE { self.queues[queue].head = next } else { self.waits[kept].next = next }
+                } else {
+                    kept = at;
+                }
+                at = next;
+            }
+            self.queues[queue].tail = kept;
+        }
+        all
+    }
+
+    /// How many events are waited for.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waits.len()
+    }
+
+    /// Defers the recording of a block's events. False if the table is full.
+    pub(crate) fn defer(&mut self, block: Deferred) -> bool {
+        if self.deferred_len == self.deferred.len() {
+            if !self.deferred.make_room(1) {
+                return false;
+            }
+            self.deferred.add(block);
+        }
+        self.deferred[self.deferred_len] = block;
+        self.deferred_len += 1;
+        true
+    }
+
+    /// The block that was deferred first.
+    pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
+        self.deferred_len = self.deferred_len.checked_sub(1)?;
+        self.deferred[..=self.deferred_len].rotate_left(1);
+        Some(self.deferred[self.deferred_len])
+    }
+
+    /// Whether anything is waited for or deferred.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waits.len() == 0 && self.deferred_len == 0
+    }
+}

@@ -1,0 +1,184 @@
+//! Private pools: blocks kept apart from all others, and the routes that lead a stream's requests into them.
+//!
+//! Pool 0 is the default one and always there. A pool is *used* as long as somebody may still allocate from it or replay a graph
+//! that was captured into it; after the last release its free segments go back to the device with the rest of the cache, and
+//! once nothing of it is left its number is vacant.
+
+use crate::atomic_map::AtomicMap;
+use crate::storage::{Storage, Table};
+use crate::sync::AtomicU64;
+use crate::units::StreamId;
+use core::fmt;
+
+/// The name of a pool: two numbers, as PyTorch's `MempoolId_t`. `(0, 0)` is the default pool.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct PoolId(pub u64, pub u64);
+
+impl PoolId {
+    /// The pool that everything without a route comes from.
+    pub const DEFAULT: Self = Self(0, 0);
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({}, {})", self.0, self.1)
+    }
+}
+
+/// How a private pool differs from the default one.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PoolOptions {
+    /// Requests of other pools may take its free blocks rather than fail.
+    pub use_on_oom: bool,
+    /// Its blocks are never split: each request gets a segment of its own, or one that was given back whole.
+    pub no_split: bool,
+}
+
+/// Which requests a route leads into its pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// Every one of the device.
+    All,
+    /// Those on one stream.
+    Stream(StreamId),
+    /// Those of one thread, as [`DeviceMemory::thread_id`](crate::device::DeviceMemory::thread_id) numbers it.
+    Thread(u64),
+}
+
+/// The part of a pool that is read without a lock.
+pub(crate) struct SharedPool<S: Storage> {
+    /// Stream → pair of heaps.
+    pub streams: AtomicMap<S::Cells>,
+    /// How often the free blocks of each kind were searched, while ages are kept: the clock of their ages.
+    pub searches: [AtomicU64; 2],
+}
+
+impl<S: Storage> Default for SharedPool<S> {
+    fn default() -> Self {
+        Self { streams: AtomicMap::default(), searches: [AtomicU64::new(0), AtomicU64::new(0)] }
+    }
+}
+
+/// What is known of a pool under the registry's lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolEntry {
+    pub id: PoolId,
+    /// Those who may allocate from it or replay what was captured into it; 0 ⟹ its free segments may be released.
+    pub users: u32,
+    /// False ⟹ the number is vacant.
+    pub exists: bool,
+    pub options: PoolOptions,
+}
+
+/// A way into a pool. Later routes come before earlier ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteEntry {
+    pub pool: u32,
+    pub route: Route,
+    /// The route was opened by a capture.
+    pub capture: bool,
+}
+
+/// The heaps of one (stream, pool): slots `2 · pair` (small) and `2 · pair + 1` (large).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub stream: StreamId,
+    pub pool: u32,
+    /// False ⟹ the pair is vacant: its heaps are empty and may become those of another stream.
+    pub exists: bool,
+}
+
+/// Pools, routes and pairs of one device, under one lock that the fast path does not take.
+pub(crate) struct Registry<S: Storage> {
+    pub pools: S::Table<PoolEntry>,
+    pub routes: S::Table<RouteEntry>,
+    /// How many of `routes` are in force; those behind are leftovers.
+    pub routes_len: usize,
+    pub pairs: S::Table<Pair>,
+    /// For the names of pools that the allocator chooses itself.
+    pub pools_made: u64,
+}
+
+impl<S: Storage> Default for Registry<S> {
+    fn default() -> Self {
+        let mut pools = S::Table::<PoolEntry>::default();
+        if pools.make_room(1) {
+            pools.add(PoolEntry { id: PoolId::DEFAULT, users: 1, exists: true, options: PoolOptions::default() });
+        }
+        Self {
+            pools,
+            routes: S::Table::<RouteEntry>::default(),
+            routes_len: 0,
+            pairs: S::Table::<Pair>::default(),
+            pools_made: 0,
+        }
+    }
+}
+
+impl<S: Storage> Registry<S> {
+    /// The number of the pool named `id`.
+    pub(crate) fn pool(&self, id: PoolId) -> Option<u32> {
+        self.pools.iter().position(|pool| pool.exists && pool.id == id).map(|pool| pool as u32)
+    }
+
+    /// Adds a pool with one user. `None` if the table is full.
+    pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
+        let entry = PoolEntry { id, users: 1, exists: true, options };
+        if let Some(vacant) = self.pools.iter().position(|pool| !pool.exists) {
+            self.pools[vacant] = entry;
+            return Some(vacant as u32);
+        }
+        if !self.pools.make_room(1) {
+            return None;
+        }
+        self.pools.add(entry);
+        Some(self.pools.len() as u32 - 1)
+    }
+
+    /// The pool of a request: that of the latest route that leads it anywhere, else the default one.
+    pub(crate) fn route(&self, stream: StreamId, thread: impl Fn() -> u64) -> u32 {
+        let leads = |entry: &&RouteEntry| match entry.route {
+            Route::All => true,
+            Route::Stream(only) => only == stream,
+            Route::Thread(only) => only == thread(),
+        };
+        self.routes[..self.routes_len].iter().rev().find(leads).map_or(0, |entry| entry.pool)
+    }
+
+    /// Adds a route. False if the table is full.
+    pub(crate) fn add_route(&mut self, entry: RouteEntry) -> bool {
+        if self.routes_len == self.routes.len() {
+            if !self.routes.make_room(1) {
+                return false;
+            }
+            self.routes.add(entry);
+        }
+        self.routes[self.routes_len] = entry;
+        self.routes_len += 1;
+        true
+    }
+
+    /// Takes the latest route into `pool` out. False if there is none.
+    pub(crate) fn remove_route(&mut self, pool: u32, capture: bool) -> bool {
+        let routes = &mut self.routes[..self.routes_len];
+        let Some(at) = routes.iter().rposition(|entry| entry.pool == pool && entry.capture == capture) else {
+            return false;
+        };
+        routes[at..].rotate_left(1);
+        self.routes_len -= 1;
+        true
+    }
+
+    /// Whether a capture is under way on this device.
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.routes[..self.routes_len].iter().any(|entry| entry.capture)
+    }
+
+    /// The pair of `pool` with the lowest stream above `after`.
+    pub(crate) fn next_pair(&self, pool: u32, after: Option<StreamId>) -> Option<(StreamId, u32)> {
+        let wanted = |pair: &&Pair| pair.exists && pair.pool == pool && after.is_none_or(|after| pair.stream > after);
+        let next = self.pairs.iter().filter(wanted).min_by_key(|pair| pair.stream)?;
+        let number = self.pairs.iter().position(|pair| core::ptr::eq(pair, next))?;
+        Some((next.stream, number as u32))
+    }
+}

@@ -1,0 +1,502 @@
+//! The reclaim ladder: what is tried, in this order, when no free block may serve a request.
+//!
+//! 1. ask the program to free something, and search again
+//! 2. collect old segments, if a limit and a collection threshold are set
+//! 3. obtain from the device, within the limit
+//! 4. search the private pools that allow it
+//! 5. release oversize segments of the stream, if sizes above one are kept apart, and obtain
+//! 6. wait for pending events *and search again*; release every wholly free segment, and obtain
+//! 7. report
+//!
+//! The order and every choice are those of PyTorch's allocator (2.11), but for the second search in step 6, which spares a
+//! failure when the only block that fits was waiting for an event (pytorch issue 189504).
+//!
+//! Heaps are locked one at a time and never across a call to the device. What is to be released is first taken out of its
+//! heap and of the directory, so nobody can find it while the device gives it back.
+
+use crate::arena::{Arena, Request, attention, kind_of, slot_of};
+use crate::config::Config;
+use crate::device::{DeviceMemory, ErrorKind};
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::rounding::{PoolKind, segment_size};
+use crate::stats::Event;
+use crate::storage::Storage;
+use crate::sync::Lock;
+use crate::sync::Ordering;
+use crate::units::{DevicePtr, StreamId};
+
+/// What a request would do first if it were made now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Forecast {
+    /// The free block at this address would serve it.
+    Hit(DevicePtr),
+    /// A segment of so many bytes would be obtained.
+    Obtain(u64),
+    /// An expandable segment would grow.
+    Expand,
+    /// The segment (or, if it is expandable, the mapped range) at this address would be released.
+    Release(DevicePtr),
+    /// It would fail.
+    OutOfMemory,
+}
+
+/// A place in the order of the free blocks of one heap: (size, address).
+type Cursor = (u64, u64);
+
+/// Before every block: an address of 0 is never one.
+const FROM_START: Cursor = (0, 0);
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Finds memory for a request that no free block of its heap may serve.
+    #[cold]
+    pub(crate) fn reclaim(&self, directory: &Directory<R, S>, request: &Request) -> Result<DevicePtr, Error> {
+        if self.memory.on_shortage(request.size)
+            && let Some(ptr) = self.search(request)?
+        {
+            return Ok(ptr);
+        }
+        self.collect_garbage(directory)?;
+        if let Some(ptr) = self.obtain(directory, request)? {
+            return Ok(ptr);
+        }
+        if let Some(ptr) = self.search_pools_for_anyone(request)? {
+            return Ok(ptr);
+        }
+        if self.release_oversize(directory, request)?
+            && let Some(ptr) = self.obtain(directory, request)?
+        {
+            return Ok(ptr);
+        }
+        if !request.capturing {
+            if self.wait_for_events(directory)?
+                && let Some(ptr) = self.search(request)?
+            {
+                return Ok(ptr);
+            }
+            self.release_cached(directory, None)?;
+            self.totals.count(Event::AllocRetry);
+            if let Some(ptr) = self.obtain(directory, request)? {
+                return Ok(ptr);
+            }
+        }
+        self.totals.count(Event::OutOfMemory);
+        let report = self.out_of_memory(request);
+        self.trace_oom(request, &report);
+        self.memory.on_out_of_memory(&report);
+        Err(Error::OutOfMemory(report))
+    }
+
+    /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
+    pub(crate) fn forecast(&self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        let request = self.request(bytes, stream)?;
+        let found = {
+            let heap = self.lock(request.slot);
+            heap.find(request.size).map(|block| DevicePtr(heap.blocks[block].addr))
+        };
+        if let Some(ptr) = found {
+            return Ok(Forecast::Hit(ptr));
+        }
+        if let Some(first) = self.first_garbage() {
+            return Ok(Forecast::Release(first));
+        }
+        let bytes = self.segment_bytes(&request);
+        if self.is_within_limit(bytes) {
+            return Ok(if self.expands(&request) { Forecast::Expand } else { Forecast::Obtain(bytes) });
+        }
+        if let Some(ptr) = self.oversize_victim(&request) {
+            return Ok(Forecast::Release(ptr));
+        }
+        Ok(self.first_releasable().map_or(Forecast::OutOfMemory, Forecast::Release))
+    }
+
+    /// The bytes that would be obtained for a request.
+    pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
+        if self.has(attention::DIRECT) {
+            return request.size;
+        }
+        segment_size(request.size, &self.config.lock())
+    }
+
+    fn is_within_limit(&self, more: u64) -> bool {
+        let held = self.reserved.load(Ordering::Relaxed);
+        held.checked_add(more).is_some_and(|sum| sum <= self.limit.load(Ordering::Relaxed))
+    }
+
+    /// Counts `more` bytes as held, unless that would exceed the limit.
+    pub(crate) fn hold(&self, more: u64) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let add = |held: u64| held.checked_add(more).filter(|&sum| sum <= limit);
+        self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    fn expands(&self, request: &Request) -> bool {
+        self.lock(request.slot).rules.expandable
+    }
+
+    /// Obtains a segment, or expands one, and serves the request from it. `None` if the device or the limit does not allow it.
+    fn obtain(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let bytes = self.segment_bytes(request);
+        if self.expands(request) {
+            return if self.is_within_limit(bytes) { self.expand(directory, request) } else { Ok(None) };
+        }
+        self.obtain_segment(directory, request, bytes)
+    }
+
+    /// A segment of its own for every request, of its exact size.
+    pub(crate) fn obtain_directly(&self, directory: &Directory<R, S>, request: &Request) -> Result<DevicePtr, Error> {
+        if let Some(ptr) = self.obtain_segment(directory, request, request.size)? {
+            return Ok(ptr);
+        }
+        self.totals.count(Event::OutOfMemory);
+        let report = self.out_of_memory(request);
+        self.trace_oom(request, &report);
+        self.memory.on_out_of_memory(&report);
+        Err(Error::OutOfMemory(report))
+    }
+
+    fn obtain_segment(
+        &self,
+        directory: &Directory<R, S>,
+        request: &Request,
+        bytes: u64,
+    ) -> Result<Option<DevicePtr>, Error> {
+        {
+            let mut heap = self.lock(request.slot);
+            heap.make_room()?;
+            if !heap.segments.make_room(1) {
+                return Err(Error::TableFull("segments"));
+            }
+        }
+        if !self.hold(bytes) {
+            return Ok(None);
+        }
+        let base = match self.call(self.memory.obtain(bytes)) {
+            Ok(base) => base,
+            Err(error) => {
+                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
+            }
+        };
+        if let Err(error) = directory.insert(base, bytes, self.place(request.slot)) {
+            self.give_back(base, bytes)?;
+            return Err(error);
+        }
+        let slot = self.slot(request.slot);
+        let mut heap = self.lock(request.slot);
+        // Room was made before the lock was given up; others may have used it.
+        if heap.make_room().is_err() || !heap.segments.make_room(1) {
+            drop(heap);
+            directory.remove(base, bytes);
+            self.give_back(base, bytes)?;
+            return Err(Error::TableFull("segments"));
+        }
+        self.totals.count(Event::DeviceAlloc);
+        self.trace_segment(crate::trace::Action::SegmentAlloc, request.stream, base, bytes);
+        let segment = heap.add_segment(base, bytes, &slot.tally);
+        let mut served = heap.hand_out(segment.value, request.size, request.bytes, &slot.tally);
+        self.trace_alloc(request, served.value);
+        drop(heap);
+        served.unsettled |= segment.unsettled;
+        Ok(Some(self.settle(slot, served)))
+    }
+
+    /// Gives a segment that is in no heap and not in the directory back to the device.
+    fn give_back(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
+        match self.call(self.memory.release(base, bytes)) {
+            Ok(()) => {
+                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                // Whether the device still holds it is in doubt: it keeps counting as held.
+                self.leaked.fetch_add(bytes, Ordering::Relaxed);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Releases the segment that is `block` of a locked heap. The lock is given up.
+    fn release_segment(
+        &self,
+        directory: &Directory<R, S>,
+        slot: u32,
+        mut heap: lock_api::MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+    ) -> Result<u64, Error> {
+        self.health()?;
+        let stream = heap.stream;
+        let (base, bytes) = heap.remove_segment(block, &self.slot(slot).tally);
+        directory.remove(base, bytes);
+        self.trace_segment(crate::trace::Action::SegmentFree, stream, base, bytes);
+        drop(heap);
+        self.totals.count(Event::DeviceFree);
+        self.give_back(base, bytes)?;
+        Ok(bytes)
+    }
+
+    /// In direct mode, a block that has become free goes straight back.
+    pub(crate) fn release_directly(&self, directory: &Directory<R, S>, slot: u32) -> Result<(), Error> {
+        self.release_ordinary(directory, slot, |_| true).map(|_| ())
+    }
+
+    /// Releases everything that is wholly free in one heap.
+    pub(crate) fn release_heap(&self, directory: &Directory<R, S>, slot: u32) -> Result<(), Error> {
+        let ordinary = self.release_ordinary(directory, slot, |_| true).map(|_| ());
+        ordinary.and_then(|()| self.unmap_cached(directory, slot))
+    }
+
+    /// Releases the wholly free ordinary segments of one heap that are `wanted`, in the order of its index. Says how many bytes.
+    fn release_ordinary(
+        &self,
+        directory: &Directory<R, S>,
+        slot: u32,
+        mut wanted: impl FnMut(&crate::block::Block) -> bool,
+    ) -> Result<u64, Error> {
+        let (mut released, mut cursor, mut failed) = (0, FROM_START, None);
+        loop {
+            let heap = self.lock(slot);
+            let Some((block, at)) = next_releasable(&heap, cursor, &mut wanted) else { break };
+            cursor = at;
+            match self.release_segment(directory, slot, heap, block) {
+                Ok(bytes) => released += bytes,
+                Err(error) if self.has(attention::LOST) => return Err(error),
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(released), Err)
+    }
+
+    /// The slots of one kind of a pool, by ascending stream.
+    fn slots_of(&self, pool: u32, kind: PoolKind) -> impl Iterator<Item = u32> {
+        let mut after = None;
+        core::iter::from_fn(move || {
+            let (stream, pair) = self.registry.lock().next_pair(pool, after)?;
+            after = Some(stream);
+            Some(slot_of(pair, kind))
+        })
+    }
+
+    /// Releases every wholly free segment: of the default pool (large, then small), then of the private pools without users
+    /// (small, then large) or only of `only`. Ends with the first failure if the context is lost, else goes on and reports it.
+    pub(crate) fn release_cached(&self, directory: &Directory<R, S>, only: Option<u32>) -> Result<(), Error> {
+        let mut failed = Ok(());
+        let mut release = |pool: u32, kinds: [PoolKind; 2]| {
+            for kind in kinds {
+                for slot in self.slots_of(pool, kind) {
+                    let result = self.release_heap(directory, slot);
+                    failed = core::mem::replace(&mut failed, Ok(())).and(result);
+                }
+            }
+        };
+        if only.is_none() {
+            release(0, [PoolKind::Large, PoolKind::Small]);
+        }
+        for pool in self.unused_pools() {
+            if only.is_none_or(|only| only == pool) {
+                release(pool, [PoolKind::Small, PoolKind::Large]);
+            }
+        }
+        self.vacate_unused_pools();
+        failed
+    }
+
+    /// Collects old segments, if a limit and a threshold are set and more than the threshold is held: the average age of the
+    /// releasable segments is fixed for one pass, which releases every one that is at least as old.
+    fn collect_garbage(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+        let Some(target) = self.garbage_target() else { return Ok(()) };
+        let (mut ages, mut count) = self.releasable_ages();
+        let mut reclaimed = 0;
+        while reclaimed < target && count > 0 {
+            let threshold = ages as f64 / count as f64;
+            let mut freed = 0;
+            for slot in self.slots_of(0, PoolKind::Large) {
+                let clock = self.lock(slot).clock;
+                reclaimed += self.release_ordinary(directory, slot, |block| {
+                    let age = clock - block.born;
+                    let old = age as f64 >= threshold;
+                    if old {
+                        (ages, count, freed) = (ages - age, count - 1, freed + 1);
+                    }
+                    old
+                })?;
+            }
+            if freed == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many bytes the collection should release, if it is on and should release any.
+    fn garbage_target(&self) -> Option<u64> {
+        if !self.has(attention::AGES) {
+            return None;
+        }
+        let threshold = self.config.lock().garbage_collection_threshold()?;
+        let limit = self.limit.load(Ordering::Relaxed);
+        self.reserved.load(Ordering::Relaxed).checked_sub((threshold * limit as f64) as u64).filter(|&bytes| bytes > 0)
+    }
+
+    /// The sum of the ages of the releasable large segments of the default pool, and how many there are.
+    fn releasable_ages(&self) -> (u64, u64) {
+        let (mut ages, mut count) = (0, 0);
+        for slot in self.slots_of(0, PoolKind::Large) {
+            let heap = self.lock(slot);
+            let mut cursor = FROM_START;
+            while let Some((block, at)) = next_releasable(&heap, cursor, |_| true) {
+                (ages, count, cursor) = (ages + heap.clock - heap.blocks[block].born, count + 1, at);
+            }
+        }
+        (ages, count)
+    }
+
+    /// The first segment that the collection would release now.
+    fn first_garbage(&self) -> Option<DevicePtr> {
+        self.garbage_target()?;
+        let (ages, count) = self.releasable_ages();
+        let threshold = ages as f64 / count as f64;
+        self.slots_of(0, PoolKind::Large).find_map(|slot| {
+            let heap = self.lock(slot);
+            let old = |block: &crate::block::Block| (heap.clock - block.born) as f64 >= threshold;
+            next_releasable(&heap, FROM_START, old).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
+        })
+    }
+
+    /// Releases oversize segments of the request's own heap: the smallest one that suffices, else from the largest down until
+    /// enough is released. True if enough was.
+    fn release_oversize(&self, directory: &Directory<R, S>, request: &Request) -> Result<bool, Error> {
+        let mut released = 0;
+        loop {
+            let heap = self.lock(request.slot);
+            let Some((block, wanted)) = oversize_victim(&heap, request.size) else { return Ok(false) };
+            released += self.release_segment(directory, request.slot, heap, block)?;
+            if released >= wanted {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn oversize_victim(&self, request: &Request) -> Option<DevicePtr> {
+        let heap = self.lock(request.slot);
+        oversize_victim(&heap, request.size).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
+    }
+
+    /// The first segment or range that releasing the whole cache would give back.
+    fn first_releasable(&self) -> Option<DevicePtr> {
+        let of_slot = |slot: u32| {
+            let heap = self.lock(slot);
+            let ordinary = next_releasable(&heap, FROM_START, |_| true);
+            ordinary.map(|(block, _)| DevicePtr(heap.blocks[block].addr)).or_else(|| {
+                let (_, range) = crate::expand::next_unmappable(&heap, FROM_START)?;
+                Some(range.at)
+            })
+        };
+        let of_pool = |pool: u32, kinds: [PoolKind; 2]| {
+            kinds.into_iter().find_map(|kind| self.slots_of(pool, kind).find_map(of_slot))
+        };
+        of_pool(0, [PoolKind::Large, PoolKind::Small])
+            .or_else(|| self.unused_pools().find_map(|pool| of_pool(pool, [PoolKind::Small, PoolKind::Large])))
+    }
+
+    /// Serves a request of the default pool from a private pool that allows it rather than fail.
+    fn search_pools_for_anyone(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if request.pool != 0 {
+            return Ok(None);
+        }
+        let mut pool = 0;
+        loop {
+            let registry = self.registry.lock();
+            let willing = |&pool: &u32| {
+                let entry = &registry.pools[pool as usize];
+                entry.exists && entry.options.use_on_oom
+            };
+            let Some(next) = (pool + 1..registry.pools.len() as u32).find(willing) else { return Ok(None) };
+            drop(registry);
+            pool = next;
+            let Some(pair) = self.shared_pool(pool).streams.get(request.stream.0) else { continue };
+            let request = Request { pool, slot: slot_of(pair, request.kind), ..*request };
+            if let Some(ptr) = self.search(&request)? {
+                return Ok(Some(ptr));
+            }
+        }
+    }
+
+    /// Releases wholly free segments, largest first, until at most `keep` bytes are held. Pending events are not waited for.
+    pub(crate) fn trim(&self, directory: &Directory<R, S>, keep: u64) -> Result<(), Error> {
+        while self.reserved.load(Ordering::Relaxed) > keep {
+            let largest = self.slot_numbers().filter_map(|slot| {
+                let heap = self.lock(slot);
+                let block = last_releasable(&heap)?;
+                Some((heap.blocks[block].size, slot))
+            });
+            let Some((_, slot)) = largest.max() else { break };
+            let heap = self.lock(slot);
+            // Others may have taken it since.
+            if let Some(block) = last_releasable(&heap) {
+                self.release_segment(directory, slot, heap, block)?;
+            }
+        }
+        for slot in self.slot_numbers() {
+            if self.reserved.load(Ordering::Relaxed) > keep && self.is_default(slot) {
+                self.unmap_cached(directory, slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_default(&self, slot: u32) -> bool {
+        debug_assert!(kind_of(slot) == self.lock(slot).rules.kind);
+        self.lock(slot).pool == 0
+    }
+
+    /// The configuration in force.
+    pub(crate) fn config(&self) -> Config {
+        self.config.lock().clone()
+    }
+}
+
+/// The first releasable segment behind `cursor` that is wanted, and its place.
+fn next_releasable<S: Storage>(
+    heap: &Heap<S>,
+    cursor: Cursor,
+    mut wanted: impl FnMut(&crate::block::Block) -> bool,
+) -> Option<(u32, Cursor)> {
+    let mut at = heap.free.after(cursor, &heap.blocks);
+    while let Some(block) = at {
+        let entry = &heap.blocks[block];
+        if heap.is_releasable(block) && wanted(entry) {
+            return Some((block, (entry.size, entry.addr)));
+        }
+        at = heap.free.next(block, &heap.blocks);
+    }
+    None
+}
+
+/// The largest releasable segment.
+fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
+    let mut at = heap.free.last();
+    while let Some(block) = at.filter(|&block| !heap.is_releasable(block)) {
+        at = heap.free.previous(block, &heap.blocks);
+    }
+    at
+}
+
+/// The oversize segment to release first for a request of `size`, and how many bytes must be released in all.
+fn oversize_victim<S: Storage>(heap: &Heap<S>, size: u64) -> Option<(u32, u64)> {
+    let oversize = heap.rules.max_split;
+    if oversize == u64::MAX {
+        return None;
+    }
+    let wanted = size.max(oversize);
+    let enough = heap.free.best_fit(wanted, &heap.blocks).filter(|&block| !heap.blocks[block].expandable);
+    let mut at = enough.or_else(|| heap.free.last());
+    while let Some(block) = at.filter(|&block| heap.blocks[block].size >= oversize) {
+        if heap.is_releasable(block) {
+            return Some((block, wanted));
+        }
+        at = heap.free.previous(block, &heap.blocks);
+    }
+    None
+}

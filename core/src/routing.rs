@@ -1,0 +1,169 @@
+//! Private pools of one device: made, allocated to, captured into, released.
+
+use crate::arena::{Arena, attention};
+use crate::device::DeviceMemory;
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::pool::{PoolId, PoolOptions, Route, RouteEntry, SharedPool};
+use crate::storage::{Shelf, Storage};
+use crate::sync::Lock;
+use crate::units::StreamId;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Makes a pool with one user, named `id` or by the next free name.
+    pub(crate) fn create_pool(&self, id: Option<PoolId>, options: PoolOptions) -> Result<PoolId, Error> {
+        let mut registry = self.registry.lock();
+        let id = id.unwrap_or_else(|| {
+            let mut name = registry.pools_made + 1;
+            while registry.pool(PoolId(0, name)).is_some() {
+                name += 1;
+            }
+            PoolId(0, name)
+        });
+        if registry.pool(id).is_some() {
+            return Err(Error::PoolExists(id));
+        }
+        let pool = registry.add_pool(id, options).ok_or(Error::TableFull("pools"))?;
+        if self.pools.get_or_set(pool, SharedPool::default).is_none() {
+            registry.pools[pool as usize].exists = false;
+            return Err(Error::TableFull("pools"));
+        }
+        if id.0 == 0 {
+            registry.pools_made = registry.pools_made.max(id.1);
+        }
+        drop(registry);
+        self.apply_pool_options(pool, options);
+        Ok(id)
+    }
+
+    /// Adds a user to a pool, which is made if there is none of that name.
+    pub(crate) fn retain_pool(&self, id: PoolId, options: PoolOptions) -> Result<(), Error> {
+        {
+            let mut registry = self.registry.lock();
+            if let Some(pool) = registry.pool(id) {
+                registry.pools[pool as usize].users += 1;
+                return Ok(());
+            }
+        }
+        self.create_pool(Some(id), options).map(|_| ())
+    }
+
+    /// Changes how a pool differs from the default one.
+    pub(crate) fn set_pool_options(&self, id: PoolId, options: PoolOptions) -> Result<(), Error> {
+        let pool = self.private_pool(id)?;
+        self.registry.lock().pools[pool as usize].options = options;
+        self.apply_pool_options(pool, options);
+        Ok(())
+    }
+
+    fn apply_pool_options(&self, pool: u32, options: PoolOptions) {
+        for slot in self.slot_numbers() {
+            let mut heap = self.slot(slot).heap.lock();
+            if heap.pool == pool {
+                heap.rules.no_split = options.no_split;
+            }
+        }
+    }
+
+    /// How many users a pool has.
+    pub(crate) fn pool_users(&self, id: PoolId) -> Result<u32, Error> {
+        let pool = self.private_pool(id)?;
+        Ok(self.registry.lock().pools[pool as usize].users)
+    }
+
+    /// Leads the requests of `route` into the pool, which gains a user.
+    pub(crate) fn begin_route(&self, id: PoolId, route: Route, capture: bool) -> Result<(), Error> {
+        let pool = self.private_pool(id)?;
+        let mut registry = self.registry.lock();
+        if !registry.add_route(RouteEntry { pool, route, capture }) {
+            return Err(Error::TableFull("routes"));
+        }
+        registry.pools[pool as usize].users += 1;
+        self.set(attention::ROUTES, true);
+        self.set(attention::CAPTURE, registry.is_capturing());
+        Ok(())
+    }
+
+    /// Ends the latest route into the pool. Its user stays until [`release_pool`](Self::release_pool).
+    pub(crate) fn end_route(&self, id: PoolId, capture: bool) -> Result<(), Error> {
+        let pool = self.private_pool(id)?;
+        let mut registry = self.registry.lock();
+        if !registry.remove_route(pool, capture) {
+            return Err(Error::NotRouted(id));
+        }
+        self.set(attention::ROUTES, registry.routes_len > 0);
+        self.set(attention::CAPTURE, registry.is_capturing());
+        Ok(())
+    }
+
+    /// Takes a user away. Without users, the pool's free segments go back with the rest of the cache.
+    pub(crate) fn release_pool(&self, id: PoolId) -> Result<(), Error> {
+        let pool = self.private_pool(id)?;
+        {
+            let mut registry = self.registry.lock();
+            let entry = &mut registry.pools[pool as usize];
+            entry.users = entry.users.checked_sub(1).ok_or(Error::UnknownPool(id))?;
+            if entry.users == 0 {
+                entry.options.use_on_oom = false;
+            }
+        }
+        self.vacate_unused_pools();
+        Ok(())
+    }
+
+    /// The number of a private pool.
+    pub(crate) fn private_pool(&self, id: PoolId) -> Result<u32, Error> {
+        self.registry.lock().pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
+    }
+
+    /// The private pools that nobody uses.
+    pub(crate) fn unused_pools(&self) -> impl Iterator<Item = u32> {
+        let mut pool = 0;
+        core::iter::from_fn(move || {
+            let registry = self.registry.lock();
+            let unused = |&pool: &u32| {
+                let entry = &registry.pools[pool as usize];
+                entry.exists && entry.users == 0
+            };
+            pool = (pool + 1..registry.pools.len() as u32).find(unused)?;
+            Some(pool)
+        })
+    }
+
+    /// Forgets the unused pools of which no segment is left.
+    pub(crate) fn vacate_unused_pools(&self) {
+        for pool in self.unused_pools() {
+            let mut after = None;
+            loop {
+                let next = self.registry.lock().next_pair(pool, after);
+                let Some((stream, pair)) = next else { break };
+                self.vacate_if_empty(pair);
+                after = Some(stream);
+            }
+            let mut registry = self.registry.lock();
+            if registry.next_pair(pool, None).is_none() {
+                registry.pools[pool as usize].exists = false;
+            }
+        }
+    }
+
+    /// The stream exists no longer: what it has cached is released, and its number may come to mean another stream.
+    /// Blocks of it that are still held stay valid.
+    pub(crate) fn stream_destroyed(&self, directory: &Directory<R, S>, stream: StreamId) -> Result<(), Error> {
+        let mut result = Ok(());
+        let mut number = 0;
+        loop {
+            let pair = {
+                let registry = self.registry.lock();
+                let of_stream = |pair: &crate::pool::Pair| pair.exists && pair.stream == stream;
+                let Some(ahead) = registry.pairs[number..].iter().position(of_stream) else { return result };
+                number += ahead + 1;
+                number as u32 - 1
+            };
+            for slot in [pair * 2, pair * 2 + 1] {
+                result = result.and(self.release_heap(directory, slot));
+            }
+            self.vacate_if_empty(pair);
+        }
+    }
+}

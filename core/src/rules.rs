@@ -1,0 +1,59 @@
+//! The rules of placement, as one heap applies them: which free block may serve a request, and whether to split it.
+
+use crate::config::Config;
+use crate::rounding::{PoolKind, SMALL_MAX};
+use crate::units::UNIT;
+
+/// What a heap needs of the configuration and of its pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub kind: PoolKind,
+    /// Blocks of this many bytes or more are oversize: never split, and kept for oversize requests.
+    pub max_split: u64,
+    /// How much larger than an oversize request the block may be that serves it, in bytes; exclusive.
+    pub max_non_split_rounding: u64,
+    /// The setting: new segments are expandable, and every remainder is split off.
+    pub expandable: bool,
+    /// The pool never splits.
+    pub no_split: bool,
+    /// Free blocks carry their age, for garbage collection.
+    pub ages: bool,
+}
+
+impl Rules {
+    pub(crate) fn new(config: &Config, kind: PoolKind, no_split: bool, ages: bool, expandable: bool) -> Self {
+        Self {
+            kind,
+            max_split: config.max_split_size().unwrap_or(u64::MAX),
+            max_non_split_rounding: config.max_non_split_rounding(),
+            expandable,
+            no_split,
+            ages,
+        }
+    }
+
+    /// Whether a free block of `block` bytes is large enough for `size` but must not serve it: it is oversize and the
+    /// request is not, or both are and too much would be wasted.
+    #[inline]
+    pub(crate) fn refuse(&self, block: u64, size: u64) -> bool {
+        block >= self.max_split && (size < self.max_split || block >= size + self.max_non_split_rounding)
+    }
+
+    /// Whether the `remaining` bytes behind the first `size` of a free block become a block of their own.
+    #[inline]
+    pub(crate) fn should_split(&self, remaining: u64, size: u64) -> bool {
+        if self.no_split {
+            false
+        } else if self.expandable || self.kind == PoolKind::Small {
+            remaining >= UNIT
+        } else {
+            remaining > SMALL_MAX && size < self.max_split
+        }
+    }
+
+    /// Whether a block of this size counts as oversize.
+    #[inline]
+    pub(crate) fn is_oversize(&self, size: u64) -> bool {
+        size >= self.max_split
+    }
+}

@@ -1,0 +1,486 @@
+//! A device in memory, for tests, replays and programs without a GPU: deterministic, and as strict as a driver.
+//!
+//! Addresses come from a script or are counted up, and freed ones are used again. Events are complete when the device is told
+//! that a stream has got that far, or when somebody waits for them. Any call can be made to fail.
+
+use crate::device::{
+    DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
+};
+use crate::units::{DevicePtr, StreamId};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use spin::Mutex;
+
+/// The calls of [`DeviceMemory`] and [`VirtualMemory`], to count them and to make them fail.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[allow(missing_docs, reason = "each is the method of the same name")]
+pub enum Call {
+    Obtain,
+    Release,
+    MemoryInfo,
+    CreateEvent,
+    DestroyEvent,
+    Record,
+    IsComplete,
+    Wait,
+    Synchronize,
+    IsCapturing,
+    Reserve,
+    Unreserve,
+    Create,
+    Destroy,
+    Map,
+    SetAccess,
+    Unmap,
+}
+
+impl Call {
+    /// All of them.
+    pub const ALL: [Self; 17] = [
+        Self::Obtain,
+        Self::Release,
+        Self::MemoryInfo,
+        Self::CreateEvent,
+        Self::DestroyEvent,
+        Self::Record,
+        Self::IsComplete,
+        Self::Wait,
+        Self::Synchronize,
+        Self::IsCapturing,
+        Self::Reserve,
+        Self::Unreserve,
+        Self::Create,
+        Self::Destroy,
+        Self::Map,
+        Self::SetAccess,
+        Self::Unmap,
+    ];
+}
+
+/// A failure to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// Which call fails.
+    pub call: Call,
+    /// The first one that does, counted from 1 over the device's life.
+    pub nth: u64,
+    /// Whether every later one fails too.
+    pub persistent: bool,
+    /// The error it fails with.
+    pub error: DeviceError,
+}
+
+/// What a program has not given back.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Outstanding {
+    /// Segments obtained.
+    pub segments: usize,
+    /// Ranges of addresses reserved.
+    pub reservations: usize,
+    /// Mappings.
+    pub mappings: usize,
+    /// Physical handles not dropped.
+    pub handles: usize,
+}
+
+/// The device.
+#[derive(Debug)]
+pub struct SimulatedDevice(Mutex<State>);
+
+/// Segments and reservations are placed at multiples of this, in bytes.
+const ALIGNMENT: u64 = 2 << 20;
+
+/// Between one device's addresses and the next one's, in bytes.
+const DEVICE_STRIDE: u64 = 1 << 44;
+
+#[derive(Debug, Default)]
+struct Physical {
+    bytes: u64,
+    mappings: u32,
+    dropped: bool,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    /// Events recorded so far.
+    recorded: u64,
+    /// How many of those are complete.
+    complete: u64,
+    capturing: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    capacity: u64,
+    used: u64,
+    next: u64,
+    script: VecDeque<u64>,
+    /// Free addresses by length, to be used again lowest first.
+    vacant: BTreeMap<u64, BTreeSet<u64>>,
+    segments: BTreeMap<u64, u64>,
+    reservations: BTreeMap<u64, u64>,
+    /// Address → length, handle, accessible.
+    mappings: BTreeMap<u64, (u64, u64, bool)>,
+    physical: BTreeMap<u64, Physical>,
+    handles: u64,
+    /// Event → stream and place in its order, once recorded.
+    events: BTreeMap<u64, Option<(StreamId, u64)>>,
+    events_made: u64,
+    streams: BTreeMap<StreamId, Stream>,
+    granularity: u64,
+    calls: BTreeMap<Call, u64>,
+    failures: Vec<Failure>,
+}
+
+const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
+const NO_MEMORY: DeviceError = DeviceError::new(ErrorKind::OutOfMemory, 2);
+
+impl SimulatedDevice {
+    /// A device of `capacity` bytes, with virtual memory in granules of 2 MiB.
+    pub fn new(capacity: u64) -> Self {
+        Self::numbered(0, capacity)
+    }
+
+    /// As [`new`](Self::new); devices of different numbers have different addresses.
+    pub fn numbered(number: u32, capacity: u64) -> Self {
+        Self(Mutex::new(State {
+            capacity,
+            used: 0,
+            next: DEVICE_STRIDE * (u64::from(number) + 1),
+            script: VecDeque::new(),
+            vacant: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            physical: BTreeMap::new(),
+            handles: 0,
+            events: BTreeMap::new(),
+            events_made: 0,
+            streams: BTreeMap::new(),
+            granularity: ALIGNMENT,
+            calls: BTreeMap::new(),
+            failures: Vec::new(),
+        }))
+    }
+
+    /// Takes virtual memory away.
+    #[must_use]
+    pub fn without_virtual_memory(self) -> Self {
+        self.0.lock().granularity = 0;
+        self
+    }
+
+    /// The addresses that the next segments and reservations get, in this order, before any are invented.
+    pub fn script_addresses(&self, addresses: impl IntoIterator<Item = u64>) {
+        self.0.lock().script.extend(addresses);
+    }
+
+    /// Lets `stream` get as far as it has been queued: its events are complete.
+    pub fn complete(&self, stream: StreamId) {
+        let mut state = self.0.lock();
+        let stream = state.streams.entry(stream).or_default();
+        stream.complete = stream.recorded;
+    }
+
+    /// Lets `stream` get past its oldest incomplete event.
+    pub fn complete_one(&self, stream: StreamId) {
+        let mut state = self.0.lock();
+        let stream = state.streams.entry(stream).or_default();
+        stream.complete = stream.recorded.min(stream.complete + 1);
+    }
+
+    /// Begins or ends the capture of a graph on `stream`.
+    pub fn set_capturing(&self, stream: StreamId, capturing: bool) {
+        self.0.lock().streams.entry(stream).or_default().capturing = capturing;
+    }
+
+    /// Makes a call fail.
+    pub fn fail(&self, failure: Failure) {
+        self.0.lock().failures.push(failure);
+    }
+
+    /// Makes nothing fail any more.
+    pub fn clear_failures(&self) {
+        self.0.lock().failures.clear();
+    }
+
+    /// How often `call` was made.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.0.lock().calls.get(&call).copied().unwrap_or(0)
+    }
+
+    /// What has not been given back.
+    pub fn outstanding(&self) -> Outstanding {
+        let state = self.0.lock();
+        Outstanding {
+            segments: state.segments.len(),
+            reservations: state.reservations.len(),
+            mappings: state.mappings.len(),
+            handles: state.physical.values().filter(|physical| !physical.dropped).count(),
+        }
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.0.lock().used
+    }
+
+    /// Whether every byte of the range could be accessed.
+    pub fn is_accessible(&self, at: DevicePtr, bytes: u64) -> bool {
+        let state = self.0.lock();
+        let (mut at, end) = (at.0, at.0 + bytes);
+        while at < end {
+            let segment = state.segments.range(..=at).next_back().map(|(base, len)| base + len);
+            let mapping = state.mappings.range(..=at).next_back();
+            let mapping = mapping.filter(|(_, mapping)| mapping.2).map(|(base, mapping)| base + mapping.0);
+            match segment.into_iter().chain(mapping).max() {
+                Some(reached) if reached > at => at = reached,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+impl State {
+    /// Counts a call, and fails it if it is to fail.
+    fn enter(&mut self, call: Call) -> DeviceResult<()> {
+        let count = self.calls.entry(call).or_default();
+        *count += 1;
+        let fails = |f: &&Failure| f.call == call && (f.nth == *count || f.persistent && f.nth <= *count);
+        self.failures.iter().find(fails).map_or(Ok(()), |failure| Err(failure.error))
+    }
+
+    fn take_address(&mut self, bytes: u64) -> u64 {
+        if let Some(address) = self.script.pop_front() {
+            return address;
+        }
+        if let Some(address) = self.vacant.get_mut(&bytes).and_then(BTreeSet::pop_first) {
+            return address;
+        }
+        let address = self.next;
+        self.next += bytes.next_multiple_of(ALIGNMENT);
+        address
+    }
+
+    fn use_memory(&mut self, bytes: u64) -> DeviceResult<()> {
+        if bytes == 0 {
+            return Err(INVALID);
+        }
+        if self.capacity - self.used < bytes {
+            return Err(NO_MEMORY);
+        }
+        self.used += bytes;
+        Ok(())
+    }
+
+    /// Gives memory back that neither a handle nor a mapping keeps.
+    fn collect(&mut self, handle: u64) {
+        if let Some(physical) = self.physical.get(&handle)
+            && physical.dropped
+            && physical.mappings == 0
+        {
+            self.used -= physical.bytes;
+            self.physical.remove(&handle);
+        }
+    }
+
+    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
+        match self.events.get(&event.0) {
+            None => Err(INVALID),
+            // As the driver has it: an event that was never recorded is complete.
+            Some(None) => Ok(true),
+            Some(Some((stream, place))) => Ok(self.streams.get(stream).is_none_or(|stream| stream.complete >= *place)),
+        }
+    }
+}
+
+impl DeviceMemory for SimulatedDevice {
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        let mut state = self.0.lock();
+        state.enter(Call::Obtain)?;
+        state.use_memory(bytes)?;
+        let address = state.take_address(bytes);
+        state.segments.insert(address, bytes);
+        Ok(DevicePtr(address))
+    }
+
+    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Release)?;
+        if state.segments.get(&base.0) != Some(&bytes) {
+            return Err(INVALID);
+        }
+        state.segments.remove(&base.0);
+        state.used -= bytes;
+        state.vacant.entry(bytes).or_default().insert(base.0);
+        Ok(())
+    }
+
+    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        let mut state = self.0.lock();
+        state.enter(Call::MemoryInfo)?;
+        Ok(MemoryInfo { free: state.capacity - state.used, total: state.capacity })
+    }
+
+    fn create_event(&self) -> DeviceResult<Event> {
+        let mut state = self.0.lock();
+        state.enter(Call::CreateEvent)?;
+        state.events_made += 1;
+        let event = state.events_made;
+        state.events.insert(event, None);
+        Ok(Event(event))
+    }
+
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::DestroyEvent)?;
+        state.events.remove(&event.0).map(|_| ()).ok_or(INVALID)
+    }
+
+    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Record)?;
+        if !state.events.contains_key(&event.0) {
+            return Err(INVALID);
+        }
+        let entry = state.streams.entry(stream).or_default();
+        if entry.capturing {
+            return Err(DeviceError::new(ErrorKind::NotPermittedInCapture, 900));
+        }
+        entry.recorded += 1;
+        let place = entry.recorded;
+        state.events.insert(event.0, Some((stream, place)));
+        Ok(())
+    }
+
+    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
+        let mut state = self.0.lock();
+        state.enter(Call::IsComplete)?;
+        state.is_complete(event)
+    }
+
+    fn wait(&self, event: Event) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Wait)?;
+        state.is_complete(event)?;
+        if let Some(Some((stream, place))) = state.events.get(&event.0).copied()
+            && let Some(stream) = state.streams.get_mut(&stream)
+        {
+            stream.complete = stream.complete.max(place);
+        }
+        Ok(())
+    }
+
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Synchronize)?;
+        let stream = state.streams.entry(stream).or_default();
+        if stream.capturing {
+            return Err(DeviceError::new(ErrorKind::NotPermittedInCapture, 900));
+        }
+        stream.complete = stream.recorded;
+        Ok(())
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
+        let mut state = self.0.lock();
+        state.enter(Call::IsCapturing)?;
+        Ok(state.streams.get(&stream).is_some_and(|stream| stream.capturing))
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        (self.0.lock().granularity != 0).then_some(self)
+    }
+}
+
+impl VirtualMemory for SimulatedDevice {
+    fn granularity(&self) -> u64 {
+        self.0.lock().granularity
+    }
+
+    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        let mut state = self.0.lock();
+        state.enter(Call::Reserve)?;
+        let address = state.take_address(bytes);
+        state.reservations.insert(address, bytes);
+        Ok(DevicePtr(address))
+    }
+
+    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Unreserve)?;
+        let mapped = state.mappings.range(base.0..base.0 + bytes).next().is_some();
+        if mapped || state.reservations.get(&base.0) != Some(&bytes) {
+            return Err(INVALID);
+        }
+        state.reservations.remove(&base.0);
+        state.vacant.entry(bytes).or_default().insert(base.0);
+        Ok(())
+    }
+
+    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
+        let mut state = self.0.lock();
+        state.enter(Call::Create)?;
+        if bytes % state.granularity != 0 {
+            return Err(INVALID);
+        }
+        state.use_memory(bytes)?;
+        state.handles += 1;
+        let handle = state.handles;
+        state.physical.insert(handle, Physical { bytes, ..Physical::default() });
+        Ok(PhysicalHandle(handle))
+    }
+
+    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Destroy)?;
+        let physical = state.physical.get_mut(&handle.0).filter(|physical| !physical.dropped).ok_or(INVALID)?;
+        physical.dropped = true;
+        state.collect(handle.0);
+        Ok(())
+    }
+
+    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Map)?;
+        let end = at.0 + bytes;
+        let reserved = state.reservations.range(..=at.0).next_back().is_some_and(|(base, len)| base + len >= end);
+        let before = state.mappings.range(..end).next_back();
+        let overlaps = before.is_some_and(|(base, mapping)| base + mapping.0 > at.0);
+        let physical = state.physical.get(&handle.0).filter(|physical| !physical.dropped && physical.bytes == bytes);
+        if !reserved || overlaps || physical.is_none() {
+            return Err(INVALID);
+        }
+        if let Some(physical) = state.physical.get_mut(&handle.0) {
+            physical.mappings += 1;
+        }
+        state.mappings.insert(at.0, (bytes, handle.0, false));
+        Ok(())
+    }
+
+    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::SetAccess)?;
+        let covered: u64 = state.mappings.range(at.0..at.0 + bytes).map(|(_, mapping)| mapping.0).sum();
+        if covered != bytes {
+            return Err(INVALID);
+        }
+        for mapping in state.mappings.range_mut(at.0..at.0 + bytes) {
+            mapping.1.2 = true;
+        }
+        Ok(())
+    }
+
+    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::Unmap)?;
+        let (_, handle, _) = state.mappings.get(&at.0).copied().filter(|mapping| mapping.0 == bytes).ok_or(INVALID)?;
+        state.mappings.remove(&at.0);
+        if let Some(physical) = state.physical.get_mut(&handle) {
+            physical.mappings -= 1;
+        }
+        state.collect(handle);
+        Ok(())
+    }
+}

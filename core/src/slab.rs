@@ -1,0 +1,82 @@
+//! A table whose entries are given back and handed out again: vacant ones form a list through the entries themselves.
+
+use crate::storage::{Storage, Table};
+use core::ops::{Index, IndexMut};
+
+/// The index that stands for "none".
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// An entry that can hold a link while it is vacant.
+pub(crate) trait Vacant {
+    /// The next vacant entry, of a vacant one.
+    fn next_vacant(&self) -> u32;
+    /// Makes the entry vacant, linked to `next`.
+    fn vacate(&mut self, next: u32);
+}
+
+/// A table of `T` with indices that are reused.
+pub(crate) struct Slab<T: Vacant + Send + 'static, S: Storage> {
+    /// Every entry, occupied or vacant.
+    table: S::Table<T>,
+    /// Head of the list of vacant entries.
+    vacant: u32,
+    /// How many entries are vacant; the length of that list.
+    vacancies: u32,
+}
+
+impl<T: Vacant + Send + 'static, S: Storage> Default for Slab<T, S> {
+    fn default() -> Self {
+        Self { table: S::Table::<T>::default(), vacant: NONE, vacancies: 0 }
+    }
+}
+
+impl<T: Vacant + Send + 'static, S: Storage> Slab<T, S> {
+    /// Makes sure that `extra` further entries fit.
+    #[inline]
+    pub(crate) fn make_room(&mut self, extra: u32) -> bool {
+        extra <= self.vacancies || self.table.make_room((extra - self.vacancies) as usize)
+    }
+
+    /// Adds `entry`, for which room was made, and says where it is.
+    #[inline]
+    pub(crate) fn insert(&mut self, entry: T) -> u32 {
+        let index = self.vacant;
+        if index == NONE {
+            self.table.add(entry);
+            return self.table.len() as u32 - 1;
+        }
+        let place = &mut self.table[index as usize];
+        self.vacant = place.next_vacant();
+        self.vacancies -= 1;
+        *place = entry;
+        index
+    }
+
+    /// Gives the entry at `index` back.
+    #[inline]
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.table[index as usize].vacate(self.vacant);
+        self.vacant = index;
+        self.vacancies += 1;
+    }
+
+    /// How many entries are occupied.
+    pub(crate) fn len(&self) -> u32 {
+        self.table.len() as u32 - self.vacancies
+    }
+}
+
+impl<T: Vacant + Send + 'static, S: Storage> Index<u32> for Slab<T, S> {
+    type Output = T;
+    #[inline]
+    fn index(&self, index: u32) -> &T {
+        &self.table[index as usize]
+    }
+}
+
+impl<T: Vacant + Send + 'static, S: Storage> IndexMut<u32> for Slab<T, S> {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        &mut self.table[index as usize]
+    }
+}

@@ -1,0 +1,148 @@
+//! The snapshot: every segment and block as they stand, in the terms of PyTorch's `memory_snapshot()`.
+
+use crate::arena::{Arena, kind_of};
+use crate::block::{Block, State};
+use crate::device::DeviceMemory;
+use crate::heap::Heap;
+use crate::pool::PoolId;
+use crate::rounding::PoolKind;
+use crate::slab::NONE;
+use crate::storage::Storage;
+use crate::sync::Lock;
+use crate::units::{DeviceIndex, DevicePtr, StreamId};
+use alloc::vec::Vec;
+
+/// What a block is to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockState {
+    /// The program holds it.
+    ActiveAllocated,
+    /// The program freed it, and other streams still use it.
+    ActivePendingFree,
+    /// It is cached.
+    Inactive,
+}
+
+impl BlockState {
+    /// The name in PyTorch's snapshots.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ActiveAllocated => "active_allocated",
+            Self::ActivePendingFree => "active_pending_free",
+            Self::Inactive => "inactive",
+        }
+    }
+}
+
+/// One block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotBlock {
+    /// Its first byte.
+    pub address: DevicePtr,
+    /// Its length in bytes.
+    pub size: u64,
+    /// What the program asked for when it was last handed out; 0 if it never was.
+    pub requested_size: u64,
+    /// What it is now.
+    pub state: BlockState,
+}
+
+/// One segment, or one contiguous mapped part of an expandable one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotSegment {
+    /// Its device.
+    pub device: DeviceIndex,
+    /// Its first byte.
+    pub address: DevicePtr,
+    /// Its length in bytes.
+    pub total_size: u64,
+    /// Its stream.
+    pub stream: StreamId,
+    /// Its kind.
+    pub kind: PoolKind,
+    /// Its pool.
+    pub pool: PoolId,
+    /// Whether it is part of an expandable segment.
+    pub is_expandable: bool,
+    /// Its blocks, by address; they tile it.
+    pub blocks: Vec<SnapshotBlock>,
+}
+
+impl SnapshotSegment {
+    fn bytes(&self, is: impl Fn(BlockState) -> bool, of: impl Fn(&SnapshotBlock) -> u64) -> u64 {
+        self.blocks.iter().filter(|block| is(block.state)).map(of).sum()
+    }
+
+    /// Bytes of the blocks that the program holds.
+    pub fn allocated_size(&self) -> u64 {
+        self.bytes(|state| state == BlockState::ActiveAllocated, |block| block.size)
+    }
+
+    /// Bytes of the blocks that cannot be reused.
+    pub fn active_size(&self) -> u64 {
+        self.bytes(|state| state != BlockState::Inactive, |block| block.size)
+    }
+
+    /// What the program asked for, of the blocks that cannot be reused.
+    pub fn requested_size(&self) -> u64 {
+        self.bytes(|state| state != BlockState::Inactive, |block| block.requested_size)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Appends every segment of this device. Each heap is locked while it is read; the heaps are not locked together.
+    pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {
+        for slot in self.slot_numbers() {
+            let heap = self.lock(slot);
+            let mut segment = heap.newest;
+            while segment != NONE {
+                self.snapshot_segment(&heap, kind_of(slot), segment, segments);
+                segment = heap.segments[segment].next;
+            }
+            let pool = heap.pool as usize;
+            drop(heap);
+            let id = self.registry.lock().pools.get(pool).map_or(PoolId::DEFAULT, |pool| pool.id);
+            for segment in segments.iter_mut().rev().take_while(|segment| segment.pool == UNNAMED) {
+                segment.pool = id;
+            }
+        }
+    }
+
+    fn snapshot_segment(&self, heap: &Heap<S>, kind: PoolKind, segment: u32, segments: &mut Vec<SnapshotSegment>) {
+        let mut apart = true;
+        let mut at = heap.segments[segment].first;
+        while at != NONE {
+            let Block { addr, size, requested, state, expandable, next, .. } = heap.blocks[at];
+            at = next;
+            let state = match state {
+                State::Allocated => BlockState::ActiveAllocated,
+                State::Pending => BlockState::ActivePendingFree,
+                State::Free => BlockState::Inactive,
+                State::Unmapped | State::Held | State::Mapping | State::Mapped | State::Lost => {
+                    apart = true;
+                    continue;
+                }
+            };
+            let address = DevicePtr(addr);
+            if core::mem::take(&mut apart) {
+                segments.push(SnapshotSegment {
+                    device: DeviceIndex(self.number),
+                    address,
+                    total_size: 0,
+                    stream: heap.stream,
+                    kind,
+                    pool: UNNAMED,
+                    is_expandable: expandable,
+                    blocks: Vec::new(),
+                });
+            }
+            if let Some(segment) = segments.last_mut() {
+                segment.total_size += size;
+                segment.blocks.push(SnapshotBlock { address, size, requested_size: requested, state });
+            }
+        }
+    }
+}
+
+/// Stands for the pool's name until the heap's lock is released: the registry is not locked under it.
+const UNNAMED: PoolId = PoolId(u64::MAX, u64::MAX);

@@ -1,0 +1,388 @@
+//! Statistics: the counters of `torch.cuda.memory_stats()`, with the same names and the same moments of change.
+//!
+//! Each heap counts for itself, in plain loads and stores under its own lock; sums are made when somebody asks. Peaks of
+//! a sum are the difficulty: they are kept exact without a shared counter on the fast path by **ceilings**. Each heap
+//! has, for every statistic, a ceiling, such that as long as every heap stays at or below its own, the sum stays at or
+//! below the peak that is on record. Only a heap that rises above its ceiling looks at the others: it brings the peak up
+//! to date and shares out what room is left below it ([`Totals::settle`]).
+//!
+//! So peaks are exact for calls that follow one another, on whatever threads. Of calls that overlap in time, one may
+//! be missing from the peak that another has just settled, until the next.
+
+use crate::rounding::PoolKind;
+use crate::sync::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use core::fmt::Write;
+
+/// What is counted by heap. The first nine exist for all, small and large blocks, the last two only for all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum Stat {
+    /// Blocks the program holds.
+    Allocation,
+    /// Bytes of those.
+    AllocatedBytes,
+    /// Blocks held, or freed and still waited for.
+    Active,
+    /// Bytes of those.
+    ActiveBytes,
+    /// Free blocks beside others in their segment.
+    InactiveSplit,
+    /// Bytes of those.
+    InactiveSplitBytes,
+    /// Bytes the program asked for, of active blocks.
+    RequestedBytes,
+    /// Segments obtained from the device.
+    Segment,
+    /// Bytes held from the device.
+    ReservedBytes,
+    /// Blocks of at least `max_split_size`.
+    OversizeAllocations,
+    /// Segments of at least `max_split_size`.
+    OversizeSegments,
+}
+
+/// How many [`Stat`]s there are.
+const STATS: usize = 11;
+
+/// The names in the order of [`Stat`], as `torch.cuda.memory_stats()` spells them (2.0–2.15).
+const NAMES: [&str; STATS] = [
+    "allocation",
+    "allocated_bytes",
+    "active",
+    "active_bytes",
+    "inactive_split",
+    "inactive_split_bytes",
+    "requested_bytes",
+    "segment",
+    "reserved_bytes",
+    "oversize_allocations",
+    "oversize_segments",
+];
+
+/// Of which blocks a number is: all, the small pools', the large pools'.
+const ALL: usize = 0;
+const BLOCKS: [&str; 3] = ["all", "small_pool", "large_pool"];
+
+fn column(kind: PoolKind) -> usize {
+    match kind {
+        PoolKind::Small => 1,
+        PoolKind::Large => 2,
+    }
+}
+
+/// One heap's counters. Written only under the heap's lock, except `ceiling`; read by anyone.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// How much there is now.
+    current: [AtomicI64; STATS],
+    /// As far as `current` may rise before the peaks must be settled.
+    ceiling: [AtomicI64; STATS],
+    /// How much was ever added.
+    allocated: [AtomicU64; STATS],
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            current: core::array::from_fn(|_| AtomicI64::new(0)),
+            ceiling: core::array::from_fn(|_| AtomicI64::new(0)),
+            allocated: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+impl Tally {
+    /// Adds `amount`. True if the peaks must be settled.
+    #[inline]
+    #[must_use]
+    pub(crate) fn up(&self, stat: Stat, amount: u64) -> bool {
+        let stat = stat as usize;
+        self.allocated[stat].store(self.allocated[stat].load(Relaxed) + amount, Relaxed);
+        let current = self.current[stat].load(Relaxed) + amount as i64;
+        self.current[stat].store(current, Relaxed);
+        current > self.ceiling[stat].load(Relaxed)
+    }
+
+    /// Takes `amount` away.
+    #[inline]
+    pub(crate) fn down(&self, stat: Stat, amount: u64) {
+        let stat = stat as usize;
+        self.current[stat].store(self.current[stat].load(Relaxed) - amount as i64, Relaxed);
+    }
+
+    /// Adds or takes away. True if the peaks must be settled.
+    #[inline]
+    #[must_use]
+    pub(crate) fn change(&self, stat: Stat, amount: i64) -> bool {
+        if amount > 0 {
+            return self.up(stat, amount as u64);
+        }
+        self.down(stat, amount.unsigned_abs());
+        false
+    }
+
+    /// How much there is of `stat` in this heap.
+    pub(crate) fn current(&self, stat: Stat) -> i64 {
+        self.current[stat as usize].load(Relaxed)
+    }
+
+    /// Whether some statistic is above its ceiling.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        (0..STATS).any(|stat| self.current[stat].load(Relaxed) > self.ceiling[stat].load(Relaxed))
+    }
+}
+
+/// Counts of events of a whole device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum Event {
+    AllocRetry,
+    OutOfMemory,
+    SyncAllStreams,
+    DeviceAlloc,
+    DeviceFree,
+    OomRejection,
+}
+
+const EVENTS: usize = 6;
+
+const EVENT_NAMES: [&str; EVENTS] = [
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+    "num_oom_rejections",
+];
+
+/// One device's peaks and event counts, and what the resets subtract.
+#[derive(Debug)]
+pub(crate) struct Totals {
+    /// The highest sums on record, by [`ALL`], small, large.
+    peak: [[AtomicI64; STATS]; 3],
+    /// What had ever been added when the accumulated statistics were last reset.
+    allocated_before: [[AtomicU64; STATS]; 3],
+    /// What had ever been taken away then.
+    freed_before: [[AtomicU64; STATS]; 3],
+    events: [AtomicU64; EVENTS],
+    /// `max_split_size` when the allocator was made, as PyTorch reports it: −1 for none.
+    max_split_size: i64,
+}
+
+impl Totals {
+    pub(crate) fn new(max_split_size: Option<u64>) -> Self {
+        let zeros = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0)));
+        Self {
+            peak: core::array::from_fn(|_| core::array::from_fn(|_| AtomicI64::new(0))),
+            allocated_before: zeros(),
+            freed_before: zeros(),
+            events: core::array::from_fn(|_| AtomicU64::new(0)),
+            max_split_size: max_split_size.map_or(-1, |bytes| bytes as i64),
+        }
+    }
+
+    /// Counts one event.
+    pub(crate) fn count(&self, event: Event) {
+        self.events[event as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Brings the peaks up to date, and gives each heap a ceiling such that their sum stays below them: half of the room
+    /// left to the heap that asks, the rest to the others alike. One caller at a time (the owner's lock).
+    pub(crate) fn settle<'a, I>(&self, heaps: I, asking: &Tally)
+    where
+        I: Iterator<Item = (PoolKind, &'a Tally)> + Clone,
+    {
+        let (mut sum, mut count) = ([[0; STATS]; 3], [0; 3]);
+        for (kind, tally) in heaps.clone() {
+            for column in [ALL, column(kind)] {
+                count[column] += 1;
+                for (stat, sum) in sum[column].iter_mut().enumerate() {
+                    *sum += tally.current[stat].load(Relaxed);
+                }
+            }
+        }
+        // From here on `sum` is the room below the peak.
+        for (sums, peaks) in sum.iter_mut().zip(&self.peak) {
+            for (sum, peak) in sums.iter_mut().zip(peaks) {
+                let highest = peak.load(Relaxed).max(*sum);
+                peak.store(highest, Relaxed);
+                *sum = highest - *sum;
+            }
+        }
+        let share = |column: usize, stat: usize, asks: bool| match count[column] {
+            0 | 1 => sum[column][stat],
+            _ if asks => sum[column][stat] / 2,
+            all => sum[column][stat] / 2 / (all - 1),
+        };
+        for (kind, tally) in heaps {
+            let asks = core::ptr::eq(tally, asking);
+            for stat in 0..STATS {
+                let share = share(ALL, stat, asks).min(share(column(kind), stat, asks));
+                tally.ceiling[stat].store(tally.current[stat].load(Relaxed) + share, Relaxed);
+            }
+        }
+    }
+
+    /// Every peak becomes what there is now. The owner's lock is held.
+    pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)> + Clone) {
+        for peak in self.peak.iter().flatten() {
+            peak.store(0, Relaxed);
+        }
+        self.settle(heaps, &Tally::default());
+    }
+
+    /// Everything ever added or taken away counts as 0 from here on, as do the events. The owner's lock is held.
+    pub(crate) fn reset_accumulated<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)>) {
+        let now = self.sums(heaps);
+        for column in 0..3 {
+            for stat in 0..STATS {
+                let counter = now[column][stat];
+                self.allocated_before[column][stat].fetch_add(counter.allocated as u64, Relaxed);
+                self.freed_before[column][stat].fetch_add(counter.freed as u64, Relaxed);
+            }
+        }
+        for event in &self.events {
+            event.store(0, Relaxed);
+        }
+    }
+
+    /// Everything as it stands.
+    pub(crate) fn stats<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)>) -> Stats {
+        Stats {
+            counters: self.sums(heaps),
+            events: core::array::from_fn(|event| self.events[event].load(Relaxed)),
+            max_split_size: self.max_split_size,
+        }
+    }
+
+    fn sums<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)>) -> [[Counter; STATS]; 3] {
+        let mut sums = [[Counter::default(); STATS]; 3];
+        for (kind, tally) in heaps {
+            for column in [ALL, column(kind)] {
+                for (stat, sum) in sums[column].iter_mut().enumerate() {
+                    sum.current += tally.current[stat].load(Relaxed);
+                    sum.allocated += tally.allocated[stat].load(Relaxed) as i64;
+                }
+            }
+        }
+        for column in 0..3 {
+            for stat in 0..STATS {
+                let sum = &mut sums[column][stat];
+                sum.peak = self.peak[column][stat].load(Relaxed).max(sum.current);
+                sum.freed = sum.allocated - sum.current - self.freed_before[column][stat].load(Relaxed) as i64;
+                sum.allocated -= self.allocated_before[column][stat].load(Relaxed) as i64;
+            }
+        }
+        sums
+    }
+}
+
+/// One statistic.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counter {
+    /// How much there is now.
+    pub current: i64,
+    /// The most there ever was, or since the peaks were reset.
+    pub peak: i64,
+    /// How much was added in all, or since the accumulated statistics were reset.
+    pub allocated: i64,
+    /// How much was taken away in all, likewise.
+    pub freed: i64,
+}
+
+/// The statistics of one device, as they stood when they were asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stats {
+    counters: [[Counter; STATS]; 3],
+    events: [u64; EVENTS],
+    max_split_size: i64,
+}
+
+impl Stats {
+    /// Bytes of the blocks the program holds.
+    pub fn allocated_bytes(&self) -> Counter {
+        self.counters[ALL][Stat::AllocatedBytes as usize]
+    }
+
+    /// Bytes of the blocks that cannot be reused: held, or freed and still waited for.
+    pub fn active_bytes(&self) -> Counter {
+        self.counters[ALL][Stat::ActiveBytes as usize]
+    }
+
+    /// Bytes the program asked for, of the blocks that cannot be reused.
+    pub fn requested_bytes(&self) -> Counter {
+        self.counters[ALL][Stat::RequestedBytes as usize]
+    }
+
+    /// Bytes held from the device.
+    pub fn reserved_bytes(&self) -> Counter {
+        self.counters[ALL][Stat::ReservedBytes as usize]
+    }
+
+    /// Blocks the program holds.
+    pub fn allocations(&self) -> Counter {
+        self.counters[ALL][Stat::Allocation as usize]
+    }
+
+    /// Segments obtained from the device.
+    pub fn segments(&self) -> Counter {
+        self.counters[ALL][Stat::Segment as usize]
+    }
+
+    /// Calls that obtained memory from the device: segments, and mappings of expandable ones.
+    pub fn device_allocs(&self) -> u64 {
+        self.events[Event::DeviceAlloc as usize]
+    }
+
+    /// Calls that gave memory back to the device.
+    pub fn device_frees(&self) -> u64 {
+        self.events[Event::DeviceFree as usize]
+    }
+
+    /// Requests that failed for want of memory.
+    pub fn ooms(&self) -> u64 {
+        self.events[Event::OutOfMemory as usize]
+    }
+
+    /// Requests that only succeeded, or failed, after the whole cache was released.
+    pub fn alloc_retries(&self) -> u64 {
+        self.events[Event::AllocRetry as usize]
+    }
+
+    /// Calls `visit` with every key of `torch.cuda.memory_stats()`, flattened (`active.all.current`), and its value.
+    pub fn for_each(&self, mut visit: impl FnMut(&str, i64)) {
+        let mut key = heapless::String::<64>::new();
+        let mut tell = |parts: [&str; 3], value: i64| {
+            key.clear();
+            let [name, blocks, field] = parts;
+            let dot = if blocks.is_empty() { "" } else { "." };
+            write!(key, "{name}{dot}{blocks}.{field}").expect("no name is longer");
+            visit(&key, value);
+        };
+        for (stat, name) in NAMES.into_iter().enumerate() {
+            let split = stat < Stat::OversizeAllocations as usize;
+            for (column, blocks) in BLOCKS.into_iter().enumerate().take(if split { 3 } else { 1 }) {
+                let counter = self.counters[column][stat];
+                let fields = [counter.current, counter.peak, counter.allocated, counter.freed];
+                for (field, value) in ["current", "peak", "allocated", "freed"].into_iter().zip(fields) {
+                    tell([name, if split { blocks } else { "" }, field], value);
+                }
+            }
+        }
+        for (name, value) in EVENT_NAMES.into_iter().zip(self.events) {
+            visit(name, value as i64);
+        }
+        visit("max_split_size", self.max_split_size);
+    }
+
+    /// The value of one key of [`for_each`](Self::for_each).
+    pub fn get(&self, key: &str) -> Option<i64> {
+        let mut found = None;
+        self.for_each(|name, value| {
+            if name == key {
+                found = Some(value);
+            }
+        });
+        found
+    }
+}

@@ -1,0 +1,184 @@
+//! Where the tables live: growing on the heap ([`Growable`]), or in arrays of a fixed capacity ([`Fixed`]).
+//!
+//! Everything above is written once, over these traits. A table that is full is an error of the operation
+//! that needed the entry, found before anything was changed.
+
+use crate::atomic_map::{Cells, FixedCells};
+use core::ops::DerefMut;
+use spin::Once;
+
+/// A table that an entry can be added to; indices stay valid.
+pub trait Table<T>: Default + DerefMut<Target = [T]> {
+    /// Makes sure that `extra` further entries fit. False if they cannot; then nothing has changed.
+    fn make_room(&mut self, extra: usize) -> bool;
+
+    /// Adds an entry.
+    ///
+    /// # Panics
+    /// If there is no room: the caller has asked [`make_room`](Self::make_room).
+    fn add(&mut self, entry: T);
+}
+
+/// A table shared between threads whose entries are set once and never move.
+pub trait Shelf<T>: Default {
+    /// The entry at `index`, if it has been set.
+    fn get(&self, index: u32) -> Option<&T>;
+
+    /// Sets the entry at `index` unless it is set already. `None` if the table cannot hold that many.
+    fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T>;
+}
+
+/// A choice of tables.
+pub trait Storage: 'static {
+    /// Tables inside one heap: blocks, index nodes, segments.
+    type Table<T: Send + 'static>: Table<T> + Send;
+    /// The devices of one allocator.
+    type Devices<T: 'static>: Table<T>;
+    /// Heaps and pools: shared, never moved.
+    type Shelf<T: 'static>: Shelf<T>;
+    /// The cells of the maps that are read without a lock.
+    type Cells: Cells;
+}
+
+/// Tables of fixed capacity, for hosts without a heap.
+///
+/// `DEVICES` devices; `HEAPS` pairs of (stream, pool) a device, small and large counted apart, and as many private
+/// pools; `BLOCKS` blocks a heap; `PAGES` pages of 2 MiB of device memory, and streams, that can be looked up.
+#[derive(Debug)]
+pub struct Fixed<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>;
+
+impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize> Storage
+    for Fixed<DEVICES, HEAPS, BLOCKS, PAGES>
+{
+    type Table<T: Send + 'static> = heapless::Vec<T, BLOCKS>;
+    type Devices<T: 'static> = heapless::Vec<T, DEVICES>;
+    type Shelf<T: 'static> = FixedShelf<T, HEAPS>;
+    type Cells = FixedCells<PAGES>;
+}
+
+impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
+    fn make_room(&mut self, extra: usize) -> bool {
+        N - self.len() >= extra
+    }
+
+    fn add(&mut self, entry: T) {
+        assert!(self.push(entry).is_ok(), "room was not made");
+    }
+}
+
+/// The [`Shelf`] of [`Fixed`]: an array.
+#[derive(Debug)]
+pub struct FixedShelf<T, const N: usize>([Once<T>; N]);
+
+impl<T, const N: usize> Default for FixedShelf<T, N> {
+    fn default() -> Self {
+        Self([const { Once::new() }; N])
+    }
+}
+
+impl<T, const N: usize> Shelf<T> for FixedShelf<T, N> {
+    fn get(&self, index: u32) -> Option<&T> {
+        self.0.get(index as usize)?.get()
+    }
+
+    fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
+        Some(self.0.get(index as usize)?.call_once(make))
+    }
+}
+
+#[cfg(feature = "alloc")]
+mod growable {
+    use super::{Shelf, Storage, Table};
+    use crate::atomic_map::GrowingCells;
+    use alloc::boxed::Box;
+    use alloc::vec::Vec;
+    use spin::Once;
+
+    /// Tables that grow on the host's heap.
+    #[derive(Debug)]
+    pub struct Growable;
+
+    impl Storage for Growable {
+        type Table<T: Send + 'static> = Vec<T>;
+        type Devices<T: 'static> = Vec<T>;
+        type Shelf<T: 'static> = GrowingShelf<T>;
+        type Cells = GrowingCells;
+    }
+
+    impl<T> Table<T> for Vec<T> {
+        fn make_room(&mut self, extra: usize) -> bool {
+            self.try_reserve(extra).is_ok()
+        }
+
+        fn add(&mut self, entry: T) {
+            self.push(entry);
+        }
+    }
+
+    /// Chunk `c` holds `FIRST << c` entries, so that 28 chunks reach past any `u32` index in use.
+    const FIRST: u32 = 8;
+    const CHUNKS: usize = 28;
+
+    /// The [`Shelf`] of [`Growable`]: chunks of doubling length, each allocated when first needed.
+    #[derive(Debug)]
+    pub struct GrowingShelf<T>([Once<Box<[Once<T>]>>; CHUNKS]);
+
+    /// Chunk and place within it of the entry at `index`.
+    #[inline]
+    fn locate(index: u32) -> (usize, usize) {
+        let position = u64::from(index) + u64::from(FIRST);
+        let chunk = 63 - position.leading_zeros() - FIRST.trailing_zeros();
+        (chunk as usize, (position - (u64::from(FIRST) << chunk)) as usize)
+    }
+
+    impl<T> Default for GrowingShelf<T> {
+        fn default() -> Self {
+            Self([const { Once::new() }; CHUNKS])
+        }
+    }
+
+    impl<T> Shelf<T> for GrowingShelf<T> {
+        #[inline]
+        fn get(&self, index: u32) -> Option<&T> {
+            let (chunk, place) = locate(index);
+            self.0.get(chunk)?.get()?.get(place)?.get()
+        }
+
+        fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
+            let (chunk, place) = locate(index);
+            let entries =
+                self.0.get(chunk)?.call_once(|| (0..(FIRST as usize) << chunk).map(|_| Once::new()).collect());
+            Some(entries.get(place)?.call_once(make))
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn every_index_has_a_place_of_its_own() {
+            let mut expected = (0, 0);
+            for index in 0..100_000 {
+                assert_eq!(locate(index), expected);
+                expected.1 += 1;
+                if expected.1 == (FIRST as usize) << expected.0 {
+                    expected = (expected.0 + 1, 0);
+                }
+            }
+        }
+
+        #[test]
+        fn entries_are_set_once_and_stay() {
+            let shelf = GrowingShelf::<u32>::default();
+            assert_eq!(shelf.get(1000), None);
+            assert_eq!(shelf.get_or_set(1000, || 7), Some(&7));
+            assert_eq!(shelf.get_or_set(1000, || 8), Some(&7));
+            assert_eq!(shelf.get(1000), Some(&7));
+            assert_eq!(shelf.get(999), None);
+        }
+    }
+}
+
+#[cfg(feature = "alloc")]
+pub use growable::{Growable, GrowingShelf};

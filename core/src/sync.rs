@@ -1,0 +1,12 @@
+//! What threads share: the atomics (under `--cfg loom` those of the model checker), and the lock of a heap.
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// A lock: any [`lock_api::RawMutex`]. One that parks its waiters where there is an operating system, a spin lock where
+/// there is none.
+pub trait Lock: lock_api::RawMutex + Send + Sync + 'static {}
+
+impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}

@@ -1,0 +1,40 @@
+//! The driver's library, found at run time.
+
+use super::LoadError;
+use super::table::Table;
+use core::ffi::{CStr, c_void};
+use core::ptr::NonNull;
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use std::path::Path;
+
+/// What the emulated driver exports and no other does.
+const EMULATED_MARK: &CStr = c"cachalot_emulated_driver";
+
+/// The table of the first of `candidates` that loads, where it came from, and whether it is the emulated driver.
+pub(super) fn table(candidates: &[&Path]) -> Result<(Table, String, bool), LoadError> {
+    let mut reason = String::new();
+    for path in candidates {
+        // SAFETY: loading runs the library's initialisers. The paths are those of the CUDA driver, or the one that the
+        // program's owner names in its place and so vouches for.
+        match unsafe { Library::open(Some(*path), RTLD_LAZY | RTLD_LOCAL) } {
+            Ok(library) => {
+                // Never unloaded: the driver has threads of its own, and nothing may be called at exit.
+                let library: &'static Library = Box::leak(Box::new(library));
+                // SAFETY: what a driver exports under a versioned name has the signature that the name stands for, and
+                // the library stays loaded.
+                let table = unsafe { Table::fill(|symbol| address(library, symbol)) };
+                let emulated = address(library, EMULATED_MARK).is_some();
+                return Ok((table, path.display().to_string(), emulated));
+            }
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    Err(LoadError::NotFound { tried: candidates.iter().map(|path| path.to_path_buf()).collect(), reason })
+}
+
+/// The address of a symbol, if the library has it.
+fn address(library: &Library, symbol: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: the symbol is only taken as an address here; `Table::fill` gives it its type.
+    let found = unsafe { library.get::<*mut c_void>(symbol) };
+    found.ok().and_then(|symbol| NonNull::new(symbol.into_raw()))
+}

@@ -1,0 +1,494 @@
+//! A table of entry points for unit tests: a driver of two devices, one thread at a time, whose every call can be made
+//! to fail, before it acts or after.
+
+use crate::driver::Driver;
+use crate::driver::result::CuResult;
+use crate::driver::table::Table;
+use crate::driver::types::*;
+use core::ffi::{c_int, c_void};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// The context of device 0; that of device 1 is the next number.
+pub(crate) const CONTEXT: CuContext = CuContext(0xc0);
+/// A context that is none of the devices'.
+pub(crate) const STRANGER: CuContext = CuContext(0xee);
+/// Streams from here on are of device 0.
+pub(crate) const STREAM: CuStream = CuStream(0x1_0000);
+/// Streams from here on are of device 1.
+pub(crate) const FOREIGN_STREAM: CuStream = CuStream(0x100_0000);
+
+/// When a planned failure strikes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum When {
+    /// Instead of the call.
+    Before,
+    /// After the call has acted.
+    After,
+}
+
+/// What a call is made to answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Which function; `None`: every one.
+    pub(crate) function: Option<&'static str>,
+    /// How many matching calls go well first.
+    pub(crate) skip: usize,
+    /// The answer.
+    pub(crate) code: CuResult,
+    /// Whether the call acts nevertheless.
+    pub(crate) when: When,
+    /// Whether all matching calls after the first fail too.
+    pub(crate) for_good: bool,
+}
+
+/// What an event was last recorded behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FakeEvent {
+    /// Its context.
+    pub(crate) context: CuContext,
+    /// The stream of its last recording.
+    pub(crate) stream: Option<CuStream>,
+    /// Whether what came before is done.
+    pub(crate) done: bool,
+}
+
+/// The state of the fake, of the thread that uses it.
+#[derive(Debug)]
+pub(crate) struct Fake {
+    /// The thread's contexts, topmost last.
+    pub(crate) contexts: Vec<CuContext>,
+    /// The thread's capture mode.
+    pub(crate) mode: CuCaptureMode,
+    /// The functions called, in order.
+    pub(crate) log: Vec<&'static str>,
+    /// What is to fail.
+    pub(crate) plan: Option<Plan>,
+    /// What `cuDriverGetVersion` answers.
+    pub(crate) version: c_int,
+    /// Attributes of the devices that are not 0.
+    pub(crate) attributes: BTreeMap<u32, c_int>,
+    /// The events that exist.
+    pub(crate) events: BTreeMap<usize, FakeEvent>,
+    /// What `cuStreamGetId` answers for a handle, where it is not the handle.
+    pub(crate) ids: BTreeMap<usize, u64>,
+    /// What `cuStreamIsCapturing` answers with.
+    pub(crate) capturing: (CuResult, CuCaptureStatus),
+    /// How often each primary context is held.
+    pub(crate) retained: [i32; 2],
+    /// Device memory that exists.
+    pub(crate) memory: BTreeMap<u64, usize>,
+    /// The address that the next allocation gets.
+    pub(crate) next_address: u64,
+    /// The next handle.
+    next: usize,
+    /// The descriptors of each `cuMemSetAccess`.
+    pub(crate) access: Vec<(u64, Vec<c_int>)>,
+    /// Whether `cuMemCreate` and the granularity refuse direct access from the bus.
+    pub(crate) refuse_rdma: (bool, bool),
+}
+
+thread_local! {
+    static FAKE: RefCell<Fake> = RefCell::new(Fake::new());
+}
+
+/// Reads or changes the calling thread's fake.
+pub(crate) fn with<T>(body: impl FnOnce(&mut Fake) -> T) -> T {
+    FAKE.with_borrow_mut(body)
+}
+
+/// Begins anew on the calling thread, and loads the fake.
+pub(crate) fn driver() -> &'static Driver {
+    with(|fake| *fake = Fake::new());
+    load(&table()).expect("the fake starts")
+}
+
+/// Loads a table of the fake's functions.
+pub(crate) fn load(table: &Table) -> Result<&'static Driver, crate::LoadError> {
+    // SAFETY: the functions below write only where the driver's would, and live as long as the process.
+    unsafe { Driver::from_table(table) }
+}
+
+impl Fake {
+    /// Nothing was called yet.
+    fn new() -> Self {
+        Self {
+            contexts: Vec::new(),
+            mode: CuCaptureMode::GLOBAL,
+            log: Vec::new(),
+            plan: None,
+            version: 13_000,
+            attributes: BTreeMap::from([(102, 1), (110, 1)]),
+            events: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            capturing: (CuResult::SUCCESS, CuCaptureStatus::NONE),
+            retained: [0; 2],
+            memory: BTreeMap::new(),
+            next_address: 0x7000_0000_0000,
+            next: 0x5000,
+            access: Vec::new(),
+            refuse_rdma: (false, false),
+        }
+    }
+
+    /// A fresh handle.
+    fn fresh(&mut self) -> usize {
+        self.next += 1;
+        self.next
+    }
+
+    /// The topmost context.
+    fn current(&self) -> CuContext {
+        self.contexts.last().copied().unwrap_or(CuContext::NULL)
+    }
+}
+
+/// One call: logged, and failed if that is planned.
+fn call(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuResult {
+    with(|fake| {
+        fake.log.push(function);
+        let struck = match &mut fake.plan {
+            Some(plan) if plan.function.is_none_or(|name| name == function) => {
+                if plan.skip > 0 {
+                    plan.skip -= 1;
+                    None
+                } else {
+                    Some(*plan)
+                }
+            }
+            _ => None,
+        };
+        let Some(plan) = struck else {
+            return body(fake);
+        };
+        if !plan.for_good {
+            fake.plan = None;
+        }
+        if plan.when == When::After {
+            let _ = body(fake);
+        }
+        plan.code
+    })
+}
+
+/// A call that works in a context of a device only.
+fn in_context(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuResult {
+    call(function, |fake| match fake.current() {
+        CuContext::NULL | STRANGER => CuResult::INVALID_CONTEXT,
+        _ => body(fake),
+    })
+}
+
+/// Writes an answer through a pointer of the caller.
+fn answer<T>(to: *mut T, value: T) -> CuResult {
+    // SAFETY: the code under test passes pointers to live variables of the right type; that it does is what Miri and
+    // the header test look at.
+    unsafe { to.write(value) };
+    CuResult::SUCCESS
+}
+
+/// The context that a stream belongs to.
+fn context_of(stream: CuStream, current: CuContext) -> CuContext {
+    match stream {
+        CuStream(0..=2) => current,
+        stream if stream < FOREIGN_STREAM => CONTEXT,
+        _ => CuContext(CONTEXT.0 + 1),
+    }
+}
+
+extern "C" fn init(_flags: u32) -> CuResult {
+    call("cuInit", |_| CuResult::SUCCESS)
+}
+extern "C" fn version(version: *mut c_int) -> CuResult {
+    call("cuDriverGetVersion", |fake| answer(version, fake.version))
+}
+extern "C" fn device_get(device: *mut CuDevice, ordinal: c_int) -> CuResult {
+    call("cuDeviceGet", |_| match ordinal {
+        0 | 1 => answer(device, CuDevice(ordinal)),
+        _ => CuResult::INVALID_DEVICE,
+    })
+}
+extern "C" fn device_get_count(count: *mut c_int) -> CuResult {
+    call("cuDeviceGetCount", |_| answer(count, 2))
+}
+extern "C" fn attribute(value: *mut c_int, attribute: CuDeviceAttribute, _device: CuDevice) -> CuResult {
+    call("cuDeviceGetAttribute", |fake| answer(value, fake.attributes.get(&attribute.0).copied().unwrap_or(0)))
+}
+extern "C" fn can_access_peer(can: *mut c_int, _device: CuDevice, _peer: CuDevice) -> CuResult {
+    call("cuDeviceCanAccessPeer", |fake| answer(can, fake.attributes.get(&9999).copied().unwrap_or(1)))
+}
+extern "C" fn enable_peer(_peer: CuContext, _flags: u32) -> CuResult {
+    in_context("cuCtxEnablePeerAccess", |_| CuResult::SUCCESS)
+}
+extern "C" fn retain(context: *mut CuContext, device: CuDevice) -> CuResult {
+    call("cuDevicePrimaryCtxRetain", |fake| {
+        fake.retained[device.0 as usize] += 1;
+        answer(context, CuContext(CONTEXT.0 + device.0 as usize))
+    })
+}
+extern "C" fn release(device: CuDevice) -> CuResult {
+    call("cuDevicePrimaryCtxRelease_v2", |fake| {
+        fake.retained[device.0 as usize] -= 1;
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn get_current(context: *mut CuContext) -> CuResult {
+    call("cuCtxGetCurrent", |fake| answer(context, fake.current()))
+}
+extern "C" fn push(context: CuContext) -> CuResult {
+    call("cuCtxPushCurrent_v2", |fake| {
+        fake.contexts.push(context);
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn pop(context: *mut CuContext) -> CuResult {
+    call("cuCtxPopCurrent_v2", |fake| match fake.contexts.pop() {
+        Some(top) => answer(context, top),
+        None => CuResult::INVALID_CONTEXT,
+    })
+}
+extern "C" fn get_device(device: *mut CuDevice) -> CuResult {
+    in_context("cuCtxGetDevice", |fake| answer(device, CuDevice((fake.current().0 - CONTEXT.0) as c_int)))
+}
+extern "C" fn synchronize() -> CuResult {
+    in_context("cuCtxSynchronize", |fake| {
+        fake.events.values_mut().for_each(|event| event.done = true);
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn alloc(address: *mut u64, bytes: usize) -> CuResult {
+    in_context("cuMemAlloc_v2", |fake| {
+        let at = fake.next_address;
+        fake.next_address += (bytes as u64).next_multiple_of(512);
+        fake.memory.insert(at, bytes);
+        answer(address, at)
+    })
+}
+extern "C" fn free(address: u64) -> CuResult {
+    in_context("cuMemFree_v2", |fake| match fake.memory.remove(&address) {
+        Some(_) => CuResult::SUCCESS,
+        None => CuResult::INVALID_VALUE,
+    })
+}
+extern "C" fn get_info(free: *mut usize, total: *mut usize) -> CuResult {
+    in_context("cuMemGetInfo_v2", |_| {
+        let _ = answer(free, 3 << 30);
+        answer(total, 4 << 30)
+    })
+}
+extern "C" fn memset(_address: u64, _value: u8, _bytes: usize, _stream: CuStream) -> CuResult {
+    in_context("cuMemsetD8Async", |_| CuResult::SUCCESS)
+}
+extern "C" fn granularity(out: *mut usize, properties: *const CuMemAllocationProp, _option: CuGranularity) -> CuResult {
+    in_context("cuMemGetAllocationGranularity", |fake| {
+        // SAFETY: as for `answer`.
+        let rdma = unsafe { properties.read() }.flags.gpu_direct_rdma_capable;
+        if rdma == 1 && fake.refuse_rdma.0 { CuResult::NOT_SUPPORTED } else { answer(out, 2 << 20) }
+    })
+}
+extern "C" fn reserve(address: *mut u64, bytes: usize, _alignment: usize, _hint: u64, _flags: u64) -> CuResult {
+    in_context("cuMemAddressReserve", |fake| {
+        let at = fake.next_address.next_multiple_of(2 << 20);
+        fake.next_address = at + bytes as u64;
+        answer(address, at)
+    })
+}
+extern "C" fn unreserve(_address: u64, _bytes: usize) -> CuResult {
+    in_context("cuMemAddressFree", |_| CuResult::SUCCESS)
+}
+extern "C" fn create(
+    handle: *mut CuMemHandle,
+    _bytes: usize,
+    properties: *const CuMemAllocationProp,
+    _flags: u64,
+) -> CuResult {
+    in_context("cuMemCreate", |fake| {
+        // SAFETY: as for `answer`.
+        let rdma = unsafe { properties.read() }.flags.gpu_direct_rdma_capable;
+        if rdma == 1 && fake.refuse_rdma.1 {
+            return CuResult::NOT_SUPPORTED;
+        }
+        let fresh = fake.fresh() as u64;
+        answer(handle, CuMemHandle(fresh))
+    })
+}
+extern "C" fn drop_physical(_handle: CuMemHandle) -> CuResult {
+    in_context("cuMemRelease", |_| CuResult::SUCCESS)
+}
+extern "C" fn map(_address: u64, _bytes: usize, _offset: usize, _handle: CuMemHandle, _flags: u64) -> CuResult {
+    in_context("cuMemMap", |_| CuResult::SUCCESS)
+}
+extern "C" fn unmap(_address: u64, _bytes: usize) -> CuResult {
+    in_context("cuMemUnmap", |_| CuResult::SUCCESS)
+}
+extern "C" fn set_access(address: u64, _bytes: usize, first: *const CuMemAccessDesc, count: usize) -> CuResult {
+    in_context("cuMemSetAccess", |fake| {
+        // SAFETY: as for `answer`: the caller passes `count` descriptors.
+        let descriptors = unsafe { core::slice::from_raw_parts(first, count) };
+        fake.access.push((address, descriptors.iter().map(|descriptor| descriptor.location.id).collect()));
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn event_create(event: *mut CuEvent, _flags: CuEventFlags) -> CuResult {
+    in_context("cuEventCreate", |fake| {
+        let (fresh, context) = (fake.fresh(), fake.current());
+        fake.events.insert(fresh, FakeEvent { context, stream: None, done: true });
+        answer(event, CuEvent(fresh))
+    })
+}
+extern "C" fn event_record(event: CuEvent, stream: CuStream) -> CuResult {
+    in_context("cuEventRecord", |fake| {
+        let current = fake.current();
+        match fake.events.get_mut(&event.0) {
+            Some(known) if known.context == context_of(stream, current) => {
+                (known.stream, known.done) = (Some(stream), false);
+                CuResult::SUCCESS
+            }
+            _ => CuResult::INVALID_HANDLE,
+        }
+    })
+}
+extern "C" fn event_query(event: CuEvent) -> CuResult {
+    in_context("cuEventQuery", |fake| match fake.events.get(&event.0) {
+        Some(known) if known.done => CuResult::SUCCESS,
+        Some(_) => CuResult::NOT_READY,
+        None => CuResult::INVALID_HANDLE,
+    })
+}
+extern "C" fn event_synchronize(event: CuEvent) -> CuResult {
+    in_context("cuEventSynchronize", |fake| match fake.events.get_mut(&event.0) {
+        Some(known) => {
+            known.done = true;
+            CuResult::SUCCESS
+        }
+        None => CuResult::INVALID_HANDLE,
+    })
+}
+extern "C" fn event_destroy(event: CuEvent) -> CuResult {
+    in_context("cuEventDestroy_v2", |fake| match fake.events.remove(&event.0) {
+        Some(_) => CuResult::SUCCESS,
+        None => CuResult::INVALID_HANDLE,
+    })
+}
+extern "C" fn stream_synchronize(stream: CuStream) -> CuResult {
+    in_context("cuStreamSynchronize", |fake| {
+        fake.events.values_mut().filter(|event| event.stream == Some(stream)).for_each(|event| event.done = true);
+        CuResult::SUCCESS
+    })
+}
+extern "C" fn is_capturing(_stream: CuStream, status: *mut CuCaptureStatus) -> CuResult {
+    in_context("cuStreamIsCapturing", |fake| {
+        let _ = answer(status, fake.capturing.1);
+        fake.capturing.0
+    })
+}
+extern "C" fn capture_info(
+    _stream: CuStream,
+    status: *mut CuCaptureStatus,
+    id: *mut u64,
+    _graph: *mut CuGraph,
+    _dependencies: *mut *const CuGraphNode,
+    _count: *mut usize,
+) -> CuResult {
+    in_context("cuStreamGetCaptureInfo_v2", |fake| {
+        let _ = answer(id, 77);
+        answer(status, fake.capturing.1)
+    })
+}
+extern "C" fn exchange(mode: *mut CuCaptureMode) -> CuResult {
+    call("cuThreadExchangeStreamCaptureMode", |fake| {
+        // SAFETY: as for `answer`.
+        let new = unsafe { mode.read() };
+        let old = core::mem::replace(&mut fake.mode, new);
+        answer(mode, old)
+    })
+}
+extern "C" fn get_id(stream: CuStream, id: *mut u64) -> CuResult {
+    call("cuStreamGetId", |fake| answer(id, fake.ids.get(&stream.0).copied().unwrap_or(stream.0 as u64)))
+}
+extern "C" fn get_ctx(stream: CuStream, context: *mut CuContext) -> CuResult {
+    call("cuStreamGetCtx", |fake| answer(context, context_of(stream, fake.current())))
+}
+extern "C" fn wait_event(_stream: CuStream, event: CuEvent, _flags: u32) -> CuResult {
+    in_context("cuStreamWaitEvent", |fake| match fake.events.get(&event.0) {
+        Some(_) => CuResult::SUCCESS,
+        None => CuResult::INVALID_HANDLE,
+    })
+}
+extern "C" fn stream_create(stream: *mut CuStream, _flags: CuStreamFlags) -> CuResult {
+    in_context("cuStreamCreate", |fake| {
+        let fresh = fake.fresh();
+        answer(stream, CuStream(STREAM.0 + fresh))
+    })
+}
+extern "C" fn stream_destroy(_stream: CuStream) -> CuResult {
+    in_context("cuStreamDestroy_v2", |_| CuResult::SUCCESS)
+}
+extern "C" fn pool(pool: *mut CuMemoryPool, _device: CuDevice) -> CuResult {
+    call("cuDeviceGetDefaultMemPool", |_| answer(pool, CuMemoryPool(0x99)))
+}
+extern "C" fn pool_attribute(_pool: CuMemoryPool, attribute: CuMemPoolAttribute, value: *mut c_void) -> CuResult {
+    call("cuMemPoolGetAttribute", |_| match attribute {
+        CuMemPoolAttribute::RESERVED_MEM_CURRENT => answer(value.cast(), 12_345_u64),
+        _ => CuResult::INVALID_VALUE,
+    })
+}
+extern "C" fn address_range(base: *mut u64, bytes: *mut usize, address: u64) -> CuResult {
+    in_context("cuMemGetAddressRange_v2", |fake| match fake.memory.range(..=address).next_back() {
+        Some((at, size)) if address - at < *size as u64 => {
+            let _ = answer(base, *at);
+            answer(bytes, *size)
+        }
+        _ => CuResult::NOT_FOUND,
+    })
+}
+
+/// The fake's functions.
+pub(crate) fn table() -> Table {
+    Table {
+        init: Some(init),
+        driver_get_version: Some(version),
+        device_get: Some(device_get),
+        device_get_count: Some(device_get_count),
+        device_get_attribute: Some(attribute),
+        device_can_access_peer: Some(can_access_peer),
+        ctx_enable_peer_access: Some(enable_peer),
+        device_get_default_mem_pool: Some(pool),
+        mem_pool_get_attribute: Some(pool_attribute),
+        device_primary_ctx_retain: Some(retain),
+        device_primary_ctx_release: Some(release),
+        ctx_get_current: Some(get_current),
+        ctx_push_current: Some(push),
+        ctx_pop_current: Some(pop),
+        ctx_get_device: Some(get_device),
+        ctx_synchronize: Some(synchronize),
+        mem_alloc: Some(alloc),
+        mem_free: Some(free),
+        mem_get_info: Some(get_info),
+        mem_get_address_range: Some(address_range),
+        memset_d8_async: Some(memset),
+        mem_get_allocation_granularity: Some(granularity),
+        mem_address_reserve: Some(reserve),
+        mem_address_free: Some(unreserve),
+        mem_create: Some(create),
+        mem_release: Some(drop_physical),
+        mem_map: Some(map),
+        mem_unmap: Some(unmap),
+        mem_set_access: Some(set_access),
+        event_create: Some(event_create),
+        event_record: Some(event_record),
+        event_query: Some(event_query),
+        event_synchronize: Some(event_synchronize),
+        event_destroy: Some(event_destroy),
+        stream_synchronize: Some(stream_synchronize),
+        stream_is_capturing: Some(is_capturing),
+        stream_get_capture_info: Some(capture_info),
+        thread_exchange_stream_capture_mode: Some(exchange),
+        stream_get_id: Some(get_id),
+        stream_get_ctx: Some(get_ctx),
+        stream_wait_event: Some(wait_event),
+        stream_create: Some(stream_create),
+        stream_destroy: Some(stream_destroy),
+        ..Table::default()
+    }
+}

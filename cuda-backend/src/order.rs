@@ -1,0 +1,302 @@
+//! Streams and events of a device, by the allocator's numbers.
+
+use crate::device::CudaDevice;
+use crate::driver::Driver;
+use crate::driver::result::CuResult;
+use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream, CuStreamFlags};
+use crate::streams::{Last, StreamIdentity, Target};
+use cachalot_core::device::{DeviceMemory, DeviceResult, Event};
+use cachalot_core::units::StreamId;
+use core::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+/// How many retired streams are looked at when another one is retired, so that the list of them stays short.
+const SWEPT_AT_ONCE: usize = 16;
+
+impl CudaDevice {
+    /// The allocator's number of a stream. 0 and `CU_STREAM_LEGACY` are the same; `CU_STREAM_PER_THREAD` is another
+    /// stream in each thread.
+    ///
+    /// Takes no lock. With [`StreamIdentity::Reported`] it calls no driver: about 2 ns.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) with code 400 if no stream can have this
+    /// handle. A handle that could be a stream's but is none cannot be told from one.
+    #[inline]
+    pub fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        let number = self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())?;
+        if self.identity == StreamIdentity::Asked && matches!(self.streams.target(number), Target::Live(_)) {
+            return self.confirmed(stream, number);
+        }
+        Ok(number)
+    }
+
+    /// Says that the host is about to destroy a stream, and answers the number that it had. To be called **before**
+    /// `cuStreamDestroy`; afterwards the handle is not the host's to use.
+    ///
+    /// Its work need not be done: an event is recorded after it, and what is asked of the old number from then on is
+    /// answered by that event. The handle's next stream gets another number.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) for a default stream, which cannot be
+    /// destroyed; those of [`health`](Self::health). The number is then as it was. Should the event fail, the
+    /// stream is retired all the same, and whoever needs it done waits for the whole context.
+    pub fn stream_destroyed(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        let _scope = self.context.enter()?;
+        let number = self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())?;
+        if !matches!(self.streams.target(number), Target::Live(_)) {
+            return Err(CuResult::INVALID_HANDLE.error());
+        }
+        self.sweep();
+        let last = self.last_event(stream).map_or(Last::Unknown, |event| Last::Event(event, self.cu_context()));
+        self.streams.retire(stream, Some(last)).ok_or(CuResult::OUT_OF_MEMORY.error())
+    }
+
+    /// The number of the capture that a stream takes part in, unique in the process; `None` if it does not capture.
+    ///
+    /// # Errors
+    /// [`Unsupported`](cachalot_core::device::ErrorKind::Unsupported) without the entry point; the driver's.
+    pub fn capture_id(&self, stream: CuStream) -> DeviceResult<Option<u64>> {
+        let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
+        self.context.call(|driver| {
+            // SAFETY: both variables outlive the call, which writes one integer to each; the rest is not asked for.
+            unsafe {
+                driver.stream_get_capture_info(
+                    stream,
+                    &raw mut status,
+                    &raw mut id,
+                    core::ptr::null_mut(),
+                    core::ptr::null_mut(),
+                    core::ptr::null_mut(),
+                )
+            }
+        })?;
+        Ok((status == CuCaptureStatus::ACTIVE).then_some(id))
+    }
+
+    /// [`DeviceMemory::record`].
+    pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        match self.confirmed_target(stream) {
+            Target::Live(stream) => self.record_handle(event, stream),
+            Target::Legacy => self.context.check(self.record_here(event, CuStream::LEGACY)),
+            Target::OwnPerThread => self.context.check(self.record_here(event, CuStream::PER_THREAD)),
+            Target::OtherPerThread => {
+                // Recording on the legacy stream while a blocking stream captures would spoil that capture.
+                if self.is_handle_capturing(CuStream::LEGACY)? {
+                    return Err(CuResult::STREAM_CAPTURE_IMPLICIT.error());
+                }
+                self.context.check(self.record_here(event, CuStream::LEGACY))
+            }
+            // The event keeps its earlier state, which is done: events in use are not recorded anew.
+            Target::Retired => self.wait_for_retired(stream),
+        }
+    }
+
+    /// [`DeviceMemory::synchronize`].
+    pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        let handle = match self.confirmed_target(stream) {
+            Target::Live(stream) => stream,
+            Target::OwnPerThread => CuStream::PER_THREAD,
+            Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
+            Target::Retired => return self.wait_for_retired(stream),
+        };
+        // SAFETY: takes no host pointers; the host vouches for streams that it did not report as destroyed.
+        self.context.check(unsafe { self.driver().stream_synchronize(handle) })
+    }
+
+    /// [`DeviceMemory::is_capturing`]. True also of the legacy stream while a blocking stream captures: nothing can be
+    /// recorded on it then, though it does not capture itself.
+    pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
+        let _scope = self.context.enter()?;
+        let handle = match self.streams.target(stream) {
+            Target::Live(stream) => stream,
+            Target::OwnPerThread => CuStream::PER_THREAD,
+            Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
+            Target::Retired => return Ok(false),
+        };
+        self.is_handle_capturing(handle)
+    }
+
+    /// Whether a stream is capturing, or unusable because another one is. The caller has entered the context.
+    fn is_handle_capturing(&self, stream: CuStream) -> DeviceResult<bool> {
+        if self.driver().stream_is_capturing.is_none() {
+            return Ok(false);
+        }
+        let mut status = CuCaptureStatus::NONE;
+        // SAFETY: `status` outlives the call, which writes one integer to it.
+        let code = unsafe { self.driver().stream_is_capturing(stream, &raw mut status) };
+        if code == CuResult::STREAM_CAPTURE_IMPLICIT {
+            return Ok(true);
+        }
+        self.context.check(code)?;
+        Ok(status != CuCaptureStatus::NONE)
+    }
+
+    /// What a number stands for, the driver being asked whether the handle is still the same stream's.
+    fn confirmed_target(&self, number: StreamId) -> Target {
+        match self.streams.target(number) {
+            Target::Live(stream) if self.confirmed(stream, number) != Ok(number) => Target::Retired,
+            target => target,
+        }
+    }
+
+    /// The number of a created stream, after asking the driver for its own. Where the driver does not say (too old, or
+    /// the stream captures, during which a stream cannot be destroyed), `presumed` is taken to be right.
+    fn confirmed(&self, stream: CuStream, presumed: StreamId) -> DeviceResult<StreamId> {
+        self.health()?;
+        let mut id = 0;
+        // SAFETY: `id` outlives the call, which writes one integer to it; the host vouches for streams that it did not
+        // report as destroyed.
+        let code = unsafe { self.driver().stream_get_id(stream, &raw mut id) };
+        if !code.is_success() {
+            return Ok(presumed);
+        }
+        self.streams.number_of_id(stream, id).ok_or(CuResult::OUT_OF_MEMORY.error())
+    }
+
+    /// An event of this device behind everything on a stream, if one could be recorded. The context is entered.
+    fn last_event(&self, stream: CuStream) -> Option<CuEvent> {
+        let spare = self.spare_events().pop();
+        let event = match spare {
+            Some(event) => event,
+            None => CuEvent(self.create_event().ok()?.0 as usize),
+        };
+        if self.record_handle(event, stream).is_ok() {
+            return Some(event);
+        }
+        self.spare_events().push(event);
+        None
+    }
+
+    /// Forgets retired streams whose work is done, and keeps their events for the next ones. The context is entered.
+    ///
+    /// Such an event is never destroyed while the device is open, because another thread may still wait for it: that
+    /// thread may then wait for a later stream's end as well, which is longer than needed and never too short.
+    fn sweep(&self) {
+        for (number, event) in self.streams.oldest_events(self.cu_context(), SWEPT_AT_ONCE) {
+            // Only the caller who took it off the list has the event to give away.
+            if self.is_complete(Event(event.0 as u64)) == Ok(true) && self.streams.finish(number) {
+                self.spare_events().push(event);
+            }
+        }
+    }
+
+    /// The spare events. A thread that panicked while it held the lock left whole entries only.
+    fn spare_events(&self) -> MutexGuard<'_, Vec<CuEvent>> {
+        self.spare_events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks until a retired stream's work is done. The context is entered.
+    fn wait_for_retired(&self, number: StreamId) -> DeviceResult<()> {
+        match self.streams.last(number) {
+            None => Ok(()),
+            // It stays listed until a sweep finds it done.
+            Some(Last::Event(event, _)) => self.wait(Event(event.0 as u64)),
+            Some(Last::Unknown) => {
+                // SAFETY: takes no arguments.
+                let code = unsafe { self.driver().ctx_synchronize() };
+                self.context.check(code)?;
+                self.streams.finish(number);
+                Ok(())
+            }
+        }
+    }
+
+    /// Records on a stream of the entered context.
+    fn record_here(&self, event: CuEvent, stream: CuStream) -> CuResult {
+        // SAFETY: takes no host pointers; the host vouches for streams that it did not report as destroyed.
+        unsafe { self.driver().event_record(event, stream) }
+    }
+
+    /// Records an event of this device on a created stream, of this device or another. The context is entered.
+    fn record_handle(&self, event: CuEvent, stream: CuStream) -> DeviceResult<()> {
+        let code = self.record_here(event, stream);
+        if code == CuResult::INVALID_HANDLE
+            && let Some(context) = self.foreign_context(stream)
+        {
+            return self.record_across(event, stream, context);
+        }
+        self.context.check(code)
+    }
+
+    /// The context of a stream, if the driver says that it is not this device's.
+    fn foreign_context(&self, stream: CuStream) -> Option<CuContext> {
+        let mut context = CuContext::NULL;
+        // SAFETY: `context` outlives the call, which writes one handle to it.
+        let code = unsafe { self.driver().stream_get_ctx(stream, &raw mut context) };
+        (code.is_success() && !context.is_null() && context != self.context.handle()).then_some(context)
+    }
+
+    /// Records `event` so that it comes after everything on a stream of another context: an event of that context is
+    /// waited for by a stream of this one, and `event` recorded behind the wait.
+    fn record_across(&self, event: CuEvent, stream: CuStream, foreign: CuContext) -> DeviceResult<()> {
+        let bridge = self.bridge()?;
+        let theirs = crate::context::Context::new(self.driver(), foreign);
+        let mut there = CuEvent::NULL;
+        theirs.call(|driver| {
+            // SAFETY: `there` outlives the call, which writes one handle to it.
+            let created = unsafe { driver.event_create(&raw mut there, CuEventFlags::DISABLE_TIMING) };
+            if created.is_success() { record_or_destroy(driver, there, stream) } else { created }
+        })?;
+        // SAFETY: takes no host pointers; both handles are live.
+        let waited = unsafe { self.driver().stream_wait_event(bridge, there, 0) };
+        // SAFETY: takes no host pointers; the driver keeps what the wait above needs of the event.
+        let destroyed = unsafe { self.driver().event_destroy(there) };
+        self.context.check(waited)?;
+        self.context.check(self.record_here(event, bridge))?;
+        self.context.check(destroyed)
+    }
+
+    /// The stream of this device on which others' are waited for, made when first needed. The context is entered.
+    fn bridge(&self) -> DeviceResult<CuStream> {
+        let present = CuStream(self.bridge.load(Ordering::Acquire));
+        if !present.is_null() {
+            return Ok(present);
+        }
+        let mut made = CuStream::NULL;
+        // SAFETY: `made` outlives the call, which writes one handle to it.
+        self.context.check(unsafe { self.driver().stream_create(&raw mut made, CuStreamFlags::NON_BLOCKING) })?;
+        match self.bridge.compare_exchange(0, made.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(made),
+            Err(earlier) => {
+                // SAFETY: takes no host pointers; nobody else has seen this stream.
+                let _ = unsafe { self.driver().stream_destroy(made) };
+                Ok(CuStream(earlier))
+            }
+        }
+    }
+
+    /// Destroys what was made here for the sake of streams. Nobody else is inside a call of this device.
+    pub(crate) fn drop_streams(&self) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        let mut result = Ok(());
+        for (number, event) in self.streams.oldest_events(self.cu_context(), usize::MAX) {
+            result = result.and(self.wait(Event(event.0 as u64)));
+            self.streams.finish(number);
+            self.spare_events().push(event);
+        }
+        for event in core::mem::take(&mut *self.spare_events()) {
+            result = result.and(self.destroy_event(Event(event.0 as u64)));
+        }
+        let bridge = CuStream(self.bridge.swap(0, Ordering::AcqRel));
+        if !bridge.is_null() {
+            // SAFETY: takes no host pointers; the stream was made here and is taken out of use above.
+            let destroyed = unsafe { self.driver().stream_destroy(bridge) };
+            result = result.and(self.context.check(destroyed));
+        }
+        result
+    }
+}
+
+/// Records a fresh event, or destroys it if that fails.
+fn record_or_destroy(driver: &Driver, event: CuEvent, stream: CuStream) -> CuResult {
+    // SAFETY: takes no host pointers; the event is fresh, and the host vouches for the stream.
+    let recorded = unsafe { driver.event_record(event, stream) };
+    if !recorded.is_success() {
+        // SAFETY: takes no host pointers; nobody else has seen this event. The first code stands.
+        let _ = unsafe { driver.event_destroy(event) };
+    }
+    recorded
+}

@@ -1,0 +1,274 @@
+//! Which stream is which: the numbers that the allocator knows streams by, and the handles that the driver knows.
+//!
+//! A handle is an address, and the driver gives it to a new stream once the old one is destroyed. A number must not come
+//! back so: work of the old stream may still run when the new one is handed a block that the old one freed. So
+//!
+//! ```text
+//! number:  63            48 47                                     0
+//!         |   generation   |                handle                 |   a stream that was created
+//!         |     0xffff     |           number of the thread        |   a thread's own default stream
+//!         |       0        |                  0                    |   the legacy default stream
+//! ```
+//!
+//! A handle's generation goes up when its stream is retired: because the host says so before it destroys the stream, or
+//! because the driver's own number of the stream (`cuStreamGetId`, never used twice) is seen to have changed.
+//! Asking the driver costs as much as a whole cached allocation, so on the way of every call only this table is asked
+//! (a hash and a load, no lock); the driver is asked where it is called anyway, see [`StreamIdentity`].
+
+use crate::driver::types::{CuContext, CuEvent, CuStream};
+use cachalot_core::units::StreamId;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Bits of a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm, unless a program asks for more.
+const HANDLE_BITS: u32 = 48;
+/// The handle in a number.
+const HANDLE_MASK: u64 = (1 << HANDLE_BITS) - 1;
+/// In place of a generation: the number is that of a thread's own default stream.
+const PER_THREAD: u64 = 0xffff;
+/// The lowest address that a process can map by default (`vm.mmap_min_addr`), so the lowest handle of a created stream.
+const LOWEST_HANDLE: u64 = 65_536;
+/// Slots of the first level; each further level has twice as many.
+const FIRST_LEVEL_SLOTS: usize = 256;
+/// Levels. Together they hold 2^28 handles, which is more than a process has room for.
+const LEVELS: usize = 20;
+/// How many neighbours of its place a handle may lie in, at each level.
+const PROBES: usize = 8;
+
+/// When the driver is asked for a stream's own number.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum StreamIdentity {
+    /// Where the driver is called for the stream anyway (event, wait). The host reports each stream before it destroys
+    /// it, as `stream_destroyed` says; a host that does not may be handed, on a new stream with an old one's handle,
+    /// a block that the old one's last kernels still use.
+    #[default]
+    Reported,
+    /// Each time that a handle is turned into a number: about 30 ns, and nothing needs to be reported. Only a driver of
+    /// CUDA 12.0 or later can; with an older one this is the same as [`Reported`](Self::Reported).
+    Asked,
+}
+
+/// What a number stands for at present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// The legacy default stream.
+    Legacy,
+    /// The calling thread's own default stream.
+    OwnPerThread,
+    /// Another thread's own default stream, which only that thread has a handle of.
+    OtherPerThread,
+    /// A stream that was created and not retired.
+    Live(CuStream),
+    /// A stream that was retired.
+    Retired,
+}
+
+/// What is left to wait for of a retired stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Last {
+    /// This event, of this context, comes after all of its work.
+    Event(CuEvent, CuContext),
+    /// It was noticed too late to record one; the whole context must be waited for.
+    Unknown,
+}
+
+/// One handle that needs more than generation 0.
+#[derive(Default, Debug)]
+struct Slot {
+    /// The handle's present number; 0 iff the slot is free.
+    number: AtomicU64,
+    /// One more than what the driver last called the stream; 0 iff it was not asked.
+    driver_id: AtomicU64,
+}
+
+/// The streams of one allocator's devices. Shared by all of them, so that a stream has one number.
+#[derive(Debug)]
+pub struct Streams {
+    /// Slots found by hashing. A slot is never freed, and a level is only used once the handle's places in all earlier
+    /// ones are taken, so a free slot among a handle's places ⟹ the handle is in no later one.
+    levels: [OnceLock<Box<[Slot]>>; LEVELS],
+    /// Retired streams whose work may not be done, oldest first. Guards the writing of slots too.
+    /// A retired stream is not listed ⟹ its work is done.
+    retired: Mutex<VecDeque<(StreamId, Last)>>,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Streams {
+    /// No streams yet. Allocates nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { levels: [const { OnceLock::new() }; LEVELS], retired: Mutex::new(VecDeque::new()) }
+    }
+
+    /// The present number of the stream with this handle, or `None` if no stream can have it.
+    ///
+    /// Takes no lock and calls no driver: a hash and a load, or less. From any thread.
+    #[inline]
+    #[must_use]
+    pub fn number(&self, stream: CuStream) -> Option<StreamId> {
+        let handle = stream.0 as u64;
+        if handle.wrapping_sub(LOWEST_HANDLE) <= HANDLE_MASK - LOWEST_HANDLE {
+            return Some(StreamId(self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire))));
+        }
+        match stream {
+            CuStream::NULL | CuStream::LEGACY => Some(StreamId::DEFAULT),
+            CuStream::PER_THREAD => Some(StreamId(PER_THREAD << HANDLE_BITS | this_thread())),
+            _ => None,
+        }
+    }
+
+    /// The number of a created stream of which the driver just said `driver_id`. If that is not what it said before,
+    /// the handle has a new stream, and the old one is retired with nothing recorded of it. `None`: the table is full.
+    pub(crate) fn number_of_id(&self, stream: CuStream, driver_id: u64) -> Option<StreamId> {
+        let handle = stream.0 as u64;
+        let expected = driver_id.wrapping_add(1);
+        if let Some(slot) = self.slot(handle) {
+            // Acquire: the number written before this id is seen too.
+            if slot.driver_id.load(Ordering::Acquire) == expected {
+                return Some(StreamId(slot.number.load(Ordering::Acquire)));
+            }
+        }
+        let mut retired = self.lock();
+        let slot = self.slot_or_insert(handle)?;
+        let known = slot.driver_id.load(Ordering::Relaxed);
+        if known != expected {
+            if known != 0 {
+                Self::advance(slot, &mut retired, Some(Last::Unknown));
+            }
+            slot.driver_id.store(expected, Ordering::Release);
+        }
+        Some(StreamId(slot.number.load(Ordering::Relaxed)))
+    }
+
+    /// Retires the stream that has this handle at present: its number becomes [`Target::Retired`], and the handle gets a
+    /// new one. `last` is what is left to wait for; `None` if its work is known to be done. Answers the old number, or
+    /// `None` if the table is full.
+    pub(crate) fn retire(&self, stream: CuStream, last: Option<Last>) -> Option<StreamId> {
+        let mut retired = self.lock();
+        let slot = self.slot_or_insert(stream.0 as u64)?;
+        // The next stream with this handle will have another id: it is learnt anew, not taken for a change.
+        slot.driver_id.store(0, Ordering::Relaxed);
+        Some(Self::advance(slot, &mut retired, last))
+    }
+
+    /// What a number stands for at present, seen from the calling thread.
+    pub(crate) fn target(&self, stream: StreamId) -> Target {
+        let handle = stream.0 & HANDLE_MASK;
+        if stream.0 >> HANDLE_BITS == PER_THREAD {
+            return if handle == this_thread() { Target::OwnPerThread } else { Target::OtherPerThread };
+        }
+        if handle < LOWEST_HANDLE {
+            return if handle == CuStream::PER_THREAD.0 as u64 { Target::OwnPerThread } else { Target::Legacy };
+        }
+        let present = self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire));
+        if present == stream.0 { Target::Live(CuStream(handle as usize)) } else { Target::Retired }
+    }
+
+    /// What is left to wait for of a retired stream; `None` if nothing is.
+    pub(crate) fn last(&self, stream: StreamId) -> Option<Last> {
+        self.lock().iter().find(|(number, _)| *number == stream).map(|(_, last)| *last)
+    }
+
+    /// The oldest retired streams that an event of `context` stands for, `limit` at most.
+    pub(crate) fn oldest_events(&self, context: CuContext, limit: usize) -> Vec<(StreamId, CuEvent)> {
+        let events = |(number, last): &(StreamId, Last)| match last {
+            Last::Event(event, of) if *of == context => Some((*number, *event)),
+            _ => None,
+        };
+        self.lock().iter().filter_map(events).take(limit).collect()
+    }
+
+    /// Forgets a retired stream, whose work is done. Whether it was listed: to exactly one caller for each.
+    pub(crate) fn finish(&self, stream: StreamId) -> bool {
+        let mut retired = self.lock();
+        let found = retired.iter().position(|(number, _)| *number == stream);
+        found.and_then(|at| retired.remove(at)).is_some()
+    }
+
+    /// Gives a slot's handle its next number, and lists what is left of the old one. Answers the old number.
+    fn advance(slot: &Slot, retired: &mut VecDeque<(StreamId, Last)>, last: Option<Last>) -> StreamId {
+        let old = slot.number.load(Ordering::Relaxed);
+        if let Some(last) = last {
+            retired.push_back((StreamId(old), last));
+        }
+        let mut next = old;
+        loop {
+            // A number comes back after 65,535 streams with this handle, unless one of them is not done even then.
+            let generation = (next >> HANDLE_BITS) + 1;
+            next = (next & HANDLE_MASK) | (if generation == PER_THREAD { 0 } else { generation }) << HANDLE_BITS;
+            if !retired.iter().any(|(number, _)| number.0 == next) {
+                break;
+            }
+        }
+        slot.number.store(next, Ordering::Release);
+        StreamId(old)
+    }
+
+    /// The slot of a handle, if it has one.
+    #[inline]
+    fn slot(&self, handle: u64) -> Option<&Slot> {
+        for level in &self.levels {
+            let slots = level.get()?;
+            for slot in places(slots, handle) {
+                match slot.number.load(Ordering::Acquire) {
+                    0 => return None,
+                    number if number & HANDLE_MASK == handle => return Some(slot),
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// The slot of a handle, taken at generation 0 if it had none. The caller holds the lock. `None`: every place that
+    /// the handle may lie in is taken, at every level.
+    fn slot_or_insert(&self, handle: u64) -> Option<&Slot> {
+        if let Some(slot) = self.slot(handle) {
+            return Some(slot);
+        }
+        for (index, level) in self.levels.iter().enumerate() {
+            let slots = level.get_or_init(|| (0..FIRST_LEVEL_SLOTS << index).map(|_| Slot::default()).collect());
+            if let Some(slot) = places(slots, handle).find(|slot| slot.number.load(Ordering::Relaxed) == 0) {
+                slot.number.store(handle, Ordering::Release);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// The lock. A thread that panicked while it held it left whole entries only.
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(StreamId, Last)>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The slots of one level in which a handle may lie, in the order in which they are taken.
+#[inline]
+fn places(slots: &[Slot], handle: u64) -> impl Iterator<Item = &Slot> {
+    // Fibonacci hashing: handles differ in their middle bits, the product's top bits depend on all of those.
+    let first = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    (0..PROBES).map(move |step| &slots[(first + step) & (slots.len() - 1)])
+}
+
+/// The calling thread's number, counted from 1 in the order in which threads first asked.
+#[inline]
+pub(crate) fn this_thread() -> u64 {
+    static THREADS: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        // A plain number has no destructor, so nothing runs when the thread ends.
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            number.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        number.get()
+    })
+}

@@ -1,0 +1,110 @@
+//! The device over the fake driver: what every call must leave as it was, and what becomes of failures.
+
+mod failures;
+mod memory;
+mod streams;
+
+use crate::driver::types::CuStream;
+use crate::fake::{self, FOREIGN_STREAM, STREAM};
+use crate::{CudaDevice, DeviceOptions};
+use cachalot_core::device::{DeviceMemory, DeviceResult, Event, PhysicalHandle, VirtualMemory};
+use cachalot_core::units::{DevicePtr, StreamId};
+
+/// A device over a fresh fake, with nothing logged.
+fn device() -> CudaDevice {
+    let device = CudaDevice::open(fake::driver(), 0).expect("the fake has a device");
+    fake::with(|fake| fake.log.clear());
+    device
+}
+
+/// The second device of the fake that `first` is over, with the same streams.
+fn second(first: &CudaDevice) -> CudaDevice {
+    let options = DeviceOptions { streams: first.streams().clone(), ..DeviceOptions::default() };
+    CudaDevice::open_with(first.driver(), 1, options).expect("the fake has two devices")
+}
+
+/// The names of the functions called by `body`.
+fn calls(body: impl FnOnce()) -> Vec<&'static str> {
+    fake::with(|fake| fake.log.clear());
+    body();
+    fake::with(|fake| core::mem::take(&mut fake.log))
+}
+
+/// An operation of a device by its name. What it needs is set up before the driver is made to fail.
+type Operation = (&'static str, fn(&CudaDevice, &Prepared) -> DeviceResult<()>);
+
+/// What operations work on.
+struct Prepared {
+    /// A segment.
+    segment: DevicePtr,
+    /// An event, recorded.
+    event: Event,
+    /// An event for destroying.
+    other_event: Event,
+    /// A retired stream whose work is not done, with an event behind it.
+    retired: StreamId,
+    /// A stream whose handle was reused without being reported.
+    reused: StreamId,
+    /// Another device.
+    peer: CudaDevice,
+}
+
+impl Prepared {
+    /// Sets up what operations work on.
+    fn new(device: &CudaDevice) -> Self {
+        let event = device.create_event().expect("an event");
+        device.record(event, StreamId::DEFAULT).expect("recorded");
+        let retired = CuStream(STREAM.0 + 0x100);
+        let retired = device.stream_destroyed(retired).expect("retired");
+        let handle = CuStream(STREAM.0 + 0x200);
+        let reused = device.stream_id(handle).expect("a number");
+        device.synchronize(reused).expect("asked for the first time");
+        fake::with(|fake| fake.ids.insert(handle.0, 4711));
+        Self {
+            segment: device.obtain(2 << 20).expect("memory"),
+            event,
+            other_event: device.create_event().expect("an event"),
+            retired,
+            reused,
+            peer: second(device),
+        }
+    }
+}
+
+/// The number of a stream with generation 0.
+fn id(stream: CuStream) -> StreamId {
+    StreamId(stream.0 as u64)
+}
+
+/// Every operation that may call the driver.
+const OPERATIONS: &[Operation] = &[
+    ("obtain", |device, _| device.obtain(512).map(drop)),
+    ("release", |device, on| device.release(on.segment, 2 << 20)),
+    ("memory_info", |device, _| device.memory_info().map(drop)),
+    ("create_event", |device, _| device.create_event().map(drop)),
+    ("destroy_event", |device, on| device.destroy_event(on.other_event)),
+    ("record", |device, on| device.record(on.event, id(STREAM))),
+    ("record default", |device, on| device.record(on.event, StreamId::DEFAULT)),
+    ("record foreign", |device, on| device.record(on.event, id(FOREIGN_STREAM))),
+    ("record retired", |device, on| device.record(on.event, on.retired)),
+    ("record reused", |device, on| device.record(on.event, on.reused)),
+    ("is_complete", |device, on| device.is_complete(on.event).map(drop)),
+    ("wait", |device, on| device.wait(on.event)),
+    ("synchronize", |device, _| device.synchronize(id(STREAM))),
+    ("synchronize retired", |device, on| device.synchronize(on.retired)),
+    ("is_capturing", |device, _| device.is_capturing(id(STREAM)).map(drop)),
+    ("stream_destroyed", |device, _| device.stream_destroyed(STREAM).map(drop)),
+    ("capture_id", |device, _| device.capture_id(STREAM).map(drop)),
+    ("attribute", |device, _| device.attribute(crate::driver::types::CuDeviceAttribute(16)).map(drop)),
+    ("fill", |device, on| device.fill(on.segment, 0xdd, 512, STREAM)),
+    ("address_range", |device, on| device.address_range(on.segment).map(drop)),
+    ("memory_users", |device, _| device.memory_users().map(drop)),
+    ("allow_access_from", |device, on| device.allow_access_from(&on.peer)),
+    ("reserve", |device, _| device.reserve(2 << 20).map(drop)),
+    ("unreserve", |device, _| device.unreserve(DevicePtr(1 << 40), 2 << 20)),
+    ("create", |device, _| device.create(2 << 20).map(drop)),
+    ("destroy", |device, _| device.destroy(PhysicalHandle(9))),
+    ("map", |device, _| device.map(DevicePtr(1 << 40), 2 << 20, PhysicalHandle(9))),
+    ("set_access", |device, _| device.set_access(DevicePtr(1 << 40), 2 << 20)),
+    ("unmap", |device, _| device.unmap(DevicePtr(1 << 40), 2 << 20)),
+];

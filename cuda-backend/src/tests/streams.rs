@@ -1,0 +1,251 @@
+//! Which stream is which: handles that come back, default streams, streams of other devices.
+
+use super::*;
+use crate::StreamIdentity;
+use crate::driver::result::CuResult;
+use crate::driver::types::CuCaptureStatus;
+use crate::fake::{Plan, When};
+use cachalot_core::device::ErrorKind;
+
+/// A device that asks the driver for every stream's number.
+fn asking() -> CudaDevice {
+    let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
+    CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
+}
+
+/// The stream that an event was last recorded behind.
+fn recorded_behind(event: Event) -> Option<CuStream> {
+    fake::with(|fake| fake.events[&(event.0 as usize)].stream)
+}
+
+#[test]
+fn a_number_is_had_without_the_driver() {
+    let device = device();
+    let made = calls(|| assert_eq!(device.stream_id(STREAM), Ok(id(STREAM))));
+    assert_eq!(made, Vec::<&str>::new());
+}
+
+#[test]
+fn the_two_names_of_the_legacy_stream_are_one() {
+    let device = device();
+    assert_eq!(device.stream_id(CuStream::NULL), Ok(StreamId::DEFAULT));
+    assert_eq!(device.stream_id(CuStream::LEGACY), Ok(StreamId::DEFAULT));
+}
+
+#[test]
+fn handles_that_no_stream_can_have_are_refused() {
+    let device = device();
+    for handle in [3, 65_535, 1 << 48, usize::MAX] {
+        let refused = device.stream_id(CuStream(handle)).map_err(|error| (error.kind, error.code));
+        assert_eq!(refused, Err((ErrorKind::InvalidArgument, 400)), "{handle:#x}");
+        assert!(device.stream_destroyed(CuStream(handle)).is_err());
+    }
+    let highest = CuStream((1 << 48) - 1);
+    assert_eq!(device.stream_id(highest), Ok(id(highest)));
+}
+
+#[test]
+fn each_thread_has_a_default_stream_of_its_own() {
+    let device = device();
+    let own = device.stream_id(CuStream::PER_THREAD).expect("a number");
+    assert_eq!(device.stream_id(CuStream::PER_THREAD), Ok(own));
+    let other = std::thread::scope(|scope| {
+        let ask = || device.streams().number(CuStream::PER_THREAD).expect("a number");
+        scope.spawn(ask).join().expect("no panic")
+    });
+    assert_ne!(own, other);
+    let event = device.create_event().expect("an event");
+    device.record(event, own).expect("recorded");
+    assert_eq!(recorded_behind(event), Some(CuStream::PER_THREAD));
+    // Another thread's stream has no handle here; the legacy stream comes after it.
+    device.record(event, other).expect("recorded");
+    assert_eq!(recorded_behind(event), Some(CuStream::LEGACY));
+}
+
+#[test]
+fn another_threads_stream_is_not_recorded_while_the_legacy_stream_cannot_be_used() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    let ask = || device.streams().number(CuStream::PER_THREAD).expect("a number");
+    let other = std::thread::scope(|scope| scope.spawn(ask).join().expect("no panic"));
+    fake::with(|fake| fake.capturing = (CuResult::STREAM_CAPTURE_IMPLICIT, CuCaptureStatus::NONE));
+    assert_eq!(device.is_capturing(other), Ok(true));
+    let refused = device.record(event, other).map_err(|error| error.kind);
+    assert_eq!((refused, recorded_behind(event)), (Err(ErrorKind::NotPermittedInCapture), None));
+}
+
+#[test]
+fn a_default_stream_cannot_be_destroyed() {
+    let device = device();
+    for stream in [CuStream::NULL, CuStream::LEGACY, CuStream::PER_THREAD] {
+        assert_eq!(device.stream_destroyed(stream), Err(CuResult::INVALID_HANDLE.error()));
+    }
+}
+
+#[test]
+fn a_reported_streams_handle_comes_back_with_another_number() {
+    let device = device();
+    let old = device.stream_id(STREAM).expect("a number");
+    assert_eq!(device.stream_destroyed(STREAM), Ok(old));
+    let new = device.stream_id(STREAM).expect("a number");
+    assert_ne!(old, new);
+    // What is asked of the new number goes to the handle.
+    let event = device.create_event().expect("an event");
+    device.record(event, new).expect("recorded");
+    assert_eq!(recorded_behind(event), Some(STREAM));
+}
+
+#[test]
+fn a_retired_streams_work_is_waited_for_once() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    let old = device.stream_destroyed(STREAM).expect("retired");
+    let made = calls(|| {
+        device.record(event, old).expect("nothing is left to record");
+    });
+    assert!(made.contains(&"cuEventSynchronize") && !made.contains(&"cuEventRecord"), "{made:?}");
+    assert_eq!(device.is_complete(event), Ok(true));
+    assert_eq!(device.is_capturing(old), Ok(false));
+    // The next report finds it done and uses its event again.
+    let made = calls(|| assert!(device.stream_destroyed(CuStream(STREAM.0 + 0x100)).is_ok()));
+    assert!(!made.contains(&"cuEventCreate"), "{made:?}");
+    let made = calls(|| device.record(event, old).expect("done"));
+    assert!(!made.contains(&"cuEventSynchronize"), "{made:?}");
+}
+
+#[test]
+fn a_stream_whose_end_could_not_be_recorded_is_waited_for_with_the_context() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    let (code, when) = (CuResult::STREAM_CAPTURE_UNSUPPORTED, When::Before);
+    fake::with(|fake| {
+        fake.plan = Some(Plan { function: Some("cuEventRecord"), skip: 0, code, when, for_good: false });
+    });
+    let old = device.stream_destroyed(STREAM).expect("retired all the same");
+    let made = calls(|| device.record(event, old).expect("waited"));
+    assert!(made.contains(&"cuCtxSynchronize"), "{made:?}");
+    let made = calls(|| device.record(event, old).expect("done"));
+    assert!(!made.contains(&"cuCtxSynchronize"), "{made:?}");
+}
+
+#[test]
+fn an_unreported_stream_is_noticed_where_the_driver_is_called_anyway() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    let old = device.stream_id(STREAM).expect("a number");
+    device.record(event, old).expect("the driver's own number is learnt");
+    fake::with(|fake| fake.ids.insert(STREAM.0, 4711));
+    let made = calls(|| device.record(event, old).expect("waited"));
+    assert!(made.contains(&"cuCtxSynchronize") && !made.contains(&"cuEventRecord"), "{made:?}");
+    let new = device.stream_id(STREAM).expect("a number");
+    assert_ne!(old, new);
+    device.record(event, new).expect("recorded");
+    assert_eq!(recorded_behind(event), Some(STREAM));
+}
+
+#[test]
+fn a_device_that_asks_notices_at_once() {
+    let device = asking();
+    let old = device.stream_id(STREAM).expect("a number");
+    assert_eq!(device.stream_id(STREAM), Ok(old));
+    fake::with(|fake| fake.ids.insert(STREAM.0, 4711));
+    let new = device.stream_id(STREAM).expect("a number");
+    assert_ne!(old, new);
+    assert_eq!(device.stream_id(STREAM), Ok(new));
+    let made = calls(|| device.synchronize(old).expect("waited"));
+    assert!(made.contains(&"cuCtxSynchronize"), "{made:?}");
+}
+
+#[test]
+fn a_driver_that_does_not_say_leaves_the_number_as_it_was() {
+    let device = asking();
+    let old = device.stream_id(STREAM).expect("a number");
+    let (code, when) = (CuResult::STREAM_CAPTURE_UNSUPPORTED, When::Before);
+    fake::with(|fake| {
+        fake.plan = Some(Plan { function: Some("cuStreamGetId"), skip: 0, code, when, for_good: false });
+    });
+    assert_eq!(device.stream_id(STREAM), Ok(old));
+}
+
+#[test]
+fn numbers_come_back_only_after_all_generations() {
+    let device = device();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..65_535 {
+        assert!(seen.insert(device.stream_id(STREAM).expect("a number")));
+        device.stream_destroyed(STREAM).expect("retired");
+        fake::with(|fake| fake.events.values_mut().for_each(|event| event.done = true));
+    }
+    // The fake's streams are all done, so that their numbers may be used again, from the first one on.
+    assert_eq!(device.stream_id(STREAM), Ok(id(STREAM)));
+    assert!(seen.iter().all(|number| number.0 >> 48 != 0xffff), "that is a thread's own stream");
+}
+
+#[test]
+fn many_handles_are_told_apart() {
+    let device = device();
+    let handles: Vec<CuStream> = (0..5000).map(|index| CuStream(STREAM.0 + 16 * index)).collect();
+    for handle in &handles {
+        assert_eq!(device.stream_destroyed(*handle), Ok(id(*handle)));
+        fake::with(|fake| fake.events.values_mut().for_each(|event| event.done = true));
+    }
+    let numbers: std::collections::BTreeSet<StreamId> =
+        handles.iter().map(|handle| device.stream_id(*handle).expect("a number")).collect();
+    assert_eq!(numbers.len(), handles.len());
+    assert!(numbers.iter().all(|number| number.0 >> 48 == 1));
+}
+
+#[test]
+fn threads_retire_and_ask_at_once() {
+    let streams = crate::Streams::new();
+    std::thread::scope(|scope| {
+        for thread in 0..4_usize {
+            let streams = &streams;
+            scope.spawn(move || {
+                for round in 0..500_u64 {
+                    let handle = CuStream(STREAM.0 + 16 * (thread + 4 * (round as usize % 100)));
+                    let expected = StreamId(handle.0 as u64 | (round / 100) << 48);
+                    assert_eq!(streams.number(handle), Some(expected));
+                    assert_eq!(streams.retire(handle, None), Some(expected));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn another_devices_stream_is_recorded_over_a_stream_of_this_one() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    let events = fake::with(|fake| fake.events.len());
+    let first = calls(|| device.record(event, id(FOREIGN_STREAM)).expect("recorded"));
+    assert!(first.contains(&"cuStreamCreate") && first.contains(&"cuStreamWaitEvent"), "{first:?}");
+    assert!(recorded_behind(event).is_some_and(|stream| stream > STREAM && stream < FOREIGN_STREAM));
+    let again = calls(|| device.record(event, id(FOREIGN_STREAM)).expect("recorded"));
+    assert!(!again.contains(&"cuStreamCreate"), "{again:?}");
+    assert_eq!(fake::with(|fake| fake.events.len()), events, "the other device's events are destroyed");
+}
+
+#[test]
+fn another_devices_failure_is_not_this_ones() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    let (code, when) = (CuResult::ILLEGAL_ADDRESS, When::Before);
+    // The first event made while recording is the one in the other device's context.
+    fake::with(|fake| {
+        fake.plan = Some(Plan { function: Some("cuEventCreate"), skip: 0, code, when, for_good: false });
+    });
+    assert_eq!(device.record(event, id(FOREIGN_STREAM)), Err(code.error()));
+    assert_eq!(device.health(), Ok(()));
+}
+
+#[test]
+fn a_capture_has_a_number() {
+    let device = device();
+    assert_eq!(device.capture_id(STREAM), Ok(None));
+    fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::ACTIVE));
+    assert_eq!(device.capture_id(STREAM), Ok(Some(77)));
+    assert_eq!(device.is_capturing(id(STREAM)), Ok(true));
+    fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::INVALIDATED));
+    assert_eq!(device.is_capturing(id(STREAM)), Ok(true));
+}

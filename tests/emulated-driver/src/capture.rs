@@ -1,0 +1,317 @@
+//! Stream capture: work that is recorded instead of done, who may do what meanwhile, and the graph that results.
+//!
+//! A capture begins on one stream, its origin. Another stream joins when it is made to wait for an event recorded
+//! in the capture, and must be joined back before the end. Each stream has a frontier: the nodes after which its
+//! next node comes. A mistake invalidates the capture: everything in it answers `STREAM_CAPTURE_INVALIDATED` until
+//! the origin ends it.
+
+use crate::code::{Answer, Code};
+use crate::context;
+use crate::driver::State;
+use crate::event::Point;
+use crate::session::Session;
+use crate::stream::{self, Kind};
+use crate::thread;
+use crate::work::Work;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
+pub(crate) const GLOBAL: i32 = 0;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+pub(crate) const RELAXED: i32 = 2;
+
+/// `CU_STREAM_CAPTURE_STATUS_*`.
+const STATUS_NONE: i32 = 0;
+const STATUS_ACTIVE: i32 = 1;
+const STATUS_INVALIDATED: i32 = 2;
+
+/// A recorded piece of work and the nodes it comes after. Those have lower numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    work: Work,
+    after: Vec<usize>,
+}
+
+/// A capture under way.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    /// The queue it began on.
+    origin: u64,
+    /// The thread that began it.
+    thread: u32,
+    mode: i32,
+    valid: bool,
+    nodes: Vec<Node>,
+    /// The frontier of each queue in it.
+    frontiers: BTreeMap<u64, Vec<usize>>,
+}
+
+/// A captured graph.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    nodes: Vec<Node>,
+}
+
+/// The capture a queue is part of, `None` if none.
+///
+/// # Errors
+/// `STREAM_CAPTURE_INVALIDATED` if that capture is broken; `STREAM_CAPTURE_IMPLICIT`, breaking captures, if the queue
+/// is a legacy one and a blocking stream of its context captures.
+pub(crate) fn of_queue(state: &mut State, number: u64) -> Answer<Option<u64>> {
+    let queue = state.streams.queue(number)?;
+    if queue.kind == Kind::Legacy {
+        let disturbed = implicit(state, number);
+        if disturbed.is_empty() {
+            return Ok(None);
+        }
+        invalidate(state, &disturbed);
+        return Err(Code::STREAM_CAPTURE_IMPLICIT);
+    }
+    let Some(id) = queue.capture else { return Ok(None) };
+    match state.captures.get(&id) {
+        Some(capture) if !capture.valid => Err(Code::STREAM_CAPTURE_INVALIDATED),
+        Some(_) => Ok(Some(id)),
+        None => Ok(None),
+    }
+}
+
+/// Queues work, or records it if the stream captures.
+pub(crate) fn submit(session: &mut Session, stream: u64, work: Work) -> Answer<()> {
+    let queue = stream::find(&mut session.state, stream, session.context)?;
+    let context = session.state.streams.queue(queue)?.context;
+    context::check(&session.state, context)?;
+    match of_queue(&mut session.state, queue)? {
+        None => stream::push(&mut session.state, queue, work, Vec::new()),
+        Some(id) => {
+            record(&mut session.state, id, queue, work);
+            Ok(())
+        }
+    }
+}
+
+/// The nodes after which a queue's next node of a capture comes.
+pub(crate) fn frontier(state: &State, id: u64, queue: u64) -> Vec<usize> {
+    state.captures.get(&id).and_then(|capture| capture.frontiers.get(&queue)).cloned().unwrap_or_default()
+}
+
+/// `cuStreamWaitEvent`: makes a queue's further work come after a point.
+pub(crate) fn wait(state: &mut State, queue: u64, point: &Point) -> Answer<()> {
+    let capturing = of_queue(state, queue)?;
+    match (capturing, point) {
+        (_, Point::Never) => Ok(()),
+        (None, &Point::At(mark)) => stream::push(state, queue, Work::Nothing, vec![mark]),
+        (Some(id), Point::At(_)) => {
+            invalidate(state, &[id]);
+            Err(Code::STREAM_CAPTURE_ISOLATION)
+        }
+        (capturing, Point::Captured(id, nodes)) => join(state, queue, capturing, *id, nodes),
+    }
+}
+
+/// Makes a queue's further work come after nodes of a capture, entering it if need be.
+fn join(state: &mut State, queue: u64, capturing: Option<u64>, id: u64, nodes: &[usize]) -> Answer<()> {
+    if let Some(own) = capturing.filter(|&own| own != id) {
+        invalidate(state, &[own, id]);
+        return Err(Code::STREAM_CAPTURE_MERGE);
+    }
+    let legacy = state.streams.queue(queue)?.kind == Kind::Legacy;
+    let capture = state.captures.get_mut(&id).ok_or(Code::CAPTURED_EVENT)?;
+    if !capture.valid {
+        return Err(Code::STREAM_CAPTURE_INVALIDATED);
+    }
+    if legacy {
+        capture.valid = false;
+        return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+    }
+    let frontier = capture.frontiers.entry(queue).or_default();
+    let merged: BTreeSet<usize> = frontier.iter().chain(nodes).copied().collect();
+    *frontier = merged.into_iter().collect();
+    state.streams.queue_mut(queue)?.capture = Some(id);
+    Ok(())
+}
+
+/// Refuses a potentially unsafe call where the rules of the capture modes forbid it, and breaks the captures that do.
+pub(crate) fn check_unsafe(state: &mut State) -> Answer<()> {
+    let (thread, mode) = (thread::number(), thread::capture_mode());
+    if mode == RELAXED || state.captures.is_empty() {
+        return Ok(());
+    }
+    let forbids = |capture: &Capture| {
+        if capture.thread == thread {
+            capture.mode != RELAXED
+        } else {
+            capture.mode == GLOBAL && mode == GLOBAL
+        }
+    };
+    let broken: Vec<u64> =
+        state.captures.iter().filter(|(_, capture)| forbids(capture)).map(|(&id, _)| id).collect();
+    if broken.is_empty() {
+        return Ok(());
+    }
+    invalidate(state, &broken);
+    Err(Code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// Refuses to wait for a queue that captures, which also breaks the capture.
+pub(crate) fn check_wait(state: &mut State, queue: u64) -> Answer<()> {
+    match of_queue(state, queue)? {
+        None => Ok(()),
+        Some(id) => {
+            invalidate(state, &[id]);
+            state.answers.outcome("wait_capturing")
+        }
+    }
+}
+
+/// `cuStreamBeginCapture_v2`.
+pub(crate) fn begin(session: &mut Session, stream: u64, mode: i32) -> Answer<()> {
+    if !(GLOBAL..=RELAXED).contains(&mode) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let queue = stream::find(&mut session.state, stream, session.context)?;
+    let state = &mut *session.state;
+    let its = state.streams.queue(queue)?;
+    if its.kind == Kind::Legacy {
+        state.answers.outcome("begin_legacy")?;
+    }
+    if its.capture.is_some() {
+        state.answers.outcome("begin_twice")?;
+    }
+    state.captures_made += 1;
+    let id = state.captures_made;
+    let frontiers = BTreeMap::from([(queue, Vec::new())]);
+    let thread = thread::number();
+    let capture = Capture { origin: queue, thread, mode, valid: true, nodes: Vec::new(), frontiers };
+    state.captures.insert(id, capture);
+    state.streams.queue_mut(queue)?.capture = Some(id);
+    session.out = Some(id);
+    Ok(())
+}
+
+/// `cuStreamEndCapture`.
+pub(crate) fn end(session: &mut Session, stream: u64) -> Answer<u64> {
+    let queue = stream::find(&mut session.state, stream, session.context)?;
+    let state = &mut *session.state;
+    let Some(id) = state.streams.queue(queue)?.capture else {
+        state.answers.outcome("end_idle")?;
+        return Err(Code::ILLEGAL_STATE);
+    };
+    let capture = state.captures.get_mut(&id).ok_or(Code::ILLEGAL_STATE)?;
+    if capture.origin != queue {
+        capture.valid = false;
+        return Err(Code::STREAM_CAPTURE_UNMATCHED);
+    }
+    if capture.mode != RELAXED && capture.thread != thread::number() {
+        return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
+    }
+    let joined = is_joined(capture);
+    let valid = capture.valid;
+    let Some(capture) = state.captures.remove(&id) else { return Err(Code::ILLEGAL_STATE) };
+    for &member in capture.frontiers.keys() {
+        if let Ok(queue) = state.streams.queue_mut(member) {
+            queue.capture = None;
+        }
+    }
+    if !valid {
+        return Err(Code::STREAM_CAPTURE_INVALIDATED);
+    }
+    if !joined {
+        return Err(Code::STREAM_CAPTURE_UNJOINED);
+    }
+    let graph = state.graphs.add(Graph { nodes: capture.nodes });
+    session.made("graph", graph);
+    Ok(graph)
+}
+
+/// `cuStreamIsCapturing` and the first half of `cuStreamGetCaptureInfo`: status and id. Breaks nothing.
+pub(crate) fn status(session: &mut Session, stream: u64) -> Answer<(i32, u64)> {
+    let number = stream::find(&mut session.state, stream, session.context)?;
+    let queue = session.state.streams.queue(number)?;
+    if queue.kind == Kind::Legacy && !implicit(&session.state, number).is_empty() {
+        return Err(Code::STREAM_CAPTURE_IMPLICIT);
+    }
+    let capture = queue.capture.and_then(|id| session.state.captures.get(&id).map(|capture| (id, capture)));
+    let answer = match capture {
+        None => (STATUS_NONE, 0),
+        Some((id, capture)) if capture.valid => (STATUS_ACTIVE, id),
+        Some((id, _)) => (STATUS_INVALIDATED, id),
+    };
+    session.out = Some(answer.0 as u64);
+    Ok(answer)
+}
+
+/// `cuThreadExchangeStreamCaptureMode`.
+pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
+    if (GLOBAL..=RELAXED).contains(&mode) {
+        Ok(thread::exchange_capture_mode(mode))
+    } else {
+        Err(Code::INVALID_VALUE)
+    }
+}
+
+/// `cuGraphInstantiateWithFlags`.
+pub(crate) fn instantiate(session: &mut Session, graph: u64) -> Answer<u64> {
+    // Nodes come after nodes of lower numbers only, so the order of recording is an order of execution.
+    let nodes = &session.state.graphs.get(graph).map_err(|_| Code::INVALID_VALUE)?.nodes;
+    let works: Arc<[Work]> = nodes.iter().map(|node| node.work.clone()).collect();
+    let handle = session.state.executables.add(works);
+    session.made("executable graph", handle);
+    Ok(handle)
+}
+
+/// `cuGraphLaunch`.
+pub(crate) fn launch(session: &mut Session, executable: u64, stream: u64) -> Answer<()> {
+    let works = session.state.executables.get(executable).map_err(|_| Code::INVALID_VALUE)?;
+    let works = Arc::clone(works);
+    submit(session, stream, Work::Graph(works))
+}
+
+/// `cuGraphDestroy`.
+pub(crate) fn destroy_graph(session: &mut Session, graph: u64) -> Answer<()> {
+    session.state.graphs.remove(graph).map(drop).map_err(|_| Code::INVALID_VALUE)
+}
+
+/// `cuGraphExecDestroy`. Launches under way go on.
+pub(crate) fn destroy_executable(session: &mut Session, executable: u64) -> Answer<()> {
+    session.state.executables.remove(executable).map(drop).map_err(|_| Code::INVALID_VALUE)
+}
+
+/// Adds a node at a queue's frontier.
+fn record(state: &mut State, id: u64, queue: u64, work: Work) {
+    if let Some(capture) = state.captures.get_mut(&id) {
+        let number = capture.nodes.len();
+        let after = capture.frontiers.insert(queue, vec![number]).unwrap_or_default();
+        capture.nodes.push(Node { work, after });
+    }
+}
+
+/// Breaks captures.
+fn invalidate(state: &mut State, ids: &[u64]) {
+    for id in ids {
+        if let Some(capture) = state.captures.get_mut(id) {
+            capture.valid = false;
+        }
+    }
+}
+
+/// Captures that work on a legacy queue would depend on: those of blocking streams of its context.
+fn implicit(state: &State, legacy: u64) -> Vec<u64> {
+    let Ok(queue) = state.streams.queue(legacy) else { return Vec::new() };
+    let context = queue.context;
+    let others = state.streams.queues.values();
+    let others = others.filter(|other| other.context == context && other.kind == Kind::Blocking);
+    others.filter_map(|other| other.capture).collect()
+}
+
+/// Whether every node of every queue comes before the origin's frontier.
+fn is_joined(capture: &Capture) -> bool {
+    let mut before: BTreeSet<usize> = BTreeSet::new();
+    let mut open: Vec<usize> = capture.frontiers.get(&capture.origin).cloned().unwrap_or_default();
+    while let Some(number) = open.pop() {
+        if before.insert(number) {
+            open.extend(&capture.nodes[number].after);
+        }
+    }
+    capture.frontiers.values().flatten().all(|number| before.contains(number))
+}

@@ -1,0 +1,115 @@
+//! Events: a name for a point in a stream's order.
+
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::driver::State;
+use crate::session::Session;
+use crate::stream::{self, Mark};
+use crate::work::Work;
+use crate::context;
+
+/// What an event was last recorded at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Point {
+    /// Never: it stands for no work, which is done.
+    Never,
+    /// A point that a queue reaches.
+    At(Mark),
+    /// A point inside a capture: its id, and the nodes that come before.
+    Captured(u64, Vec<usize>),
+}
+
+/// An event.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) context: u64,
+    pub(crate) point: Point,
+}
+
+/// The flags that exist: blocking synchronisation, no timing, interprocess.
+const FLAGS: u32 = 7;
+
+/// `cuEventCreate`.
+pub(crate) fn create(session: &mut Session, flags: u32) -> Answer<u64> {
+    // An interprocess event must be without timing.
+    if flags & !FLAGS != 0 || flags & 6 == 4 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let event = Event { context: session.context, point: Point::Never };
+    let handle = session.state.events.add(event);
+    session.made("event", handle);
+    Ok(handle)
+}
+
+/// `cuEventDestroy_v2`. Work that waits for the event's last point goes on waiting for it.
+pub(crate) fn destroy(session: &mut Session, handle: u64) -> Answer<()> {
+    let context = find(&session.state, handle)?.context;
+    context::check(&session.state, context)?;
+    session.state.events.remove(handle).map(drop)
+}
+
+/// `cuEventRecord`.
+pub(crate) fn record(session: &mut Session, handle: u64, stream: u64) -> Answer<()> {
+    let queue = stream::find(&mut session.state, stream, session.context)?;
+    let event = find(&session.state, handle)?;
+    let its = session.state.streams.queue(queue)?;
+    if event.context != its.context {
+        return Err(Code::INVALID_HANDLE);
+    }
+    context::check(&session.state, its.context)?;
+    let point = match capture::of_queue(&mut session.state, queue)? {
+        Some(id) => Point::Captured(id, capture::frontier(&session.state, id, queue)),
+        None => {
+            stream::push(&mut session.state, queue, Work::Nothing, Vec::new())?;
+            Point::At(session.state.streams.end_of(queue))
+        }
+    };
+    session.state.events.get_mut(handle)?.point = point;
+    Ok(())
+}
+
+/// `cuEventQuery`.
+pub(crate) fn query(session: &Session, handle: u64) -> Answer<()> {
+    match waitable(&session.state, handle)? {
+        Some(mark) if !session.state.streams.reached(mark) => Err(Code::NOT_READY),
+        _ => Ok(()),
+    }
+}
+
+/// `cuEventSynchronize`.
+pub(crate) fn synchronize(session: &mut Session, handle: u64) -> Answer<()> {
+    if let Some(mark) = waitable(&session.state, handle)? {
+        let context = find(&session.state, handle)?.context;
+        session.wait(|state| state.streams.reached(mark));
+        context::check(&session.state, context)?;
+    }
+    Ok(())
+}
+
+/// `cuStreamWaitEvent`.
+pub(crate) fn make_stream_wait(session: &mut Session, stream: u64, handle: u64, flags: u32) -> Answer<()> {
+    if flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let queue = stream::find(&mut session.state, stream, session.context)?;
+    let event = find(&session.state, handle)?;
+    context::check(&session.state, event.context)?;
+    let point = event.point.clone();
+    capture::wait(&mut session.state, queue, &point)
+}
+
+/// The event of a living handle.
+pub(crate) fn find(state: &State, handle: u64) -> Answer<&Event> {
+    state.events.get(handle).map_err(|code| state.answers.outcome("event_unknown").err().unwrap_or(code))
+}
+
+/// The mark an event stands for, `None` if it was never recorded.
+fn waitable(state: &State, handle: u64) -> Answer<Option<Mark>> {
+    let event = find(state, handle)?;
+    context::check(state, event.context)?;
+    match event.point {
+        Point::Never => Ok(None),
+        Point::At(mark) => Ok(Some(mark)),
+        Point::Captured(..) => state.answers.outcome("query_captured_event").map(|()| None),
+    }
+}

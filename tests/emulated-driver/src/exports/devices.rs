@@ -1,0 +1,158 @@
+//! Devices.
+
+use super::Out;
+use crate::code::{Answer, Code};
+use crate::device;
+use crate::functions::Function;
+use crate::memory;
+use crate::session::call;
+use std::ffi::{c_char, c_int};
+
+/// The handle of a device's default pool, which never holds anything: nothing is allocated from it here.
+const POOL_BASE: u64 = 0x5e00_0000_0000;
+/// The last of the attributes of a pool that are sizes; 1 to 4 are switches and the threshold.
+const LAST_POOL_ATTRIBUTE: c_int = 8;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
+    let out = Out(count);
+    call(
+        Function::cuDeviceGetCount,
+        &[count as u64],
+        |session| out.check().map(|()| session.state.devices.len() as c_int),
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
+    let out = Out(device);
+    call(
+        Function::cuDeviceGet,
+        &[device as u64, ordinal as u64],
+        |session| {
+            out.check()?;
+            device::index(&session.state, ordinal).map(|index| index as c_int)
+        },
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> u32 {
+    let out = Out(value);
+    call(
+        Function::cuDeviceGetAttribute,
+        &[value as u64, attribute as u64, device as u64],
+        |session| {
+            out.check()?;
+            device::attribute(&session.state, attribute, device)
+        },
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetName(name: *mut c_char, bytes: c_int, device: c_int) -> u32 {
+    call(
+        Function::cuDeviceGetName,
+        &[name as u64, bytes as u64, device as u64],
+        |session| writable(name, bytes).and_then(|()| device::name(&session.state, device)),
+        |text| write_text(name, bytes, &text),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, bytes: c_int, device: c_int) -> u32 {
+    call(
+        Function::cuDeviceGetPCIBusId,
+        &[name as u64, bytes as u64, device as u64],
+        |session| writable(name, bytes).and_then(|()| device::bus_id(&session.state, device)),
+        |text| write_text(name, bytes, &text),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> u32 {
+    let out = Out(uuid);
+    call(
+        Function::cuDeviceGetUuid_v2,
+        &[uuid as u64, device as u64],
+        |session| out.check().and_then(|()| device::uuid(&session.state, device)),
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> u32 {
+    let out = Out(bytes);
+    call(
+        Function::cuDeviceTotalMem_v2,
+        &[bytes as u64, device as u64],
+        |session| out.check().and_then(|()| memory::total(session, device)),
+        |value| out.write(value as usize),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> u32 {
+    let out = Out(can);
+    call(
+        Function::cuDeviceCanAccessPeer,
+        &[can as u64, device as u64, peer as u64],
+        |session| out.check().and_then(|()| device::can_access_peer(&session.state, device, peer)),
+        |value| out.write(value.into()),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: c_int) -> u32 {
+    let out = Out(pool);
+    call(
+        Function::cuDeviceGetDefaultMemPool,
+        &[pool as u64, device as u64],
+        |session| {
+            out.check()?;
+            let index = device::index(&session.state, device)?;
+            if !device::all_have(&session.state, device::MEMORY_POOLS) {
+                return Err(Code::NOT_SUPPORTED);
+            }
+            Ok(POOL_BASE + index as u64 * 0x1000)
+        },
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut u64) -> u32 {
+    let out = Out(value);
+    call(
+        Function::cuMemPoolGetAttribute,
+        &[pool, attribute as u64, value as u64],
+        |session| {
+            out.check()?;
+            let end = POOL_BASE + session.state.devices.len() as u64 * 0x1000;
+            // The first three are switches of 4 bytes, which this pool does not have.
+            if !(POOL_BASE..end).contains(&pool) || !(4..=LAST_POOL_ATTRIBUTE).contains(&attribute) {
+                return Err(Code::INVALID_VALUE);
+            }
+            Ok(0)
+        },
+        |value| out.write(value),
+    )
+}
+
+/// Whether a text buffer can be written to.
+fn writable(text: *mut c_char, bytes: c_int) -> Answer<()> {
+    if text.is_null() || bytes <= 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
+}
+
+/// Writes a text and its NUL, cut to the buffer.
+fn write_text(target: *mut c_char, bytes: c_int, text: &str) {
+    let room = bytes as usize - 1;
+    let kept = &text.as_bytes()[..text.len().min(room)];
+    // SAFETY: the caller of the exported function promised `bytes` writable bytes, and the NUL has its room.
+    unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), target.cast(), kept.len()) };
+    // SAFETY: as above.
+    unsafe { target.add(kept.len()).write(0) };
+}

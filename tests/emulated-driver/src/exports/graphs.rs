@@ -1,0 +1,156 @@
+//! Modules, launches, captures and graphs.
+
+use super::Out;
+use crate::capture;
+use crate::code::Code;
+use crate::functions::Function;
+use crate::module::{self, Shape};
+use crate::session::call;
+use std::ffi::{CStr, c_char, c_int};
+
+/// # Safety
+/// As for the real function: `image` is null or points to an image.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleLoadData(handle: *mut u64, image: *const c_char) -> u32 {
+    let out = Out(handle);
+    call(
+        Function::cuModuleLoadData,
+        &[handle as u64, image as u64],
+        |session| {
+            out.check()?;
+            // SAFETY: the caller's promise.
+            unsafe { module::load(session, image) }
+        },
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuModuleUnload(handle: u64) -> u32 {
+    call(Function::cuModuleUnload, &[handle], |session| module::unload(session, handle), drop)
+}
+
+/// # Safety
+/// As for the real function: `name` is null or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, handle: u64, name: *const c_char) -> u32 {
+    let out = Out(function);
+    call(
+        Function::cuModuleGetFunction,
+        &[function as u64, handle, name as u64],
+        |session| {
+            out.check()?;
+            if name.is_null() {
+                return Err(Code::INVALID_VALUE);
+            }
+            // SAFETY: not null, and the caller's promise.
+            let name = unsafe { CStr::from_ptr(name) };
+            module::function(session, handle, name)
+        },
+        |value| out.write(value),
+    )
+}
+
+/// # Safety
+/// As for the real function: `params` is null or points to one pointer for each parameter of the kernel, each to 8
+/// readable bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernel(
+    function: u64,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
+    block_x: u32,
+    block_y: u32,
+    block_z: u32,
+    shared_bytes: u32,
+    stream: u64,
+    params: *const *const u64,
+    extra: *const u64,
+) -> u32 {
+    call(
+        Function::cuLaunchKernel,
+        &[
+            function,
+            grid_x.into(),
+            grid_y.into(),
+            grid_z.into(),
+            block_x.into(),
+            block_y.into(),
+            block_z.into(),
+            shared_bytes.into(),
+            stream,
+        ],
+        |session| {
+            if !extra.is_null() {
+                return Err(Code::NOT_SUPPORTED);
+            }
+            let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z] };
+            // SAFETY: the caller's promise.
+            unsafe { module::launch(session, function, shape, stream, params) }
+        },
+        drop,
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamBeginCapture_v2(stream: u64, mode: c_int) -> u32 {
+    call(
+        Function::cuStreamBeginCapture_v2,
+        &[stream, mode as u64],
+        |session| capture::begin(session, stream, mode),
+        drop,
+    )
+}
+
+/// The graph is null when the capture fails, as CUDA documents: the one result written on failure.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> u32 {
+    let out = Out(graph);
+    let code = call(
+        Function::cuStreamEndCapture,
+        &[stream, graph as u64],
+        |session| out.check().and_then(|()| capture::end(session, stream)),
+        |value| out.write(value),
+    );
+    if (Code::STREAM_CAPTURE_UNSUPPORTED.0..=Code::STREAM_CAPTURE_IMPLICIT.0).contains(&code) {
+        out.write(0);
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphInstantiateWithFlags(executable: *mut u64, graph: u64, flags: u64) -> u32 {
+    let out = Out(executable);
+    call(
+        Function::cuGraphInstantiateWithFlags,
+        &[executable as u64, graph, flags],
+        |session| out.check().and_then(|()| capture::instantiate(session, graph)),
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphLaunch(executable: u64, stream: u64) -> u32 {
+    call(
+        Function::cuGraphLaunch,
+        &[executable, stream],
+        |session| capture::launch(session, executable, stream),
+        drop,
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphExecDestroy(executable: u64) -> u32 {
+    call(
+        Function::cuGraphExecDestroy,
+        &[executable],
+        |session| capture::destroy_executable(session, executable),
+        drop,
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGraphDestroy(graph: u64) -> u32 {
+    call(Function::cuGraphDestroy, &[graph], |session| capture::destroy_graph(session, graph), drop)
+}

@@ -1,0 +1,140 @@
+//! Start, version, names of codes, addresses of functions.
+
+use super::Out;
+use crate::code::Code;
+use crate::functions::{FUNCTIONS, Function};
+use crate::latch;
+use crate::session::call;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+/// `CU_GET_PROC_ADDRESS_SUCCESS`.
+const PROC_FOUND: c_int = 0;
+/// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
+const PROC_NOT_FOUND: c_int = 1;
+/// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`.
+const PROC_TOO_OLD: c_int = 2;
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(flags: u32) -> u32 {
+    call(
+        Function::cuInit,
+        &[flags.into()],
+        |session| {
+            if flags != 0 {
+                return Err(Code::INVALID_VALUE);
+            }
+            session.state.initialise();
+            if session.state.devices.is_empty() {
+                return Err(Code::NO_DEVICE);
+            }
+            latch::ready();
+            Ok(())
+        },
+        drop,
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDriverGetVersion(version: *mut c_int) -> u32 {
+    let out = Out(version);
+    call(
+        Function::cuDriverGetVersion,
+        &[version as u64],
+        |session| out.check().map(|()| session.state.config.driver_version),
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGetErrorName(code: u32, name: *mut *const c_char) -> u32 {
+    describe(Function::cuGetErrorName, code, name, |(name, _)| name)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuGetErrorString(code: u32, text: *mut *const c_char) -> u32 {
+    describe(Function::cuGetErrorString, code, text, |(_, text)| text)
+}
+
+/// Hands out one of a code's two texts; null for a code without a name. Legal at any time, in a forked child too.
+fn describe(
+    function: Function,
+    code: u32,
+    target: *mut *const c_char,
+    choose: impl Fn((&'static str, &'static str)) -> &'static str,
+) -> u32 {
+    let out = Out(target);
+    let found = Code(code).describe().map(choose);
+    out.write(found.map_or(std::ptr::null(), |text| text.as_ptr().cast()));
+    let answer = out.check().and(found.map(drop).ok_or(Code::INVALID_VALUE));
+    if latch::refusal().is_some() {
+        return answer.map_or_else(|code| code.0, |()| Code::SUCCESS.0);
+    }
+    call(function, &[code.into(), target as u64], |_| answer, drop)
+}
+
+/// # Safety
+/// As for the real function: `symbol` is null or a C string, the others are null or valid for writing.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    address: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> u32 {
+    let (out, status_out) = (Out(address), Out(status));
+    let found = call(
+        Function::cuGetProcAddress_v2,
+        &[symbol as u64, address as u64, version as u64, flags, status as u64],
+        |session| {
+            out.check()?;
+            if symbol.is_null() || version > session.state.config.driver_version {
+                return Err(Code::INVALID_VALUE);
+            }
+            // SAFETY: not null, and the caller's promise.
+            let name = unsafe { CStr::from_ptr(symbol) };
+            let name = name.to_str().map_err(|_| Code::INVALID_VALUE)?;
+            let wanted = |function: &&Function| function.base_name() == name;
+            let candidates: Vec<&Function> = FUNCTIONS.iter().filter(wanted).collect();
+            let hidden = |function: &Function| session.state.config.hidden.iter().any(|one| one == function.name());
+            let visible: Vec<_> = candidates.into_iter().filter(|function| !hidden(function)).collect();
+            let newest = visible.iter().rfind(|function| function.since() <= version);
+            match newest.and_then(|function| own_symbol(function.name())) {
+                Some(found) => Ok((found, PROC_FOUND)),
+                None if visible.is_empty() => Ok((std::ptr::null_mut(), PROC_NOT_FOUND)),
+                None => Ok((std::ptr::null_mut(), PROC_TOO_OLD)),
+            }
+        },
+        |(found, code)| {
+            out.write(found);
+            status_out.write(code);
+        },
+    );
+    // SAFETY: a successful call has checked and written the pointer.
+    if found == Code::SUCCESS.0 && unsafe { *address }.is_null() { Code::NOT_FOUND.0 } else { found }
+}
+
+/// The address of one of this library's own symbols, as the loader tells it: one that was hidden from the loader is
+/// not found here either.
+fn own_symbol(name: &str) -> Option<*mut c_void> {
+    let name = CString::new(name).ok()?;
+    let mut own = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    let here: *const c_void = (own_symbol as fn(&str) -> Option<*mut c_void>) as *const c_void;
+    // SAFETY: the address is one of this library's functions; the structure is valid for writing.
+    if unsafe { libc::dladdr(here, &raw mut own) } == 0 {
+        return None;
+    }
+    // SAFETY: the loader's own name of this library, which is loaded, so nothing new is loaded.
+    let library = unsafe { libc::dlopen(own.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: the library is open and the name is a C string.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    (!found.is_null()).then_some(found)
+}

@@ -1,0 +1,129 @@
+//! Virtual memory.
+
+use super::Out;
+use crate::code::Code;
+use crate::functions::Function;
+use crate::session::call;
+use crate::virtual_memory::{self, AccessDescriptor, Properties};
+use std::ffi::c_int;
+
+/// # Safety
+/// As for the real function: `properties` is null or valid.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetAllocationGranularity(
+    bytes: *mut usize,
+    properties: *const Properties,
+    option: c_int,
+) -> u32 {
+    let out = Out(bytes);
+    call(
+        Function::cuMemGetAllocationGranularity,
+        &[bytes as u64, properties as u64, option as u64],
+        |session| {
+            out.check()?;
+            // SAFETY: the caller's promise.
+            let properties = unsafe { properties.as_ref() }.ok_or(Code::INVALID_VALUE)?;
+            if !(0..=1).contains(&option) {
+                return Err(Code::INVALID_VALUE);
+            }
+            virtual_memory::granularity(session, properties)
+        },
+        |value| out.write(value as usize),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAddressReserve(address: *mut u64, bytes: usize, alignment: usize, hint: u64, flags: u64) -> u32 {
+    let out = Out(address);
+    call(
+        Function::cuMemAddressReserve,
+        &[address as u64, bytes as u64, alignment as u64, hint, flags],
+        |session| {
+            out.check()?;
+            virtual_memory::reserve(session, bytes as u64, alignment as u64, hint, flags)
+        },
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> u32 {
+    call(
+        Function::cuMemAddressFree,
+        &[address, bytes as u64],
+        |session| virtual_memory::unreserve(session, address, bytes as u64),
+        drop,
+    )
+}
+
+/// # Safety
+/// As for the real function: `properties` is null or valid.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemCreate(
+    handle: *mut u64,
+    bytes: usize,
+    properties: *const Properties,
+    flags: u64,
+) -> u32 {
+    let out = Out(handle);
+    call(
+        Function::cuMemCreate,
+        &[handle as u64, bytes as u64, properties as u64, flags],
+        |session| {
+            out.check()?;
+            // SAFETY: the caller's promise.
+            let properties = unsafe { properties.as_ref() }.ok_or(Code::INVALID_VALUE)?;
+            virtual_memory::create(session, bytes as u64, properties, flags)
+        },
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemRelease(handle: u64) -> u32 {
+    call(Function::cuMemRelease, &[handle], |session| virtual_memory::release(session, handle), drop)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> u32 {
+    call(
+        Function::cuMemMap,
+        &[address, bytes as u64, offset as u64, handle, flags],
+        |session| virtual_memory::map(session, address, bytes as u64, offset as u64, handle, flags),
+        drop,
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemUnmap(address: u64, bytes: usize) -> u32 {
+    call(
+        Function::cuMemUnmap,
+        &[address, bytes as u64],
+        |session| virtual_memory::unmap(session, address, bytes as u64),
+        drop,
+    )
+}
+
+/// # Safety
+/// As for the real function: `descriptors` is null or points to `count` descriptors.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemSetAccess(
+    address: u64,
+    bytes: usize,
+    descriptors: *const AccessDescriptor,
+    count: usize,
+) -> u32 {
+    call(
+        Function::cuMemSetAccess,
+        &[address, bytes as u64, descriptors as u64, count as u64],
+        |session| {
+            if descriptors.is_null() {
+                return Err(Code::INVALID_VALUE);
+            }
+            // SAFETY: not null, and the caller's promise.
+            let wanted = unsafe { std::slice::from_raw_parts(descriptors, count) };
+            virtual_memory::set_access(session, address, bytes as u64, wanted)
+        },
+        drop,
+    )
+}

@@ -1,0 +1,156 @@
+//! Every driver function the library exports: its name, the driver version that brought it, what it requires.
+
+/// What must be so before a function acts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Requires {
+    /// Nothing: callable before `cuInit`.
+    Nothing,
+    /// A successful `cuInit`.
+    Init,
+    /// A context current to the calling thread, alive and without a sticky error.
+    Context,
+}
+
+/// What a function does to captures under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InCapture {
+    /// Nothing, or what it does depends on its stream and is decided there.
+    Safe,
+    /// "Potentially unsafe" in CUDA's words: refused, and ends the captures that forbid it.
+    Unsafe,
+}
+
+/// Declares the functions once.
+macro_rules! functions {
+    ($($name:ident: $version:literal, $requires:ident, $capture:ident;)*) => {
+        /// A function of the driver API.
+        #[allow(non_camel_case_types, reason = "the driver's own names")]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub(crate) enum Function { $($name),* }
+
+        /// All functions, in the order of their declaration.
+        pub(crate) const FUNCTIONS: &[Function] = &[$(Function::$name),*];
+
+        impl Function {
+            /// The exported symbol.
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),* }
+            }
+
+            /// The first driver version with this symbol: 1000 × major + 10 × minor.
+            pub(crate) fn since(self) -> i32 {
+                match self { $(Self::$name => $version),* }
+            }
+
+            /// What must be so before it acts.
+            pub(crate) fn requires(self) -> Requires {
+                match self { $(Self::$name => Requires::$requires),* }
+            }
+
+            /// What it does to captures under way.
+            pub(crate) fn in_capture(self) -> InCapture {
+                match self { $(Self::$name => InCapture::$capture),* }
+            }
+        }
+    };
+}
+
+functions! {
+    cuInit: 2000, Nothing, Safe;
+    cuDriverGetVersion: 2020, Nothing, Safe;
+    cuGetErrorName: 6000, Nothing, Safe;
+    cuGetErrorString: 6000, Nothing, Safe;
+    cuGetProcAddress_v2: 12000, Nothing, Safe;
+    cuDeviceGet: 2000, Init, Safe;
+    cuDeviceGetCount: 2000, Init, Safe;
+    cuDeviceGetAttribute: 2000, Init, Safe;
+    cuDeviceGetName: 2000, Init, Safe;
+    cuDeviceTotalMem_v2: 3020, Init, Safe;
+    cuDeviceGetPCIBusId: 4010, Init, Safe;
+    cuDeviceGetUuid_v2: 11040, Init, Safe;
+    cuDeviceCanAccessPeer: 4000, Init, Safe;
+    cuDeviceGetDefaultMemPool: 11020, Init, Safe;
+    cuMemPoolGetAttribute: 11020, Init, Unsafe;
+    cuCtxEnablePeerAccess: 4000, Context, Unsafe;
+    cuCtxDisablePeerAccess: 4000, Context, Unsafe;
+    cuDevicePrimaryCtxRetain: 7000, Init, Safe;
+    cuDevicePrimaryCtxRelease_v2: 11000, Init, Safe;
+    cuCtxGetCurrent: 4000, Init, Safe;
+    cuCtxSetCurrent: 4000, Init, Safe;
+    cuCtxPushCurrent_v2: 4000, Init, Safe;
+    cuCtxPopCurrent_v2: 4000, Init, Safe;
+    cuCtxGetDevice: 2000, Init, Safe;
+    cuCtxSynchronize: 2000, Context, Unsafe;
+    cuCtxCreate_v2: 3020, Init, Unsafe;
+    cuCtxDestroy_v2: 4000, Init, Unsafe;
+    cuMemAlloc_v2: 3020, Context, Unsafe;
+    cuMemFree_v2: 3020, Context, Unsafe;
+    cuMemGetInfo_v2: 3020, Context, Safe;
+    cuMemGetAddressRange_v2: 3020, Context, Safe;
+    cuMemsetD8Async: 3020, Context, Safe;
+    cuMemcpyHtoD_v2: 3020, Context, Safe;
+    cuMemcpyDtoH_v2: 3020, Context, Safe;
+    cuMemcpyHtoDAsync_v2: 3020, Context, Safe;
+    cuMemcpyDtoHAsync_v2: 3020, Context, Safe;
+    cuMemcpyDtoDAsync_v2: 3020, Context, Safe;
+    cuMemGetAllocationGranularity: 10020, Init, Safe;
+    cuMemAddressReserve: 10020, Init, Safe;
+    cuMemAddressFree: 10020, Init, Safe;
+    cuMemCreate: 10020, Init, Safe;
+    cuMemRelease: 10020, Init, Safe;
+    cuMemMap: 10020, Init, Safe;
+    cuMemUnmap: 10020, Init, Safe;
+    cuMemSetAccess: 10020, Init, Safe;
+    cuEventCreate: 2000, Context, Safe;
+    cuEventRecord: 2000, Context, Safe;
+    cuEventQuery: 2000, Context, Unsafe;
+    cuEventSynchronize: 2000, Context, Unsafe;
+    cuEventDestroy_v2: 4000, Context, Safe;
+    cuStreamCreate: 2000, Context, Safe;
+    cuStreamDestroy_v2: 4000, Context, Safe;
+    cuStreamSynchronize: 2000, Context, Unsafe;
+    cuStreamQuery: 2000, Context, Unsafe;
+    cuStreamWaitEvent: 3020, Context, Safe;
+    cuStreamGetId: 12000, Context, Unsafe;
+    cuStreamGetCtx: 9020, Context, Safe;
+    cuStreamIsCapturing: 10000, Context, Safe;
+    cuStreamGetCaptureInfo_v2: 11030, Context, Safe;
+    cuThreadExchangeStreamCaptureMode: 10010, Init, Safe;
+    cuLaunchHostFunc: 10000, Context, Safe;
+    cuModuleLoadData: 2000, Context, Unsafe;
+    cuModuleUnload: 2000, Context, Unsafe;
+    cuModuleGetFunction: 2000, Context, Safe;
+    cuLaunchKernel: 4000, Context, Safe;
+    cuStreamBeginCapture_v2: 10010, Context, Safe;
+    cuStreamEndCapture: 10000, Context, Safe;
+    cuGraphInstantiateWithFlags: 11040, Context, Safe;
+    cuGraphLaunch: 10000, Context, Safe;
+    cuGraphExecDestroy: 10000, Context, Safe;
+    cuGraphDestroy: 10000, Context, Safe;
+}
+
+impl Function {
+    /// The function with this exported symbol.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        FUNCTIONS.iter().copied().find(|function| function.name() == name)
+    }
+
+    /// The name without its version suffix, as `cuGetProcAddress_v2` is asked for it.
+    pub(crate) fn base_name(self) -> &'static str {
+        let name = self.name();
+        name.rsplit_once("_v").filter(|(_, digits)| digits.parse::<u32>().is_ok()).map_or(name, |(base, _)| base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FUNCTIONS, Function};
+
+    #[test]
+    fn symbols_are_found_by_name_and_base_names_lose_their_version() {
+        assert!(FUNCTIONS.iter().all(|&function| Function::named(function.name()) == Some(function)));
+        assert_eq!(Function::cuMemAlloc_v2.base_name(), "cuMemAlloc");
+        assert_eq!(Function::cuStreamGetId.base_name(), "cuStreamGetId");
+        assert_eq!(Function::named("cuMemAlloc"), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! The states of the whole library from which there is no way back: a forked child, and a driver torn down.
+//!
+//! Looked at before anything else and without a lock: in a forked child the lock may be held for ever by a thread
+//! that was not copied, and after the teardown the state may be gone.
+
+use crate::code::Code;
+use crate::config::Teardown;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Not yet initialised, or initialised and well.
+const OPEN: u32 = 0;
+/// Initialised and well: a fork from here leaves the child with [`FORKED`].
+const READY: u32 = 1;
+/// A child of the process that initialised.
+const FORKED: u32 = 2;
+/// Torn down; calls answer `DEINITIALIZED`.
+const POLITE: u32 = 3;
+/// Torn down; calls abort the process.
+const CRASH: u32 = 4;
+
+static LATCH: AtomicU32 = AtomicU32::new(OPEN);
+
+/// Whether `cuInit` has succeeded and nothing happened since.
+pub(crate) fn is_ready() -> bool {
+    LATCH.load(Ordering::Acquire) == READY
+}
+
+/// Whether this process is a child of the one that initialised.
+pub(crate) fn is_forked() -> bool {
+    LATCH.load(Ordering::Acquire) == FORKED
+}
+
+/// The answer to every call in the present state, or `None` if calls may go on.
+pub(crate) fn refusal() -> Option<Code> {
+    match LATCH.load(Ordering::Acquire) {
+        OPEN | READY => None,
+        FORKED => Some(Code::NOT_INITIALIZED),
+        POLITE => Some(Code::DEINITIALIZED),
+        _ => {
+            eprintln!("emulated driver: called after its teardown");
+            std::process::abort()
+        }
+    }
+}
+
+/// Marks the library as initialised; the first time, also watches for forks and for the end of the process.
+pub(crate) fn ready() {
+    if LATCH.compare_exchange(OPEN, READY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+        // SAFETY: the handler only stores to an atomic, which is allowed in a forked child.
+        unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+        // SAFETY: the handler takes no arguments, and the library is never unloaded.
+        unsafe { libc::atexit(at_exit) };
+    }
+}
+
+/// Ends the driver for this process, as its own exit handler does.
+pub(crate) fn tear_down(how: Teardown) {
+    let state = if how == Teardown::Crash { CRASH } else { POLITE };
+    LATCH.store(state, Ordering::Release);
+}
+
+extern "C" fn in_forked_child() {
+    if is_ready() {
+        LATCH.store(FORKED, Ordering::Release);
+    }
+}
+
+extern "C" fn at_exit() {
+    if is_ready() {
+        let how = crate::driver::at_exit();
+        tear_down(how);
+    }
+}

@@ -1,0 +1,154 @@
+//! Modules and kernels: shared objects of the host, whose functions are run on the streams' threads.
+//!
+//! The image that `cuModuleLoadData` takes is the text `CACHALOT-EMULATED <path>`. A kernel `k` is a pair of symbols:
+//! `k`, called with pointers to its arguments, the number of blocks and the threads of a block, and
+//! `const unsigned k_params`, the number of its arguments, each of 8 bytes. An optional `const unsigned long
+//! k_addresses` is a mask of the arguments that are device addresses; without it, every argument that is a device
+//! address handed out before is taken for one. Addresses are moved into the device's own view before the call.
+
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::session::Session;
+use crate::work::{self, Kernel, Work};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+
+/// What an image begins with.
+const PREFIX: &[u8] = b"CACHALOT-EMULATED ";
+/// Names the object when the image does not.
+const FALLBACK_VARIABLE: &str = "CACHALOT_HOST_KERNELS";
+/// Sought by the loader when nothing else names an object.
+const FALLBACK_OBJECT: &str = "libcachalot_host_kernels.so";
+/// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK` of every emulated device.
+const MAX_BLOCK: u64 = 1024;
+
+/// A loaded object.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// Kept by functions and never unloaded while work of it may be queued.
+    object: Arc<Library>,
+}
+
+/// A kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    kernel: Kernel,
+    params: usize,
+    addresses: u64,
+    /// Keeps the code in memory.
+    _object: Arc<Library>,
+}
+
+/// `cuModuleLoadData`.
+///
+/// # Safety
+/// `image` is null or points to an image.
+pub(crate) unsafe fn load(session: &mut Session, image: *const c_char) -> Answer<u64> {
+    // SAFETY: the caller's promise.
+    let path = unsafe { path_of(image) }?;
+    // SAFETY: loading runs the object's initialisers; the program named it as its kernels.
+    let object = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
+    let object = object.map_err(|_| Code::FILE_NOT_FOUND)?;
+    // SAFETY: the name is given this type in the contract between kernels and this driver.
+    let set_raise = unsafe { object.get::<unsafe extern "C" fn(extern "C" fn(u32))>(b"cachalot_host_set_raise\0") };
+    if let Ok(set_raise) = set_raise {
+        // SAFETY: the object asked for the function, which lives as long as the process.
+        unsafe { set_raise(cachalot_emulated_raise) };
+    }
+    let handle = session.state.modules.add(Module { object: Arc::new(object) });
+    session.made("module", handle);
+    Ok(handle)
+}
+
+/// `cuModuleUnload`.
+pub(crate) fn unload(session: &mut Session, module: u64) -> Answer<()> {
+    let module = session.state.modules.remove(module)?;
+    // Work queued earlier may still run the object's code.
+    std::mem::forget(module.object);
+    Ok(())
+}
+
+/// `cuModuleGetFunction`.
+pub(crate) fn function(session: &mut Session, module: u64, name: &CStr) -> Answer<u64> {
+    let object = Arc::clone(&session.state.modules.get(module)?.object);
+    let beside = |suffix: &str| [name.to_bytes(), suffix.as_bytes(), b"\0"].concat();
+    // SAFETY: the contract gives a kernel's symbol this type.
+    let kernel = *unsafe { object.get::<Kernel>(name.to_bytes_with_nul()) }.map_err(|_| Code::NOT_FOUND)?;
+    // SAFETY: the contract gives the symbol this type.
+    let params = unsafe { object.get::<*const u32>(&beside("_params")) }.map_err(|_| Code::NOT_FOUND)?;
+    // SAFETY: the symbol is a constant of this type in a loaded object.
+    let params = unsafe { **params } as usize;
+    // SAFETY: as for the number of parameters.
+    let addresses = unsafe { object.get::<*const u64>(&beside("_addresses")) };
+    // SAFETY: as above, if it is there.
+    let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
+    let function = Function { kernel, params, addresses, _object: object };
+    Ok(session.state.functions.add(function))
+}
+
+/// The shape of a launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+}
+
+/// `cuLaunchKernel`.
+///
+/// # Safety
+/// `params` is null or points to as many pointers to 8 readable bytes as the kernel has parameters.
+pub(crate) unsafe fn launch(
+    session: &mut Session,
+    function: u64,
+    shape: Shape,
+    stream: u64,
+    params: *const *const u64,
+) -> Answer<()> {
+    let Function { kernel, params: count, addresses, .. } = session.state.functions.get(function)?.clone();
+    let volume = |sizes: [u32; 3]| sizes.iter().try_fold(1_u64, |all, &size| all.checked_mul(size.into()));
+    let grid = volume(shape.grid).and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid > 0);
+    let block = volume(shape.block).filter(|&block| block > 0 && block <= MAX_BLOCK);
+    let (Some(grid), Some(block)) = (grid, block) else { return Err(Code::INVALID_VALUE) };
+    if count > 0 && params.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let read = |index: usize| {
+        // SAFETY: the caller's promise covers `count` pointers.
+        let param = unsafe { *params.add(index) };
+        // SAFETY: the caller's promise covers what they point to.
+        unsafe { param.read_unaligned() }
+    };
+    let args: Arc<[u64]> = (0..count).map(read).collect();
+    capture::submit(session, stream, Work::Kernel { kernel, args, addresses, grid, block: block as u32 })
+}
+
+/// The object that an image names.
+///
+/// # Safety
+/// `image` is null or points to an image: it is read up to the first byte that does not fit, or a NUL.
+unsafe fn path_of(image: *const c_char) -> Answer<String> {
+    if image.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    for (index, &expected) in PREFIX.iter().enumerate() {
+        // SAFETY: every byte before was part of the image and not its end.
+        let byte = unsafe { *image.add(index) };
+        if byte.cast_unsigned() != expected {
+            return Err(Code::INVALID_IMAGE);
+        }
+    }
+    // SAFETY: an image with the prefix is a text that ends in NUL.
+    let rest = unsafe { CStr::from_ptr(image.add(PREFIX.len())) };
+    let path = rest.to_str().map_err(|_| Code::INVALID_IMAGE)?;
+    if path.is_empty() {
+        return Ok(std::env::var(FALLBACK_VARIABLE).unwrap_or_else(|_| FALLBACK_OBJECT.to_owned()));
+    }
+    Ok(path.to_owned())
+}
+
+/// Called by a host kernel to break the context it runs in, as a trap does on a device. Elsewhere it does nothing.
+#[unsafe(no_mangle)]
+extern "C" fn cachalot_emulated_raise(code: u32) {
+    work::raise(Code(code));
+}

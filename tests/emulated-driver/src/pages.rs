@@ -1,0 +1,180 @@
+//! The physical memory of one device: a sparse file in memory, given out in pages of 2 MiB.
+//!
+//! One file for a whole device instead of one for each allocation: a program may hold more allocations than the
+//! system lets it hold open files. What makes an alias possible is the same: a part of a file, mapped twice.
+
+use crate::config::Poison;
+use crate::ranges::Ranges;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::FileExt;
+
+/// The allocation granularity of the device: 2 MiB, as on every real one so far.
+pub(crate) const PAGE: u64 = 2 << 20;
+/// What new memory holds.
+pub(crate) const POISON_NEW: u8 = 0xa5;
+/// What freed memory holds where something is still mapped.
+pub(crate) const POISON_FREED: u8 = 0xdd;
+/// Up to here [`Poison::Edges`] fills everything.
+const POISON_WHOLE: u64 = 16 << 20;
+/// What [`Poison::Edges`] fills at each end of more.
+const POISON_EDGE: u64 = 1 << 20;
+
+/// A part of the device's file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    /// Where it begins in the file.
+    pub(crate) offset: u64,
+    /// How long it is.
+    pub(crate) bytes: u64,
+}
+
+/// A device's memory: the file and its free pages.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    file: File,
+    total: u64,
+    free: Ranges,
+    poison: Poison,
+}
+
+impl Pages {
+    /// Memory of `bytes`, rounded down to whole pages, none of it in use.
+    ///
+    /// # Panics
+    /// If the system has no memory files: nothing here works without.
+    pub(crate) fn new(bytes: u64, poison: Poison) -> Self {
+        let total = bytes / PAGE * PAGE;
+        // SAFETY: the name is a C string; the call has no other requirement.
+        let descriptor =
+            unsafe { libc::memfd_create(c"cachalot-emulated-device".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(descriptor >= 0, "memfd_create: {}", std::io::Error::last_os_error());
+        // SAFETY: the descriptor was made just now and nobody else owns it.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        file.set_len(total).expect("a sparse file of the device's size");
+        Self { file, total, free: Ranges::new(0, total), poison }
+    }
+
+    /// The device's memory, in bytes.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The part of it that nobody holds.
+    pub(crate) fn free(&self) -> u64 {
+        self.free.free_total()
+    }
+
+    /// The file's descriptor, for a mapping.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    /// Takes `bytes` (whole pages), in one piece where there is one; poisoned.
+    pub(crate) fn take(&mut self, bytes: u64) -> Option<Vec<Extent>> {
+        if bytes > self.free() {
+            return None;
+        }
+        let mut extents = Vec::new();
+        if let Some(offset) = self.free.take(bytes, PAGE) {
+            extents.push(Extent { offset, bytes });
+        } else {
+            let mut missing = bytes;
+            while missing > 0 {
+                let (offset, bytes) = self.free.take_some(missing)?;
+                extents.push(Extent { offset, bytes });
+                missing -= bytes;
+            }
+        }
+        self.poison(&extents, 0, bytes, POISON_NEW);
+        Some(extents)
+    }
+
+    /// Gives pages back; their contents are gone.
+    pub(crate) fn give(&mut self, extents: &[Extent]) {
+        for extent in extents {
+            let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            let (offset, bytes) = (extent.offset.cast_signed(), extent.bytes.cast_signed());
+            // SAFETY: the descriptor is open; punching a hole touches no memory of this program.
+            unsafe { libc::fallocate(self.descriptor(), flags, offset, bytes) };
+            self.free.give(extent.offset, extent.bytes);
+        }
+    }
+
+    /// Fills `[from, from + bytes)` of the extents as the poison setting says.
+    pub(crate) fn poison(&self, extents: &[Extent], from: u64, bytes: u64, value: u8) {
+        match self.poison {
+            Poison::Off => {}
+            Poison::Edges if bytes > POISON_WHOLE => {
+                self.fill(extents, from, POISON_EDGE, value);
+                self.fill(extents, from + bytes - POISON_EDGE, POISON_EDGE, value);
+            }
+            Poison::Edges | Poison::Full => self.fill(extents, from, bytes, value),
+        }
+    }
+
+    /// Copies `[from, from + into.len())` of the extents, without any mapping.
+    pub(crate) fn read(&self, extents: &[Extent], from: u64, into: &mut [u8]) {
+        let mut done = 0;
+        for (offset, bytes) in pieces(extents, from, into.len() as u64) {
+            let end = done + bytes as usize;
+            self.file.read_exact_at(&mut into[done..end], offset).expect("inside the device's file");
+            done = end;
+        }
+    }
+
+    /// Writes `value` to `[from, from + bytes)` of the extents.
+    fn fill(&self, extents: &[Extent], from: u64, bytes: u64, value: u8) {
+        let buffer = [value; 64 << 10];
+        for (mut offset, mut left) in pieces(extents, from, bytes) {
+            while left > 0 {
+                let now = left.min(buffer.len() as u64);
+                self.file.write_all_at(&buffer[..now as usize], offset).expect("memory for the poison fill");
+                offset += now;
+                left -= now;
+            }
+        }
+    }
+}
+
+/// Where `[from, from + bytes)` of the concatenated extents lies in the file: offset and length of each piece.
+fn pieces(extents: &[Extent], from: u64, bytes: u64) -> Vec<(u64, u64)> {
+    let (mut start, end, mut found) = (0, from + bytes, Vec::new());
+    for extent in extents {
+        let low = from.max(start);
+        let high = end.min(start + extent.bytes);
+        if low < high {
+            found.push((extent.offset + low - start, high - low));
+        }
+        start += extent.bytes;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Extent, PAGE, POISON_NEW, Pages, pieces};
+    use crate::config::Poison;
+
+    #[test]
+    fn memory_in_pieces_is_one_allocation() {
+        let mut pages = Pages::new(4 * PAGE, Poison::Full);
+        let all: Vec<_> = (0..4).filter_map(|_| pages.take(PAGE)).collect();
+        assert_eq!((all.len(), pages.free()), (4, 0));
+        pages.give(&all[0]);
+        pages.give(&all[2]);
+        let split = pages.take(2 * PAGE).unwrap_or_default();
+        assert_eq!(split.len(), 2);
+        let mut bytes = [0; 4];
+        pages.read(&split, PAGE - 2, &mut bytes);
+        assert_eq!(bytes, [POISON_NEW; 4]);
+        assert_eq!(pages.take(PAGE), None);
+    }
+
+    #[test]
+    fn pieces_cross_extents() {
+        let extents = [Extent { offset: 100, bytes: 10 }, Extent { offset: 300, bytes: 10 }];
+        assert_eq!(pieces(&extents, 5, 10), [(105, 5), (300, 5)]);
+        assert_eq!(pieces(&extents, 12, 3), [(302, 3)]);
+    }
+}

@@ -1,0 +1,34 @@
+//! The leak report: what is alive.
+
+use crate::context;
+use crate::driver::State;
+use serde_json::{Value, json};
+
+/// Counts of everything alive, the bytes in use, and what the fault plan took from the program's hands.
+pub(crate) fn to_json(state: &State) -> Value {
+    let (reservations, mappings, physical) = state.virtual_memory.counts();
+    let allocated: u64 = state.memory.allocations.values().map(|allocation| allocation.bytes).sum();
+    let used: Vec<u64> =
+        state.devices.iter().map(|device| device.pages.total() - device.pages.free()).collect();
+    let retains: u64 = context::held(state).iter().map(|(_, retains)| retains).sum();
+    let abandoned: Vec<Value> =
+        state.abandoned.iter().map(|(kind, handle)| json!({"kind": kind, "handle": handle})).collect();
+    json!({
+        "allocations": state.memory.allocations.len(),
+        "allocated_bytes": allocated,
+        "used_bytes": used,
+        "reservations": reservations,
+        "mappings": mappings,
+        "physical": physical,
+        "handles": state.virtual_memory.handles.len(),
+        "streams": state.streams.handles.len(),
+        "events": state.events.len(),
+        "captures": state.captures.len(),
+        "graphs": state.graphs.len(),
+        "executables": state.executables.len(),
+        "modules": state.modules.len(),
+        "contexts": context::held(state).len(),
+        "context_retains": retains,
+        "abandoned": abandoned,
+    })
+}

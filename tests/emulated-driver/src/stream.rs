@@ -1,0 +1,362 @@
+//! Streams: queues of work, each with a thread of its own that does it, or in step mode with the seed's turn.
+//!
+//! A handle names a queue; the queue outlives the handle until its work is done. A queue's number is the stream's
+//! identity (`cuStreamGetId`): it is never used again, while the handle is.
+//!
+//! An item runs when everything before it in its queue is done and every [`Mark`] it comes after is reached. Events,
+//! the legacy stream's barriers and joins are all marks.
+
+use crate::code::{Answer, Code};
+use crate::driver::{State, driver};
+use crate::handles::Handles;
+use crate::session::Session;
+use crate::sync::Condition;
+use crate::thread;
+use crate::work::{self, Task, Work};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A point in a queue's order: reached when so many of its items are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    queue: u64,
+    number: u64,
+}
+
+/// What a queue is, as far as implicit order goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// The context's stream 0: ordered with every blocking stream.
+    Legacy,
+    /// Ordered with the legacy stream.
+    Blocking,
+    /// Ordered with nothing.
+    NonBlocking,
+}
+
+/// A piece of work in a queue.
+#[derive(Debug)]
+struct Item {
+    work: Work,
+    after: Vec<Mark>,
+}
+
+/// A stream's queue.
+pub(crate) struct Queue {
+    pub(crate) context: u64,
+    pub(crate) device: usize,
+    pub(crate) kind: Kind,
+    /// The capture it is part of.
+    pub(crate) capture: Option<u64>,
+    items: VecDeque<Item>,
+    /// Items queued and items done so far: `issued - done == items.len() + usize::from(running)`.
+    issued: u64,
+    done: u64,
+    /// An item is being done.
+    running: bool,
+    /// Gates closed on it: nothing starts while there is one.
+    holds: u32,
+    /// Its handle is gone: the queue goes when it is empty.
+    closed: bool,
+    /// It has a thread.
+    has_thread: bool,
+    /// Wakes its thread.
+    wake: Arc<Condition>,
+}
+
+/// All streams.
+pub(crate) struct Streams {
+    /// Handles of created streams; each names a queue.
+    pub(crate) handles: Handles<u64>,
+    pub(crate) queues: BTreeMap<u64, Queue>,
+    made: u64,
+}
+
+/// What a queue's thread does next.
+enum Next {
+    Run(Vec<Task>, u64, u64),
+    Wait(Arc<Condition>),
+    End,
+}
+
+impl Streams {
+    /// No streams.
+    pub(crate) fn new() -> Self {
+        Self { handles: Handles::new(1), queues: BTreeMap::new(), made: 0 }
+    }
+
+    /// Adds an empty queue and returns its number.
+    pub(crate) fn open(&mut self, context: u64, device: usize, kind: Kind) -> u64 {
+        self.made += 1;
+        let queue = Queue {
+            context,
+            device,
+            kind,
+            capture: None,
+            items: VecDeque::new(),
+            issued: 0,
+            done: 0,
+            running: false,
+            holds: 0,
+            closed: false,
+            has_thread: false,
+            wake: Arc::new(Condition::new()),
+        };
+        self.queues.insert(self.made, queue);
+        self.made
+    }
+
+    /// The queue of a number.
+    pub(crate) fn queue(&self, number: u64) -> Answer<&Queue> {
+        self.queues.get(&number).ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// The queue of a number, to change.
+    pub(crate) fn queue_mut(&mut self, number: u64) -> Answer<&mut Queue> {
+        self.queues.get_mut(&number).ok_or(Code::INVALID_HANDLE)
+    }
+
+    /// The mark after everything queued so far.
+    pub(crate) fn end_of(&self, queue: u64) -> Mark {
+        Mark { queue, number: self.queues.get(&queue).map_or(0, |queue| queue.issued) }
+    }
+
+    /// Whether a mark is reached. A queue that is gone has done all its work.
+    pub(crate) fn reached(&self, mark: Mark) -> bool {
+        self.queues.get(&mark.queue).is_none_or(|queue| queue.done >= mark.number)
+    }
+
+    /// Marks after everything queued so far on a stream; for a legacy one, on every blocking stream too.
+    pub(crate) fn ends_of_stream(&self, queue: u64) -> Vec<Mark> {
+        let legacy = self.queues.get(&queue).is_some_and(|queue| queue.kind == Kind::Legacy);
+        let mut marks = if legacy { self.implied(queue) } else { Vec::new() };
+        marks.push(self.end_of(queue));
+        marks
+    }
+
+    /// Marks after everything queued so far on the queues of `context`.
+    pub(crate) fn ends_of_context(&self, context: u64) -> Vec<Mark> {
+        let its = self.queues.iter().filter(|(_, queue)| queue.context == context);
+        its.map(|(&number, queue)| Mark { queue: number, number: queue.issued }).collect()
+    }
+
+    /// How many items of a queue are not done.
+    pub(crate) fn pending(&self, queue: u64) -> u64 {
+        self.queues.get(&queue).map_or(0, |queue| queue.issued - queue.done)
+    }
+
+    /// The legacy barrier: what an item queued now on `number` comes after by itself.
+    fn implied(&self, number: u64) -> Vec<Mark> {
+        let Some(queue) = self.queues.get(&number) else { return Vec::new() };
+        let wanted = match queue.kind {
+            Kind::Legacy => Kind::Blocking,
+            Kind::Blocking => Kind::Legacy,
+            Kind::NonBlocking => return Vec::new(),
+        };
+        let others = self.queues.iter();
+        let others = others.filter(|(_, other)| other.kind == wanted && other.context == queue.context);
+        let pending = others.filter(|(_, other)| other.issued > other.done);
+        pending.map(|(&number, other)| Mark { queue: number, number: other.issued }).collect()
+    }
+
+    /// Whether a queue's front item may start.
+    fn is_ready(&self, queue: &Queue) -> bool {
+        let front = queue.items.front().filter(|_| queue.holds == 0 && !queue.running);
+        front.is_some_and(|item| item.after.iter().all(|&mark| self.reached(mark)))
+    }
+
+    /// Numbers of the queues whose front item may start.
+    fn ready(&self) -> Vec<u64> {
+        self.queues.iter().filter(|(_, queue)| self.is_ready(queue)).map(|(&number, _)| number).collect()
+    }
+
+    /// Wakes the threads of the queues that may start something.
+    fn wake_ready(&self) {
+        for queue in self.queues.values().filter(|queue| queue.has_thread && self.is_ready(queue)) {
+            queue.wake.notify_all();
+        }
+    }
+}
+
+/// The queue of a `CUstream`, for a call in `context`.
+pub(crate) fn find(state: &mut State, handle: u64, context: u64) -> Answer<u64> {
+    match handle {
+        0 | 1 => own_queue(state, context, None),
+        2 => own_queue(state, context, Some(thread::number())),
+        handle => match state.streams.handles.get(handle) {
+            Ok(&queue) => Ok(queue),
+            Err(_) => {
+                state.answers.outcome("stream_unknown")?;
+                Err(Code::INVALID_HANDLE)
+            }
+        },
+    }
+}
+
+/// The legacy stream of a context, or the stream of one of its threads; made when first asked for.
+fn own_queue(state: &mut State, handle: u64, thread: Option<u32>) -> Answer<u64> {
+    let context = state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
+    if let Some(&queue) = context.own_queues.get(&thread) {
+        return Ok(queue);
+    }
+    let kind = if thread.is_none() { Kind::Legacy } else { Kind::Blocking };
+    let queue = state.streams.open(handle, context.device, kind);
+    context.own_queues.insert(thread, queue);
+    Ok(queue)
+}
+
+/// `cuStreamCreate`.
+pub(crate) fn create(session: &mut Session, flags: u32) -> Answer<u64> {
+    let kind = match flags {
+        0 => Kind::Blocking,
+        1 => Kind::NonBlocking,
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    let context = session.context;
+    let device = session.state.contexts[&context].device;
+    let queue = session.state.streams.open(context, device, kind);
+    let handle = session.state.streams.handles.add(queue);
+    session.made("stream", handle);
+    Ok(handle)
+}
+
+/// `cuStreamDestroy`: the handle goes at once, the queue when its work is done.
+pub(crate) fn destroy(session: &mut Session, handle: u64) -> Answer<()> {
+    if handle <= 2 {
+        return Err(Code::INVALID_HANDLE);
+    }
+    let queue = find(&mut session.state, handle, session.context)?;
+    crate::context::check(&session.state, session.state.streams.queue(queue)?.context)?;
+    session.state.streams.handles.remove(handle)?;
+    close(&mut session.state, queue);
+    Ok(())
+}
+
+/// Lets a queue end when its work is done.
+pub(crate) fn close(state: &mut State, number: u64) {
+    if let Ok(queue) = state.streams.queue_mut(number) {
+        queue.closed = true;
+        queue.capture = None;
+        queue.wake.notify_all();
+        // Nobody else would take an idle queue without a thread away.
+        if queue.issued == queue.done && !queue.has_thread {
+            state.streams.queues.remove(&number);
+        }
+    }
+}
+
+/// Queues work, after `after` and after what its stream's kind implies.
+pub(crate) fn push(state: &mut State, number: u64, work: Work, mut after: Vec<Mark>) -> Answer<()> {
+    let step = state.config.step;
+    after.extend(state.streams.implied(number));
+    let queue = state.streams.queue_mut(number)?;
+    queue.items.push_back(Item { work, after });
+    queue.issued += 1;
+    if step {
+        return Ok(());
+    }
+    if queue.has_thread {
+        queue.wake.notify_all();
+    } else {
+        queue.has_thread = true;
+        let thread = std::thread::Builder::new().name(format!("emu-stream-{number}"));
+        thread.spawn(move || serve(number)).map_err(|_| Code::OPERATING_SYSTEM)?;
+    }
+    Ok(())
+}
+
+/// A stream's thread.
+fn serve(number: u64) {
+    let driver = driver();
+    let mut state = driver.state.lock();
+    loop {
+        match next(&mut state, number) {
+            Next::Run(tasks, context, delay_us) => {
+                state.unlocked(|| {
+                    if delay_us > 0 {
+                        std::thread::sleep(Duration::from_micros(delay_us));
+                    }
+                    work::run(tasks, context);
+                });
+                finish(&mut state, number);
+                driver.progress.notify_all();
+            }
+            Next::Wait(wake) => wake.wait(&mut state),
+            Next::End => return,
+        }
+    }
+}
+
+/// Takes a queue's next item, if it may start.
+fn next(state: &mut State, number: u64) -> Next {
+    let Some(queue) = state.streams.queues.get(&number) else { return Next::End };
+    if queue.closed && queue.items.is_empty() {
+        state.streams.queues.remove(&number);
+        return Next::End;
+    }
+    if !state.streams.is_ready(queue) {
+        return Next::Wait(Arc::clone(&queue.wake));
+    }
+    let delay_us = state.random.below(state.config.delay_us + 1);
+    let (tasks, context) = start(state, number);
+    Next::Run(tasks, context, delay_us)
+}
+
+/// Marks a ready queue's front item as running. Work of a broken context counts as done without being done.
+fn start(state: &mut State, number: u64) -> (Vec<Task>, u64) {
+    let State { streams, contexts, space, .. } = state;
+    let (Some(queue), Some(space)) = (streams.queues.get_mut(&number), space) else {
+        return (Vec::new(), 0);
+    };
+    queue.running = true;
+    let broken = contexts.get(&queue.context).is_none_or(|context| context.sticky.is_some());
+    let item = queue.items.pop_front().filter(|_| !broken);
+    (item.map_or_else(Vec::new, |item| item.work.tasks(queue.device, space)), queue.context)
+}
+
+/// Marks a queue's running item as done.
+fn finish(state: &mut State, number: u64) {
+    if let Ok(queue) = state.streams.queue_mut(number) {
+        queue.running = false;
+        queue.done += 1;
+        if queue.closed && queue.items.is_empty() && !queue.has_thread {
+            state.streams.queues.remove(&number);
+        }
+    }
+    state.streams.wake_ready();
+}
+
+/// In step mode: does one piece of work that may be done, chosen by the seed, on the calling thread. Whether there
+/// was one.
+pub(crate) fn step(session: &mut Session) -> bool {
+    let ready = session.state.streams.ready();
+    let choice = session.state.random.below(ready.len() as u64) as usize;
+    let Some(&number) = ready.get(choice) else { return false };
+    let (tasks, context) = start(&mut session.state, number);
+    session.state.unlocked(|| work::run(tasks, context));
+    finish(&mut session.state, number);
+    session.changed();
+    true
+}
+
+/// Closes a gate on a stream, or opens one: nothing starts while a gate is closed.
+pub(crate) fn hold(session: &mut Session, handle: u64, close: bool) -> Answer<()> {
+    let number = find(&mut session.state, handle, session.context)?;
+    let queue = session.state.streams.queue_mut(number)?;
+    queue.holds = if close { queue.holds + 1 } else { queue.holds.saturating_sub(1) };
+    session.state.streams.wake_ready();
+    session.changed();
+    Ok(())
+}
+
+/// Drops what the queues of a context have not begun: the context is broken or gone, and nothing runs there again.
+pub(crate) fn drop_pending(state: &mut State, context: u64) {
+    for queue in state.streams.queues.values_mut().filter(|queue| queue.context == context) {
+        queue.done += queue.items.len() as u64;
+        queue.items.clear();
+        queue.holds = 0;
+        queue.wake.notify_all();
+    }
+    state.streams.wake_ready();
+}

@@ -1,0 +1,395 @@
+//! Virtual memory: addresses and physical memory are had apart and joined by mappings.
+//!
+//! A mapping alone gives nobody access. `cuMemSetAccess` maps the memory into the named device's view of the addresses
+//! (see `space`), which is where its kernels look.
+
+use crate::code::{Answer, Code};
+use crate::device::{self, Device, VIRTUAL_MEMORY_MANAGEMENT};
+use crate::driver::State;
+use crate::handles::Handles;
+use crate::pages::{Extent, PAGE};
+use crate::session::Session;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Reservations may have any multiple of the host's page size.
+const HOST_PAGE: u64 = 4096;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const TYPE_PINNED: i32 = 1;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+const LOCATION_DEVICE: i32 = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_NONE`.
+const ACCESS_NONE: i32 = 0;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const ACCESS_READ_WRITE: i32 = 3;
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location {
+    kind: i32,
+    id: i32,
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AccessDescriptor {
+    location: Location,
+    flags: i32,
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Properties {
+    kind: i32,
+    handle_types: i32,
+    location: Location,
+    metadata: u64,
+    flags: [u8; 8],
+}
+
+const _: () = assert!(size_of::<AccessDescriptor>() == 12 && size_of::<Properties>() == 32);
+
+/// Physical memory made with `cuMemCreate`. It lives while its handle does or something is mapped.
+#[derive(Debug)]
+struct Physical {
+    device: usize,
+    bytes: u64,
+    extents: Vec<Extent>,
+    /// Its handle is alive.
+    held: bool,
+    mappings: u64,
+}
+
+/// A mapping: all of it, or nothing, is unmapped.
+#[derive(Debug)]
+struct Mapping {
+    bytes: u64,
+    /// The physical memory's number.
+    physical: u64,
+    /// Devices that may use it.
+    users: BTreeSet<usize>,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct VirtualMemory {
+    /// Base of each reservation; bytes as asked for.
+    reservations: BTreeMap<u64, u64>,
+    mappings: BTreeMap<u64, Mapping>,
+    /// Living handles; each names physical memory.
+    pub(crate) handles: Handles<u64>,
+    physical: BTreeMap<u64, Physical>,
+    made: u64,
+}
+
+impl VirtualMemory {
+    /// Nothing reserved, nothing made.
+    pub(crate) fn new() -> Self {
+        Self {
+            reservations: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            handles: Handles::new(7),
+            physical: BTreeMap::new(),
+            made: 0,
+        }
+    }
+
+    /// Base and size of the mapping that an address lies in.
+    pub(crate) fn containing(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, mapping) = self.mappings.range(..=address).next_back()?;
+        (address - start < mapping.bytes).then_some((start, mapping.bytes))
+    }
+
+    /// Whether a device may use all of `[start, end)`.
+    pub(crate) fn is_accessible(&self, start: u64, end: u64, device: usize) -> bool {
+        let mut at = start;
+        while at < end {
+            let Some((&base, mapping)) = self.mappings.range(..=at).next_back() else { return false };
+            if at >= base + mapping.bytes || !mapping.users.contains(&device) {
+                return false;
+            }
+            at = base + mapping.bytes;
+        }
+        start < end
+    }
+
+    /// Copies mapped memory as it is now.
+    pub(crate) fn peek(&self, devices: &[Device], address: u64, into: &mut [u8]) -> Answer<()> {
+        let mut done = 0;
+        while done < into.len() {
+            let at = address + done as u64;
+            let (&base, mapping) = self.mappings.range(..=at).next_back().ok_or(Code::INVALID_VALUE)?;
+            let end = base + mapping.bytes;
+            if at >= end {
+                return Err(Code::INVALID_VALUE);
+            }
+            let physical = &self.physical[&mapping.physical];
+            let now = (into.len() - done).min((end - at) as usize);
+            devices[physical.device].pages.read(&physical.extents, at - base, &mut into[done..done + now]);
+            done += now;
+        }
+        Ok(())
+    }
+
+    /// Reservations, mappings and pieces of physical memory alive.
+    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+        (self.reservations.len(), self.mappings.len(), self.physical.len())
+    }
+
+    /// The mappings that lie in `[start, start + bytes)`, if they cover it exactly.
+    fn tiles(&self, start: u64, bytes: u64) -> Result<Vec<u64>, Uncovered> {
+        let end = start.checked_add(bytes).ok_or(Uncovered::Gap)?;
+        let (mut at, mut found) = (start, Vec::new());
+        while at < end {
+            match self.mappings.get(&at) {
+                Some(mapping) if at + mapping.bytes <= end => {
+                    found.push(at);
+                    at += mapping.bytes;
+                }
+                Some(_) => return Err(Uncovered::Part),
+                None if self.containing(at).is_some() => return Err(Uncovered::Part),
+                None => return Err(Uncovered::Gap),
+            }
+        }
+        if found.is_empty() { Err(Uncovered::Gap) } else { Ok(found) }
+    }
+
+    /// Whether anything is mapped in `[start, end)`.
+    fn is_taken(&self, start: u64, end: u64) -> bool {
+        self.mappings.range(..end).next_back().is_some_and(|(&base, mapping)| base + mapping.bytes > start)
+    }
+}
+
+/// Why mappings do not cover a range exactly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Uncovered {
+    /// It ends inside one.
+    Part,
+    /// Nothing is mapped somewhere.
+    Gap,
+}
+
+/// `cuMemGetAllocationGranularity`.
+pub(crate) fn granularity(session: &Session, properties: &Properties) -> Answer<u64> {
+    supported(session)?;
+    checked(session, properties).map(|_| PAGE)
+}
+
+/// `cuMemAddressReserve`.
+pub(crate) fn reserve(session: &mut Session, bytes: u64, alignment: u64, hint: u64, flags: u64) -> Answer<u64> {
+    supported(session)?;
+    let bad_alignment = alignment != 0 && !alignment.is_power_of_two();
+    if flags != 0 || bytes == 0 || !bytes.is_multiple_of(HOST_PAGE) || bad_alignment {
+        return Err(Code::INVALID_VALUE);
+    }
+    if !bytes.is_multiple_of(PAGE) {
+        session.state.answers.outcome("reserve_unaligned")?;
+    }
+    let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
+    let base = session.state.space().take(taken, alignment.max(1), hint)?;
+    session.state.virtual_memory.reservations.insert(base, bytes);
+    session.made("reservation", base);
+    Ok(base)
+}
+
+/// `cuMemAddressFree`.
+pub(crate) fn unreserve(session: &mut Session, base: u64, bytes: u64) -> Answer<()> {
+    supported(session)?;
+    let state = &mut *session.state;
+    if state.virtual_memory.reservations.get(&base) != Some(&bytes) {
+        return state.answers.outcome("address_free_unknown");
+    }
+    if state.virtual_memory.is_taken(base, base + bytes) {
+        return state.answers.outcome("address_free_mapped");
+    }
+    state.virtual_memory.reservations.remove(&base);
+    state.space().give(base, bytes.next_multiple_of(PAGE));
+    Ok(())
+}
+
+/// `cuMemCreate`.
+pub(crate) fn create(session: &mut Session, bytes: u64, properties: &Properties, flags: u64) -> Answer<u64> {
+    supported(session)?;
+    let device = checked(session, properties)?;
+    if flags != 0 || bytes == 0 || !bytes.is_multiple_of(PAGE) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let state = &mut *session.state;
+    if let Some(code) = state.devices[device].lost {
+        return Err(code);
+    }
+    if !state.devices[device].has_room(bytes) {
+        return Err(Code::OUT_OF_MEMORY);
+    }
+    let extents = state.devices[device].pages.take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
+    let memory = &mut state.virtual_memory;
+    memory.made += 1;
+    memory.physical.insert(memory.made, Physical { device, bytes, extents, held: true, mappings: 0 });
+    let handle = memory.handles.add(memory.made);
+    session.made("physical memory", handle);
+    Ok(handle)
+}
+
+/// `cuMemRelease`.
+pub(crate) fn release(session: &mut Session, handle: u64) -> Answer<()> {
+    supported(session)?;
+    let Ok(number) = session.state.virtual_memory.handles.remove(handle) else {
+        return session.state.answers.outcome("release_unknown");
+    };
+    if let Some(physical) = session.state.virtual_memory.physical.get_mut(&number) {
+        physical.held = false;
+    }
+    drop_unused(&mut session.state, number);
+    Ok(())
+}
+
+/// `cuMemMap`.
+pub(crate) fn map(
+    session: &mut Session,
+    at: u64,
+    bytes: u64,
+    offset: u64,
+    handle: u64,
+    flags: u64,
+) -> Answer<()> {
+    supported(session)?;
+    let state = &mut *session.state;
+    let memory = &mut state.virtual_memory;
+    let number = *memory.handles.get(handle).map_err(|_| Code::INVALID_VALUE)?;
+    let physical = memory.physical.get_mut(&number).ok_or(Code::INVALID_VALUE)?;
+    let aligned = at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+    if flags != 0 || offset != 0 || bytes == 0 || !aligned || bytes > physical.bytes {
+        return Err(Code::INVALID_VALUE);
+    }
+    let end = at.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
+    let reservation = memory.reservations.range(..=at).next_back();
+    if reservation.is_none_or(|(&base, &its)| end > base + its) {
+        return state.answers.outcome("map_taken");
+    }
+    if state.virtual_memory.is_taken(at, end) {
+        return state.answers.outcome("map_taken");
+    }
+    let memory = &mut state.virtual_memory;
+    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeSet::new() });
+    if let Some(physical) = memory.physical.get_mut(&number) {
+        physical.mappings += 1;
+    }
+    Ok(())
+}
+
+/// `cuMemUnmap`. Does not wait: work that still uses the range is killed.
+pub(crate) fn unmap(session: &mut Session, at: u64, bytes: u64) -> Answer<()> {
+    supported(session)?;
+    let state = &mut *session.state;
+    let tiles = match state.virtual_memory.tiles(at, bytes) {
+        Ok(tiles) => tiles,
+        Err(Uncovered::Part) => return state.answers.outcome("unmap_partial"),
+        Err(Uncovered::Gap) => return state.answers.outcome("unmap_gap"),
+    };
+    for start in tiles {
+        let Some(mapping) = state.virtual_memory.mappings.remove(&start) else { continue };
+        for &user in &mapping.users {
+            state.space().unmap(user, start, mapping.bytes);
+        }
+        if let Some(physical) = state.virtual_memory.physical.get_mut(&mapping.physical) {
+            physical.mappings -= 1;
+        }
+        drop_unused(state, mapping.physical);
+    }
+    Ok(())
+}
+
+/// `cuMemSetAccess`: all descriptors are checked before the first is acted upon.
+pub(crate) fn set_access(session: &mut Session, at: u64, bytes: u64, wanted: &[AccessDescriptor]) -> Answer<()> {
+    supported(session)?;
+    let state = &mut *session.state;
+    let tiles = match state.virtual_memory.tiles(at, bytes) {
+        Ok(tiles) => tiles,
+        Err(Uncovered::Part) => return state.answers.outcome("access_partial"),
+        Err(Uncovered::Gap) => return state.answers.outcome("access_gap"),
+    };
+    let mut changes = Vec::new();
+    for descriptor in wanted {
+        if descriptor.location.kind != LOCATION_DEVICE {
+            return Err(Code::INVALID_VALUE);
+        }
+        let device = device::index(state, descriptor.location.id)?;
+        match descriptor.flags {
+            ACCESS_NONE => changes.push((device, false)),
+            ACCESS_READ_WRITE => changes.push((device, true)),
+            // Read-only access exists for memory of other places than devices.
+            _ => return Err(Code::INVALID_VALUE),
+        }
+    }
+    if changes.is_empty() {
+        return Err(Code::INVALID_VALUE);
+    }
+    for start in tiles {
+        for &(device, on) in &changes {
+            change_access(state, start, device, on)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives one device access to a mapping, or takes it away.
+fn change_access(state: &mut State, start: u64, device: usize, on: bool) -> Answer<()> {
+    let State { virtual_memory, devices, space, .. } = state;
+    let (Some(space), Some(mapping)) = (space, virtual_memory.mappings.get_mut(&start)) else {
+        return Err(Code::INVALID_VALUE);
+    };
+    let physical = &virtual_memory.physical[&mapping.physical];
+    if on && mapping.users.insert(device) {
+        let descriptor = devices[physical.device].pages.descriptor();
+        let mapped = space.map(device, start, descriptor, &front(&physical.extents, mapping.bytes));
+        if mapped.is_err() {
+            mapping.users.remove(&device);
+        }
+        return mapped;
+    }
+    if !on && mapping.users.remove(&device) {
+        space.unmap(device, start, mapping.bytes);
+    }
+    Ok(())
+}
+
+/// The first `bytes` of extents.
+fn front(extents: &[Extent], bytes: u64) -> Vec<Extent> {
+    let mut left = bytes;
+    let mut cut = Vec::new();
+    for extent in extents {
+        let now = extent.bytes.min(left);
+        if now > 0 {
+            cut.push(Extent { offset: extent.offset, bytes: now });
+        }
+        left -= now;
+    }
+    cut
+}
+
+/// Gives physical memory back that nothing holds.
+fn drop_unused(state: &mut State, number: u64) {
+    let memory = &mut state.virtual_memory;
+    let unused = |physical: &Physical| !physical.held && physical.mappings == 0;
+    if memory.physical.get(&number).is_some_and(unused)
+        && let Some(physical) = memory.physical.remove(&number)
+    {
+        state.devices[physical.device].pages.give(&physical.extents);
+    }
+}
+
+/// Whether the devices have virtual memory.
+fn supported(session: &Session) -> Answer<()> {
+    let has = device::all_have(&session.state, VIRTUAL_MEMORY_MANAGEMENT);
+    if has { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
+}
+
+/// The device that properties name, if they can be had.
+fn checked(session: &Session, properties: &Properties) -> Answer<usize> {
+    if properties.kind != TYPE_PINNED || properties.location.kind != LOCATION_DEVICE {
+        return Err(Code::INVALID_VALUE);
+    }
+    device::index(&session.state, properties.location.id)
+}

@@ -1,0 +1,131 @@
+//! Pieces of work: what a stream queues and a graph replays, and how one is done.
+
+use crate::code::Code;
+use crate::context;
+use crate::session::Session;
+use crate::space::Space;
+use crate::thread;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A host function queued with `cuLaunchHostFunc`.
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
+/// A kernel of a host object: pointers to its arguments, number of blocks, threads of a block.
+pub(crate) type Kernel = unsafe extern "C" fn(*mut *mut c_void, u32, u32);
+
+/// A piece of work as it was queued: device addresses are the program's.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    /// Only a point in the stream's order.
+    Nothing,
+    /// Fill with a byte.
+    Fill { device: usize, address: u64, bytes: u64, value: u8 },
+    /// Copy.
+    Copy { to: Place, from: Place, bytes: u64 },
+    /// Call a host function with its argument.
+    Call { function: HostFunction, argument: u64 },
+    /// Run a kernel.
+    Kernel { kernel: Kernel, args: Arc<[u64]>, addresses: u64, grid: u32, block: u32 },
+    /// Run these in order.
+    Graph(Arc<[Work]>),
+    /// Break the context.
+    Fail(Code),
+}
+
+/// One end of a copy.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// Device memory, as that device sees it.
+    Device { device: usize, address: u64 },
+    /// Host memory.
+    Host(u64),
+    /// What the host memory held when the copy was queued.
+    Kept(Arc<[u8]>),
+}
+
+/// Work ready to be done: every address as the thread that runs it may use it.
+#[derive(Debug)]
+pub(crate) enum Task {
+    Fill { at: u64, bytes: usize, value: u8 },
+    Copy { to: u64, from: u64, bytes: usize, kept: Option<Arc<[u8]>> },
+    Call { function: HostFunction, argument: u64 },
+    Kernel { kernel: Kernel, args: Vec<u64>, grid: u32, block: u32 },
+    Fail(Code),
+}
+
+impl Work {
+    /// The tasks of this work on a stream of `device`.
+    pub(crate) fn tasks(&self, device: usize, space: &Space) -> Vec<Task> {
+        match self {
+            Self::Nothing => Vec::new(),
+            &Self::Fill { device, address, bytes, value } => {
+                vec![Task::Fill { at: space.seen_by(device, address), bytes: bytes as usize, value }]
+            }
+            Self::Copy { to, from, bytes } => {
+                let kept = if let Place::Kept(data) = from { Some(Arc::clone(data)) } else { None };
+                vec![Task::Copy { to: to.at(space), from: from.at(space), bytes: *bytes as usize, kept }]
+            }
+            &Self::Call { function, argument } => vec![Task::Call { function, argument }],
+            Self::Kernel { kernel, args, addresses, grid, block } => {
+                let is_address = |index: usize| index < 64 && addresses >> index & 1 == 1;
+                let seen = |(index, &arg): (usize, &u64)| {
+                    if is_address(index) { space.seen_by(device, arg) } else { arg }
+                };
+                let args = args.iter().enumerate().map(seen).collect();
+                vec![Task::Kernel { kernel: *kernel, args, grid: *grid, block: *block }]
+            }
+            Self::Graph(parts) => parts.iter().flat_map(|part| part.tasks(device, space)).collect(),
+            &Self::Fail(code) => vec![Task::Fail(code)],
+        }
+    }
+}
+
+impl Place {
+    /// The address that the running thread uses.
+    fn at(&self, space: &Space) -> u64 {
+        match self {
+            &Self::Device { device, address } => space.seen_by(device, address),
+            &Self::Host(address) => address,
+            Self::Kept(data) => data.as_ptr() as u64,
+        }
+    }
+}
+
+/// Does the tasks on the calling thread, for a stream of `context`. The state must not be locked.
+pub(crate) fn run(tasks: Vec<Task>, context: u64) {
+    thread::running_for(context, || tasks.into_iter().for_each(run_one));
+}
+
+/// Does one task.
+fn run_one(task: Task) {
+    match task {
+        Task::Fill { at, bytes, value } => {
+            // SAFETY: the range was device memory when queued, and lies outside every Rust object; if the program
+            // freed it since, the fault that follows is what this library is to show.
+            unsafe { libc::memset(at as *mut c_void, i32::from(value), bytes) };
+        }
+        Task::Copy { to, from, bytes, kept } => {
+            // SAFETY: as for a fill; host ranges are the caller's promise, as with the real function.
+            unsafe { libc::memmove(to as *mut c_void, from as *const c_void, bytes) };
+            drop(kept);
+        }
+        Task::Call { function, argument } => {
+            // SAFETY: the caller of cuLaunchHostFunc promised a function that takes this argument.
+            thread::as_host_function(|| unsafe { function(argument as *mut c_void) });
+        }
+        Task::Kernel { kernel, mut args, grid, block } => {
+            let mut pointers: Vec<*mut c_void> =
+                args.iter_mut().map(|arg| std::ptr::from_mut(arg).cast()).collect();
+            // SAFETY: the object that defines the kernel declared that it takes this number of 8-byte arguments.
+            unsafe { kernel(pointers.as_mut_ptr(), grid, block) };
+        }
+        Task::Fail(code) => raise(code),
+    }
+}
+
+/// Breaks the context whose work the calling thread runs, as a faulting kernel does.
+pub(crate) fn raise(code: Code) {
+    let mut session = Session::open();
+    context::break_down(&mut session.state, thread::running(), code);
+    session.changed();
+}
