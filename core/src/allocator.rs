@@ -128,34 +128,38 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.at_owner(ptr, |arena, place| arena.free(&self.directory, place, ptr, bytes))
     }
 
-    /// Lets the heap that owns `ptr` do something with it. The closure says whether it did own it.
-    #[inline]
-    fn at_owner(
+    /// Lets the heap that owns `ptr` do something with it; one that does not own it answers [`Error::InvalidPointer`].
+    #[inline(always)]
+    fn at_owner<T>(
         &self,
         ptr: DevicePtr,
-        mut act: impl FnMut(&Arena<D, R, S>, Place) -> Result<bool, Error>,
-    ) -> Result<(), Error> {
-        let acted = match self.directory.owner(ptr) {
+        act: impl Fn(&Arena<D, R, S>, Place) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match self.directory.owner(ptr) {
             Owner::Heap(place) => match self.arenas.get(place.device as usize) {
-                Some(arena) => act(arena, place)?,
-                None => false,
+                Some(arena) => act(arena, place),
+                None => Err(Error::InvalidPointer(ptr)),
             },
-            Owner::Nobody => false,
-            Owner::Anyone => self.ask_everyone(&mut act)?,
-        };
-        if acted { Ok(()) } else { Err(Error::InvalidPointer(ptr)) }
+            Owner::Nobody => Err(Error::InvalidPointer(ptr)),
+            Owner::Anyone => self.ask_everyone(ptr, &act),
+        }
     }
 
     #[cold]
-    fn ask_everyone(&self, act: &mut impl FnMut(&Arena<D, R, S>, Place) -> Result<bool, Error>) -> Result<bool, Error> {
+    fn ask_everyone<T>(
+        &self,
+        ptr: DevicePtr,
+        act: &impl Fn(&Arena<D, R, S>, Place) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         for arena in self.arenas.iter() {
             for slot in arena.slot_numbers() {
-                if act(arena, arena.place(slot))? {
-                    return Ok(true);
+                match act(arena, arena.place(slot)) {
+                    Err(Error::InvalidPointer(_)) => {}
+                    acted => return acted,
                 }
             }
         }
-        Ok(false)
+        Err(Error::InvalidPointer(ptr))
     }
 
     /// Announces that work queued on `stream` uses the block at `ptr`: once it is freed, it is not reused before that work is
@@ -175,12 +179,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::InvalidPointer`] if the program holds no such block.
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
-        let mut found = None;
-        self.at_owner(ptr, |arena, place| {
-            found = arena.allocation(place.heap, ptr);
-            Ok(found.is_some())
-        })?;
-        found.ok_or(Error::InvalidPointer(ptr))
+        self.at_owner(ptr, |arena, place| arena.allocation(place.heap, ptr).ok_or(Error::InvalidPointer(ptr)))
     }
 
     /// Frees the blocks that other streams no longer use. `malloc` does so by itself.

@@ -49,6 +49,7 @@ pub(crate) mod attention {
 
 /// One heap and its counters.
 pub(crate) struct Slot<R: Lock, S: Storage> {
+    pub kind: PoolKind,
     pub tally: Tally,
     pub heap: Mutex<R, Heap<S>>,
 }
@@ -256,7 +257,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let options = registry.pools[pool as usize].options;
         for kind in [PoolKind::Small, PoolKind::Large] {
             let rules = self.rules(&config, kind, options);
-            let make = || Slot { tally: Tally::default(), heap: Mutex::new(Heap::new(stream, pool, rules)) };
+            let make = || Slot { kind, tally: Tally::default(), heap: Mutex::new(Heap::new(stream, pool, rules)) };
             let slot = self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
             let mut heap = slot.heap.lock();
             (heap.stream, heap.pool, heap.rules) = (stream, pool, rules);
@@ -285,18 +286,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[inline]
     pub(crate) fn settle<T>(&self, slot: &Slot<R, S>, done: Done<T>) -> T {
         if done.unsettled {
-            self.settle_peaks(&slot.tally);
+            self.settle_peaks(slot);
         }
         done.value
     }
 
     #[cold]
-    pub(crate) fn settle_peaks(&self, tally: &Tally) {
+    pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
         let _peaks = self.peaks.lock();
-        // Whoever held the lock before may have settled this heap's too.
-        if tally.is_unsettled() {
-            self.totals.settle(self.tallies(), tally);
-        }
+        self.totals.settle(self.tallies(), slot.kind, &slot.tally);
     }
 
     /// With the peaks held still.
@@ -315,7 +313,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         (0..).take_while(|&slot| self.slots.get(slot).is_some())
     }
 
-    fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
+    pub(crate) fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
         let expandable = config.expandable_segments() && self.memory.virtual_memory().is_some();
         Rules::new(config, kind, options.no_split, self.has(attention::AGES), expandable)
     }

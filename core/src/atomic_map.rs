@@ -31,7 +31,7 @@ pub trait Cells: Default {
     fn publish(&self);
 }
 
-/// The cells of a map of fixed capacity.
+/// The cells of a map of fixed capacity, a power of two.
 #[derive(Debug)]
 pub struct FixedCells<const N: usize>([Cell; N]);
 
@@ -41,8 +41,13 @@ impl<const N: usize> Default for FixedCells<N> {
     }
 }
 
+impl<const N: usize> FixedCells<N> {
+    const VALID: () = assert!(N.is_power_of_two());
+}
+
 impl<const N: usize> Cells for FixedCells<N> {
     fn cells(&self) -> &[Cell] {
+        let () = Self::VALID;
         &self.0
     }
 
@@ -113,15 +118,19 @@ pub(crate) struct AtomicMap<C> {
     live: AtomicU32,
 }
 
-/// Where the probe for `key` begins among `len` cells (multiplicative hashing, Knuth, TAOCP vol. 3, 6.4).
-#[inline]
+/// Where the search for `key` begins among `len` places, a power of two (multiplicative hashing, Knuth, TAOCP vol. 3, 6.4).
+#[inline(always)]
 pub(crate) fn start(key: u64, len: usize) -> usize {
-    let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-    ((hash * len as u64) >> 32) as usize
+    let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    // Shifted in two steps because a single place takes no bits at all.
+    (hash >> 1 >> ((len as u64).leading_zeros() & 63)) as usize
 }
 
 /// The cell of `key`, else the first that `key` may take, else none: every cell is in use.
 fn place(cells: &[Cell], key: u64) -> Option<&Cell> {
+    if cells.is_empty() {
+        return None;
+    }
     let first = start(key, cells.len());
     let mut vacant = None;
     for cell in cells[first..].iter().chain(&cells[..first]) {
@@ -137,16 +146,25 @@ fn place(cells: &[Cell], key: u64) -> Option<&Cell> {
 
 impl<C: Cells> AtomicMap<C> {
     /// The value of `key`. Lock-free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, key: u64) -> Option<u32> {
         let cells = self.cells.cells();
-        let mut at = start(key, cells.len());
-        for _ in 0..cells.len() {
-            let cell = &cells[at];
+        let first = start(key, cells.len());
+        let cell = cells.get(first)?;
+        if cell.key.load(Ordering::Acquire) == key + 1 {
+            return cell.value.load(Ordering::Acquire).checked_sub(1);
+        }
+        self.get_further(key, cells, first)
+    }
+
+    /// The same, behind the cell where the probe begins.
+    #[inline(never)]
+    fn get_further(&self, key: u64, cells: &[Cell], first: usize) -> Option<u32> {
+        for cell in cells[first..].iter().chain(&cells[..first]) {
             match cell.key.load(Ordering::Acquire) {
                 found if found == key + 1 => return cell.value.load(Ordering::Acquire).checked_sub(1),
                 0 => return None,
-                _ => at = if at + 1 == cells.len() { 0 } else { at + 1 },
+                _ => {}
             }
         }
         None

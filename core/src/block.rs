@@ -29,7 +29,7 @@ pub(crate) enum State {
 }
 
 /// A contiguous part of a segment.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
     /// Device address of the first byte.
     pub addr: u64,
@@ -68,6 +68,25 @@ impl Block {
         self.prev != NONE || self.next != NONE
     }
 
+    /// The first `size` bytes of this block, `this`, as a block of their own before it.
+    #[inline(always)]
+    pub(crate) fn front(&self, this: u32, size: u64, requested: u64, state: State) -> Self {
+        Self {
+            addr: self.addr,
+            size,
+            requested,
+            born: 0,
+            prev: self.prev,
+            next: this,
+            chain: NONE,
+            segment: self.segment,
+            uses: NONE,
+            events: 0,
+            state,
+            expandable: self.expandable,
+        }
+    }
+
     /// The address just past the last byte.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
@@ -76,13 +95,29 @@ impl Block {
 }
 
 impl Vacant for Block {
-    fn next_vacant(&self) -> u32 {
-        self.chain
+    fn vacant(next: u32) -> Self {
+        Self {
+            addr: 0,
+            size: 0,
+            requested: 0,
+            born: 0,
+            prev: NONE,
+            next: NONE,
+            chain: next,
+            segment: NONE,
+            uses: NONE,
+            events: 0,
+            state: State::Held,
+            expandable: false,
+        }
     }
 
     fn vacate(&mut self, next: u32) {
-        self.state = State::Held;
         self.chain = next;
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.chain
     }
 }
 
@@ -95,7 +130,7 @@ pub(crate) struct Segment {
     pub base: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The block at `base`: the same entry for as long as the segment lives, for splits keep the front and merges the left.
+    /// The block at `base`.
     pub first: u32,
     /// Bytes mapped at a time, if the segment is expandable; else 0.
     pub granule: u64,
@@ -105,6 +140,10 @@ pub(crate) struct Segment {
 }
 
 impl Vacant for Segment {
+    fn vacant(next: u32) -> Self {
+        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next }
+    }
+
     fn next_vacant(&self) -> u32 {
         self.next
     }
@@ -125,6 +164,10 @@ pub(crate) struct Use {
 }
 
 impl Vacant for Use {
+    fn vacant(next: u32) -> Self {
+        Self { stream: crate::units::StreamId::DEFAULT, captured: false, next }
+    }
+
     fn next_vacant(&self) -> u32 {
         self.next
     }

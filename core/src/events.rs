@@ -5,7 +5,7 @@ use crate::block::Use;
 use crate::device::{DeviceMemory, Event};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
-use crate::heap::Heap;
+use crate::heap::{GivenUp, Heap};
 use crate::order::Deferred;
 use crate::slab::NONE;
 use crate::stats;
@@ -16,36 +16,32 @@ use lock_api::MutexGuard;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Frees the block at `ptr` if this heap owns it. `size`, if given, is what the caller says it asked for.
-    /// False: the heap does not own it, and nothing has changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(
         &self,
         directory: &Directory<R, S>,
         place: Place,
         ptr: DevicePtr,
         size: Option<u64>,
-    ) -> Result<bool, Error> {
-        let Some(slot) = self.slots.get(place.heap) else { return Ok(false) };
-        if self.has(attention::AGES | attention::TRACE | attention::DIRECT) {
-            return self.free_attentively(directory, place.heap, ptr, size);
+    ) -> Result<(), Error> {
+        let Some(slot) = self.slots.get(place.heap) else { return Err(Error::InvalidPointer(ptr)) };
+        if !self.has(attention::AGES | attention::TRACE | attention::DIRECT) {
+            let mut heap = slot.heap.lock();
+            let given_up = heap.give_up(ptr, size, &slot.tally);
+            if let GivenUp::Unused(block) = given_up {
+                let unsettled = heap.complete(block, &slot.tally);
+                drop(heap);
+                if unsettled {
+                    self.settle_peaks(slot);
+                }
+                return Ok(());
+            }
+            return self.free_used(directory, place.heap, heap, given_up, ptr, size);
         }
-        let mut heap = slot.heap.lock();
-        let Some(block) = heap.lookup(ptr) else { return Ok(false) };
-        check_size(&heap.blocks[block], size)?;
-        if heap.blocks[block].uses != NONE {
-            drop(heap);
-            return self.free_attentively(directory, place.heap, ptr, size);
-        }
-        heap.give_up(block, &slot.tally);
-        let unsettled = heap.complete(block, &slot.tally);
-        drop(heap);
-        if unsettled {
-            self.settle_peaks(&slot.tally);
-        }
-        Ok(true)
+        self.free_attentively(directory, place.heap, ptr, size)
     }
 
-    /// The same, whatever the circumstances.
+    /// The same while frees are traced, aged or passed on to the device.
     #[cold]
     fn free_attentively(
         &self,
@@ -53,16 +49,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         slot: u32,
         ptr: DevicePtr,
         size: Option<u64>,
-    ) -> Result<bool, Error> {
-        let tally = &self.slot(slot).tally;
+    ) -> Result<(), Error> {
         let mut heap = self.lock(slot);
-        let Some(block) = heap.lookup(ptr) else { return Ok(false) };
-        check_size(&heap.blocks[block], size)?;
-        heap.give_up(block, tally);
+        let given_up = heap.give_up(ptr, size, &self.slot(slot).tally);
+        self.free_used(directory, slot, heap, given_up, ptr, size)
+    }
+
+    /// Frees a block that other streams may use, once they do not. The lock is given up.
+    #[cold]
+    fn free_used(
+        &self,
+        directory: &Directory<R, S>,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        given_up: GivenUp,
+        ptr: DevicePtr,
+        size: Option<u64>,
+    ) -> Result<(), Error> {
+        let block = match (given_up, size) {
+            (GivenUp::Unused(block) | GivenUp::Used(block), _) => block,
+            (GivenUp::WrongSize(requested), Some(given)) => return Err(Error::WrongSize { ptr, given, requested }),
+            _ => return Err(Error::InvalidPointer(ptr)),
+        };
+        let tally = &self.slot(slot).tally;
+        heap.pend(block, tally);
         self.trace_free(&heap, block, false);
         if heap.blocks[block].uses == NONE {
-            self.complete_if_unused(directory, slot, heap, block)?;
-            return Ok(true);
+            return self.complete_if_unused(directory, slot, heap, block);
         }
         drop(heap);
         let waiting = if self.registry.lock().is_capturing() {
@@ -73,18 +86,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         self.update_pending();
         if waiting.is_err() {
-            self.take_back(slot, block);
+            self.lock(slot).take_back(block, tally);
         }
-        waiting.map(|()| true)
-    }
-
-    /// A free that failed: the block is the program's again.
-    fn take_back(&self, slot: u32, block: u32) {
-        let tally = &self.slot(slot).tally;
-        let unsettled = self.lock(slot).take_back(block, tally);
-        if unsettled {
-            self.settle_peaks(tally);
-        }
+        waiting
     }
 
     /// Records an event on every stream that uses a pending block; from then on the events decide when it becomes free. If one
@@ -223,12 +227,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return Ok(());
         }
-        let tally = &self.slot(slot).tally;
         self.trace_free(&heap, block, true);
-        let unsettled = heap.complete(block, tally);
+        let unsettled = heap.unpend(block, &self.slot(slot).tally);
         drop(heap);
         if unsettled {
-            self.settle_peaks(tally);
+            self.settle_peaks(self.slot(slot));
         }
         if self.has(attention::DIRECT) {
             self.release_directly(directory, slot)?;
@@ -243,21 +246,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Notes that `stream` uses the block at `ptr`, if this heap owns it.
-    pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<bool, Error> {
+    pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let captured = self.has(attention::CAPTURE) && self.call(self.memory.is_capturing(stream))?;
-        let Some(found) = self.slots.get(slot) else { return Ok(false) };
-        let mut heap = found.heap.lock();
-        let Some(block) = heap.lookup(ptr) else { return Ok(false) };
-        heap.add_use(block, stream, captured)?;
-        Ok(true)
-    }
-}
-
-fn check_size(block: &crate::block::Block, size: Option<u64>) -> Result<(), Error> {
-    match size {
-        Some(given) if given != block.requested => {
-            Err(Error::WrongSize { ptr: DevicePtr(block.addr), given, requested: block.requested })
-        }
-        _ => Ok(()),
+        let mut heap = self.lock(slot);
+        let Some(block) = heap.lookup(ptr) else { return Err(Error::InvalidPointer(ptr)) };
+        Ok(heap.add_use(block, stream, captured)?)
     }
 }

@@ -9,7 +9,7 @@
 //! A bin holds one size up to 64 KiB, and above that a 64th of an octave. The search looks in the request's own bin for
 //! a block that fits, then takes the first of the next occupied bin. Nothing here depends on how many blocks are free.
 
-use crate::block::Blocks;
+use crate::block::{Block, Blocks};
 use crate::storage::Storage;
 use crate::trie::{Key, Link, Trie};
 use crate::units::UNIT;
@@ -67,37 +67,69 @@ impl<S: Storage> FreeIndex<S> {
     }
 
     /// Adds a free block.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, block: u32, blocks: &Blocks<S>) {
         let bin = bin_of(blocks[block].size);
         let root = self.bins[bin];
         if root.is_empty() {
-            self.bins[bin] = Link::item(block);
-            self.words[bin / 64] |= 1 << (bin % 64);
-            self.summary |= 1 << (bin / 64);
+            self.occupy(bin, block);
         } else {
             self.bins[bin] = self.trie.insert(root, block, key(blocks));
         }
     }
 
     /// Removes a block that is in the index.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, block: u32, blocks: &Blocks<S>) {
         let bin = bin_of(blocks[block].size);
         let root = self.bins[bin];
         if root == Link::item(block) {
-            self.bins[bin] = Link::EMPTY;
-            self.words[bin / 64] &= !(1 << (bin % 64));
-            if self.words[bin / 64] == 0 {
-                self.summary &= !(1 << (bin / 64));
-            }
+            self.vacate(bin);
         } else {
             self.bins[bin] = self.trie.remove(root, block, key(blocks));
         }
     }
 
+    /// Changes the size or address of a block that is in the index and stays there. Alone in its bin before and after, it
+    /// costs next to nothing.
+    #[inline(always)]
+    pub(crate) fn resize(&mut self, block: u32, blocks: &mut Blocks<S>, change: impl FnOnce(&mut Block)) {
+        let old = bin_of(blocks[block].size);
+        if self.bins[old] == Link::item(block) {
+            let entry = &mut blocks[block];
+            change(entry);
+            let new = bin_of(entry.size);
+            if new != old {
+                self.vacate(old);
+                self.insert(block, blocks);
+            }
+        } else {
+            self.bins[old] = self.trie.remove(self.bins[old], block, key(blocks));
+            change(&mut blocks[block]);
+            self.insert(block, blocks);
+        }
+    }
+
+    /// An empty bin gets its first block.
+    #[inline(always)]
+    fn occupy(&mut self, bin: usize, block: u32) {
+        self.bins[bin] = Link::item(block);
+        self.words[bin / 64] |= 1 << (bin % 64);
+        self.summary |= 1 << (bin / 64);
+    }
+
+    /// A bin loses its only block.
+    #[inline(always)]
+    fn vacate(&mut self, bin: usize) {
+        self.bins[bin] = Link::EMPTY;
+        self.words[bin / 64] &= !(1 << (bin % 64));
+        if self.words[bin / 64] == 0 {
+            self.summary &= !(1 << (bin / 64));
+        }
+    }
+
     /// The smallest block of at least `size` bytes; of several, the one at the lowest address.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn best_fit(&self, size: u64, blocks: &Blocks<S>) -> Option<u32> {
         self.at_least(size, 0, blocks)
     }
@@ -144,29 +176,29 @@ impl<S: Storage> FreeIndex<S> {
         self.trie.last(self.bins[word * 64 + 63 - bits.leading_zeros() as usize])
     }
 
-    #[inline]
+    /// The first block of at least (`size`, `addr`).
+    #[inline(always)]
     fn at_least(&self, size: u64, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
         let bin = bin_of(size);
         let root = self.bins[bin];
-        if !root.is_empty() {
-            let found = if bin < EXACT as usize && addr == 0 {
-                self.trie.first(root)
-            } else {
-                self.trie.at_least(root, Key::from(size) << 64 | Key::from(addr), key(blocks))
-            };
-            if found.is_some() {
-                return found;
+        let found = match root.as_item() {
+            Some(alone) => {
+                let Block { size: alone_size, addr: alone_addr, .. } = blocks[alone];
+                ((alone_size, alone_addr) >= (size, addr)).then_some(alone)
             }
+            None => self.trie.at_least(root, Key::from(size) << 64 | Key::from(addr), key(blocks)),
+        };
+        if found.is_some() {
+            return found;
         }
-        let (word, bit) = (bin / 64, bin % 64);
-        let mut word_at = word;
+        let (mut word, bit) = (bin / 64, bin % 64);
         let mut bits = self.words[word] & (!1 << bit);
         if bits == 0 {
-            let words = self.summary & (!1 << word);
-            word_at = words.trailing_zeros() as usize;
-            bits = *self.words.get(word_at)?;
+            word = (self.summary & (!1 << word)).trailing_zeros() as usize;
+            bits = *self.words.get(word)?;
         }
-        self.trie.first(self.bins[word_at * 64 + bits.trailing_zeros() as usize])
+        let root = self.bins[(word * 64 + bits.trailing_zeros() as usize) % BINS];
+        root.as_item().or_else(|| self.trie.first(root))
     }
 
     /// Every free block is in its bin, and nothing else is; the bitmaps say so. `count` is how many are free.

@@ -1,8 +1,8 @@
 //! One heap: the blocks of one (stream, pool), their free index, and every decision about them.
 //!
 //! A heap is single-threaded, knows one stream and never calls the device. Its owner wraps a lock around it, and obtains
-//! and releases what it asks for. Two rules keep the bookkeeping small: a split leaves the front part in place, and a merge
-//! leaves the left part in place, so the first block of a segment is the same entry for as long as the segment lives.
+//! and releases what it asks for. A split hands out a new entry and leaves the rest in place; a merge leaves the neighbour in
+//! place that was free already. So the commonest pair, splitting a block and merging it again, seldom touches the index.
 
 use crate::block::{Block, Blocks, Segment, State, Use};
 use crate::free_index::FreeIndex;
@@ -27,6 +27,18 @@ pub(crate) struct Done<T> {
     pub value: T,
     /// A statistic rose above its ceiling: the peaks must be settled once the lock is released.
     pub unsettled: bool,
+}
+
+/// What giving up an address comes to.
+pub(crate) enum GivenUp {
+    /// The program holds no block that begins there.
+    NotHeld,
+    /// It does, but asked for another size: this one. Nothing has changed.
+    WrongSize(u64),
+    /// The block was used by its own stream alone.
+    Unused(u32),
+    /// Other streams use it.
+    Used(u32),
 }
 
 pub(crate) struct Heap<S: Storage> {
@@ -70,27 +82,31 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Makes sure that no operation on one block can run out of entries: it adds at most two blocks, and an index needs
-    /// fewer nodes than there are blocks.
-    #[inline]
+    /// Makes sure that no operation on one block can run out of entries: it adds at most two blocks.
+    #[inline(always)]
     pub(crate) fn make_room(&mut self) -> Result<(), Full> {
-        let blocks = self.blocks.len() + 2;
-        let room =
-            self.blocks.make_room(2) && self.free.make_room_for(blocks) && self.ledger.make_room(&mut self.blocks);
+        if self.blocks.has_room(2) { Ok(()) } else { self.grow() }
+    }
+
+    /// Makes room in every table that grows with the blocks: an index needs fewer nodes than there are blocks.
+    #[cold]
+    fn grow(&mut self) -> Result<(), Full> {
+        let room = self.blocks.make_room(2)
+            && self.free.make_room_for(self.blocks.capacity())
+            && self.ledger.make_room(&mut self.blocks);
         if room { Ok(()) } else { Err(Full) }
     }
 
     /// Serves a request from the cache: `size` is what `requested` is rounded to. `None` if no free block may serve it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn malloc(&mut self, size: u64, requested: u64, tally: &Tally) -> Result<Option<Done<DevicePtr>>, Full> {
         self.make_room()?;
         let Some(block) = self.find(size) else { return Ok(None) };
-        self.free.remove(block, &self.blocks);
         Ok(Some(self.hand_out(block, size, requested, tally)))
     }
 
     /// The free block that serves a request of `size`, if one may.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, size: u64) -> Option<u32> {
         let mut block = self.free.best_fit(size, &self.blocks)?;
         if self.blocks[block].expandable {
@@ -99,75 +115,101 @@ impl<S: Storage> Heap<S> {
         (!self.rules.refuse(self.blocks[block].size, size)).then_some(block)
     }
 
-    /// Hands out the front of a block that is in no set, which has at least `size` bytes; the rest stays free if the rules
-    /// split it off. Room was made.
-    #[inline]
+    /// Hands out the front of a free block of at least `size` bytes; the rest stays free if the rules split it off. Room was
+    /// made.
+    #[inline(always)]
     pub(crate) fn hand_out(&mut self, block: u32, size: u64, requested: u64, tally: &Tally) -> Done<DevicePtr> {
-        let Block { size: whole, addr, expandable, .. } = self.blocks[block];
-        let was_split = self.blocks[block].is_split();
+        let Block { size: whole, addr, prev, next, expandable, .. } = self.blocks[block];
+        let was_split = prev != NONE || next != NONE;
         let remaining = whole - size;
         let mut unsettled = false;
-        let given = if self.rules.should_split(remaining, size) {
-            let rest = self.split(block, size);
-            self.insert_free(rest);
-            if !expandable && was_split {
+        let (given, given_bytes) = if self.rules.should_split(remaining, size) {
+            let front = {
+                let front = self.blocks[block].front(block, size, requested, State::Allocated);
+                self.blocks.insert(front)
+            };
+            self.link_front(front, block, prev);
+            self.free.resize(block, &mut self.blocks, |rest| {
+                rest.addr += size;
+                rest.size = remaining;
+                rest.prev = front;
+            });
+            self.touch(block);
+            if was_split && !expandable {
                 tally.down(Stat::InactiveSplitBytes, size);
             } else if !expandable {
                 unsettled |= tally.up(Stat::InactiveSplit, 1);
                 unsettled |= tally.up(Stat::InactiveSplitBytes, remaining);
             }
-            size
+            (front, size)
         } else {
+            self.free.remove(block, &self.blocks);
+            let entry = &mut self.blocks[block];
+            entry.state = State::Allocated;
+            entry.requested = requested;
             if was_split && !expandable {
                 tally.down(Stat::InactiveSplit, 1);
                 tally.down(Stat::InactiveSplitBytes, whole);
             }
-            whole
+            (block, whole)
         };
-        let entry = &mut self.blocks[block];
-        entry.state = State::Allocated;
-        entry.requested = requested;
-        self.ledger.insert(block, &mut self.blocks);
+        self.ledger.insert(given, &mut self.blocks);
         unsettled |= tally.up(Stat::Allocation, 1);
-        unsettled |= tally.up(Stat::AllocatedBytes, given);
-        unsettled |= tally.up(Stat::Active, 1);
-        unsettled |= tally.up(Stat::ActiveBytes, given);
+        unsettled |= tally.up(Stat::AllocatedBytes, given_bytes);
         unsettled |= tally.up(Stat::RequestedBytes, requested);
-        if self.rules.is_oversize(given) {
+        if self.rules.is_oversize(given_bytes) {
             unsettled |= tally.up(Stat::OversizeAllocations, 1);
         }
         Done { value: DevicePtr(addr), unsettled }
     }
 
     /// The block that the program holds at exactly `ptr`.
-    #[inline]
     pub(crate) fn lookup(&self, ptr: DevicePtr) -> Option<u32> {
         self.ledger.get(ptr.0, &self.blocks)
     }
 
-    /// The program gives `block` up. It is pending until [`complete`](Self::complete).
-    #[inline]
-    pub(crate) fn give_up(&mut self, block: u32, tally: &Tally) {
-        self.ledger.remove(block, &mut self.blocks);
-        let entry = &mut self.blocks[block];
-        entry.state = State::Pending;
+    /// The program gives up the block at exactly `ptr`, if it holds one there that (if `requested` is given) it asked for with so
+    /// many bytes. What becomes of it is the caller's to say at once: [`complete`](Self::complete) or [`pend`](Self::pend).
+    #[inline(always)]
+    pub(crate) fn give_up(&mut self, ptr: DevicePtr, requested: Option<u64>, tally: &Tally) -> GivenUp {
+        let Some(block) = self.ledger.take(ptr.0, &mut self.blocks) else { return GivenUp::NotHeld };
+        let Block { size, requested: actual, uses, .. } = self.blocks[block];
+        if requested.is_some_and(|requested| requested != actual) {
+            self.ledger.insert(block, &mut self.blocks);
+            return GivenUp::WrongSize(actual);
+        }
         tally.down(Stat::Allocation, 1);
-        tally.down(Stat::AllocatedBytes, entry.size);
-        if self.rules.is_oversize(entry.size) {
+        tally.down(Stat::AllocatedBytes, size);
+        if self.rules.is_oversize(size) {
             tally.down(Stat::OversizeAllocations, 1);
         }
+        if uses == NONE { GivenUp::Unused(block) } else { GivenUp::Used(block) }
     }
 
-    /// The program did not give a pending block up after all. True if the peaks must be settled.
-    pub(crate) fn take_back(&mut self, block: u32, tally: &Tally) -> bool {
+    /// A block that was given up may still be used by others: it is pending until [`unpend`](Self::unpend).
+    pub(crate) fn pend(&mut self, block: u32, tally: &Tally) {
+        let entry = &mut self.blocks[block];
+        entry.state = State::Pending;
+        tally.pend(entry.size);
+    }
+
+    /// Nothing uses a pending block any longer: it becomes free. True if the peaks must be settled.
+    pub(crate) fn unpend(&mut self, block: u32, tally: &Tally) -> bool {
+        tally.unpend(self.blocks[block].size);
+        self.complete(block, tally)
+    }
+
+    /// The program did not give a pending block up after all.
+    pub(crate) fn take_back(&mut self, block: u32, tally: &Tally) {
         self.ledger.insert(block, &mut self.blocks);
         let entry = &mut self.blocks[block];
         entry.state = State::Allocated;
-        let mut unsettled = tally.up(Stat::Allocation, 1) | tally.up(Stat::AllocatedBytes, entry.size);
+        tally.unpend(entry.size);
+        tally.undo_down(Stat::Allocation, 1);
+        tally.undo_down(Stat::AllocatedBytes, entry.size);
         if self.rules.is_oversize(entry.size) {
-            unsettled |= tally.up(Stat::OversizeAllocations, 1);
+            tally.undo_down(Stat::OversizeAllocations, 1);
         }
-        unsettled
     }
 
     /// Notes that another stream uses `block`; its own stream, and one that is noted already, change nothing.
@@ -202,30 +244,102 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Nothing uses a pending block any longer: it becomes free, one with its free neighbours. True if the peaks must be
-    /// settled.
-    #[inline]
+    /// A block that is in no set, and that nothing uses any longer, becomes free, one with its free neighbours. True if the peaks must be settled.
+    #[inline(always)]
     pub(crate) fn complete(&mut self, block: u32, tally: &Tally) -> bool {
         let Block { size, requested, expandable, .. } = self.blocks[block];
-        tally.down(Stat::Active, 1);
-        tally.down(Stat::ActiveBytes, size);
         tally.down(Stat::RequestedBytes, requested);
-        let (block, merged) = self.merge(block, State::Free);
-        self.insert_free(block);
+        let (block, merged) = self.join_free(block);
         if expandable {
             return false;
         }
-        let whole = self.blocks[block].size;
-        let (count, bytes) = match (self.blocks[block].is_split(), (whole - size) as i64) {
-            (true, absorbed) => (1 - merged, whole as i64 - absorbed),
-            (false, absorbed) => (-merged, -absorbed),
-        };
-        tally.change(Stat::InactiveSplit, count) | tally.change(Stat::InactiveSplitBytes, bytes)
+        // A free block counts as long as its segment holds others; the neighbours it absorbed did, and count no more.
+        let Block { size: whole, prev, next, .. } = self.blocks[block];
+        if prev == NONE && next == NONE {
+            tally.change(Stat::InactiveSplit, -merged) | tally.change(Stat::InactiveSplitBytes, size as i64 - whole as i64)
+        } else {
+            tally.change(Stat::InactiveSplit, 1 - merged) | tally.up(Stat::InactiveSplitBytes, size)
+        }
     }
 
-    /// Adds an ordinary segment that was obtained from the device; its one block is in no set. Room was made.
+    /// Puts a block that is in no set into the free index, one with its free neighbours. Says which entry is left and how many
+    /// neighbours were absorbed. What remains of them is `block`'s requested size.
+    #[inline(always)]
+    fn join_free(&mut self, block: u32) -> (u32, i64) {
+        let Block { addr, size, requested, prev, next, .. } = self.blocks[block];
+        let prev_free = prev != NONE && self.blocks[prev].is_free();
+        let next_free = next != NONE && self.blocks[next].is_free();
+        let (left, merged) = match (prev_free, next_free) {
+            (false, false) => {
+                self.blocks[block].state = State::Free;
+                self.free.insert(block, &self.blocks);
+                (block, 0)
+            }
+            (false, true) => {
+                self.free.resize(next, &mut self.blocks, |entry| {
+                    entry.addr = addr;
+                    entry.size += size;
+                    entry.requested = requested;
+                    entry.prev = prev;
+                });
+                self.relink_next(prev, next, block);
+                self.blocks.remove(block);
+                (next, 1)
+            }
+            (true, _) => {
+                let (mut bytes, mut after) = (size, next);
+                if next_free {
+                    self.free.remove(next, &self.blocks);
+                    bytes += self.blocks[next].size;
+                    after = self.blocks[next].next;
+                    self.blocks.remove(next);
+                }
+                self.free.resize(prev, &mut self.blocks, |entry| {
+                    entry.size += bytes;
+                    entry.requested = requested;
+                    entry.next = after;
+                });
+                if after != NONE {
+                    self.blocks[after].prev = prev;
+                }
+                self.blocks.remove(block);
+                (prev, 1 + i64::from(next_free))
+            }
+        };
+        self.touch(left);
+        (left, merged)
+    }
+
+    /// A block has just become free, or changed while free: its age begins anew.
+    #[inline(always)]
+    fn touch(&mut self, block: u32) {
+        if self.rules.ages {
+            self.blocks[block].born = self.clock;
+        }
+    }
+
+    /// Links a new block in before `block`, whose neighbour before was `prev`. The caller sets `block.prev`.
+    #[inline(always)]
+    fn link_front(&mut self, front: u32, block: u32, prev: u32) {
+        debug_assert_eq!(self.blocks[front].next, block);
+        self.relink_next(prev, front, block);
+    }
+
+    /// What was reached as `old` from the neighbour before, or as the segment's first block, is `new` now.
+    #[inline(always)]
+    fn relink_next(&mut self, prev: u32, new: u32, old: u32) {
+        if prev == NONE {
+            let segment = self.blocks[old].segment;
+            self.segments[segment].first = new;
+        } else {
+            self.blocks[prev].next = new;
+        }
+    }
+
+    /// Adds an ordinary segment that was obtained from the device: one free block. Room was made.
     pub(crate) fn add_segment(&mut self, base: DevicePtr, bytes: u64, tally: &Tally) -> Done<u32> {
         let block = self.new_segment(base, bytes, 0);
+        self.insert_free(block);
         let mut unsettled = tally.up(Stat::Segment, 1) | tally.up(Stat::ReservedBytes, bytes);
         if self.rules.is_oversize(bytes) {
             unsettled |= tally.up(Stat::OversizeSegments, 1);
@@ -275,69 +389,27 @@ impl<S: Storage> Heap<S> {
         self.newest == NONE
     }
 
-    /// Puts a block into the free index.
-    #[inline]
-    pub(crate) fn insert_free(&mut self, block: u32) {
-        let entry = &mut self.blocks[block];
-        entry.state = State::Free;
-        if self.rules.ages {
-            entry.born = self.clock;
-        }
+    /// Puts a block that is in no set, and has no free neighbour, into the free index.
+    fn insert_free(&mut self, block: u32) {
+        self.blocks[block].state = State::Free;
+        self.touch(block);
         self.free.insert(block, &self.blocks);
     }
 
-    /// Cuts `block`, which is in no set, behind its first `size` bytes. The rest is in no set either.
-    #[inline]
-    fn split(&mut self, block: u32, size: u64) -> u32 {
-        let front = &self.blocks[block];
-        let rest = Block {
-            addr: front.addr + size,
-            size: front.size - size,
-            requested: front.requested,
-            born: front.born,
-            prev: block,
-            next: front.next,
-            chain: NONE,
-            segment: front.segment,
-            uses: NONE,
-            events: 0,
-            state: State::Held,
-            expandable: front.expandable,
-        };
-        let next = rest.next;
-        let rest = self.blocks.insert(rest);
-        if next != NONE {
-            self.blocks[next].prev = rest;
-        }
-        let front = &mut self.blocks[block];
-        front.size = size;
-        front.next = rest;
-        rest
-    }
-
-    /// Makes `block`, which is in no set, one with those of its two neighbours that are in `state`, and says which entry is
-    /// left and how many neighbours it absorbed. What remains of them is `block`'s requested size.
-    #[inline]
-    fn merge(&mut self, mut block: u32, state: State) -> (u32, i64) {
-        let mut merged = 0;
-        let Block { prev, next, .. } = self.blocks[block];
-        if next != NONE && self.blocks[next].state == state {
-            self.take(next);
-            self.absorb_next(block);
-            merged += 1;
-        }
-        if prev != NONE && self.blocks[prev].state == state {
-            self.take(prev);
-            self.blocks[prev].requested = self.blocks[block].requested;
-            self.absorb_next(prev);
-            block = prev;
-            merged += 1;
-        }
-        (block, merged)
+    /// Cuts the first `size` bytes off `block`, which is in no set. They become a block of their own, in no set either.
+    fn cut(&mut self, block: u32, size: u64) -> u32 {
+        let Block { prev, requested, state, .. } = self.blocks[block];
+        let front = self.blocks[block].front(block, size, requested, state);
+        let front = self.blocks.insert(front);
+        self.link_front(front, block, prev);
+        let rest = &mut self.blocks[block];
+        rest.addr += size;
+        rest.size -= size;
+        rest.prev = front;
+        front
     }
 
     /// Makes `block` one with the block after it; both are in no set.
-    #[inline]
     fn absorb_next(&mut self, block: u32) {
         let next = self.blocks[block].next;
         let Block { size, next: after, .. } = self.blocks[next];
@@ -348,17 +420,6 @@ impl<S: Storage> Heap<S> {
             self.blocks[after].prev = block;
         }
         self.blocks.remove(next);
-    }
-
-    /// Takes a free or unmapped block out of its set.
-    #[inline]
-    fn take(&mut self, block: u32) {
-        if self.blocks[block].state == State::Unmapped {
-            self.take_unmapped(block);
-        } else {
-            self.free.remove(block, &self.blocks);
-            self.blocks[block].state = State::Held;
-        }
     }
 
     fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64) -> u32 {

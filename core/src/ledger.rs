@@ -6,8 +6,6 @@ use crate::slab::NONE;
 use crate::storage::{Storage, Table};
 use crate::units::UNIT;
 
-const FIRST_BUCKETS: usize = 64;
-
 /// The table. Chains run through [`Block::chain`](crate::block::Block::chain).
 pub(crate) struct Ledger<S: Storage> {
     /// Heads of the chains.
@@ -23,22 +21,19 @@ impl<S: Storage> Default for Ledger<S> {
 }
 
 impl<S: Storage> Ledger<S> {
-    /// Makes sure that a block can be added: that there is a bucket at all.
-    #[inline]
+    /// Makes sure that blocks can be added, and that there are about as many buckets as `blocks` if they can be had.
     pub(crate) fn make_room(&mut self, blocks: &mut Blocks<S>) -> bool {
-        if self.len as usize >= self.buckets.len() {
-            self.grow(blocks);
-        }
+        while self.buckets.len() < blocks.capacity() as usize && self.grow(blocks) {}
         !self.buckets.is_empty()
     }
 
-    #[inline]
+    #[inline(always)]
     fn bucket(&self, addr: u64) -> usize {
         start(addr / UNIT, self.buckets.len())
     }
 
     /// Adds a block; room was made.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, block: u32, blocks: &mut Blocks<S>) {
         let bucket = self.bucket(blocks[block].addr);
         blocks[block].chain = self.buckets[bucket];
@@ -47,7 +42,7 @@ impl<S: Storage> Ledger<S> {
     }
 
     /// The block at exactly `addr`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
         let mut at = *self.buckets.get(self.bucket(addr))?;
         while at != NONE && blocks[at].addr != addr {
@@ -56,21 +51,37 @@ impl<S: Storage> Ledger<S> {
         (at != NONE).then_some(at)
     }
 
-    /// Removes a block that is in the table.
-    #[inline]
-    pub(crate) fn remove(&mut self, block: u32, blocks: &mut Blocks<S>) {
-        let bucket = self.bucket(blocks[block].addr);
-        let next = blocks[block].chain;
-        let mut at = self.buckets[bucket];
-        if at == block {
-            self.buckets[bucket] = next;
-        } else {
-            while blocks[at].chain != block {
-                at = blocks[at].chain;
-            }
-            blocks[at].chain = next;
+    /// Takes the block at exactly `addr` out.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, addr: u64, blocks: &mut Blocks<S>) -> Option<u32> {
+        let bucket = self.bucket(addr);
+        let first = *self.buckets.get(bucket)?;
+        if first == NONE {
+            return None;
         }
-        self.len -= 1;
+        if blocks[first].addr == addr {
+            self.buckets[bucket] = blocks[first].chain;
+            self.len -= 1;
+            return Some(first);
+        }
+        self.take_further(first, addr, blocks)
+    }
+
+    /// The same, behind the first block of a chain.
+    #[cold]
+    fn take_further(&mut self, mut before: u32, addr: u64, blocks: &mut Blocks<S>) -> Option<u32> {
+        loop {
+            let at = blocks[before].chain;
+            if at == NONE {
+                return None;
+            }
+            if blocks[at].addr == addr {
+                blocks[before].chain = blocks[at].chain;
+                self.len -= 1;
+                return Some(at);
+            }
+            before = at;
+        }
     }
 
     /// How many blocks the program holds.
@@ -78,12 +89,13 @@ impl<S: Storage> Ledger<S> {
         self.len
     }
 
-    /// Doubles the buckets if more can be had; chains only become longer if not.
+    /// Doubles the buckets, whose number is a power of two. False if that many cannot be had: chains only become longer.
     #[cold]
-    fn grow(&mut self, blocks: &mut Blocks<S>) {
-        let (old, mut extra) = (self.buckets.len(), self.buckets.len().max(FIRST_BUCKETS));
-        while extra > 0 && !self.buckets.make_room(extra) {
-            extra /= 2;
+    fn grow(&mut self, blocks: &mut Blocks<S>) -> bool {
+        let old = self.buckets.len();
+        let extra = if old == 0 { 1 } else { old };
+        if !self.buckets.make_room(extra) {
+            return false;
         }
         let mut all = NONE;
         for bucket in 0..old {
@@ -101,5 +113,6 @@ impl<S: Storage> Ledger<S> {
             self.insert(all, blocks);
             all = next;
         }
+        true
     }
 }

@@ -20,6 +20,10 @@ pub(crate) struct Wait {
 }
 
 impl Vacant for Wait {
+    fn vacant(next: u32) -> Self {
+        Self { event: Event(0), heap: NONE, block: NONE, next }
+    }
+
     fn next_vacant(&self) -> u32 {
         self.next
     }
@@ -160,11 +164,6 @@ impl<S: Storage> Order<S> {
             self.queues[queue].tail = kept;
         }
         all
-    }
-
-    /// How many events are waited for.
-    pub(crate) fn waiting(&self) -> u32 {
-        self.waits.len()
     }
 
     /// Defers the recording of a block's events. False if the table is full.

@@ -1,6 +1,6 @@
 //! Private pools of one device: made, allocated to, captured into, released.
 
-use crate::arena::{Arena, attention};
+use crate::arena::{Arena, attention, kind_of};
 use crate::device::DeviceMemory;
 use crate::directory::Directory;
 use crate::error::Error;
@@ -57,10 +57,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     fn apply_pool_options(&self, pool: u32, options: PoolOptions) {
+        let config = self.config();
         for slot in self.slot_numbers() {
             let mut heap = self.slot(slot).heap.lock();
             if heap.pool == pool {
-                heap.rules.no_split = options.no_split;
+                heap.rules = self.rules(&config, kind_of(slot), options);
             }
         }
     }

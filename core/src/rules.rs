@@ -11,7 +11,11 @@ pub(crate) struct Rules {
     /// Blocks of this many bytes or more are oversize: never split, and kept for oversize requests.
     pub max_split: u64,
     /// How much larger than an oversize request the block may be that serves it, in bytes; exclusive.
-    pub max_non_split_rounding: u64,
+    max_non_split_rounding: u64,
+    /// The least that is worth splitting off, in bytes.
+    min_rest: u64,
+    /// Requests of this many bytes or more are given whole blocks.
+    whole_from: u64,
     /// The setting: new segments are expandable, and every remainder is split off.
     pub expandable: bool,
     /// The pool never splits.
@@ -22,14 +26,16 @@ pub(crate) struct Rules {
 
 impl Rules {
     pub(crate) fn new(config: &Config, kind: PoolKind, no_split: bool, ages: bool, expandable: bool) -> Self {
-        Self {
-            kind,
-            max_split: config.max_split_size().unwrap_or(u64::MAX),
-            max_non_split_rounding: config.max_non_split_rounding(),
-            expandable,
-            no_split,
-            ages,
-        }
+        let max_split = config.max_split_size().unwrap_or(u64::MAX);
+        let (min_rest, whole_from) = if no_split {
+            (u64::MAX, 0)
+        } else if expandable || kind == PoolKind::Small {
+            (UNIT, u64::MAX)
+        } else {
+            (SMALL_MAX + 1, max_split)
+        };
+        let max_non_split_rounding = config.max_non_split_rounding();
+        Self { kind, max_split, max_non_split_rounding, min_rest, whole_from, expandable, no_split, ages }
     }
 
     /// Whether a free block of `block` bytes is large enough for `size` but must not serve it: it is oversize and the
@@ -42,13 +48,7 @@ impl Rules {
     /// Whether the `remaining` bytes behind the first `size` of a free block become a block of their own.
     #[inline]
     pub(crate) fn should_split(&self, remaining: u64, size: u64) -> bool {
-        if self.no_split {
-            false
-        } else if self.expandable || self.kind == PoolKind::Small {
-            remaining >= UNIT
-        } else {
-            remaining > SMALL_MAX && size < self.max_split
-        }
+        remaining >= self.min_rest && size < self.whole_from
     }
 
     /// Whether a block of this size counts as oversize.

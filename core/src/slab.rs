@@ -7,15 +7,18 @@ use core::ops::{Index, IndexMut};
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// An entry that can hold a link while it is vacant.
-pub(crate) trait Vacant {
-    /// The next vacant entry, of a vacant one.
-    fn next_vacant(&self) -> u32;
+pub(crate) trait Vacant: Send + 'static {
+    /// A vacant entry, linked to `next`.
+    fn vacant(next: u32) -> Self;
     /// Makes the entry vacant, linked to `next`.
     fn vacate(&mut self, next: u32);
+    /// The next vacant entry, of a vacant one.
+    fn next_vacant(&self) -> u32;
 }
 
-/// A table of `T` with indices that are reused.
-pub(crate) struct Slab<T: Vacant + Send + 'static, S: Storage> {
+/// A table of `T` with indices that are reused. Room is made ahead, many entries at a time, so that adding one is a few
+/// instructions.
+pub(crate) struct Slab<T: Vacant, S: Storage> {
     /// Every entry, occupied or vacant.
     table: S::Table<T>,
     /// Head of the list of vacant entries.
@@ -24,27 +27,47 @@ pub(crate) struct Slab<T: Vacant + Send + 'static, S: Storage> {
     vacancies: u32,
 }
 
-impl<T: Vacant + Send + 'static, S: Storage> Default for Slab<T, S> {
+impl<T: Vacant, S: Storage> Default for Slab<T, S> {
     fn default() -> Self {
         Self { table: S::Table::<T>::default(), vacant: NONE, vacancies: 0 }
     }
 }
 
-impl<T: Vacant + Send + 'static, S: Storage> Slab<T, S> {
+impl<T: Vacant, S: Storage> Slab<T, S> {
+    /// Whether `extra` further entries fit as it is.
+    #[inline]
+    pub(crate) fn has_room(&self, extra: u32) -> bool {
+        extra <= self.vacancies
+    }
+
     /// Makes sure that `extra` further entries fit.
     #[inline]
     pub(crate) fn make_room(&mut self, extra: u32) -> bool {
-        extra <= self.vacancies || self.table.make_room((extra - self.vacancies) as usize)
+        self.has_room(extra) || self.grow(extra - self.vacancies)
+    }
+
+    /// Adds `missing` vacant entries, and as many again as there are if that can be had.
+    #[cold]
+    fn grow(&mut self, missing: u32) -> bool {
+        let mut more = (self.table.len() as u32).max(missing);
+        while more >= missing && !self.table.make_room(more as usize) {
+            more /= 2;
+        }
+        if more < missing && !self.table.make_room(missing as usize) {
+            return false;
+        }
+        for _ in 0..more.max(missing) {
+            self.table.add(T::vacant(self.vacant));
+            self.vacant = self.table.len() as u32 - 1;
+            self.vacancies += 1;
+        }
+        true
     }
 
     /// Adds `entry`, for which room was made, and says where it is.
     #[inline]
     pub(crate) fn insert(&mut self, entry: T) -> u32 {
         let index = self.vacant;
-        if index == NONE {
-            self.table.add(entry);
-            return self.table.len() as u32 - 1;
-        }
         let place = &mut self.table[index as usize];
         self.vacant = place.next_vacant();
         self.vacancies -= 1;
@@ -62,11 +85,16 @@ impl<T: Vacant + Send + 'static, S: Storage> Slab<T, S> {
 
     /// How many entries are occupied.
     pub(crate) fn len(&self) -> u32 {
-        self.table.len() as u32 - self.vacancies
+        self.capacity() - self.vacancies
+    }
+
+    /// How many entries there are, occupied or vacant.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.table.len() as u32
     }
 }
 
-impl<T: Vacant + Send + 'static, S: Storage> Index<u32> for Slab<T, S> {
+impl<T: Vacant, S: Storage> Index<u32> for Slab<T, S> {
     type Output = T;
     #[inline]
     fn index(&self, index: u32) -> &T {
@@ -74,7 +102,7 @@ impl<T: Vacant + Send + 'static, S: Storage> Index<u32> for Slab<T, S> {
     }
 }
 
-impl<T: Vacant + Send + 'static, S: Storage> IndexMut<u32> for Slab<T, S> {
+impl<T: Vacant, S: Storage> IndexMut<u32> for Slab<T, S> {
     #[inline]
     fn index_mut(&mut self, index: u32) -> &mut T {
         &mut self.table[index as usize]

@@ -1,10 +1,10 @@
 //! Statistics: the counters of `torch.cuda.memory_stats()`, with the same names and the same moments of change.
 //!
 //! Each heap counts for itself, in plain loads and stores under its own lock; sums are made when somebody asks. Peaks of
-//! a sum are the difficulty: they are kept exact without a shared counter on the fast path by **ceilings**. Each heap
-//! has, for every statistic, a ceiling, such that as long as every heap stays at or below its own, the sum stays at or
-//! below the peak that is on record. Only a heap that rises above its ceiling looks at the others: it brings the peak up
-//! to date and shares out what room is left below it ([`Totals::settle`]).
+//! a sum are the difficulty: they are kept exact without a shared counter on the fast path by **leases**. Each heap
+//! has, for every statistic, a lease, and the leases of all heaps add up to no more than the peak that is on record: as long
+//! as every heap stays within its own, the sum stays below the peak. Only a heap that holds more than it has leased looks
+//! at the others: it brings the peak up to date and leases more ([`Totals::settle`]).
 //!
 //! So peaks are exact for calls that follow one another, on whatever threads. Of calls that overlap in time, one may
 //! be missing from the peak that another has just settled, until the next.
@@ -71,23 +71,42 @@ fn column(kind: PoolKind) -> usize {
 }
 
 /// One heap's counters. Written only under the heap's lock, except `ceiling`; read by anyone.
+///
+/// Of an active block only what makes it differ from an allocated one is counted apart, that it is pending: the rows of
+/// [`Stat::Active`] and [`Stat::ActiveBytes`] hold pending blocks, and [`Tally::current`] adds the allocated ones.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// How much there is now.
-    current: [AtomicI64; STATS],
-    /// As far as `current` may rise before the peaks must be settled.
-    ceiling: [AtomicI64; STATS],
     /// How much was ever added.
-    allocated: [AtomicU64; STATS],
+    added: [AtomicU64; STATS],
+    /// How much was ever taken away.
+    removed: [AtomicU64; STATS],
+    /// What this heap may hold of each statistic without anyone looking: over all heaps, the leases add up to no more than the
+    /// peak. Changed only when peaks are settled.
+    lease: [AtomicI64; STATS],
+    /// As far as `added − removed` may rise before the peaks must be settled: the lease, or what the lease on active blocks
+    /// leaves to allocated ones if that is less.
+    ceiling: [AtomicI64; STATS],
 }
 
 impl Default for Tally {
     fn default() -> Self {
         Self {
-            current: core::array::from_fn(|_| AtomicI64::new(0)),
+            added: core::array::from_fn(|_| AtomicU64::new(0)),
+            removed: core::array::from_fn(|_| AtomicU64::new(0)),
+            lease: core::array::from_fn(|_| AtomicI64::new(0)),
             ceiling: core::array::from_fn(|_| AtomicI64::new(0)),
-            allocated: core::array::from_fn(|_| AtomicU64::new(0)),
         }
+    }
+}
+
+/// The row whose blocks count as `stat` too.
+const fn included(stat: usize) -> Option<usize> {
+    if stat == Stat::Active as usize {
+        Some(Stat::Allocation as usize)
+    } else if stat == Stat::ActiveBytes as usize {
+        Some(Stat::AllocatedBytes as usize)
+    } else {
+        None
     }
 }
 
@@ -96,18 +115,23 @@ impl Tally {
     #[inline]
     #[must_use]
     pub(crate) fn up(&self, stat: Stat, amount: u64) -> bool {
-        let stat = stat as usize;
-        self.allocated[stat].store(self.allocated[stat].load(Relaxed) + amount, Relaxed);
-        let current = self.current[stat].load(Relaxed) + amount as i64;
-        self.current[stat].store(current, Relaxed);
-        current > self.ceiling[stat].load(Relaxed)
+        let row = stat as usize;
+        let added = self.added[row].load(Relaxed) + amount;
+        self.added[row].store(added, Relaxed);
+        added as i64 > self.removed[row].load(Relaxed) as i64 + self.ceiling[row].load(Relaxed)
     }
 
     /// Takes `amount` away.
     #[inline]
     pub(crate) fn down(&self, stat: Stat, amount: u64) {
-        let stat = stat as usize;
-        self.current[stat].store(self.current[stat].load(Relaxed) - amount as i64, Relaxed);
+        let removed = &self.removed[stat as usize];
+        removed.store(removed.load(Relaxed) + amount, Relaxed);
+    }
+
+    /// `amount` was not taken away after all.
+    pub(crate) fn undo_down(&self, stat: Stat, amount: u64) {
+        let removed = &self.removed[stat as usize];
+        removed.store(removed.load(Relaxed) - amount, Relaxed);
     }
 
     /// Adds or takes away. True if the peaks must be settled.
@@ -121,14 +145,50 @@ impl Tally {
         false
     }
 
-    /// How much there is of `stat` in this heap.
-    pub(crate) fn current(&self, stat: Stat) -> i64 {
-        self.current[stat as usize].load(Relaxed)
+    /// A block of `bytes` that was allocated is pending now. It stays active, so what is allocated may rise less.
+    pub(crate) fn pend(&self, bytes: u64) {
+        for (row, amount) in [(Stat::Active, 1), (Stat::ActiveBytes, bytes)] {
+            let added = &self.added[row as usize];
+            added.store(added.load(Relaxed) + amount, Relaxed);
+        }
+        self.set_ceilings();
     }
 
-    /// Whether some statistic is above its ceiling.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        (0..STATS).any(|stat| self.current[stat].load(Relaxed) > self.ceiling[stat].load(Relaxed))
+    /// The ceilings follow from the leases.
+    fn set_ceilings(&self) {
+        for stat in 0..STATS {
+            let lease = self.lease[stat].load(Relaxed);
+            match included(stat) {
+                None => self.ceiling[stat].store(lease, Relaxed),
+                // Behind its allocated row, which is set by now.
+                Some(row) => {
+                    let pending = self.current_of(stat) - self.current_of(row);
+                    let left = lease - pending;
+                    self.ceiling[row].fetch_min(left, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// A block of `bytes` is pending no longer.
+    pub(crate) fn unpend(&self, bytes: u64) {
+        self.down(Stat::Active, 1);
+        self.down(Stat::ActiveBytes, bytes);
+    }
+
+    /// How much there is of `stat` in this heap.
+    pub(crate) fn current(&self, stat: Stat) -> i64 {
+        self.current_of(stat as usize)
+    }
+
+    fn current_of(&self, stat: usize) -> i64 {
+        let row = |row: usize| self.added[row].load(Relaxed) as i64 - self.removed[row].load(Relaxed) as i64;
+        row(stat) + included(stat).map_or(0, row)
+    }
+
+    /// How much of `stat` was ever added.
+    fn added_of(&self, stat: usize) -> i64 {
+        self.added[included(stat).unwrap_or(stat)].load(Relaxed) as i64
     }
 }
 
@@ -186,49 +246,68 @@ impl Totals {
         self.events[event as usize].fetch_add(1, Relaxed);
     }
 
-    /// Brings the peaks up to date, and gives each heap a ceiling such that their sum stays below them: half of the room
-    /// left to the heap that asks, the rest to the others alike. One caller at a time (the owner's lock).
-    pub(crate) fn settle<'a, I>(&self, heaps: I, asking: &Tally)
+    /// Leases the heap that asks as much as it holds: from what nobody has leased if that suffices, else the others give up
+    /// room of theirs, after the peaks were brought up to date. One caller at a time (the owner's lock).
+    pub(crate) fn settle<'a, I>(&self, heaps: I, kind: PoolKind, asking: &'a Tally)
     where
         I: Iterator<Item = (PoolKind, &'a Tally)> + Clone,
     {
-        let (mut sum, mut count) = ([[0; STATS]; 3], [0; 3]);
-        for (kind, tally) in heaps.clone() {
-            for column in [ALL, column(kind)] {
-                count[column] += 1;
-                for (stat, sum) in sum[column].iter_mut().enumerate() {
-                    *sum += tally.current[stat].load(Relaxed);
-                }
+        for stat in 0..STATS {
+            let wanted = asking.current_of(stat);
+            if wanted <= asking.lease[stat].load(Relaxed) {
+                continue;
             }
+            let others = |of: usize| {
+                let counted = heaps.clone().filter(move |&(kind, _)| of == ALL || column(kind) == of);
+                counted.map(|(_, tally)| tally).filter(|&tally| !core::ptr::eq(tally, asking))
+            };
+            let columns = [ALL, column(kind)];
+            for of in columns {
+                self.raise_peak(of, stat, wanted, others(of));
+            }
+            let unleased = |of: usize| {
+                let leased: i64 = others(of).map(|tally| tally.lease[stat].load(Relaxed)).sum();
+                self.peak[of][stat].load(Relaxed) - leased
+            };
+            let lease = columns.map(unleased).into_iter().min().unwrap_or(wanted);
+            asking.lease[stat].store(lease.max(wanted), Relaxed);
         }
-        // From here on `sum` is the room below the peak.
-        for (sums, peaks) in sum.iter_mut().zip(&self.peak) {
-            for (sum, peak) in sums.iter_mut().zip(peaks) {
-                let highest = peak.load(Relaxed).max(*sum);
-                peak.store(highest, Relaxed);
-                *sum = highest - *sum;
-            }
+        asking.set_ceilings();
+    }
+
+    /// Brings one peak up to date, with `wanted` in the heap that asks. If the other heaps' leases leave less than that below
+    /// the peak, they give up what is missing and half of the rest of their room, each in proportion.
+    fn raise_peak<'a>(&self, of: usize, stat: usize, wanted: i64, others: impl Iterator<Item = &'a Tally> + Clone) {
+        let room_of = |tally: &Tally| (tally.lease[stat].load(Relaxed) - tally.current_of(stat)).max(0);
+        let (held, room) =
+            others.clone().fold((0, 0), |(held, room), tally| (held + tally.current_of(stat), room + room_of(tally)));
+        let peak = self.peak[of][stat].fetch_max(wanted + held, Relaxed).max(wanted + held);
+        let missing = wanted + held + room - peak;
+        if missing <= 0 {
+            return;
         }
-        let share = |column: usize, stat: usize, asks: bool| match count[column] {
-            0 | 1 => sum[column][stat],
-            _ if asks => sum[column][stat] / 2,
-            all => sum[column][stat] / 2 / (all - 1),
-        };
-        for (kind, tally) in heaps {
-            let asks = core::ptr::eq(tally, asking);
-            for stat in 0..STATS {
-                let share = share(ALL, stat, asks).min(share(column(kind), stat, asks));
-                tally.ceiling[stat].store(tally.current[stat].load(Relaxed) + share, Relaxed);
-            }
+        let kept = (room - missing) / 2;
+        for tally in others.filter(|tally| room_of(tally) > 0) {
+            let share = i128::from(room_of(tally)) * i128::from(kept) / i128::from(room);
+            tally.lease[stat].store(tally.current_of(stat) + share as i64, Relaxed);
+            tally.set_ceilings();
         }
     }
 
     /// Every peak becomes what there is now. The owner's lock is held.
     pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)> + Clone) {
-        for peak in self.peak.iter().flatten() {
-            peak.store(0, Relaxed);
+        for (_, tally) in heaps.clone() {
+            for stat in 0..STATS {
+                tally.lease[stat].store(tally.current_of(stat), Relaxed);
+            }
+            tally.set_ceilings();
         }
-        self.settle(heaps, &Tally::default());
+        let now = self.sums(heaps);
+        for column in 0..3 {
+            for stat in 0..STATS {
+                self.peak[column][stat].store(now[column][stat].current, Relaxed);
+            }
+        }
     }
 
     /// Everything ever added or taken away counts as 0 from here on, as do the events. The owner's lock is held.
@@ -260,8 +339,8 @@ impl Totals {
         for (kind, tally) in heaps {
             for column in [ALL, column(kind)] {
                 for (stat, sum) in sums[column].iter_mut().enumerate() {
-                    sum.current += tally.current[stat].load(Relaxed);
-                    sum.allocated += tally.allocated[stat].load(Relaxed) as i64;
+                    sum.current += tally.current_of(stat);
+                    sum.allocated += tally.added_of(stat);
                 }
             }
         }

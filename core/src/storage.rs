@@ -115,58 +115,40 @@ mod growable {
         }
     }
 
-    /// Chunk `c` holds `FIRST << c` entries, so that 28 chunks reach past any `u32` index in use.
-    const FIRST: u32 = 8;
-    const CHUNKS: usize = 28;
+    /// Entries a chunk.
+    const CHUNK: usize = 16;
+    /// The most chunks: 32,768 heaps a device.
+    const CHUNKS: usize = 2048;
 
-    /// The [`Shelf`] of [`Growable`]: chunks of doubling length, each allocated when first needed.
+    type Chunk<T> = Box<[Once<T>; CHUNK]>;
+
+    /// The [`Shelf`] of [`Growable`]: chunks, each allocated when first needed.
     #[derive(Debug)]
-    pub struct GrowingShelf<T>([Once<Box<[Once<T>]>>; CHUNKS]);
-
-    /// Chunk and place within it of the entry at `index`.
-    #[inline]
-    fn locate(index: u32) -> (usize, usize) {
-        let position = u64::from(index) + u64::from(FIRST);
-        let chunk = 63 - position.leading_zeros() - FIRST.trailing_zeros();
-        (chunk as usize, (position - (u64::from(FIRST) << chunk)) as usize)
-    }
+    pub struct GrowingShelf<T>(Box<[Once<Chunk<T>>]>);
 
     impl<T> Default for GrowingShelf<T> {
         fn default() -> Self {
-            Self([const { Once::new() }; CHUNKS])
+            Self((0..CHUNKS).map(|_| Once::new()).collect())
         }
     }
 
     impl<T> Shelf<T> for GrowingShelf<T> {
-        #[inline]
+        #[inline(always)]
         fn get(&self, index: u32) -> Option<&T> {
-            let (chunk, place) = locate(index);
-            self.0.get(chunk)?.get()?.get(place)?.get()
+            let index = index as usize;
+            self.0.get(index / CHUNK)?.get()?[index % CHUNK].get()
         }
 
         fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
-            let (chunk, place) = locate(index);
-            let entries =
-                self.0.get(chunk)?.call_once(|| (0..(FIRST as usize) << chunk).map(|_| Once::new()).collect());
-            Some(entries.get(place)?.call_once(make))
+            let index = index as usize;
+            let chunk = self.0.get(index / CHUNK)?.call_once(|| Box::new([const { Once::new() }; CHUNK]));
+            Some(chunk[index % CHUNK].call_once(make))
         }
     }
 
     #[cfg(test)]
     mod tests {
         use super::*;
-
-        #[test]
-        fn every_index_has_a_place_of_its_own() {
-            let mut expected = (0, 0);
-            for index in 0..100_000 {
-                assert_eq!(locate(index), expected);
-                expected.1 += 1;
-                if expected.1 == (FIRST as usize) << expected.0 {
-                    expected = (expected.0 + 1, 0);
-                }
-            }
-        }
 
         #[test]
         fn entries_are_set_once_and_stay() {
@@ -176,6 +158,7 @@ mod growable {
             assert_eq!(shelf.get_or_set(1000, || 8), Some(&7));
             assert_eq!(shelf.get(1000), Some(&7));
             assert_eq!(shelf.get(999), None);
+            assert_eq!(shelf.get_or_set((CHUNK * CHUNKS) as u32, || 7), None);
         }
     }
 }

@@ -41,6 +41,12 @@ impl Link {
         self == Self::EMPTY
     }
 
+    /// The item, if the set holds just one.
+    #[inline]
+    pub(crate) fn as_item(self) -> Option<u32> {
+        (self.0 & NODE == 0).then_some(self.0)
+    }
+
     /// The node this link leads to, if it is one.
     #[inline]
     fn node(self) -> Option<u32> {
@@ -59,12 +65,16 @@ pub(crate) struct Node {
 }
 
 impl Vacant for Node {
-    fn next_vacant(&self) -> u32 {
-        self.children[0].0
+    fn vacant(next: u32) -> Self {
+        Self { children: [Link(next); 16], occupied: 0, shift: 0 }
     }
 
     fn vacate(&mut self, next: u32) {
         self.children[0] = Link(next);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.children[0].0
     }
 }
 
@@ -99,10 +109,11 @@ impl<S: Storage> Trie<S> {
     /// Makes sure that sets of `items` items in all fit.
     #[inline]
     pub(crate) fn make_room_for(&mut self, items: u32) -> bool {
-        self.nodes.make_room(items.saturating_sub(self.nodes.len()))
+        self.nodes.make_room(items.saturating_sub(self.nodes.len() + 1))
     }
 
     /// Adds `item`, which is not in the set, and returns the new root.
+    #[inline(never)]
     pub(crate) fn insert(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
         if root.is_empty() {
             return Link::item(item);
@@ -126,6 +137,7 @@ impl<S: Storage> Trie<S> {
     }
 
     /// Removes `item`, which is in the set, and returns the new root.
+    #[inline(never)]
     pub(crate) fn remove(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
         if root == Link::item(item) {
             return Link::EMPTY;
@@ -173,6 +185,7 @@ impl<S: Storage> Trie<S> {
     }
 
     /// The item with the lowest key that is at least `bound`.
+    #[inline(never)]
     pub(crate) fn at_least(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
         let (at, sibling, order) = self.neighbours(root, bound, key, above, u16::trailing_zeros)?;
         if order.is_ge() { self.first(at) } else { self.first(sibling) }
@@ -265,6 +278,7 @@ impl<S: Storage> Trie<S> {
     }
 
     /// How many nodes are in use.
+    #[cfg(test)]
     pub(crate) fn node_count(&self) -> u32 {
         self.nodes.len()
     }
@@ -291,6 +305,7 @@ mod tests {
                 if keys[..item as usize].contains(&key(item)) {
                     continue;
                 }
+                prop_assert!(trie.make_room_for(model.len() as u32 + 1));
                 if add && !model.contains_key(&key(item)) {
                     root = trie.insert(root, item, key);
                     model.insert(key(item), item);

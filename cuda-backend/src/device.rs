@@ -16,7 +16,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How a device is opened.
 #[derive(Clone, Default, Debug)]
-#[non_exhaustive]
 pub struct DeviceOptions {
     /// The context to work in. `None`: the device's primary context, which the CUDA runtime uses too.
     /// The caller keeps it alive until the device is closed.
@@ -209,9 +208,12 @@ impl CudaDevice {
     ///
     /// # Errors
     /// The driver's; what the range then holds is not known. [`ErrorKind::Unsupported`] without the entry point.
-    pub fn fill(&self, address: DevicePtr, value: u8, bytes: u64, stream: CuStream) -> DeviceResult<()> {
+    ///
+    /// # Safety
+    /// The range is memory of the device that may be written until the stream has come so far.
+    pub unsafe fn fill(&self, address: DevicePtr, value: u8, bytes: u64, stream: CuStream) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; an address that is not device memory is refused by the driver.
+            // SAFETY: takes no host pointers; the caller vouches for the range.
             unsafe { driver.memset_d8_async(address.0, value, bytes as usize, stream) }
         })
     }

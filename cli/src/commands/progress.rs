@@ -21,10 +21,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{msg:24!} {wide_bar} {percent:>3}% {eta:>4}") {
             bar.set_style(style);
         }
-        Self {
-            bar,
-            appears: std::io::stderr().is_terminal().then(|| Instant::now() + PATIENCE),
-        }
+        Self { bar, appears: std::io::stderr().is_terminal().then(|| Instant::now() + PATIENCE) }
     }
 
     /// Says what is being done now.
@@ -39,6 +36,11 @@ impl Progress {
             self.appears = None;
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
+    }
+
+    /// Does something that writes to the terminal, without the bar in its way.
+    pub(crate) fn suspend(&self, act: impl FnOnce()) {
+        self.bar.suspend(act);
     }
 
     /// Takes the bar off the screen.

@@ -86,14 +86,7 @@ impl State {
         }
         let size = end - addr;
         self.requested = add(self.requested, size)?;
-        self.blocks.insert(
-            addr,
-            Held {
-                size,
-                line,
-                freed: false,
-            },
-        );
+        self.blocks.insert(addr, Held { size, line, freed: false });
         Ok(())
     }
 

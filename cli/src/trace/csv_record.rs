@@ -75,7 +75,9 @@ fn describe(error: &csv::Error) -> String {
 fn parse(record: &csv::StringRecord, columns: usize, line: u64) -> Result<Event, String> {
     let fields = record.len();
     if fields != columns {
-        return Err(format!("the line has {fields} fields, the header has {columns}: the line is cut short or damaged"));
+        return Err(format!(
+            "the line has {fields} fields, the header has {columns}: the line is cut short or damaged"
+        ));
     }
     let action = Action::from_letter(&record[0])
         .ok_or_else(|| format!("unknown action `{}`: it must be one of a f c A F M U O", &record[0]))?;
@@ -86,14 +88,7 @@ fn parse(record: &csv::StringRecord, columns: usize, line: u64) -> Result<Event,
         Some("capture") => Note::Capture,
         _ => Note::None,
     };
-    Ok(Event {
-        action,
-        addr,
-        size,
-        stream,
-        note,
-        line,
-    })
+    Ok(Event { action, addr, size, stream, note, line })
 }
 
 fn hexadecimal(what: &str, text: &str) -> Result<u64, String> {

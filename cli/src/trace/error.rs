@@ -17,20 +17,12 @@ pub struct BadInput {
 impl BadInput {
     /// A complaint about one line.
     pub fn at(file: &Path, line: u64, what: impl Into<String>) -> Self {
-        Self {
-            file: file.to_owned(),
-            line: Some(line),
-            what: what.into(),
-        }
+        Self { file: file.to_owned(), line: Some(line), what: what.into() }
     }
 
     /// A complaint about the file as a whole.
     pub fn whole(file: &Path, what: impl Into<String>) -> Self {
-        Self {
-            file: file.to_owned(),
-            line: None,
-            what: what.into(),
-        }
+        Self { file: file.to_owned(), line: None, what: what.into() }
     }
 }
 

@@ -90,9 +90,7 @@ pub(super) fn beside(record: &Path, name: &str) -> Result<Option<Expected>, BadI
 
 fn read(file: &Path) -> Result<Expected, BadInput> {
     let mut text = String::new();
-    open::decompressed(file)?
-        .read_to_string(&mut text)
-        .map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
+    open::decompressed(file)?.read_to_string(&mut text).map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
     serde_json::from_str(&text)
         .map_err(|error| BadInput::at(file, error.line() as u64, format!("not the end of a run: {error}")))
 }

@@ -1,5 +1,6 @@
 //! Pickled `PyTorch` memory snapshots: the trace of every device, with the segments and settings at its end.
 
+use super::error::describe_io;
 use super::{Action, BadInput, Event, Expected, Note, Segment, Trace};
 use cachalot_core::units::MAX_REQUEST;
 use serde::Deserialize;
@@ -37,8 +38,8 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead>) -> Result<
     // Stacks that several events share are taken for recursion by the decoder. They are passed over, so nothing may
     // stand in their place; were a field replaced that is read, its type would be wrong and the snapshot refused.
     let options = serde_pickle::DeOptions::new().replace_recursive_structures().replace_unresolved_globals();
-    let snapshot: Snapshot = serde_pickle::from_reader(reader, options)
-        .map_err(|error| BadInput::whole(file, format!("not a memory snapshot: {error}")))?;
+    let snapshot: Snapshot =
+        serde_pickle::from_reader(reader, options).map_err(|error| BadInput::whole(file, describe(error)))?;
     let several = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count() > 1;
     let mut traces = Vec::new();
     for (device, entries) in (0..).zip(&snapshot.device_traces) {
@@ -58,12 +59,20 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead>) -> Result<
         });
     }
     if traces.is_empty() {
-        return Err(BadInput::whole(
-            file,
-            "the snapshot holds no events: its memory history was not recorded",
-        ));
+        return Err(BadInput::whole(file, "the snapshot holds no events: its memory history was not recorded"));
     }
     Ok(traces)
+}
+
+fn describe(error: serde_pickle::Error) -> String {
+    use serde_pickle::{Error, ErrorCode};
+    match error {
+        Error::Io(error) => describe_io(&error),
+        Error::Eval(ErrorCode::EOFWhileParsing, offset) => {
+            format!("the snapshot ends early, behind byte {offset}: the file is truncated")
+        }
+        error => format!("not a memory snapshot: {error}"),
+    }
 }
 
 fn segments_of(segments: &[Segment], device: u32) -> Vec<Segment> {
@@ -86,14 +95,7 @@ fn events(file: &Path, entries: &[Entry]) -> Result<Vec<Event>, BadInput> {
         let size = u64::try_from(entry.size).ok().filter(|&size| size < MAX_REQUEST).ok_or_else(|| {
             complain(format!("the size {} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)", entry.size))
         })?;
-        events.push(Event {
-            action,
-            addr: entry.addr,
-            size,
-            stream: entry.stream,
-            note: Note::None,
-            line,
-        });
+        events.push(Event { action, addr: entry.addr, size, stream: entry.stream, note: Note::None, line });
     }
     Ok(events)
 }

@@ -107,7 +107,7 @@ impl<S: Storage> Heap<S> {
 
     /// Holds as much of the run from `first` on as it takes for `size` bytes, so that its unmapped parts can be mapped
     /// without the lock. An unmapped block at the end is cut behind the granule that completes the run.
-    pub(crate) fn hold_run(&mut self, first: u32, size: u64) -> Run {
+    pub(crate) fn hold_run(&mut self, mut first: u32, size: u64) -> Run {
         let mut held = 0;
         let mut block = first;
         loop {
@@ -117,9 +117,10 @@ impl<S: Storage> Heap<S> {
                 let granule = self.segments[self.blocks[block].segment].granule;
                 let wanted = (size - held).next_multiple_of(granule);
                 if wanted < self.blocks[block].size {
-                    let rest = self.split(block, wanted);
-                    self.blocks[rest].requested = 0;
-                    self.insert_unmapped(rest);
+                    let front = self.cut(block, wanted);
+                    self.blocks[block].requested = 0;
+                    self.insert_unmapped(block);
+                    (first, block) = (if first == block { front } else { first }, front);
                 }
                 self.blocks[block].state = State::Mapping;
             }
@@ -148,7 +149,7 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Makes a held run that is wholly mapped now one block, with its free neighbours, in no set. Its requested size is that
+    /// Makes a held run that is wholly mapped now one free block, with its free neighbours. Its requested size is that
     /// of the part mapped last. Says how many parts were mapped, too.
     pub(crate) fn join_run(&mut self, run: Run, tally: &Tally) -> Done<(u32, u64)> {
         let (mut parts, mut unsettled) = (0, false);
@@ -169,7 +170,7 @@ impl<S: Storage> Heap<S> {
         while self.blocks[run.first].end() < end {
             self.absorb_next(run.first);
         }
-        let (block, _) = self.merge(run.first, State::Free);
+        let (block, _) = self.join_free(run.first);
         Done { value: (block, parts), unsettled }
     }
 
@@ -186,12 +187,10 @@ impl<S: Storage> Heap<S> {
                 return;
             }
             let unmapped = self.blocks[block].state == State::Mapping;
-            let state = if unmapped { State::Unmapped } else { State::Free };
-            let (merged, _) = self.merge(block, state);
             if unmapped {
-                self.insert_unmapped(merged)
+                self.join_unmapped(block);
             } else {
-                self.insert_free(merged)
+                self.join_free(block);
             }
             if last {
                 return;
@@ -213,16 +212,16 @@ impl<S: Storage> Heap<S> {
     /// behind stays free, as if never handed out. The held block that is left is exactly the range. Room was made.
     pub(crate) fn hold_range(&mut self, block: u32, range: Range) -> u32 {
         self.take(block);
-        let end = range.at.0 + range.bytes;
-        if end < self.blocks[block].end() {
-            let rest = self.split(block, end - self.blocks[block].addr);
-            self.blocks[rest].requested = 0;
-            self.insert_free(rest);
+        let before = range.at.0 - self.blocks[block].addr;
+        if before > 0 {
+            let front = self.cut(block, before);
+            self.blocks[front].requested = 0;
+            self.insert_free(front);
         }
-        if self.blocks[block].addr == range.at.0 {
+        if range.bytes == self.blocks[block].size {
             return block;
         }
-        let middle = self.split(block, range.at.0 - self.blocks[block].addr);
+        let middle = self.cut(block, range.bytes);
         self.blocks[block].requested = 0;
         self.insert_free(block);
         middle
@@ -231,11 +230,11 @@ impl<S: Storage> Heap<S> {
     /// A held range is unmapped now. Says which segment is to be given back, if nothing is mapped in it any longer.
     pub(crate) fn finish_unmap(&mut self, block: u32, tally: &Tally) -> Option<(DevicePtr, u64)> {
         tally.down(Stat::ReservedBytes, self.blocks[block].size);
-        let (block, _) = self.merge(block, State::Unmapped);
+        let block = self.join_unmapped(block);
         if self.blocks[block].is_split() {
-            self.insert_unmapped(block);
             return None;
         }
+        self.take(block);
         let Block { addr, size, segment, .. } = self.blocks[block];
         self.blocks.remove(block);
         self.unlink(segment);
@@ -244,8 +243,7 @@ impl<S: Storage> Heap<S> {
 
     /// A held range was not unmapped after all: it is free again.
     pub(crate) fn put_back_range(&mut self, block: u32) {
-        let (block, _) = self.merge(block, State::Free);
-        self.insert_free(block);
+        self.join_free(block);
     }
 
     /// A held range could not be unmapped: it is lost. Returns its bytes, which count as leaked from here on.
@@ -256,13 +254,38 @@ impl<S: Storage> Heap<S> {
         bytes
     }
 
+    /// Puts a block that is in no set into the unmapped set, one with its unmapped neighbours. Says which entry is left; its
+    /// requested size is `block`'s.
+    fn join_unmapped(&mut self, block: u32) -> u32 {
+        let Block { prev, next, requested, .. } = self.blocks[block];
+        if next != NONE && self.blocks[next].state == State::Unmapped {
+            self.take(next);
+            self.absorb_next(block);
+        }
+        let left = if prev != NONE && self.blocks[prev].state == State::Unmapped {
+            self.take(prev);
+            self.absorb_next(prev);
+            self.blocks[prev].requested = requested;
+            prev
+        } else {
+            block
+        };
+        self.insert_unmapped(left);
+        left
+    }
+
+    /// Takes a free or unmapped block out of its set.
+    fn take(&mut self, block: u32) {
+        if self.blocks[block].state == State::Unmapped {
+            self.unmapped = self.by_address.remove(self.unmapped, block, Self::address(&self.blocks));
+        } else {
+            self.free.remove(block, &self.blocks);
+        }
+        self.blocks[block].state = State::Held;
+    }
+
     fn insert_unmapped(&mut self, block: u32) {
         self.blocks[block].state = State::Unmapped;
         self.unmapped = self.by_address.insert(self.unmapped, block, Self::address(&self.blocks));
-    }
-
-    pub(super) fn take_unmapped(&mut self, block: u32) {
-        self.unmapped = self.by_address.remove(self.unmapped, block, Self::address(&self.blocks));
-        self.blocks[block].state = State::Held;
     }
 }

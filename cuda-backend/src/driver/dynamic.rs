@@ -2,6 +2,7 @@
 
 use super::LoadError;
 use super::table::Table;
+use core::error::Error;
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
@@ -26,7 +27,8 @@ pub(super) fn table(candidates: &[&Path]) -> Result<(Table, String, bool), LoadE
                 let emulated = address(library, EMULATED_MARK).is_some();
                 return Ok((table, path.display().to_string(), emulated));
             }
-            Err(error) => reason = error.to_string(),
+            // What failed is the outer error; why is in the one within.
+            Err(error) => reason = error.source().map_or_else(|| error.to_string(), ToString::to_string),
         }
     }
     Err(LoadError::NotFound { tried: candidates.iter().map(|path| path.to_path_buf()).collect(), reason })

@@ -58,3 +58,18 @@ bound! {
     cuModuleLoadData cuModuleUnload cuModuleGetFunction cuLaunchKernel
     cuStreamBeginCapture_v2 cuStreamEndCapture cuGraphLaunch cuGraphExecDestroy cuGraphDestroy
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::table::ENTRY_POINTS;
+
+    #[test]
+    fn every_required_entry_is_linked_or_younger_than_the_bindings() {
+        for entry in ENTRY_POINTS.iter().filter(|entry| entry.required) {
+            // 11.0 gave this one its second version.
+            let younger = entry.symbol == c"cuDevicePrimaryCtxRelease_v2";
+            assert_eq!(linked(entry.symbol).is_some(), !younger, "{:?}", entry.symbol);
+        }
+    }
+}

@@ -8,7 +8,6 @@ pub mod result;
 pub mod table;
 pub mod types;
 
-#[cfg(not(feature = "linked"))]
 mod dynamic;
 #[cfg(feature = "linked")]
 mod linked;
@@ -98,7 +97,7 @@ impl std::error::Error for LoadError {}
 
 impl Driver {
     /// The process's driver: the library named by [`LIBRARY_VARIABLE`], else `libcuda.so.1`, else `libcuda.so`;
-    /// with the feature `linked`, the one that the program links.
+    /// with the feature `linked`, the one that the program links, whatever the variable says.
     ///
     /// Loaded and started at the first call that succeeds; later calls answer the same driver and call nothing.
     ///
@@ -126,7 +125,6 @@ impl Driver {
     ///
     /// # Errors
     /// [`LoadError`].
-    #[cfg(not(feature = "linked"))]
     pub fn load_from(path: &Path) -> Result<&'static Self, LoadError> {
         let (table, origin, emulated) = dynamic::table(&[path])?;
         Self::start(&table, origin, emulated)

@@ -341,7 +341,6 @@ fn an_old_or_absent_driver_is_refused_with_its_reason() {
     }
 }
 
-#[cfg(not(feature = "linked"))]
 #[test]
 fn a_library_that_does_not_exist_is_named() {
     let path = std::path::Path::new("/nonexistent/libcuda.so.1");

@@ -138,14 +138,9 @@ pub(crate) fn check_unsafe(state: &mut State) -> Answer<()> {
         return Ok(());
     }
     let forbids = |capture: &Capture| {
-        if capture.thread == thread {
-            capture.mode != RELAXED
-        } else {
-            capture.mode == GLOBAL && mode == GLOBAL
-        }
+        if capture.thread == thread { capture.mode != RELAXED } else { capture.mode == GLOBAL && mode == GLOBAL }
     };
-    let broken: Vec<u64> =
-        state.captures.iter().filter(|(_, capture)| forbids(capture)).map(|(&id, _)| id).collect();
+    let broken: Vec<u64> = state.captures.iter().filter(|(_, capture)| forbids(capture)).map(|(&id, _)| id).collect();
     if broken.is_empty() {
         return Ok(());
     }
@@ -243,11 +238,7 @@ pub(crate) fn status(session: &mut Session, stream: u64) -> Answer<(i32, u64)> {
 
 /// `cuThreadExchangeStreamCaptureMode`.
 pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
-    if (GLOBAL..=RELAXED).contains(&mode) {
-        Ok(thread::exchange_capture_mode(mode))
-    } else {
-        Err(Code::INVALID_VALUE)
-    }
+    if (GLOBAL..=RELAXED).contains(&mode) { Ok(thread::exchange_capture_mode(mode)) } else { Err(Code::INVALID_VALUE) }
 }
 
 /// `cuGraphInstantiateWithFlags`.

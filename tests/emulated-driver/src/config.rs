@@ -127,8 +127,7 @@ fn number(name: &str, default: u64) -> u64 {
 /// The variable as a JSON object of names and numbers.
 fn map(name: &str) -> BTreeMap<String, i64> {
     text(name).map_or_else(BTreeMap::new, |value| {
-        serde_json::from_str(&value)
-            .unwrap_or_else(|why| panic!("CACHALOT_EMU_{name} is an object of numbers: {why}"))
+        serde_json::from_str(&value).unwrap_or_else(|why| panic!("CACHALOT_EMU_{name} is an object of numbers: {why}"))
     })
 }
 

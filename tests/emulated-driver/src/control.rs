@@ -262,7 +262,7 @@ unsafe fn hand_out(text: &str, buffer: *mut c_char, size: u64) -> u64 {
         // SAFETY: the caller's promise; the kept part is shorter than the buffer.
         unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), buffer.cast(), kept.len()) };
         // SAFETY: as above, the NUL has its room.
-        unsafe { buffer.add(kept.len()).write(0) };
+        unsafe { buffer.wrapping_add(kept.len()).write(0) };
     }
     text.len() as u64
 }

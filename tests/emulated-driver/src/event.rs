@@ -2,11 +2,11 @@
 
 use crate::capture;
 use crate::code::{Answer, Code};
+use crate::context;
 use crate::driver::State;
 use crate::session::Session;
 use crate::stream::{self, Mark};
 use crate::work::Work;
-use crate::context;
 
 /// What an event was last recorded at.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,12 +57,11 @@ pub(crate) fn record(session: &mut Session, handle: u64, stream: u64) -> Answer<
         return Err(Code::INVALID_HANDLE);
     }
     context::check(&session.state, its.context)?;
-    let point = match capture::of_queue(&mut session.state, queue)? {
-        Some(id) => Point::Captured(id, capture::frontier(&session.state, id, queue)),
-        None => {
-            stream::push(&mut session.state, queue, Work::Nothing, Vec::new())?;
-            Point::At(session.state.streams.end_of(queue))
-        }
+    let point = if let Some(id) = capture::of_queue(&mut session.state, queue)? {
+        Point::Captured(id, capture::frontier(&session.state, id, queue))
+    } else {
+        stream::push(&mut session.state, queue, Work::Nothing, Vec::new())?;
+        Point::At(session.state.streams.end_of(queue))
     };
     session.state.events.get_mut(handle)?.point = point;
     Ok(())

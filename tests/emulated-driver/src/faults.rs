@@ -113,8 +113,7 @@ impl Plan {
 impl Rule {
     /// Reads one rule.
     fn parse(value: &Value) -> Result<Self, String> {
-        const KNOWN: [&str; 8] =
-            ["fn", "nth", "percent", "count", "persistent", "code", "delay_us", "when"];
+        const KNOWN: [&str; 8] = ["fn", "nth", "percent", "count", "persistent", "code", "delay_us", "when"];
         let object = value.as_object().ok_or("a rule is an object")?;
         if let Some(unknown) = object.keys().find(|key| !KNOWN.contains(&key.as_str())) {
             return Err(format!("a rule has no member {unknown:?}"));

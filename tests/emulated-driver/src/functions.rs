@@ -24,7 +24,7 @@ pub(crate) enum InCapture {
 macro_rules! functions {
     ($($name:ident: $version:literal, $requires:ident, $capture:ident;)*) => {
         /// A function of the driver API.
-        #[allow(non_camel_case_types, reason = "the driver's own names")]
+        #[allow(non_camel_case_types, clippy::enum_variant_names, reason = "the driver's own names")]
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         pub(crate) enum Function { $($name),* }
 

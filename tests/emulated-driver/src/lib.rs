@@ -6,9 +6,10 @@
 //! addresses and handles at once, loses its device, and tells what leaked. See the README beside this crate.
 //!
 //! The Rust library of the same name serves tests: [`install`](mod@install) finds the built shared library and installs it, whole
-//! or as an older driver; [`control`](mod@client) loads it and steers it.
+//! or as an older driver; [`client`](mod@client) loads it and steers it.
 
 mod answers;
+pub mod api;
 mod capture;
 pub mod client;
 mod code;

@@ -44,18 +44,16 @@ impl Log {
     /// # Panics
     /// If the file cannot be opened.
     pub(crate) fn new(path: Option<&str>) -> Self {
-        let file = path.map(|path| {
-            File::options().create(true).append(true).open(path).expect("the file of CACHALOT_EMU_LOG")
-        });
+        let file = path
+            .map(|path| File::options().create(true).append(true).open(path).expect("the file of CACHALOT_EMU_LOG"));
         Self { file, ..Self::default() }
     }
 
-    /// Counts a call that begins: its number, and which call of its function it is, from 1.
-    pub(crate) fn begin(&mut self, function: Function) -> (u64, u64) {
+    /// Counts a call that begins, and returns its number.
+    pub(crate) fn begin(&mut self, function: Function) -> u64 {
         self.calls += 1;
-        let count = self.counts.entry(function).or_default();
-        *count += 1;
-        (self.calls, *count)
+        *self.counts.entry(function).or_default() += 1;
+        self.calls
     }
 
     /// Adds a call that ended.
@@ -88,7 +86,8 @@ impl Log {
 
     /// The remembered calls, one JSON object a line.
     pub(crate) fn to_lines(&self) -> String {
-        self.entries.iter().map(|entry| format!("{}\n", entry.to_json())).collect()
+        let lines: Vec<String> = self.entries.iter().map(|entry| entry.to_json().to_string()).collect();
+        lines.join("\n")
     }
 }
 

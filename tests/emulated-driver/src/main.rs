@@ -1,45 +1,41 @@
-//! `emulated-driver install <folder> [--hide <symbols>] [--version <number>]`: puts a `libcuda.so.1` there.
+//! `emulated-driver install <folder>`: puts a `libcuda.so.1` there, whole or as an older driver.
 
 use cachalot_emulated_driver::install;
-use std::path::Path;
-use std::process::ExitCode;
+use clap::{Parser, Subcommand};
+use std::io::Result;
+use std::path::PathBuf;
 
-const USAGE: &str = "emulated-driver install <folder> [--hide <symbol,symbol,…>] [--version <1000*major+10*minor>]
-emulated-driver symbols";
-
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match run(&arguments) {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("{why}");
-            ExitCode::FAILURE
-        }
-    }
+/// A libcuda.so.1 for machines without a GPU.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
 }
 
-/// Does what the arguments say and returns what to print.
-fn run(arguments: &[String]) -> Result<String, String> {
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (folder, options) = match words.as_slice() {
-        ["symbols"] => return Ok(install::symbols().join("\n")),
-        ["install", folder, options @ ..] => (folder, options),
-        _ => return Err(USAGE.to_owned()),
-    };
-    let mut hidden = Vec::new();
-    for pair in options.chunks(2) {
-        match pair {
-            ["--hide", list] => hidden.extend(list.split(',').filter(|name| !name.is_empty())),
-            ["--version", version] => {
-                let version = version.parse().map_err(|_| format!("not a version: {version}"))?;
-                hidden.extend(install::newer_than(version));
-            }
-            _ => return Err(USAGE.to_owned()),
+#[derive(Subcommand)]
+enum Command {
+    /// Copies the library to a folder as libcuda.so.1 and libcuda.so, and prints the first one's path.
+    Install {
+        folder: PathBuf,
+        /// Symbols that the copy is to lack.
+        #[arg(long, value_delimiter = ',')]
+        hide: Vec<String>,
+        /// The copy lacks what came after this driver version (1000 * major + 10 * minor).
+        #[arg(long)]
+        version: Option<i32>,
+    },
+    /// Prints the driver symbols that the library exports.
+    Symbols,
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().command {
+        Command::Install { folder, hide, version } => {
+            let mut hidden: Vec<&str> = hide.iter().map(String::as_str).collect();
+            hidden.extend(version.map(install::newer_than).unwrap_or_default());
+            println!("{}", install::install(&folder, &hidden)?.display());
         }
+        Command::Symbols => println!("{}", install::symbols().join("\n")),
     }
-    let path = install::install(Path::new(folder), &hidden).map_err(|why| why.to_string())?;
-    Ok(path.display().to_string())
+    Ok(())
 }

@@ -23,6 +23,8 @@ struct Region {
     extents: Vec<Extent>,
     /// The free parts, if small allocations share it.
     parts: Option<Ranges>,
+    /// Allocations whose memory was not given back yet, those being freed included.
+    users: u64,
 }
 
 /// A live allocation.
@@ -73,7 +75,7 @@ pub(crate) fn allocate(session: &mut Session, bytes: u64) -> Answer<u64> {
         let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
         let region = obtain(&mut session.state, session.context, taken)?;
         let allocation = Allocation { context: session.context, bytes, taken, region };
-        session.state.memory.allocations.insert(region, allocation);
+        add(&mut session.state.memory, region, allocation);
         region
     };
     session.made("allocation", address);
@@ -178,21 +180,28 @@ fn allocate_small(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
         let address = region.parts.as_mut()?.take(taken, ALIGNMENT)?;
         Some((start, address))
     });
-    let (region, address) = match found {
-        Some(found) => found,
-        None => {
-            let start = obtain(state, context, PAGE)?;
-            let mut parts = Ranges::new(start, PAGE);
-            parts.set_quarantine(state.memory.quarantine);
-            let address = parts.take(taken, ALIGNMENT).ok_or(Code::UNKNOWN)?;
-            state.memory.regions.get_mut(&start).ok_or(Code::UNKNOWN)?.parts = Some(parts);
-            (start, address)
-        }
+    let (region, address) = if let Some(found) = found {
+        found
+    } else {
+        let start = obtain(state, context, PAGE)?;
+        let mut parts = Ranges::new(start, PAGE);
+        parts.set_quarantine(state.memory.quarantine);
+        let address = parts.take(taken, ALIGNMENT).ok_or(Code::UNKNOWN)?;
+        state.memory.regions.get_mut(&start).ok_or(Code::UNKNOWN)?.parts = Some(parts);
+        (start, address)
     };
     let shared = &state.memory.regions[&region];
     state.devices[shared.device].pages.poison(&shared.extents, address - region, taken, POISON_NEW);
-    state.memory.allocations.insert(address, Allocation { context, bytes, taken, region });
+    add(&mut state.memory, address, Allocation { context, bytes, taken, region });
     Ok(address)
+}
+
+/// Enters an allocation in the books.
+fn add(memory: &mut Memory, address: u64, allocation: Allocation) {
+    if let Some(region) = memory.regions.get_mut(&allocation.region) {
+        region.users += 1;
+    }
+    memory.allocations.insert(address, allocation);
 }
 
 /// Obtains a region and maps it for its device and those that may use the context's memory.
@@ -220,7 +229,7 @@ fn obtain(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
             return Err(code);
         }
     }
-    state.memory.regions.insert(address, Region { context, device, bytes, extents, parts: None });
+    state.memory.regions.insert(address, Region { context, device, bytes, extents, parts: None, users: 0 });
     Ok(address)
 }
 
@@ -231,10 +240,10 @@ fn give_back(state: &mut State, address: u64, allocation: Allocation) {
         parts.give(address, allocation.taken);
         let offset = address - allocation.region;
         state.devices[region.device].pages.poison(&region.extents, offset, allocation.taken, POISON_FREED);
-        let start = allocation.region;
-        if state.memory.allocations.values().any(|other| other.region == start) {
-            return;
-        }
+    }
+    region.users -= 1;
+    if region.users > 0 {
+        return;
     }
     if let Some(region) = state.memory.regions.remove(&allocation.region) {
         state.space().unmap_all(allocation.region, region.bytes);

@@ -76,11 +76,11 @@ pub(crate) fn function(session: &mut Session, module: u64, name: &CStr) -> Answe
     // SAFETY: the contract gives a kernel's symbol this type.
     let kernel = *unsafe { object.get::<Kernel>(name.to_bytes_with_nul()) }.map_err(|_| Code::NOT_FOUND)?;
     // SAFETY: the contract gives the symbol this type.
-    let params = unsafe { object.get::<*const u32>(&beside("_params")) }.map_err(|_| Code::NOT_FOUND)?;
+    let params = unsafe { object.get::<*const u32>(&*beside("_params")) }.map_err(|_| Code::NOT_FOUND)?;
     // SAFETY: the symbol is a constant of this type in a loaded object.
     let params = unsafe { **params } as usize;
     // SAFETY: as for the number of parameters.
-    let addresses = unsafe { object.get::<*const u64>(&beside("_addresses")) };
+    let addresses = unsafe { object.get::<*const u64>(&*beside("_addresses")) };
     // SAFETY: as above, if it is there.
     let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
     let function = Function { kernel, params, addresses, _object: object };
@@ -115,7 +115,7 @@ pub(crate) unsafe fn launch(
     }
     let read = |index: usize| {
         // SAFETY: the caller's promise covers `count` pointers.
-        let param = unsafe { *params.add(index) };
+        let param = unsafe { *params.wrapping_add(index) };
         // SAFETY: the caller's promise covers what they point to.
         unsafe { param.read_unaligned() }
     };
@@ -133,13 +133,13 @@ unsafe fn path_of(image: *const c_char) -> Answer<String> {
     }
     for (index, &expected) in PREFIX.iter().enumerate() {
         // SAFETY: every byte before was part of the image and not its end.
-        let byte = unsafe { *image.add(index) };
+        let byte = unsafe { *image.wrapping_add(index) };
         if byte.cast_unsigned() != expected {
             return Err(Code::INVALID_IMAGE);
         }
     }
     // SAFETY: an image with the prefix is a text that ends in NUL.
-    let rest = unsafe { CStr::from_ptr(image.add(PREFIX.len())) };
+    let rest = unsafe { CStr::from_ptr(image.wrapping_add(PREFIX.len())) };
     let path = rest.to_str().map_err(|_| Code::INVALID_IMAGE)?;
     if path.is_empty() {
         return Ok(std::env::var(FALLBACK_VARIABLE).unwrap_or_else(|_| FALLBACK_OBJECT.to_owned()));

@@ -46,8 +46,7 @@ impl Pages {
     pub(crate) fn new(bytes: u64, poison: Poison) -> Self {
         let total = bytes / PAGE * PAGE;
         // SAFETY: the name is a C string; the call has no other requirement.
-        let descriptor =
-            unsafe { libc::memfd_create(c"cachalot-emulated-device".as_ptr(), libc::MFD_CLOEXEC) };
+        let descriptor = unsafe { libc::memfd_create(c"cachalot-emulated-device".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(descriptor >= 0, "memfd_create: {}", std::io::Error::last_os_error());
         // SAFETY: the descriptor was made just now and nobody else owns it.
         let file = unsafe { File::from_raw_fd(descriptor) };
@@ -125,7 +124,7 @@ impl Pages {
 
     /// Writes `value` to `[from, from + bytes)` of the extents.
     fn fill(&self, extents: &[Extent], from: u64, bytes: u64, value: u8) {
-        let buffer = [value; 64 << 10];
+        let buffer = [value; 16 << 10];
         for (mut offset, mut left) in pieces(extents, from, bytes) {
             while left > 0 {
                 let now = left.min(buffer.len() as u64);

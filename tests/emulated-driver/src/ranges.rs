@@ -34,9 +34,10 @@ impl Ranges {
     /// Takes `bytes` at a multiple of `alignment` (a power of two): the newest fitting range given back, else the
     /// lowest that fits.
     pub(crate) fn take(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
-        let recent = self.recent.iter().rev().copied().find(|&start| {
-            start.is_multiple_of(alignment) && self.room_at(start).is_some_and(|room| room >= bytes)
-        });
+        let recent =
+            self.recent.iter().rev().copied().find(|&start| {
+                start.is_multiple_of(alignment) && self.room_at(start).is_some_and(|room| room >= bytes)
+            });
         let start = recent.or_else(|| {
             self.free.iter().find_map(|(&start, &length)| {
                 let aligned = start.checked_next_multiple_of(alignment)?;

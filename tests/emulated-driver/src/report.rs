@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 pub(crate) fn to_json(state: &State) -> Value {
     let (reservations, mappings, physical) = state.virtual_memory.counts();
     let allocated: u64 = state.memory.allocations.values().map(|allocation| allocation.bytes).sum();
-    let used: Vec<u64> =
-        state.devices.iter().map(|device| device.pages.total() - device.pages.free()).collect();
+    let used: Vec<u64> = state.devices.iter().map(|device| device.pages.total() - device.pages.free()).collect();
     let retains: u64 = context::held(state).iter().map(|(_, retains)| retains).sum();
     let abandoned: Vec<Value> =
         state.abandoned.iter().map(|(kind, handle)| json!({"kind": kind, "handle": handle})).collect();

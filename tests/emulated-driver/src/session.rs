@@ -97,24 +97,23 @@ pub(crate) fn call<T>(
     }
     let mut session = Session::open();
     let state = &mut *session.state;
-    let (number, _) = state.log.begin(function);
+    let number = state.log.begin(function);
     let verdict = state.plan.judge(function, &mut state.random);
     pause(&mut session, verdict.delay_before_us);
     let context = session.context;
-    let outcome = match verdict.before {
-        Some(code) => Err(code),
-        None => {
-            session.pass_time();
-            let outcome = session.admit(function).and_then(|()| body(&mut session));
-            pause(&mut session, verdict.delay_after_us);
-            match (outcome, verdict.after) {
-                (Ok(_) | Err(Code::NOT_READY), Some(code)) => {
-                    let made = session.made;
-                    session.state.abandoned.extend(made);
-                    Err(code)
-                }
-                (outcome, _) => outcome,
+    let outcome = if let Some(code) = verdict.before {
+        Err(code)
+    } else {
+        session.pass_time();
+        let outcome = session.admit(function).and_then(|()| body(&mut session));
+        pause(&mut session, verdict.delay_after_us);
+        match (outcome, verdict.after) {
+            (Ok(_) | Err(Code::NOT_READY), Some(code)) => {
+                let made = session.made;
+                session.state.abandoned.extend(made);
+                Err(code)
             }
+            (outcome, _) => outcome,
         }
     };
     let result = match outcome {
@@ -125,8 +124,7 @@ pub(crate) fn call<T>(
         Err(code) => code,
     };
     let out = session.out.filter(|_| result == Code::SUCCESS);
-    let entry =
-        Entry { number, function, args: args.to_vec(), out, thread: thread::number(), context, result };
+    let entry = Entry { number, function, args: args.to_vec(), out, thread: thread::number(), context, result };
     session.state.log.add(entry);
     result.0
 }

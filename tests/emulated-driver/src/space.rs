@@ -69,11 +69,7 @@ impl Space {
 
     /// `address` as work on `device` sees it, if it is or was a device address; any other number unchanged.
     pub(crate) fn seen_by(&self, device: usize, address: u64) -> u64 {
-        if (self.base..self.used_to).contains(&address) {
-            address + self.span * (device as u64 + 1)
-        } else {
-            address
-        }
+        if (self.base..self.used_to).contains(&address) { address + self.span * (device as u64 + 1) } else { address }
     }
 
     /// Makes `extents` of `descriptor` accessible to `device` at `address`. Nothing is mapped if it fails.
@@ -121,8 +117,7 @@ fn reserve(bytes: u64) -> Option<u64> {
 /// Replaces a part of the reservation; whether it succeeded.
 fn map_fixed(at: u64, bytes: u64, access: i32, flags: i32, descriptor: i32, offset: u64) -> bool {
     // SAFETY: callers pass ranges inside this module's own reservation, in which no Rust object lives.
-    let start = unsafe {
-        libc::mmap(at as *mut libc::c_void, bytes as usize, access, flags, descriptor, offset.cast_signed())
-    };
+    let start =
+        unsafe { libc::mmap(at as *mut libc::c_void, bytes as usize, access, flags, descriptor, offset.cast_signed()) };
     start != libc::MAP_FAILED
 }

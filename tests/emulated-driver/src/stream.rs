@@ -184,13 +184,10 @@ pub(crate) fn find(state: &mut State, handle: u64, context: u64) -> Answer<u64> 
     match handle {
         0 | 1 => own_queue(state, context, None),
         2 => own_queue(state, context, Some(thread::number())),
-        handle => match state.streams.handles.get(handle) {
-            Ok(&queue) => Ok(queue),
-            Err(_) => {
-                state.answers.outcome("stream_unknown")?;
-                Err(Code::INVALID_HANDLE)
-            }
-        },
+        handle => {
+            let queue = state.streams.handles.get(handle).copied();
+            queue.map_err(|code| state.answers.outcome("stream_unknown").err().unwrap_or(code))
+        }
     }
 }
 

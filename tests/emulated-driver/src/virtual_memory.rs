@@ -246,14 +246,7 @@ pub(crate) fn release(session: &mut Session, handle: u64) -> Answer<()> {
 }
 
 /// `cuMemMap`.
-pub(crate) fn map(
-    session: &mut Session,
-    at: u64,
-    bytes: u64,
-    offset: u64,
-    handle: u64,
-    flags: u64,
-) -> Answer<()> {
+pub(crate) fn map(session: &mut Session, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
     supported(session)?;
     let state = &mut *session.state;
     let memory = &mut state.virtual_memory;

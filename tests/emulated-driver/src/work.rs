@@ -114,8 +114,7 @@ fn run_one(task: Task) {
             thread::as_host_function(|| unsafe { function(argument as *mut c_void) });
         }
         Task::Kernel { kernel, mut args, grid, block } => {
-            let mut pointers: Vec<*mut c_void> =
-                args.iter_mut().map(|arg| std::ptr::from_mut(arg).cast()).collect();
+            let mut pointers: Vec<*mut c_void> = args.iter_mut().map(|arg| std::ptr::from_mut(arg).cast()).collect();
             // SAFETY: the object that defines the kernel declared that it takes this number of 8-byte arguments.
             unsafe { kernel(pointers.as_mut_ptr(), grid, block) };
         }

@@ -20,12 +20,7 @@ extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: c_int) -> u32 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> u32 {
-    call(
-        Function::cuDevicePrimaryCtxRelease_v2,
-        &[device as u64],
-        |session| context::release(session, device),
-        drop,
-    )
+    call(Function::cuDevicePrimaryCtxRelease_v2, &[device as u64], |session| context::release(session, device), drop)
 }
 
 #[unsafe(no_mangle)]

@@ -154,5 +154,5 @@ fn write_text(target: *mut c_char, bytes: c_int, text: &str) {
     // SAFETY: the caller of the exported function promised `bytes` writable bytes, and the NUL has its room.
     unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), target.cast(), kept.len()) };
     // SAFETY: as above.
-    unsafe { target.add(kept.len()).write(0) };
+    unsafe { target.wrapping_add(kept.len()).write(0) };
 }

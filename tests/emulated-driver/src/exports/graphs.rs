@@ -132,22 +132,12 @@ extern "C" fn cuGraphInstantiateWithFlags(executable: *mut u64, graph: u64, flag
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphLaunch(executable: u64, stream: u64) -> u32 {
-    call(
-        Function::cuGraphLaunch,
-        &[executable, stream],
-        |session| capture::launch(session, executable, stream),
-        drop,
-    )
+    call(Function::cuGraphLaunch, &[executable, stream], |session| capture::launch(session, executable, stream), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecDestroy(executable: u64) -> u32 {
-    call(
-        Function::cuGraphExecDestroy,
-        &[executable],
-        |session| capture::destroy_executable(session, executable),
-        drop,
-    )
+    call(Function::cuGraphExecDestroy, &[executable], |session| capture::destroy_executable(session, executable), drop)
 }
 
 #[unsafe(no_mangle)]

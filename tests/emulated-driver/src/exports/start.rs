@@ -94,16 +94,17 @@ unsafe extern "C" fn cuGetProcAddress_v2(
             // SAFETY: not null, and the caller's promise.
             let name = unsafe { CStr::from_ptr(symbol) };
             let name = name.to_str().map_err(|_| Code::INVALID_VALUE)?;
+            let hidden = &session.state.config.hidden;
             let wanted = |function: &&Function| function.base_name() == name;
-            let candidates: Vec<&Function> = FUNCTIONS.iter().filter(wanted).collect();
-            let hidden = |function: &Function| session.state.config.hidden.iter().any(|one| one == function.name());
-            let visible: Vec<_> = candidates.into_iter().filter(|function| !hidden(function)).collect();
-            let newest = visible.iter().rfind(|function| function.since() <= version);
-            match newest.and_then(|function| own_symbol(function.name())) {
-                Some(found) => Ok((found, PROC_FOUND)),
-                None if visible.is_empty() => Ok((std::ptr::null_mut(), PROC_NOT_FOUND)),
-                None => Ok((std::ptr::null_mut(), PROC_TOO_OLD)),
-            }
+            let shown = |function: &&Function| !hidden.iter().any(|one| one == function.name());
+            let candidates = FUNCTIONS.iter().filter(wanted).filter(shown);
+            let there: Vec<_> =
+                candidates.filter_map(|function| Some((function.since(), own_symbol(function.name())?))).collect();
+            Ok(match there.iter().rfind(|(since, _)| *since <= version) {
+                Some(&(_, found)) => (found, PROC_FOUND),
+                None if there.is_empty() => (std::ptr::null_mut(), PROC_NOT_FOUND),
+                None => (std::ptr::null_mut(), PROC_TOO_OLD),
+            })
         },
         |(found, code)| {
             out.write(found);

@@ -59,12 +59,7 @@ extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> u32 {
 /// # Safety
 /// As for the real function: `properties` is null or valid.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemCreate(
-    handle: *mut u64,
-    bytes: usize,
-    properties: *const Properties,
-    flags: u64,
-) -> u32 {
+unsafe extern "C" fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) -> u32 {
     let out = Out(handle);
     call(
         Function::cuMemCreate,

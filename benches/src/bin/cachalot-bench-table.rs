@@ -1,0 +1,65 @@
+//! Measures everything, ours and others in turn, and writes the tables down.
+
+use cachalot_benches::measure::Effort;
+use cachalot_benches::{machine, program, report};
+use clap::{Parser, ValueEnum};
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Measures what an allocation costs and writes the tables.
+#[derive(Parser)]
+struct Cli {
+    /// Measure only these
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 1..)]
+    only: Vec<Section>,
+    /// How many rounds each allocator has
+    #[arg(long, default_value_t = 101)]
+    rounds: usize,
+    /// Folder with the recorded programs
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"), hide_default_value = true)]
+    traces: PathBuf,
+    /// Where to write the tables; without it they are printed
+    #[arg(long)]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Section {
+    Pair,
+    Crowded,
+    Replay,
+    Threads,
+    Instructions,
+}
+
+impl Section {
+    fn measure(self, cli: &Cli) -> Result<String, Box<dyn Error>> {
+        let effort = |milliseconds| Effort { rounds: cli.rounds, round: Duration::from_millis(milliseconds) };
+        Ok(match self {
+            Self::Pair => report::pairs(effort(2)),
+            Self::Crowded => report::crowds(effort(2)),
+            // Long enough for a program to be repeated, and its tables to be in the processor's caches again.
+            Self::Replay => report::replays(&program::programs(&cli.traces)?, effort(10)),
+            // Long against the start of a thread, and against the system's time slice.
+            Self::Threads => report::threads(effort(40)),
+            Self::Instructions => report::instructions(&std::env::current_exe()?.with_file_name("instructions")),
+        })
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let cli = Cli::parse();
+    let mut text = format!("# What an allocation costs\n\n{}\n", machine::describe());
+    for &section in Section::value_variants() {
+        if cli.only.is_empty() || cli.only.contains(&section) {
+            text += &section.measure(&cli)?;
+            text.push('\n');
+        }
+    }
+    match &cli.output {
+        Some(path) => std::fs::write(path, text.trim_end().to_owned() + "\n")?,
+        None => print!("{text}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! What an allocation costs, beside other allocators doing the same in the same run.
+//!
+//! ```text
+//! subject    anything that hands out blocks      cachalot · btree · peers
+//! workload   what it is made to do               crowd (pairs) · program (recorded programs) · threads
+//! measure    every subject in turn, in rounds    → the table, or criterion
+//! ```
+
+pub mod btree;
+pub mod cachalot;
+pub mod crowd;
+pub mod instructions;
+pub mod locks;
+pub mod machine;
+pub mod measure;
+pub mod peers;
+pub mod program;
+pub mod report;
+pub mod subject;
+pub mod threads;
+pub mod workload;

@@ -1,0 +1,51 @@
+//! Where and when something was measured.
+
+use std::fs;
+use std::process::Command;
+
+/// What is known of the machine and the run, as lines of Markdown.
+pub fn describe() -> String {
+    let commit = match run("git", &["rev-parse", "--short", "HEAD"]) {
+        Some(commit) if run("git", &["status", "--porcelain", "core"]).is_some() => {
+            format!("{commit}, with changes in `core`")
+        }
+        Some(commit) => commit,
+        None => "none".to_owned(),
+    };
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    let lines = [
+        ("machine", format!("{}, {cores} cores", processor())),
+        ("system", run("uname", &["-sr"]).unwrap_or_default()),
+        ("compiler", run("rustc", &["--version"]).unwrap_or_default()),
+        ("date", run("date", &["-u", "+%Y-%m-%d"]).unwrap_or_default()),
+        ("commit", commit),
+        ("command", format!("`cargo run --release -p cachalot-benches --bin cachalot-bench-table {}`", command.join(" "))),
+        ("other load", format!("{} programs ready to run, over the last minute", load())),
+    ];
+    lines.map(|(what, is)| format!("* {what}: {is}\n")).concat().replace(" `\n", "`\n")
+}
+
+/// What a command prints, if it succeeds and prints anything.
+fn run(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+fn processor() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = info.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    // Virtual machines hide the model's name; family and model number tell the generation.
+    let numbers = field("cpu family").zip(field("model\t"));
+    let numbers = numbers.map_or(String::new(), |(family, model)| format!(" (family {family}, model {model})"));
+    field("model name").unwrap_or_else(|| "unknown processor".to_owned()) + &numbers
+}
+
+fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().next().unwrap_or("unknown").to_owned()
+}

@@ -1,0 +1,250 @@
+//! Recorded programs: every allocation and free of a real program, in order, as fast as the subject can serve them.
+//!
+//! A recording is `NAME.csv.gz` with the columns `action,addr,size,stream`; of its events only `a` (allocated) and `f` (freed)
+//! matter here. `NAME.expected.json.gz` beside it says under which configuration and limit it was made.
+
+use crate::cachalot::Cachalot;
+use crate::subject::Subject;
+use crate::workload::Workload;
+use cachalot_core::simulated::Call;
+use cachalot_core::units::DeviceIndex;
+use flate2::read::GzDecoder;
+use rustc_hash::FxHashMap;
+use serde::Deserialize;
+use std::error::Error;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How often a program is run before it is measured: the cache then holds all that it ever needs.
+const WARM_UP: u64 = 3;
+
+/// One operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Step {
+    /// What is allocated; 0 for a free.
+    bytes: u64,
+    stream: u64,
+    /// Where the block is kept meanwhile.
+    slot: u32,
+}
+
+/// A program that frees at its end what it still holds, so that it can be repeated.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The recording's name.
+    pub name: String,
+    config: String,
+    limit: Option<u64>,
+    /// The most bytes held from the device under that configuration.
+    reserved: u64,
+    steps: Arc<[Step]>,
+    slots: usize,
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    config: String,
+    limit_bytes: Option<u64>,
+    stats: FxHashMap<String, serde_json::Value>,
+}
+
+/// Collects steps, and keeps the blocks in as few slots as it takes.
+#[derive(Default)]
+struct Recorder {
+    steps: Vec<Step>,
+    held: FxHashMap<u64, Step>,
+    vacant: Vec<u32>,
+    slots: u32,
+}
+
+impl Recorder {
+    fn malloc(&mut self, addr: u64, bytes: u64, stream: u64) {
+        let slot = self.vacant.pop().unwrap_or(self.slots);
+        self.slots = self.slots.max(slot + 1);
+        let step = Step { bytes, stream, slot };
+        self.held.insert(addr, step);
+        self.steps.push(step);
+    }
+
+    fn free(&mut self, addr: u64) -> Result<(), String> {
+        let step = self.held.remove(&addr).ok_or_else(|| format!("{addr:x} is freed and not held"))?;
+        self.vacant.push(step.slot);
+        self.steps.push(Step { bytes: 0, ..step });
+        Ok(())
+    }
+
+    fn finish(mut self) -> (Arc<[Step]>, usize) {
+        let mut left: Vec<Step> = self.held.into_values().map(|step| Step { bytes: 0, ..step }).collect();
+        left.sort_by_key(|step| step.slot);
+        self.steps.append(&mut left);
+        (self.steps.into(), self.slots as usize)
+    }
+}
+
+/// The recordings in `folder`, by name.
+///
+/// # Errors
+/// If the folder cannot be read, or what is in it is not a recording.
+pub fn programs(folder: &Path) -> Result<Vec<Program>, Box<dyn Error>> {
+    let entries: Result<Vec<PathBuf>, _> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect();
+    let mut paths: Vec<PathBuf> = entries.map_err(|error: std::io::Error| error)?;
+    paths.retain(|path| path.to_string_lossy().ends_with(".csv.gz"));
+    paths.sort();
+    paths.iter().map(|path| Program::read(path)).collect()
+}
+
+impl Program {
+    /// Reads the recording at `path` and what is expected of it.
+    ///
+    /// # Errors
+    /// If either file cannot be read or is not what it should be.
+    pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
+        let file = path.to_string_lossy();
+        let stem = file.strip_suffix(".csv.gz").ok_or("a recording ends in .csv.gz")?;
+        let expected = GzDecoder::new(BufReader::new(File::open(format!("{stem}.expected.json.gz"))?));
+        let Expected { config, limit_bytes, stats } = serde_json::from_reader(expected)?;
+        let peak = stats.get("reserved_bytes.all.peak").and_then(serde_json::Value::as_u64);
+        let mut recorder = Recorder::default();
+        let mut rows = csv::ReaderBuilder::new()
+            .flexible(true)
+            .from_reader(GzDecoder::new(BufReader::new(File::open(path)?)));
+        for row in rows.records() {
+            let row = row?;
+            let field = |column: usize| row.get(column).ok_or_else(|| format!("{file}: column {column} is missing"));
+            let hex = |column: usize| Ok::<_, Box<dyn Error>>(u64::from_str_radix(field(column)?, 16)?);
+            match field(0)? {
+                "a" => recorder.malloc(hex(1)?, field(2)?.parse()?, hex(3)?),
+                "f" => recorder.free(hex(1)?).map_err(|error| format!("{file}: {error}"))?,
+                _ => {}
+            }
+        }
+        let (steps, slots) = recorder.finish();
+        let name = Path::new(stem).file_name().ok_or("a recording has a name")?.to_string_lossy().into_owned();
+        Ok(Self { name, config, limit: limit_bytes, reserved: peak.ok_or("the peak is missing")?, steps, slots })
+    }
+
+    /// Runs the program once; false if a request was refused. Afterwards nothing is held.
+    #[inline(never)]
+    pub fn pass<S: Subject>(&self, subject: &mut S, slots: &mut Vec<Option<S::Handle>>) -> bool {
+        slots.resize(self.slots, None);
+        let mut served = true;
+        for step in &*self.steps {
+            let slot = &mut slots[step.slot as usize];
+            if step.bytes > 0 {
+                *slot = subject.malloc(step.bytes, step.stream);
+                served &= slot.is_some();
+            } else if let Some(block) = slot.take() {
+                subject.free(block);
+            }
+        }
+        served
+    }
+
+    /// How often the device is called for memory when the program runs once more after the warm-up.
+    pub fn device_calls(&self) -> u64 {
+        let mut subject = Cachalot::<parking_lot::RawMutex>::new(&self.config, self.limit);
+        let calls = |subject: &Cachalot<parking_lot::RawMutex>| {
+            let device = subject.allocator().device(DeviceIndex(0));
+            let kinds = [Call::Obtain, Call::Release, Call::Create, Call::Destroy];
+            kinds.map(|kind| device.map_or(0, |device| device.calls(kind))).iter().sum::<u64>()
+        };
+        let mut slots = Vec::new();
+        (0..WARM_UP).for_each(|_| drop(self.pass(&mut subject, &mut slots)));
+        let before = calls(&subject);
+        self.pass(&mut subject, &mut slots);
+        calls(&subject) - before
+    }
+}
+
+impl Workload for Program {
+    fn lane<S: Subject + 'static>(&self, mut subject: S) -> Option<Box<dyn FnMut(u64)>> {
+        let (program, mut slots) = (self.clone(), Vec::new());
+        for _ in 0..WARM_UP {
+            // Under a limit the recorded program was refused requests as well.
+            if !program.pass(&mut subject, &mut slots) && program.limit.is_none() {
+                return None;
+            }
+        }
+        Some(Box::new(move |times| {
+            for _ in 0..times {
+                program.pass(&mut subject, &mut slots);
+            }
+        }))
+    }
+
+    fn operations(&self) -> u64 {
+        self.steps.len() as u64
+    }
+
+    fn arena(&self) -> u64 {
+        // Powers of two take up to twice as much, and fragment.
+        (self.reserved * 4).next_power_of_two()
+    }
+
+    fn config(&self) -> &str {
+        &self.config
+    }
+
+    fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btree::BTree;
+
+    /// Notes the address of every block that it is given.
+    struct Noting<S: Subject>(S, Vec<S::Handle>);
+
+    impl<S: Subject> Subject for Noting<S> {
+        type Handle = S::Handle;
+
+        fn malloc(&mut self, bytes: u64, stream: u64) -> Option<S::Handle> {
+            let block = self.0.malloc(bytes, stream)?;
+            self.1.push(block);
+            Some(block)
+        }
+
+        fn free(&mut self, block: S::Handle) {
+            self.0.free(block);
+        }
+    }
+
+    /// The yardstick is one only if it makes the same decisions and keeps the same statistics.
+    #[test]
+    fn the_yardstick_follows_the_same_rules() {
+        let mut compared = 0;
+        for program in programs(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"))).unwrap() {
+            let Some(yardstick) = BTree::new(&program.config, program.limit) else { continue };
+            let ours = Cachalot::<parking_lot::RawMutex>::new(&program.config, program.limit);
+            let (mut ours, mut yardstick) = (Noting(ours, Vec::new()), Noting(yardstick, Vec::new()));
+            for _ in 0..2 {
+                assert!(program.pass(&mut ours, &mut Vec::new()));
+                assert!(program.pass(&mut yardstick, &mut Vec::new()));
+            }
+            assert!(ours.1.iter().map(|ptr| ptr.0).eq(yardstick.1), "{}", program.name);
+            let stats = ours.0.allocator().stats(DeviceIndex(0)).unwrap();
+            yardstick.0.for_each_stat(|key, value| assert_eq!(stats.get(key), Some(value), "{} {key}", program.name));
+            compared += 1;
+        }
+        assert!(compared >= 14, "{compared} recordings were compared");
+    }
+
+    #[test]
+    fn slots_are_reused_and_what_is_held_at_the_end_is_freed() {
+        let mut recorder = Recorder::default();
+        recorder.malloc(0x1000, 1, 0);
+        recorder.malloc(0x2000, 2, 7);
+        recorder.free(0x1000).unwrap();
+        recorder.malloc(0x1000, 3, 0);
+        assert!(recorder.free(0x3000).is_err());
+        let (steps, slots) = recorder.finish();
+        let expected = [(1, 0, 0), (2, 7, 1), (0, 0, 0), (3, 0, 0), (0, 0, 0), (0, 7, 1)];
+        let expected = expected.map(|(bytes, stream, slot)| Step { bytes, stream, slot });
+        assert_eq!((&*steps, slots), (&expected[..], 2));
+    }
+}

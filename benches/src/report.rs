@@ -1,0 +1,188 @@
+//! The tables of `tests/results/core.md`, each measured in one run.
+
+use crate::crowd::{Crowd, Layout, SIZES};
+use crate::instructions;
+use crate::measure::{Effort, Lane, Timing, interleave};
+use crate::program::Program;
+use crate::threads::{self, Streams};
+use crate::workload::{OURS, SUBJECTS, YARDSTICK, lanes};
+use cachalot_core::units::MIB;
+use comfy_table::{CellAlignment, Table, presets};
+use std::path::Path;
+
+/// What stands where a subject cannot hold the work.
+const NONE: &str = "–";
+
+/// How many free blocks there are in a crowd.
+const COUNTS: [u64; 3] = [10, 1_000, 100_000];
+
+/// The requests that are measured in crowds: one of the small pool, one of the large.
+const CROWDED: [u64; 2] = [4 << 10, 8 * MIB];
+
+/// Subject and time, of those that can hold the work.
+type Timings = Vec<(&'static str, Timing)>;
+
+fn timings(mut lanes: Vec<Lane>, effort: Effort) -> Timings {
+    let timings = interleave(&mut lanes, effort);
+    lanes.iter().map(|lane| lane.name).zip(timings).collect()
+}
+
+fn find(timings: &Timings, name: &str) -> Option<Timing> {
+    timings.iter().find(|(subject, _)| *subject == name).map(|&(_, timing)| timing)
+}
+
+/// Median and quartiles.
+fn full(timing: Option<Timing>) -> String {
+    timing.map_or(NONE.into(), |Timing { lower, median, upper }| format!("{median:.1} ({lower:.1}–{upper:.1})"))
+}
+
+fn median(timing: Option<Timing>) -> String {
+    timing.map_or(NONE.into(), |timing| format!("{:.1}", timing.median))
+}
+
+/// How many times as long the one took as the other.
+fn ratio(one: Option<Timing>, other: Option<Timing>) -> String {
+    one.zip(other).map_or(NONE.into(), |(one, other)| format!("{:.2}", one.median / other.median))
+}
+
+fn table<'a>(left: usize, header: impl IntoIterator<Item = &'a str>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
+    for column in table.column_iter_mut().skip(left) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// A size as people write it.
+fn size(bytes: u64) -> String {
+    match bytes {
+        _ if bytes >= MIB => format!("{} MiB", bytes / MIB),
+        _ if bytes >= 1024 => format!("{} KiB", bytes / 1024),
+        _ => format!("{bytes} B"),
+    }
+}
+
+/// Every subject's columns: ours in full, how many times the yardstick takes, the rest by their medians.
+fn subject_columns(of: &Timings) -> Vec<String> {
+    let (ours, yardstick) = (find(of, OURS), find(of, YARDSTICK));
+    let mut columns = vec![full(ours), full(yardstick), ratio(yardstick, ours)];
+    let rest = SUBJECTS.into_iter().filter(|&name| name != OURS && name != YARDSTICK);
+    columns.extend(rest.map(|name| median(find(of, name))));
+    columns
+}
+
+fn subject_header() -> impl Iterator<Item = &'static str> {
+    let rest = SUBJECTS.into_iter().filter(|&name| name != OURS && name != YARDSTICK);
+    [OURS, YARDSTICK, "ratio"].into_iter().chain(rest)
+}
+
+/// A cached block's `malloc` and `free`, by size.
+pub fn pairs(effort: Effort) -> String {
+    let mut table = table(2, ["request", "state"].into_iter().chain(subject_header()));
+    for bytes in SIZES {
+        for (state, crowd) in [("split", Some(Crowd::alone(bytes))), ("exact", Crowd::new(Layout::Equal, bytes, 1))] {
+            let Some(crowd) = crowd else { continue };
+            let timings = timings(lanes(&crowd), effort);
+            table.add_row([size(bytes), state.into()].into_iter().chain(subject_columns(&timings)));
+        }
+    }
+    format!(
+        "## Pair\n\nNanoseconds for `malloc` and `free` of a cached block: median (quartiles). *split*: nothing else is held, so that \
+         the block is split off a larger one and made one with the rest again (64 MiB fill their segment, and are not \
+         split; the buddies split the whole arena down to the request). *exact*: one free block of that size between held \
+         ones. *ratio*: the `BTreeSet`'s time in ours.\n\n{table}\n"
+    )
+}
+
+/// The same with free blocks around.
+pub fn crowds(effort: Effort) -> String {
+    let mut table = table(2, ["request", "layout", "free blocks"].into_iter().chain(subject_header()).chain(["growth"]));
+    let mut all = Vec::new();
+    for (bytes, layout) in CROWDED.into_iter().flat_map(|bytes| Layout::CROWDED.map(|layout| (bytes, layout))) {
+        let mut lanes = Vec::new();
+        let mut lengths = Vec::new();
+        for count in COUNTS {
+            let more = Crowd::new(layout, bytes, count).map_or(Vec::new(), |crowd| crate::workload::lanes(&crowd));
+            lengths.push(more.len());
+            lanes.extend(more);
+        }
+        // All three counts in the same rounds: what is compared is measured together.
+        let mut timings = timings(lanes, effort).into_iter();
+        let least = all.len();
+        for (count, length) in COUNTS.into_iter().zip(lengths) {
+            all.push((bytes, layout, count, timings.by_ref().take(length).collect::<Timings>(), least));
+        }
+    }
+    for (bytes, layout, count, timings, least) in &all {
+        let columns = [size(*bytes), layout.name().into(), count.to_string()];
+        let growth = ratio(find(timings, OURS), find(&all[*least].3, OURS));
+        table.add_row(columns.into_iter().chain(subject_columns(timings)).chain([growth]));
+    }
+    format!(
+        "## Crowded\n\nThe pair with free blocks around, each between held ones. *equal*: all of the requested size. *distinct*: each of \
+         another (the small pool has only 2,048 sizes). *mixture*: at random. *drawn*: the requests are at random, too, \
+         so that every pair meets other blocks, and caches fewer of them. *growth*: our time in that with 10 free blocks.\n\n\
+         {table}\n"
+    )
+}
+
+/// Recorded programs.
+pub fn replays(programs: &[Program], effort: Effort) -> String {
+    let first = ["program", "operations", "device calls"];
+    let mut table = table(1, first.into_iter().chain(subject_header()));
+    for program in programs {
+        let timings = timings(lanes(program), effort);
+        let operations = crate::workload::Workload::operations(program).to_string();
+        let columns = [program.name.clone(), operations, program.device_calls().to_string()];
+        table.add_row(columns.into_iter().chain(subject_columns(&timings)));
+    }
+    format!(
+        "## Replay\n\nNanoseconds an operation, `malloc` or `free`, of recorded programs under their own configuration and limit, once the \
+         cache holds what they need. *device calls*: how often one more run calls the device for memory all the same. The \
+         `BTreeSet` knows neither limits nor expandable segments; the others know no streams and no configuration.\n\n{table}\n"
+    )
+}
+
+/// Threads that outnumber the cores or do not, for every lock.
+pub fn threads(effort: Effort) -> String {
+    let measure = |count, streams| timings(threads::lanes(count, streams), effort);
+    let mut table: Option<Table> = None;
+    for streams in [Streams::Own, Streams::Shared] {
+        for count in threads::THREADS {
+            let timings = measure(count, streams);
+            let header = ["threads", "streams"].into_iter().chain(timings.iter().map(|&(lock, _)| lock));
+            let table = table.get_or_insert_with(|| self::table(0, header));
+            let streams = if streams == Streams::Own { "own" } else { "shared" };
+            let times = timings.iter().map(|&(_, timing)| full(Some(timing)));
+            table.add_row([count.to_string(), streams.into()].into_iter().chain(times));
+        }
+    }
+    let table = table.unwrap_or_default();
+    format!(
+        "## Threads\n\nNanoseconds an operation, of all threads together, by the lock of a heap: each thread fills 64 slots in turn with \
+         blocks of 512 bytes to 64 KiB, on a stream of its own or all on one.\n\n{table}\n"
+    )
+}
+
+/// Instructions a pair takes, counted with the binary at `program`.
+pub fn instructions(program: &Path) -> String {
+    if !instructions::available() {
+        return String::new();
+    }
+    let mut table = table(0, ["request", "free blocks"].into_iter().chain(SUBJECTS));
+    for bytes in SIZES {
+        for around in [0, 1, 1000] {
+            let counts = (0..SUBJECTS.len()).map(|subject| {
+                let arguments = ["run".into(), subject.to_string(), bytes.to_string(), around.to_string()];
+                let count = instructions::per_pair(program, &arguments);
+                count.map_or(NONE.into(), |count| format!("{count:.0}"))
+            });
+            table.add_row([size(bytes), around.to_string()].into_iter().chain(counts));
+        }
+    }
+    format!(
+        "## Instructions\n\nInstructions a pair takes, the loop around it included, counted by `valgrind`: with no free block beside the one \
+         it splits, with one of exactly its size, and with 1,000 of those.\n\n{table}\n"
+    )
+}

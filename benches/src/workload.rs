@@ -1,0 +1,66 @@
+//! What a subject is made to do, and all subjects made to do it.
+
+use crate::btree::BTree;
+use crate::cachalot::Cachalot;
+use crate::measure::Lane;
+use crate::peers::{BuddyFrames, BuddyHeap, Offset, Rlsf};
+use crate::subject::Subject;
+
+/// The name of this project's allocator with the lock it has on hosts; the first lane wherever there are several.
+pub const OURS: &str = "cachalot";
+
+/// The name of the yardstick.
+pub const YARDSTICK: &str = "BTreeSet";
+
+/// The names of all subjects, in the order of their lanes.
+pub const SUBJECTS: [&str; 7] =
+    [OURS, "cachalot, spin lock", YARDSTICK, "rlsf", "offset-allocator", "buddy, frames", "buddy, heap"];
+
+/// Work that any subject can be given.
+pub trait Workload {
+    /// Brings a subject into the state to be measured in, and returns what does the work so many times over; `None` if
+    /// the subject cannot hold it.
+    fn lane<S: Subject + 'static>(&self, subject: S) -> Option<Box<dyn FnMut(u64)>>;
+
+    /// How many operations count as one when the work was done once.
+    fn operations(&self) -> u64 {
+        1
+    }
+
+    /// Bytes of arena for subjects that have one: a power of two.
+    fn arena(&self) -> u64;
+
+    /// The configuration of subjects that know one.
+    fn config(&self) -> &str {
+        ""
+    }
+
+    /// The memory limit in bytes of subjects that know one.
+    fn limit(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// A lane for the subject of this name, if it can hold the workload.
+///
+/// # Panics
+/// If there is no such subject.
+pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
+    let (config, limit, arena) = (work.config(), work.limit(), work.arena());
+    let run = match name {
+        OURS => work.lane(Cachalot::<parking_lot::RawMutex>::new(config, limit)),
+        "cachalot, spin lock" => work.lane(Cachalot::<spin::mutex::SpinMutex<()>>::new(config, limit)),
+        YARDSTICK => BTree::new(config, limit).and_then(|subject| work.lane(subject)),
+        "rlsf" => work.lane(Rlsf::new(arena)),
+        "offset-allocator" => Offset::new(arena).and_then(|subject| work.lane(subject)),
+        "buddy, frames" => work.lane(BuddyFrames::new(arena)),
+        "buddy, heap" => work.lane(BuddyHeap::new(arena)),
+        _ => panic!("there is no subject {name}"),
+    };
+    run.map(|run| Lane { name, operations: work.operations(), run })
+}
+
+/// A lane for every subject that can hold the workload.
+pub fn lanes(work: &impl Workload) -> Vec<Lane> {
+    SUBJECTS.into_iter().filter_map(|name| lane(name, work)).collect()
+}

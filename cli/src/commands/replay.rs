@@ -1,0 +1,203 @@
+//! `cachalot replay`: repeat every decision of recorded programs, and measure.
+
+use super::progress::Progress;
+use super::{BAD_INPUT, DIFFERENT, bytes};
+use cachalot_cli::replay::{self, Checked, Options, Outcome, ReplayError};
+use cachalot_cli::trace::Trace;
+use cachalot_core::Config;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The placement rules that the replay follows.
+const POLICY: &str = "caching";
+
+/// What the command line says.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(
+        long,
+        value_name = "STRING",
+        value_parser = Config::parse,
+        help = "The configuration in PyTorch's syntax, in the place of the record's own"
+    )]
+    config: Option<Config>,
+    /// The memory limit, in bytes or with KiB, MiB, GiB or TiB, in the place of the record's own
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    limit: Option<u64>,
+    /// Hold every address, segment, final block and final statistic against the record
+    #[arg(long)]
+    check: bool,
+    /// One JSON object a line, in the place of the table
+    #[arg(long)]
+    json: bool,
+    /// How often to measure; the median is shown
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    #[arg(
+        required = true,
+        value_name = "FILE",
+        help = "Records: .csv, .csv.gz, or a pickled memory snapshot of PyTorch (.pickle, .pickle.gz)"
+    )]
+    files: Vec<PathBuf>,
+}
+
+/// A line of `--json`.
+#[derive(Serialize)]
+struct Line<'a> {
+    trace: &'a str,
+    policy: &'static str,
+    allocations: u64,
+    checked: u64,
+    mismatches: u64,
+    stats_checked: u64,
+    stats_mismatches: u64,
+    peak_live_bytes: u64,
+    peak_reserved_bytes: u64,
+    utilisation: f64,
+    device_allocs: i64,
+    device_frees: i64,
+    ns_per_op: f64,
+    stats: &'a BTreeMap<String, i64>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let mut session = Session::new(args);
+    for file in &args.files {
+        match Trace::load(file) {
+            Ok(traces) => traces.iter().for_each(|trace| session.replay(trace)),
+            Err(error) => session.complain(&ReplayError::Input(error)),
+        }
+        session.progress.advance(1);
+    }
+    session.progress.finish();
+    let written = if args.json { Ok(()) } else { session.write_table() };
+    // Whoever reads the output may stop reading; that is no failure.
+    if let Err(error) = written.and(session.written)
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        eprintln!("the output cannot be written: {error}");
+        return ExitCode::from(BAD_INPUT);
+    }
+    ExitCode::from(session.status)
+}
+
+/// What has come of the files so far.
+struct Session<'a> {
+    args: &'a Args,
+    options: Options,
+    progress: Progress,
+    table: Table,
+    status: u8,
+    written: io::Result<()>,
+}
+
+impl<'a> Session<'a> {
+    fn new(args: &'a Args) -> Self {
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        let mut header =
+            vec!["trace", "allocations", "peak live", "peak reserved", "utilisation", "device calls", "ns/op"];
+        if args.check {
+            header.extend(["checked", "mismatches", "statistics", "mismatches"]);
+        }
+        table.set_header(header);
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        Self {
+            args,
+            options: Options { config: args.config.clone(), limit: args.limit, check: args.check, repeat: args.repeat },
+            progress: Progress::new(args.files.len() as u64),
+            table,
+            status: 0,
+            written: Ok(()),
+        }
+    }
+
+    fn replay(&mut self, trace: &Trace) {
+        self.progress.begin(&trace.name);
+        match replay::replay(trace, &self.options) {
+            Ok(outcome) => self.report(&trace.name, &outcome),
+            Err(error) => self.complain(&error),
+        }
+    }
+
+    /// One line on standard error; the other files are still replayed.
+    fn complain(&mut self, error: &ReplayError) {
+        let status = match error {
+            ReplayError::Refused(_) => DIFFERENT,
+            ReplayError::Input(_) => BAD_INPUT,
+        };
+        self.status = self.status.max(status);
+        self.progress.suspend(|| eprintln!("{error}"));
+    }
+
+    fn report(&mut self, name: &str, outcome: &Outcome) {
+        if let Some(Checked { first: Some(first), .. }) = &outcome.checked {
+            self.status = self.status.max(DIFFERENT);
+            self.progress.suspend(|| eprintln!("{first}"));
+        }
+        if self.args.json {
+            let line = line(name, outcome);
+            let json = serde_json::to_string(&line).map_err(io::Error::from);
+            let written = json.and_then(|json| writeln!(io::stdout().lock(), "{json}"));
+            let before = std::mem::replace(&mut self.written, Ok(()));
+            self.written = before.and(written);
+        } else {
+            self.table.add_row(row(name, outcome));
+        }
+    }
+
+    fn write_table(&self) -> io::Result<()> {
+        if self.table.is_empty() {
+            return Ok(());
+        }
+        writeln!(io::stdout().lock(), "{}", self.table)
+    }
+}
+
+fn line<'a>(trace: &'a str, outcome: &'a Outcome) -> Line<'a> {
+    let checked = outcome.checked.as_ref();
+    Line {
+        trace,
+        policy: POLICY,
+        allocations: outcome.allocations,
+        checked: checked.map_or(0, |checked| checked.decisions),
+        mismatches: checked.map_or(0, |checked| checked.mismatches),
+        stats_checked: checked.map_or(0, |checked| checked.stats),
+        stats_mismatches: checked.map_or(0, |checked| checked.stat_differences.len() as u64),
+        peak_live_bytes: outcome.peak_live_bytes,
+        peak_reserved_bytes: outcome.peak_reserved_bytes,
+        utilisation: outcome.utilisation(),
+        device_allocs: outcome.stat("num_device_alloc"),
+        device_frees: outcome.stat("num_device_free"),
+        ns_per_op: outcome.ns_per_op,
+        stats: &outcome.stats,
+    }
+}
+
+fn row(name: &str, outcome: &Outcome) -> Vec<String> {
+    let mut row = vec![
+        name.to_owned(),
+        outcome.allocations.to_string(),
+        bytes::show(outcome.peak_live_bytes),
+        bytes::show(outcome.peak_reserved_bytes),
+        format!("{:.1} %", outcome.utilisation() * 100.0),
+        (outcome.stat("num_device_alloc") + outcome.stat("num_device_free")).to_string(),
+        format!("{:.1}", outcome.ns_per_op),
+    ];
+    if let Some(checked) = &outcome.checked {
+        row.extend([
+            checked.decisions.to_string(),
+            checked.mismatches.to_string(),
+            checked.stats.to_string(),
+            checked.stat_differences.len().to_string(),
+        ]);
+    }
+    row
+}

@@ -1,0 +1,123 @@
+//! The first difference between a record and its replay, in words.
+
+use super::Settings;
+use super::compare::{First, action_of};
+use super::follow::Follower;
+use crate::trace::{Action, Event, Trace};
+use cachalot_core::rounding::{PoolKind, round_size};
+use cachalot_core::snapshot::{BlockState, SnapshotSegment};
+use cachalot_core::trace::TraceEntry;
+use std::fmt::Write as _;
+
+/// More free blocks than this are counted, not listed.
+const LISTED: usize = 24;
+
+/// Both decisions of the first call that differs, and the free blocks that were considered.
+pub(super) fn describe(trace: &Trace, settings: &Settings, first: &First) -> String {
+    let recorded = &trace.events[first.recorded.clone()];
+    let line = recorded.first().or(trace.events.last()).map_or(0, |event| event.line);
+    let mut text = format!("{}:{line}: the first difference", trace.file.display());
+    text.push_str("\n  recorded:");
+    for event in recorded {
+        let _ = write!(text, "\n    {}", in_words(event.action, event.addr, event.size, event.stream));
+    }
+    if recorded.is_empty() {
+        text.push_str("\n    nothing: the record ends here");
+    }
+    text.push_str("\n  replayed:");
+    for TraceEntry { action, addr, size, stream, .. } in &first.done {
+        let _ = write!(text, "\n    {}", in_words(action_of(*action), addr.0, *size, stream.0));
+    }
+    if first.done.is_empty() {
+        text.push_str("\n    nothing");
+    }
+    // The same calls lead to the same state, so the blocks can be had as they were before the call.
+    if let Ok(mut before) = Follower::new(&trace.events, settings)
+        && before.follow(first.recorded.start).is_ok()
+    {
+        let segments = before.run.allocator.snapshot();
+        match recorded.last().filter(|event| matches!(event.action, Action::Alloc | Action::OutOfMemory)) {
+            Some(request) => list_considered(&mut text, &segments, settings, request),
+            None => list_releasable(&mut text, &segments),
+        }
+    }
+    text
+}
+
+/// An event as a sentence.
+fn in_words(action: Action, addr: u64, size: u64, stream: u64) -> String {
+    let what = match action {
+        Action::Alloc => "hands out",
+        Action::FreeRequested => "is asked to free",
+        Action::FreeCompleted => "completes the free of",
+        Action::SegmentAlloc => "obtains a segment of",
+        Action::SegmentFree => "releases the segment of",
+        Action::SegmentMap => "maps",
+        Action::SegmentUnmap => "unmaps",
+        Action::OutOfMemory => return format!("runs out of memory for a block of {size} bytes on stream {stream:x}"),
+    };
+    format!("{what} {size} bytes at {addr:x} on stream {stream:x}")
+}
+
+/// A free block, with where it lies.
+struct Free<'s> {
+    segment: &'s SnapshotSegment,
+    addr: u64,
+    size: u64,
+}
+
+fn free_blocks(segments: &[SnapshotSegment]) -> impl Iterator<Item = Free<'_>> {
+    segments.iter().flat_map(|segment| {
+        let free = segment.blocks.iter().filter(|block| block.state == BlockState::Inactive);
+        free.map(move |block| Free { segment, addr: block.address.0, size: block.size })
+    })
+}
+
+fn list_considered(text: &mut String, segments: &[SnapshotSegment], settings: &Settings, request: &Event) {
+    let size = match request.action {
+        Action::Alloc => round_size(request.size, settings.config.roundup_power2_divisions()),
+        _ => Some(request.size),
+    };
+    let Some(size) = size else { return };
+    let kind = PoolKind::of(size);
+    let mut blocks: Vec<Free<'_>> = free_blocks(segments)
+        .filter(|free| free.segment.stream.0 == request.stream && free.segment.kind == kind)
+        .collect();
+    blocks.sort_by_key(|free| (free.size, free.addr));
+    let all = blocks.len();
+    blocks.retain(|free| free.size >= size);
+    let pool = match kind {
+        PoolKind::Small => "small",
+        PoolKind::Large => "large",
+    };
+    let _ = write!(
+        text,
+        "\n  of the {all} free blocks of stream {:x} in the {pool} pools, {} have the {size} bytes that are needed",
+        request.stream,
+        blocks.len()
+    );
+    list(text, &blocks);
+}
+
+fn list_releasable(text: &mut String, segments: &[SnapshotSegment]) {
+    let mut blocks: Vec<Free<'_>> = free_blocks(segments)
+        .filter(|free| free.segment.is_expandable || free.size == free.segment.total_size)
+        .collect();
+    blocks.sort_by_key(|free| (free.segment.stream, free.size, free.addr));
+    let _ = write!(text, "\n  {} free blocks could be released", blocks.len());
+    list(text, &blocks);
+}
+
+fn list(text: &mut String, blocks: &[Free<'_>]) {
+    if !blocks.is_empty() {
+        text.push(':');
+    }
+    for Free { segment, addr, size } in blocks.iter().take(LISTED) {
+        let (stream, pool) = (segment.stream.0, segment.pool);
+        let _ = write!(text, "\n    {size} bytes at {addr:x}, stream {stream:x}, pool {pool}");
+        let _ = write!(text, ", in a segment of {} bytes at {:x}", segment.total_size, segment.address.0);
+    }
+    if blocks.len() > LISTED {
+        let _ = write!(text, "\n    and {} more", blocks.len() - LISTED);
+    }
+}

@@ -1,0 +1,43 @@
+//! How long the calls of a program take when the allocator has seen them before.
+
+use super::program::{Program, Run};
+use cachalot_core::Error;
+use std::time::Instant;
+
+/// Runs a program once, to warm up, and then `repeat` times. Answers the median time of a call, in nanoseconds.
+///
+/// What the program leaves behind is given back between the runs; the cache stays, as it does for a program that repeats itself.
+pub(super) fn nanoseconds_per_call(run: &mut Run, program: &Program, repeat: u32) -> Result<f64, Error> {
+    run.perform_all(program)?;
+    let mut times = Vec::with_capacity(repeat as usize);
+    for _ in 0..repeat {
+        run.clean_up()?;
+        let start = Instant::now();
+        run.perform_all(program)?;
+        times.push(start.elapsed().as_nanos() as f64 / program.operations.len() as f64);
+    }
+    Ok(median(&mut times))
+}
+
+/// The middle value, or the mean of the two in the middle.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    match values.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => values[half],
+        _ => f64::midpoint(values[half - 1], values[half]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_is_the_middle_of_the_sorted_values() {
+        assert!((median(&mut [3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
+        assert!((median(&mut [4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < f64::EPSILON);
+        assert!((median(&mut [7.0]) - 7.0).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,86 @@
+//! Running the command on the recorded traces of the repository, and on files made for a test.
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde_json::Value;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What a command left behind.
+pub(crate) struct Finished {
+    pub(crate) status: i32,
+    pub(crate) output: String,
+    pub(crate) errors: String,
+}
+
+impl Finished {
+    /// The lines of `--json`.
+    pub(crate) fn json(&self) -> Vec<Value> {
+        self.output.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    }
+}
+
+/// Runs `cachalot` with `arguments`.
+pub(crate) fn cachalot<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Finished {
+    let output = Command::new(env!("CARGO_BIN_EXE_cachalot")).args(arguments).output().expect("the command runs");
+    Finished {
+        status: output.status.code().expect("the command ends by itself"),
+        output: String::from_utf8(output.stdout).expect("text"),
+        errors: String::from_utf8(output.stderr).expect("text"),
+    }
+}
+
+/// Where the recorded traces lie.
+pub(crate) fn traces() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/traces")
+}
+
+/// A recorded trace.
+pub(crate) fn trace(name: &str) -> PathBuf {
+    traces().join(name)
+}
+
+/// Every recorded trace with this ending, by name.
+pub(crate) fn traces_with(ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(traces()).expect("the folder of traces");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|file| file.to_string_lossy().ends_with(ending));
+    files.sort();
+    files
+}
+
+/// A file of a recorded trace, decompressed.
+pub(crate) fn text_of(name: &str) -> String {
+    let mut text = String::new();
+    let file = fs::File::open(trace(name)).expect(name);
+    GzDecoder::new(file).read_to_string(&mut text).expect(name);
+    text
+}
+
+/// A folder of its own for one test, empty.
+pub(crate) fn folder(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).expect("an old folder goes");
+    }
+    fs::create_dir_all(&folder).expect("a new folder");
+    folder
+}
+
+/// Writes a file.
+pub(crate) fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    let file = folder.join(name);
+    fs::write(&file, content).expect(name);
+    file
+}
+
+/// Compresses.
+pub(crate) fn gzip(content: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(content.as_ref()).expect("memory takes it");
+    encoder.finish().expect("memory takes it")
+}

@@ -1,0 +1,235 @@
+//! `cachalot replay` on every recorded trace of the repository.
+
+mod common;
+
+use common::{Finished, cachalot, folder, gzip, text_of, trace, traces_with, write};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+/// The keys of a line of `--json`, in order.
+const KEYS: [&str; 14] = [
+    "trace",
+    "policy",
+    "allocations",
+    "checked",
+    "mismatches",
+    "stats_checked",
+    "stats_mismatches",
+    "peak_live_bytes",
+    "peak_reserved_bytes",
+    "utilisation",
+    "device_allocs",
+    "device_frees",
+    "ns_per_op",
+    "stats",
+];
+
+/// The statistics of `torch.cuda.memory_stats()` in `PyTorch` 2.11.
+const STATISTICS: u64 = 122;
+
+fn replay(arguments: &[&str], files: impl IntoIterator<Item = PathBuf>) -> Finished {
+    let arguments = ["replay"].iter().chain(arguments).map(OsString::from);
+    cachalot(arguments.chain(files.into_iter().map(OsString::from)))
+}
+
+fn number(line: &Value, key: &str) -> u64 {
+    line[key].as_u64().unwrap_or_else(|| panic!("{key} of {line} is no whole number"))
+}
+
+/// The rows of the table in the traces' own description, by trace.
+fn described() -> BTreeMap<String, Vec<u64>> {
+    let text = fs::read_to_string(trace("README.md")).expect("the description of the traces");
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| trace"));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        (cells[0].to_owned(), cells[2..].iter().map(|cell| cell.parse().expect(row)).collect())
+    })
+    .collect()
+}
+
+#[test]
+fn every_trace_is_repeated_without_a_mismatch() {
+    let files = traces_with(".csv.gz");
+    let described = described();
+    assert_eq!(files.len(), described.len());
+    let finished = replay(&["--check", "--json"], files);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let lines = finished.json();
+    assert_eq!(lines.len(), described.len());
+    for line in &lines {
+        let name = line["trace"].as_str().expect("a name");
+        assert_eq!((number(line, "mismatches"), number(line, "stats_mismatches")), (0, 0), "{name}");
+        assert_eq!(number(line, "stats_checked"), STATISTICS, "{name}");
+        assert!(number(line, "checked") > 3 * number(line, "allocations"), "{name}");
+        let stat = |key: &str| number(&line["stats"], key);
+        let replayed = [
+            number(line, "allocations"),
+            number(line, "peak_live_bytes"),
+            stat("allocated_bytes.all.peak"),
+            number(line, "peak_reserved_bytes"),
+            number(line, "device_allocs"),
+            number(line, "device_frees"),
+            stat("num_alloc_retries"),
+            stat("num_ooms"),
+        ];
+        assert_eq!(described[name], replayed, "{name}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_repeated_with_the_segments_at_its_end() {
+    let finished = replay(&["--check", "--json"], traces_with(".pickle.gz"));
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let lines = finished.json();
+    assert_eq!(lines.len(), 2);
+    for (line, (name, events)) in lines.iter().zip([("mlp_seed__stacks", 220), ("multistream_prefetch__stacks", 25447)])
+    {
+        assert_eq!(line["trace"], name);
+        assert_eq!(number(line, "mismatches"), 0);
+        // The segments and blocks of the snapshot come on top of the events.
+        assert!(number(line, "checked") > events, "{line}");
+        assert_eq!(number(line, "stats_checked"), 0);
+    }
+}
+
+#[test]
+fn a_line_of_json_has_exactly_the_documented_keys() {
+    let finished = replay(&["--json"], [trace("mlp_seed.csv.gz")]);
+    assert_eq!(finished.status, 0);
+    let mut at = 0;
+    for key in KEYS {
+        let found =
+            finished.output[at..].find(&format!("\"{key}\":")).unwrap_or_else(|| panic!("{key} is not in its place"));
+        at += found;
+    }
+    let line = &finished.json()[0];
+    assert_eq!(line.as_object().expect("an object").len(), KEYS.len());
+    assert_eq!(line["policy"], "caching");
+    assert_eq!((number(line, "checked"), number(line, "mismatches")), (0, 0));
+    assert!(line["ns_per_op"].as_f64().expect("a number") > 0.0);
+    let utilisation = number(line, "peak_live_bytes") as f64 / number(line, "peak_reserved_bytes") as f64;
+    assert!((line["utilisation"].as_f64().expect("a number") - utilisation).abs() < 1e-12);
+    assert!(line["stats"].as_object().expect("an object").len() as u64 >= STATISTICS);
+}
+
+#[test]
+fn the_table_names_each_trace_with_its_figures() {
+    let finished = replay(&["--check", "--repeat", "3"], [trace("mlp_seed.csv.gz"), trace("gpt2_varlen__oom.csv.gz")]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let row = |name: &str| {
+        let line = finished.output.lines().find(|line| line.contains(&format!(" {name} ")));
+        line.unwrap_or_else(|| panic!("{name} is not in the table")).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(row("mlp_seed").starts_with("mlp_seed 64 506.01 MiB 534.00 MiB 94.8 % 32 "), "{}", row("mlp_seed"));
+    assert!(row("mlp_seed").ends_with(" 252 0 122 0"), "{}", row("mlp_seed"));
+    assert!(row("gpt2_varlen__oom").starts_with("gpt2_varlen__oom 2410 7.56 GiB 7.85 GiB 96.3 % 150 "));
+}
+
+#[test]
+fn files_are_recognised_by_their_content() {
+    let folder = folder("recognised");
+    let csv = write(&folder, "plain.log", text_of("mlp_seed.csv.gz"));
+    let compressed = fs::read(trace("mlp_seed__stacks.pickle.gz")).expect("a snapshot");
+    let snapshot = write(&folder, "snapshot.bin", compressed);
+    let finished = replay(&["--check", "--json"], [csv, snapshot]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let names: Vec<Value> = finished.json().iter().map(|line| line["trace"].clone()).collect();
+    assert_eq!(names, ["plain.log", "snapshot.bin"]);
+}
+
+#[test]
+fn another_configuration_leads_to_other_segments_and_is_not_checked() {
+    let own = replay(&["--json"], [trace("multistream_prefetch.csv.gz")]).json().remove(0);
+    let finished = replay(&["--json", "--config", "expandable_segments:True"], [trace("multistream_prefetch.csv.gz")]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let other = finished.json().remove(0);
+    assert_eq!(number(&other, "checked"), 0);
+    assert_eq!(number(&other, "allocations"), number(&own, "allocations"));
+    assert_eq!(number(&other, "peak_live_bytes"), number(&own, "peak_live_bytes"));
+    assert!(number(&other, "peak_reserved_bytes") < number(&own, "peak_reserved_bytes"));
+    assert_eq!(other["stats"]["segment.all.allocated"], 0);
+}
+
+#[test]
+fn another_limit_is_kept_to() {
+    let finished = replay(&["--json", "--limit", "300MiB"], [trace("mlp_seed.csv.gz")]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let line = finished.json().remove(0);
+    assert!(number(&line, "peak_reserved_bytes") <= 300 << 20);
+    // What was refused was never live.
+    assert!(number(&line, "peak_live_bytes") <= number(&line, "peak_reserved_bytes"));
+    assert!(line["stats"]["num_ooms"].as_u64().expect("a number") > 0);
+}
+
+#[test]
+fn the_first_difference_shows_both_decisions_and_the_blocks_considered() {
+    let arguments = ["--check", "--json", "--config", "max_split_size_mb:20"];
+    let file = trace("mlp_seed.csv.gz");
+    let finished = replay(&arguments, [file.clone()]);
+    assert_eq!(finished.status, 1);
+    let line = finished.json().remove(0);
+    assert!(number(&line, "mismatches") > 1 && number(&line, "stats_mismatches") > 1, "{line}");
+    let expected = format!(
+        "{}:87: the first difference
+  recorded:
+    hands out 12582912 bytes at 7fbaee000000 on stream 0
+  replayed:
+    obtains a segment of 12582912 bytes at ",
+        file.display()
+    );
+    assert!(finished.errors.starts_with(&expected), "{}", finished.errors);
+    let considered = "
+  of the 4 free blocks of stream 0 in the large pools, 2 have the 12582912 bytes that are needed:
+    25165824 bytes at 7fbaee000000, stream 0, pool (0, 0), in a segment of 25165824 bytes at 7fbaee000000
+    50331648 bytes at 7fbaf6000000, stream 0, pool (0, 0), in a segment of 50331648 bytes at 7fbaf6000000
+";
+    assert!(finished.errors.ends_with(considered), "{}", finished.errors);
+}
+
+/// `mlp_seed` with another word in the file about its end. Answers what checking it says.
+fn check_with_end(test: &str, from: &str, to: &str) -> Finished {
+    let folder = folder(test);
+    let record = write(&folder, "mlp.csv", text_of("mlp_seed.csv.gz"));
+    let end = text_of("mlp_seed.expected.json.gz");
+    assert_eq!(end.matches(from).count(), 1, "{from}");
+    write(&folder, "mlp.expected.json.gz", gzip(end.replace(from, to)));
+    replay(&["--check", "--json"], [record])
+}
+
+#[test]
+fn a_statistic_that_differs_at_the_end_is_named() {
+    let finished = check_with_end("statistic", "\"num_device_free\": 8", "\"num_device_free\": 9");
+    assert_eq!(finished.status, 1);
+    assert!(
+        finished.errors.ends_with("at the end, num_device_free\n  recorded: 9\n  replayed: 8\n"),
+        "{}",
+        finished.errors
+    );
+    let line = finished.json().remove(0);
+    assert_eq!((number(&line, "mismatches"), number(&line, "stats_mismatches")), (0, 1));
+}
+
+#[test]
+fn a_block_that_differs_at_the_end_is_shown() {
+    let from = "\"size\": 2097152, \"requested_size\": 4, \"state\": \"inactive\"";
+    let finished = check_with_end("block", from, &from.replace(": 4,", ": 8,"));
+    assert_eq!(finished.status, 1);
+    let line = finished.json().remove(0);
+    assert_eq!((number(&line, "mismatches"), number(&line, "stats_mismatches")), (1, 0));
+    let shown = "at the end, the block at 7fbb13400000
+  recorded: 2097152 bytes, free, 8 requested
+  replayed: 2097152 bytes, free, 4 requested
+";
+    assert!(finished.errors.ends_with(shown), "{}", finished.errors);
+}
+
+#[test]
+fn a_configuration_that_is_recorded_and_unusable_is_bad_input() {
+    let finished = check_with_end("unusable", "\"config\": \"\"", "\"config\": \"max_split_size_mb:2\"");
+    assert_eq!((finished.status, finished.output.as_str()), (2, ""));
+    assert!(finished.errors.contains("mlp.csv: the recorded configuration `max_split_size_mb:2` cannot be used: "));
+    assert_eq!(finished.errors.lines().count(), 1);
+}

@@ -1,0 +1,391 @@
+//! The device over a real driver, or the emulated one: what the unit tests assume of a driver, asked of it.
+//!
+//! Runs on whatever `CACHALOT_LIBCUDA` or `libcuda.so.1` gives; says in one line if there is none.
+
+use cachalot_core::device::{DeviceMemory, ErrorKind, Event};
+use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_cuda::driver::LIBRARY_VARIABLE;
+use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
+use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, LoadError, StreamIdentity};
+use core::ffi::c_void;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The first device, or one line about what is skipped. The tests take turns: some capture in global mode.
+fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match Driver::load() {
+        Ok(driver) => Some((CudaDevice::open(driver, 0).expect("device 0 opens"), turn)),
+        // A driver that was asked for by name has to be there.
+        Err(error @ (LoadError::NotFound { .. } | LoadError::Start(CuResult::NO_DEVICE | CuResult::STUB_LIBRARY)))
+            if std::env::var_os(LIBRARY_VARIABLE).is_none() =>
+        {
+            let _ = writeln!(std::io::stderr(), "skipped: {what} ({error})");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A stream of the device that is not ordered with the legacy one.
+fn stream(device: &CudaDevice) -> CuStream {
+    let mut stream = CuStream::NULL;
+    let made = device.with_context(|driver| {
+        // SAFETY: `stream` outlives the call, which writes one handle to it.
+        unsafe { driver.stream_create(&raw mut stream, CuStreamFlags::NON_BLOCKING) }
+    });
+    assert_eq!(made, Ok(()));
+    stream
+}
+
+/// Destroys a stream that nobody uses any more.
+fn destroy(device: &CudaDevice, stream: CuStream) {
+    let destroyed = device.with_context(|driver| {
+        // SAFETY: the stream was made by the test, which does not use it again.
+        unsafe { driver.stream_destroy(stream) }
+    });
+    assert_eq!(destroyed, Ok(()));
+}
+
+/// The calling thread's context.
+fn current(driver: &Driver) -> CuContext {
+    let mut context = CuContext::NULL;
+    // SAFETY: `context` outlives the call, which writes one handle to it.
+    assert!(unsafe { driver.ctx_get_current(&raw mut context) }.is_success());
+    context
+}
+
+/// Something that keeps a stream busy until it is opened.
+#[derive(Clone)]
+struct Gate(Arc<AtomicBool>);
+
+impl Gate {
+    /// Puts a closed gate into a stream.
+    fn close(device: &CudaDevice, stream: CuStream) -> Self {
+        unsafe extern "C" fn wait(gate: *mut c_void) {
+            // SAFETY: `close` gave one count of this gate to this call.
+            let gate = unsafe { Arc::from_raw(gate.cast::<AtomicBool>()) };
+            while !gate.load(Ordering::Acquire) {
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        }
+        let gate = Arc::new(AtomicBool::new(false));
+        let given = Arc::into_raw(gate.clone()).cast_mut().cast::<c_void>();
+        let launched = device.with_context(|driver| {
+            // SAFETY: the function takes the count that it is given, once.
+            unsafe { driver.launch_host_func(stream, Some(wait), given) }
+        });
+        assert_eq!(launched, Ok(()));
+        Self(gate)
+    }
+
+    /// Lets the stream go on.
+    fn open(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn memory_goes_out_and_back() {
+    let Some((device, _turn)) = device("memory on a driver") else { return };
+    let before = device.memory_info().expect("told");
+    assert!(before.free <= before.total && before.total >= 64 << 20);
+    let bytes = 32 << 20;
+    let base = device.obtain(bytes).expect("memory");
+    assert_eq!(device.address_range(base.offset(512)), Ok((base, bytes)));
+    assert!(device.memory_info().expect("told").free <= before.free - bytes);
+    assert_eq!(device.release(base, bytes), Ok(()));
+    assert_eq!(device.obtain(1 << 50).map_err(|error| error.kind), Err(ErrorKind::OutOfMemory));
+    assert_eq!(device.health(), Ok(()));
+    assert_eq!(current(device.driver()), CuContext::NULL);
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
+fn an_event_follows_its_stream() {
+    let Some((device, _turn)) = device("events on a driver") else { return };
+    let stream = stream(&device);
+    let number = device.stream_id(stream).expect("a number");
+    let event = device.create_event().expect("an event");
+    assert_eq!(device.is_complete(event), Ok(true), "nothing was recorded");
+    let gate = Gate::close(&device, stream);
+    device.record(event, number).expect("recorded");
+    assert_eq!(device.is_complete(event), Ok(false));
+    gate.open();
+    device.wait(event).expect("waited");
+    assert_eq!(device.is_complete(event), Ok(true));
+    device.synchronize(number).expect("waited");
+    device.destroy_event(event).expect("destroyed");
+    device.stream_destroyed(stream).expect("reported");
+    destroy(&device, stream);
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
+fn a_retired_stream_is_waited_for_though_its_handle_is_gone() {
+    let Some((device, _turn)) = device("retired streams on a driver") else { return };
+    let stream = stream(&device);
+    let gate = Gate::close(&device, stream);
+    let old = device.stream_destroyed(stream).expect("reported");
+    destroy(&device, stream);
+    let event = device.create_event().expect("an event");
+    let opened = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            opened.store(true, Ordering::Release);
+            gate.open();
+        });
+        device.record(event, old).expect("waited");
+        assert!(opened.load(Ordering::Acquire), "the stream's work was not waited for");
+    });
+    device.destroy_event(event).expect("destroyed");
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
+fn a_handle_that_comes_back_is_another_stream() {
+    let Some((device, _turn)) = device("reused handles on a driver") else { return };
+    let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
+    let asking = CudaDevice::open_with(device.driver(), 0, options).expect("opens twice");
+    let mut seen = std::collections::BTreeMap::new();
+    let mut came_back = 0;
+    for _ in 0..50 {
+        let stream = stream(&device);
+        let number = asking.stream_id(stream).expect("a number");
+        assert_eq!(asking.stream_id(stream), Ok(number));
+        came_back += usize::from(seen.values().any(|handle| *handle == stream));
+        assert_eq!(seen.insert(number, stream), None, "a number came back");
+        destroy(&device, stream);
+    }
+    let _ = writeln!(std::io::stderr(), "handles that came back: {came_back} of 50");
+    assert_eq!((asking.close(), device.close()), (Ok(()), Ok(())));
+}
+
+#[test]
+fn another_threads_default_stream_is_told_of() {
+    let Some((device, _turn)) = device("per-thread streams on a driver") else { return };
+    let event = device.create_event().expect("an event");
+    let (gate, other) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let number = device.stream_id(CuStream::PER_THREAD).expect("a number");
+            (Gate::close(&device, CuStream::PER_THREAD), number)
+        });
+        other.join().expect("no panic")
+    });
+    device.record(event, other).expect("recorded");
+    assert_eq!(device.is_complete(event), Ok(false), "the event does not come after the other thread's work");
+    gate.open();
+    device.wait(event).expect("waited");
+    device.destroy_event(event).expect("destroyed");
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
+fn every_call_is_permitted_during_a_capture_and_spoils_none() {
+    let Some((device, _turn)) = device("captures on a driver") else { return };
+    let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
+    let device = CudaDevice::open_with(device.driver(), 0, options).expect("opens twice");
+    for mode in [CuCaptureMode::GLOBAL, CuCaptureMode::THREAD_LOCAL, CuCaptureMode::RELAXED] {
+        let (captured, other) = (stream(&device), stream(&device));
+        let (number, other_number) = (device.stream_id(captured).expect("one"), device.stream_id(other).expect("one"));
+        let [recorded, fresh] = [(); 2].map(|()| device.create_event().expect("an event"));
+        device.record(recorded, other_number).expect("recorded");
+        let segment = device.obtain(2 << 20).expect("memory");
+        assert_eq!(device.is_capturing(number), Ok(false));
+        begin(&device, captured, mode);
+        assert_eq!(device.is_capturing(number), Ok(true));
+        assert_eq!(device.is_capturing(other_number), Ok(false));
+        assert!(device.capture_id(captured).expect("a number").is_some());
+        assert_eq!(device.stream_id(captured), Ok(number));
+        let during = || calls_during_a_capture(&device, [recorded, fresh], other_number, segment);
+        during();
+        // The capturing thread's calls are not the only ones that can spoil a capture.
+        std::thread::scope(|scope| scope.spawn(during).join().expect("no panic"));
+        // SAFETY: the range is the segment, which nothing else uses.
+        unsafe { device.fill(segment, 1, 512, captured) }.expect("captured");
+        run_captured(&device, captured);
+        assert_eq!(device.health(), Ok(()));
+        device.release(segment, 2 << 20).expect("released");
+        for event in [recorded, fresh] {
+            device.destroy_event(event).expect("destroyed");
+        }
+        destroy(&device, captured);
+        destroy(&device, other);
+    }
+}
+
+/// Begins to capture a stream.
+fn begin(device: &CudaDevice, stream: CuStream, mode: CuCaptureMode) {
+    // SAFETY: the stream is the test's own.
+    let begun = device.with_context(|driver| unsafe { driver.stream_begin_capture(stream, mode) });
+    assert_eq!(begun, Ok(()));
+}
+
+/// What an allocator may do while some stream captures.
+fn calls_during_a_capture(device: &CudaDevice, events: [Event; 2], other: StreamId, segment: DevicePtr) {
+    let more = device.obtain(2 << 20).expect("memory");
+    device.release(more, 2 << 20).expect("released");
+    device.memory_info().expect("told");
+    device.address_range(segment).expect("told");
+    let event = device.create_event().expect("an event");
+    device.record(event, other).expect("recorded on a stream that does not capture");
+    device.wait(event).expect("waited");
+    assert_eq!(device.is_complete(event), Ok(true));
+    assert_eq!(events.map(|event| device.is_complete(event)), [Ok(true); 2]);
+    device.destroy_event(event).expect("destroyed");
+    device.synchronize(other).expect("waited");
+    map_and_unmap(device);
+}
+
+/// Ends a capture, and runs what was captured.
+fn run_captured(device: &CudaDevice, stream: CuStream) {
+    let (mut graph, mut executable) = (CuGraph::NULL, CuGraphExec::NULL);
+    let ended = device.with_context(|driver| {
+        // SAFETY: `graph` outlives the call, which writes one handle to it.
+        unsafe { driver.stream_end_capture(stream, &raw mut graph) }
+    });
+    assert_eq!(ended, Ok(()), "the capture was spoilt");
+    assert!(!graph.is_null());
+    let steps = [
+        // SAFETY: `executable` outlives the call, which writes one handle to it; the graph is live.
+        device.with_context(|driver| unsafe { driver.graph_instantiate(&raw mut executable, graph, 0) }),
+        // SAFETY: both handles are live.
+        device.with_context(|driver| unsafe { driver.graph_launch(executable, stream) }),
+        // SAFETY: the stream is live.
+        device.with_context(|driver| unsafe { driver.stream_synchronize(stream) }),
+        // SAFETY: the graph was run to its end and is not used again.
+        device.with_context(|driver| unsafe { driver.graph_exec_destroy(executable) }),
+        // SAFETY: the graph is not used again.
+        device.with_context(|driver| unsafe { driver.graph_destroy(graph) }),
+    ];
+    assert_eq!(steps, [Ok(()); 5]);
+}
+
+/// One round of virtual memory, where the device has it: a piece of memory seen at two addresses.
+fn map_and_unmap(device: &CudaDevice) {
+    let Some(memory) = device.virtual_memory() else { return };
+    let piece = memory.granularity();
+    let base = memory.reserve(4 * piece).expect("addresses");
+    let handle = memory.create(piece).expect("physical memory");
+    let views = [base, base.offset(2 * piece)];
+    for view in views {
+        memory.map(view, piece, handle).expect("mapped");
+        memory.set_access(view, piece).expect("open");
+    }
+    for view in views {
+        memory.unmap(view, piece).expect("unmapped");
+    }
+    memory.destroy(handle).expect("dropped");
+    memory.unreserve(base, 4 * piece).expect("given back");
+}
+
+#[test]
+fn two_views_of_a_piece_show_the_same_bytes() {
+    let Some((device, _turn)) = device("virtual memory on a driver") else { return };
+    let Some(memory) = device.virtual_memory() else {
+        let _ = writeln!(std::io::stderr(), "skipped: virtual memory (the device has none)");
+        return;
+    };
+    let piece = memory.granularity();
+    assert!(piece.is_power_of_two() && piece >= 4096);
+    let base = memory.reserve(4 * piece).expect("addresses");
+    let handle = memory.create(piece).expect("physical memory");
+    let views = [base, base.offset(2 * piece)];
+    for view in views {
+        memory.map(view, piece, handle).expect("mapped");
+        memory.set_access(view, piece).expect("open");
+    }
+    let stream = stream(&device);
+    let number = device.stream_id(stream).expect("a number");
+    // SAFETY: the range is mapped, and nothing else uses it.
+    unsafe { device.fill(views[0], 0x5a, piece, stream) }.expect("filled");
+    device.synchronize(number).expect("waited");
+    let mut seen = [0_u8; 64];
+    let copied = device.with_context(|driver| {
+        // SAFETY: `seen` outlives the call, which writes 64 bytes to it and waits.
+        unsafe { driver.memcpy_dtoh(seen.as_mut_ptr().cast(), views[1].0 + piece - 64, 64) }
+    });
+    assert_eq!((copied, seen), (Ok(()), [0x5a; 64]));
+    for view in views {
+        memory.unmap(view, piece).expect("unmapped");
+    }
+    memory.destroy(handle).expect("dropped");
+    memory.unreserve(base, 4 * piece).expect("given back");
+    destroy(&device, stream);
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
+fn devices_reach_each_other_where_they_can() {
+    let Some((device, _turn)) = device("peers on a driver") else { return };
+    if device.driver().device_count() == Ok(1) {
+        let _ = writeln!(std::io::stderr(), "skipped: peers (one device)");
+        return;
+    }
+    let options = DeviceOptions { streams: device.streams().clone(), ..DeviceOptions::default() };
+    let peer = CudaDevice::open_with(device.driver(), 1, options).expect("device 1 opens");
+    // The other device's streams can be recorded here, whether or not memory can be reached.
+    let theirs = stream(&peer);
+    let gate = Gate::close(&peer, theirs);
+    let event = device.create_event().expect("an event");
+    let number = peer.stream_id(theirs).expect("a number");
+    assert_eq!(device.is_capturing(number), Ok(false));
+    device.record(event, number).expect("recorded over a stream of this device");
+    assert_eq!(device.is_complete(event), Ok(false));
+    gate.open();
+    device.wait(event).expect("waited");
+    assert_eq!(device.stream_destroyed(theirs), Ok(number));
+    destroy(&peer, theirs);
+
+    if device.can_be_reached_from(&peer) != Ok(true) {
+        let refused = device.allow_access_from(&peer).map_err(|error| error.kind);
+        assert_eq!(refused, Err(ErrorKind::Unsupported));
+        return;
+    }
+    let segment = device.obtain(2 << 20).expect("memory");
+    device.allow_access_from(&peer).expect("allowed");
+    let on_peer = stream(&peer);
+    // SAFETY: the range is the segment, which nothing else uses, and the peer may reach it.
+    unsafe { peer.fill(segment, 0x77, 2 << 20, on_peer) }.expect("filled from the peer");
+    peer.synchronize(peer.stream_id(on_peer).expect("a number")).expect("waited");
+    device.release(segment, 2 << 20).expect("released");
+    destroy(&peer, on_peer);
+    device.destroy_event(event).expect("destroyed");
+}
+
+#[test]
+fn a_forked_child_answers_without_the_driver() {
+    let Some((device, _turn)) = device("forked children on a driver") else { return };
+    let event = device.create_event().expect("an event");
+    // SAFETY: the child asks the device, which answers without a lock or a driver call, and leaves.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork failed");
+    if child == 0 {
+        let forked = |error: Option<ErrorKind>| error == Some(ErrorKind::Forked);
+        let right = forked(device.obtain(512).err().map(|error| error.kind))
+            && forked(device.is_complete(event).err().map(|error| error.kind))
+            && forked(device.close().err().map(|error| error.kind));
+        // SAFETY: ends the child at once; nothing of the parent's is touched.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` outlives the call.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (child, true, 0));
+    device.destroy_event(event).expect("the parent goes on");
+    assert_eq!(device.close(), Ok(()));
+}
+
+#[test]
+fn the_memorys_users_are_told_of() {
+    let Some((device, _turn)) = device("memory users on a driver") else { return };
+    let users = device.memory_users().expect("told");
+    let _ = writeln!(std::io::stderr(), "users of device 0: {users:?}");
+    if let Some(own) = users.own() {
+        assert!(own > 0);
+    }
+    assert_eq!(device.health(), Ok(()));
+}

@@ -1,0 +1,2 @@
+// The device's side: nvcc -fatbin kernels.cu
+#include "kernels.h"

@@ -1,0 +1,296 @@
+// The kernels of cachalot's tests and examples, once for the device and once for the host.
+//
+// nvcc compiles this text into device kernels (kernels.cu); a C++ compiler compiles the same bodies into host functions
+// (host_kernels.cpp), which the emulated driver of the tests runs in the order of its streams. Every parameter is 64 bits
+// wide: the emulated driver copies them without knowing their types. Needs C++17, and GCC or Clang on the host.
+
+#ifndef CACHALOT_KERNELS_KERNELS_H
+#define CACHALOT_KERNELS_KERNELS_H
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define CACHALOT_BODY static __device__ __forceinline__
+#else
+#include <time.h>
+#define CACHALOT_BODY static inline
+#endif
+
+namespace cachalot {
+
+using u64 = std::uint64_t;
+
+// Which elements a thread does: `first`, then every `step`th one. The host is one thread that does them all.
+struct Share {
+  u64 first, step;
+};
+
+#if defined(__CUDACC__)
+
+CACHALOT_BODY Share share() {
+  return {u64(blockIdx.x) * blockDim.x + threadIdx.x, u64(gridDim.x) * blockDim.x};
+}
+CACHALOT_BODY void add_to(u64* word, u64 value) { atomicAdd(reinterpret_cast<unsigned long long*>(word), value); }
+CACHALOT_BODY void lower_to(u64* word, u64 value) { atomicMin(reinterpret_cast<unsigned long long*>(word), value); }
+CACHALOT_BODY u64 nanoseconds() {
+  u64 now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+CACHALOT_BODY void rest() { __nanosleep(200); }
+
+#else
+
+CACHALOT_BODY void add_to(u64* word, u64 value) { __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
+CACHALOT_BODY void lower_to(u64* word, u64 value) {
+  u64 seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+  while (value < seen && !__atomic_compare_exchange_n(word, &seen, value, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+}
+CACHALOT_BODY u64 nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return u64(now.tv_sec) * 1000000000u + u64(now.tv_nsec);
+}
+CACHALOT_BODY void rest() {
+  const timespec briefly = {0, 10000};
+  nanosleep(&briefly, nullptr);
+}
+
+#endif
+
+// Every input bit changes about half of the output's (the finaliser of SplitMix64).
+CACHALOT_BODY u64 mix(u64 value) {
+  value ^= value >> 30;
+  value *= 0xbf58476d1ce4e5b9u;
+  value ^= value >> 27;
+  value *= 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+// The pattern of a block in one of its lives: word i, as eight little-endian bytes, is the product below. Another
+// block, another generation and another place in the same block give another word.
+CACHALOT_BODY u64 seed(u64 block, u64 generation) { return mix(block + 0x9e3779b97f4a7c15u * (generation + 1)); }
+CACHALOT_BODY u64 pattern(u64 seed, u64 word) { return (seed ^ word) * 0x9e3779b97f4a7c15u; }
+
+// What checking has found so far: how many bytes are wrong, and the lowest of them.
+struct Found {
+  u64 wrong, lowest;
+};
+
+// Compares `count` (at most 8) bytes of two words, the first of which lies `offset` bytes into the block.
+CACHALOT_BODY void compare(Found& found, u64 expected, u64 actual, u64 offset, u64 count) {
+  for (u64 byte = 0, different = expected ^ actual; different != 0 && byte < count; ++byte, different >>= 8) {
+    if ((different & 0xff) != 0) {
+      found.wrong += 1;
+      found.lowest = offset + byte < found.lowest ? offset + byte : found.lowest;
+    }
+  }
+}
+
+// Adds what one thread found to the block's result: result[0] wrong bytes, result[1] the lowest wrong offset.
+CACHALOT_BODY void report(const Found& found, u64 result) {
+  if (found.wrong != 0) {
+    add_to(reinterpret_cast<u64*>(result), found.wrong);
+    lower_to(reinterpret_cast<u64*>(result) + 1, found.lowest);
+  }
+}
+
+// The bytes behind the last whole word, as the low bytes of one.
+CACHALOT_BODY u64 load_tail(const unsigned char* at, u64 count) {
+  u64 word = 0;
+  for (u64 byte = 0; byte < count; ++byte) {
+    word |= u64(at[byte]) << (8 * byte);
+  }
+  return word;
+}
+
+CACHALOT_BODY void store_tail(unsigned char* at, u64 word, u64 count) {
+  for (u64 byte = 0; byte < count; ++byte) {
+    at[byte] = static_cast<unsigned char>(word >> (8 * byte));
+  }
+}
+
+CACHALOT_BODY void wait(u64 microseconds) {
+  const u64 begin = nanoseconds();
+  while (nanoseconds() - begin < microseconds * 1000) {
+    rest();
+  }
+}
+
+// Writes the pattern of (block, generation). The address is a multiple of 8, here and below.
+CACHALOT_BODY void fill(Share share, u64 address, u64 bytes, u64 block, u64 generation) {
+  const u64 key = seed(block, generation), words = bytes / 8;
+  u64* at = reinterpret_cast<u64*>(address);
+  for (u64 word = share.first; word < words; word += share.step) {
+    at[word] = pattern(key, word);
+  }
+  if (share.first == 0) {
+    store_tail(reinterpret_cast<unsigned char*>(at + words), pattern(key, words), bytes % 8);
+  }
+}
+
+// Compares with the pattern of (block, generation).
+CACHALOT_BODY void verify(Share share, u64 address, u64 bytes, u64 block, u64 generation, u64 result) {
+  const u64 key = seed(block, generation), words = bytes / 8;
+  const u64* at = reinterpret_cast<const u64*>(address);
+  Found found = {0, ~u64(0)};
+  for (u64 word = share.first; word < words; word += share.step) {
+    compare(found, pattern(key, word), at[word], word * 8, 8);
+  }
+  if (share.first == 0) {
+    const u64 tail = load_tail(reinterpret_cast<const unsigned char*>(at + words), bytes % 8);
+    compare(found, pattern(key, words), tail, words * 8, bytes % 8);
+  }
+  report(found, result);
+}
+
+// Adds a sum over all words, each mixed with its place, so that no order of threads changes it.
+CACHALOT_BODY void checksum(Share share, u64 address, u64 bytes, u64 result) {
+  const u64 words = bytes / 8;
+  const u64* at = reinterpret_cast<const u64*>(address);
+  u64 sum = 0;
+  for (u64 word = share.first; word < words; word += share.step) {
+    sum += mix(at[word] + mix(word + 1));
+  }
+  if (share.first == 0 && bytes % 8 != 0) {
+    const u64 tail = load_tail(reinterpret_cast<const unsigned char*>(at + words), bytes % 8);
+    sum += mix(tail + mix(words + 1)) + bytes % 8;
+  }
+  add_to(reinterpret_cast<u64*>(result), sum);
+}
+
+// Occupies the stream.
+CACHALOT_BODY void hold(Share share, u64 microseconds) {
+  if (share.first == 0) {
+    wait(microseconds);
+  }
+}
+
+// Waits, then writes one byte everywhere: a slow user of memory that may have been freed meanwhile.
+CACHALOT_BODY void scribble(Share share, u64 address, u64 bytes, u64 value, u64 microseconds) {
+  wait(microseconds);
+  unsigned char* at = reinterpret_cast<unsigned char*>(address);
+  for (u64 byte = share.first; byte < bytes; byte += share.step) {
+    at[byte] = static_cast<unsigned char>(value);
+  }
+}
+
+// Compares with one byte everywhere: whether anything was written since memory was filled with it.
+CACHALOT_BODY void probe(Share share, u64 address, u64 bytes, u64 value, u64 result) {
+  const u64 words = bytes / 8, expected = (value & 0xff) * 0x0101010101010101u;
+  const u64* at = reinterpret_cast<const u64*>(address);
+  Found found = {0, ~u64(0)};
+  for (u64 word = share.first; word < words; word += share.step) {
+    compare(found, expected, at[word], word * 8, 8);
+  }
+  if (share.first == 0) {
+    const u64 tail = load_tail(reinterpret_cast<const unsigned char*>(at + words), bytes % 8);
+    compare(found, expected, tail, words * 8, bytes % 8);
+  }
+  report(found, result);
+}
+
+// Copies. The ranges do not overlap.
+CACHALOT_BODY void copy(Share share, u64 destination, u64 source, u64 bytes) {
+  const u64 words = bytes / 8;
+  u64* to = reinterpret_cast<u64*>(destination);
+  const u64* from = reinterpret_cast<const u64*>(source);
+  for (u64 word = share.first; word < words; word += share.step) {
+    to[word] = from[word];
+  }
+  if (share.first == 0) {
+    const u64 tail = load_tail(reinterpret_cast<const unsigned char*>(from + words), bytes % 8);
+    store_tail(reinterpret_cast<unsigned char*>(to + words), tail, bytes % 8);
+  }
+}
+
+// Adds two vectors of floats.
+CACHALOT_BODY void add(Share share, u64 destination, u64 left, u64 right, u64 count) {
+  float* to = reinterpret_cast<float*>(destination);
+  const float *a = reinterpret_cast<const float*>(left), *b = reinterpret_cast<const float*>(right);
+  for (u64 element = share.first; element < count; element += share.step) {
+    to[element] = a[element] + b[element];
+  }
+}
+
+#if defined(__CUDACC__)
+
+// Loses the context: by an address that is never mapped (code 700), or by an instruction that traps.
+CACHALOT_BODY void trap(Share, u64 code) {
+  if (code == 700) {
+    *reinterpret_cast<volatile u64*>(16) = code;
+  } else {
+    __trap();
+  }
+}
+
+#else
+
+// What the emulated driver wants called when a kernel loses the context. It says so after loading these functions.
+static void (*raise_error)(unsigned code) = nullptr;
+
+CACHALOT_BODY void trap(Share, u64 code) {
+  if (raise_error != nullptr) {
+    raise_error(static_cast<unsigned>(code));
+  }
+}
+
+#endif
+
+}  // namespace cachalot
+
+// The kernels themselves, by the number of their parameters.
+#if defined(__CUDACC__)
+
+#define CACHALOT_KERNEL_1(name, a) \
+  extern "C" __global__ void cachalot_##name(cachalot::u64 a) { cachalot::name(cachalot::share(), a); }
+#define CACHALOT_KERNEL_3(name, a, b, c)                                                              \
+  extern "C" __global__ void cachalot_##name(cachalot::u64 a, cachalot::u64 b, cachalot::u64 c) {     \
+    cachalot::name(cachalot::share(), a, b, c);                                                       \
+  }
+#define CACHALOT_KERNEL_4(name, a, b, c, d)                                                           \
+  extern "C" __global__ void cachalot_##name(cachalot::u64 a, cachalot::u64 b, cachalot::u64 c,       \
+                                             cachalot::u64 d) {                                       \
+    cachalot::name(cachalot::share(), a, b, c, d);                                                    \
+  }
+#define CACHALOT_KERNEL_5(name, a, b, c, d, e)                                                        \
+  extern "C" __global__ void cachalot_##name(cachalot::u64 a, cachalot::u64 b, cachalot::u64 c,       \
+                                             cachalot::u64 d, cachalot::u64 e) {                      \
+    cachalot::name(cachalot::share(), a, b, c, d, e);                                                 \
+  }
+
+#else
+
+// A host function gets pointers to its parameters, and says beside itself how many there are.
+#define CACHALOT_HOST_KERNEL(name, count, ...)                                              \
+  extern "C" {                                                                              \
+  extern const unsigned cachalot_##name##_params;                                           \
+  const unsigned cachalot_##name##_params = count;                                          \
+  void cachalot_##name(void** parameters, unsigned /*grid*/, unsigned /*block*/);           \
+  void cachalot_##name(void** parameters, unsigned /*grid*/, unsigned /*block*/) {          \
+    const auto at = [&](int index) { return *static_cast<cachalot::u64*>(parameters[index]); }; \
+    cachalot::name(cachalot::Share{0, 1}, __VA_ARGS__);                                     \
+  }                                                                                         \
+  }
+#define CACHALOT_KERNEL_1(name, a) CACHALOT_HOST_KERNEL(name, 1, at(0))
+#define CACHALOT_KERNEL_3(name, a, b, c) CACHALOT_HOST_KERNEL(name, 3, at(0), at(1), at(2))
+#define CACHALOT_KERNEL_4(name, a, b, c, d) CACHALOT_HOST_KERNEL(name, 4, at(0), at(1), at(2), at(3))
+#define CACHALOT_KERNEL_5(name, a, b, c, d, e) CACHALOT_HOST_KERNEL(name, 5, at(0), at(1), at(2), at(3), at(4))
+
+extern "C" void cachalot_host_set_raise(void (*raise)(unsigned code));
+extern "C" void cachalot_host_set_raise(void (*raise)(unsigned code)) { cachalot::raise_error = raise; }
+
+#endif
+
+CACHALOT_KERNEL_4(fill, address, bytes, block, generation)
+CACHALOT_KERNEL_5(verify, address, bytes, block, generation, result)
+CACHALOT_KERNEL_3(checksum, address, bytes, result)
+CACHALOT_KERNEL_1(hold, microseconds)
+CACHALOT_KERNEL_4(scribble, address, bytes, value, microseconds)
+CACHALOT_KERNEL_4(probe, address, bytes, value, result)
+CACHALOT_KERNEL_3(copy, destination, source, bytes)
+CACHALOT_KERNEL_4(add, destination, left, right, count)
+CACHALOT_KERNEL_1(trap, code)
+
+#endif

@@ -1,0 +1,231 @@
+//! The kernels on a device: a GPU, or the emulated driver. Says in one line if there is neither.
+
+use cachalot_core::device::{DeviceMemory, ErrorKind};
+use cachalot_core::units::DevicePtr;
+use cachalot_cuda::driver::LIBRARY_VARIABLE;
+use cachalot_cuda::driver::types::{CuStream, CuStreamFlags};
+use cachalot_cuda::{CuResult, CudaDevice, Driver, LoadError};
+use cachalot_kernels::{Findings, KernelError, Kernels, Life, Region, checksum};
+use core::ffi::c_void;
+use std::io::Write;
+use std::time::Instant;
+
+/// Says in one line what is skipped.
+fn skipped(why: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "skipped: kernels on a device ({why})");
+}
+
+/// The first device, if there is a driver.
+fn device() -> Option<CudaDevice> {
+    match Driver::load() {
+        Ok(driver) => Some(CudaDevice::open(driver, 0).expect("device 0 opens")),
+        // A driver that was asked for by name has to be there.
+        Err(error @ (LoadError::NotFound { .. } | LoadError::Start(CuResult::NO_DEVICE | CuResult::STUB_LIBRARY)))
+            if std::env::var_os(LIBRARY_VARIABLE).is_none() =>
+        {
+            skipped(&error);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The kernels, if they were compiled for this driver.
+fn kernels(device: &CudaDevice) -> Option<Kernels<'_>> {
+    match Kernels::load(device) {
+        Ok(kernels) => Some(kernels),
+        Err(error @ KernelError::NoImage) => {
+            skipped(&error);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A stream that is not ordered with the legacy one.
+fn stream(device: &CudaDevice) -> CuStream {
+    let mut stream = CuStream::NULL;
+    let made = device.with_context(|driver| {
+        // SAFETY: `stream` outlives the call, which writes one handle to it.
+        unsafe { driver.stream_create(&raw mut stream, CuStreamFlags::NON_BLOCKING) }
+    });
+    assert_eq!(made, Ok(()));
+    stream
+}
+
+/// A segment of the device as a region.
+fn region(device: &CudaDevice, bytes: u64) -> Region {
+    let base = device.obtain(bytes.next_multiple_of(512)).expect("memory");
+    // SAFETY: the memory is fresh, and each test launches on its own only.
+    unsafe { Region::new(base, bytes) }
+}
+
+/// The part of a region from `offset` on.
+fn part(of: Region, offset: u64, bytes: u64) -> Region {
+    assert!(offset + bytes <= of.bytes());
+    // SAFETY: inside a region.
+    unsafe { Region::new(of.address().offset(offset), bytes) }
+}
+
+/// The bytes of a region once the stream has come so far.
+fn bytes_of(device: &CudaDevice, stream: CuStream, region: Region) -> Vec<u8> {
+    let mut bytes = vec![0_u8; region.bytes() as usize];
+    let to = bytes.as_mut_ptr().cast::<c_void>();
+    // SAFETY: takes no host pointers; the stream is the test's own.
+    let waited = device.with_context(|driver| unsafe { driver.stream_synchronize(stream) });
+    let copied = device.with_context(|driver| {
+        // SAFETY: the buffer is as long as the region and outlives the call, which waits.
+        unsafe { driver.memcpy_dtoh(to, region.address().0, bytes.len()) }
+    });
+    assert_eq!((waited, copied), (Ok(()), Ok(())));
+    bytes
+}
+
+/// Sizes with and without whole words and tails, below and above one pass of all threads.
+const SIZES: [u64; 9] = [1, 7, 8, 9, 511, 512, 100_003, 8 << 20, (8 << 20) + 13];
+/// A life.
+const LIFE: Life = Life { block: 17, generation: 4 };
+
+#[test]
+fn patterns_are_written_and_checked() {
+    let Some(device) = device() else { return };
+    let Some(kernels) = kernels(&device) else { return };
+    let stream = stream(&device);
+    let result = region(&device, 16);
+    for bytes in SIZES {
+        let block = region(&device, bytes);
+        kernels.fill(stream, block, LIFE).expect("launched");
+        kernels.clear(stream, result).expect("launched");
+        kernels.verify(stream, block, LIFE, result).expect("launched");
+        assert_eq!(kernels.findings(stream, result), Ok(Findings::NONE), "{bytes} bytes");
+
+        let there = bytes_of(&device, stream, block);
+        let expected = (0..bytes).map(|offset| LIFE.byte(offset));
+        assert!(expected.eq(there.iter().copied()), "{bytes} bytes on the device are not the host's");
+
+        let wrong = bytes * 2 / 3 / 8 * 8;
+        kernels.scribble(stream, part(block, wrong, 1), !LIFE.byte(wrong), 0).expect("launched");
+        kernels.verify(stream, block, LIFE, result).expect("launched");
+        let found = Findings { wrong_bytes: 1, lowest_wrong: wrong };
+        assert_eq!(kernels.findings(stream, result), Ok(found), "{bytes} bytes");
+        device.release(block.address(), bytes.next_multiple_of(512)).expect("released");
+    }
+    assert_eq!(kernels.unload(), Ok(()));
+}
+
+#[test]
+fn checksums_copies_and_probes_agree_with_the_host() {
+    let Some(device) = device() else { return };
+    let Some(kernels) = kernels(&device) else { return };
+    let stream = stream(&device);
+    let result = region(&device, 16);
+    for bytes in SIZES {
+        let (from, to) = (region(&device, bytes), region(&device, bytes));
+        kernels.fill(stream, from, LIFE).expect("launched");
+        kernels.copy(stream, to, from).expect("launched");
+        kernels.clear(stream, result).expect("launched");
+        kernels.checksum(stream, to, result).expect("launched");
+        let sum = kernels.findings(stream, result).expect("read").wrong_bytes;
+        assert_eq!(sum, checksum(&bytes_of(&device, stream, to)), "{bytes} bytes");
+
+        kernels.scribble(stream, to, 0xdd, 0).expect("launched");
+        kernels.clear(stream, result).expect("launched");
+        kernels.probe(stream, to, 0xdd, result).expect("launched");
+        assert_eq!(kernels.findings(stream, result), Ok(Findings::NONE));
+        let last = part(to, (bytes - 1) / 8 * 8, bytes - (bytes - 1) / 8 * 8);
+        kernels.scribble(stream, last, 0xde, 0).expect("launched");
+        kernels.probe(stream, to, 0xdd, result).expect("launched");
+        let found = Findings { wrong_bytes: last.bytes(), lowest_wrong: last.address().0 - to.address().0 };
+        assert_eq!(kernels.findings(stream, result), Ok(found), "{bytes} bytes");
+        for region in [from, to] {
+            device.release(region.address(), bytes.next_multiple_of(512)).expect("released");
+        }
+    }
+}
+
+#[test]
+fn regions_that_are_too_short_are_refused() {
+    let Some(device) = device() else { return };
+    let Some(kernels) = kernels(&device) else { return };
+    let (short, long) = (region(&device, 15), region(&device, 512));
+    let refused = [
+        kernels.verify(CuStream::NULL, long, LIFE, short),
+        kernels.probe(CuStream::NULL, long, 0, short),
+        kernels.clear(CuStream::NULL, short),
+        kernels.copy(CuStream::NULL, short, long),
+        kernels.add(CuStream::NULL, long, long, short),
+        kernels.findings(CuStream::NULL, short).map(drop),
+    ];
+    assert!(refused.iter().all(|answer| answer.is_err_and(|error| error.kind == ErrorKind::InvalidArgument)));
+}
+
+#[test]
+fn vectors_are_added() {
+    let Some(device) = device() else { return };
+    let Some(kernels) = kernels(&device) else { return };
+    let stream = stream(&device);
+    let count = 1000_u16;
+    let vectors: [Region; 3] = [(); 3].map(|()| region(&device, u64::from(count) * 4));
+    for (vector, factor) in [(vectors[1], 1.0_f32), (vectors[2], 0.5)] {
+        let values: Vec<f32> = (0..count).map(|index| f32::from(index) * factor).collect();
+        let copied = device.with_context(|driver| {
+            // SAFETY: the values are as long as the vector and outlive the call, which waits.
+            unsafe { driver.memcpy_htod(vector.address().0, values.as_ptr().cast(), values.len() * 4) }
+        });
+        assert_eq!(copied, Ok(()));
+    }
+    kernels.add(stream, vectors[0], vectors[1], vectors[2]).expect("launched");
+    let bytes = bytes_of(&device, stream, vectors[0]);
+    let sums = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).to_bits());
+    assert!(sums.eq((0..count).map(|index| (f32::from(index) * 1.5).to_bits())));
+}
+
+#[test]
+fn a_held_stream_is_busy_and_others_are_not() {
+    let Some(device) = device() else { return };
+    let Some(kernels) = kernels(&device) else { return };
+    let (held, free) = (stream(&device), stream(&device));
+    let numbers = [held, free].map(|stream| device.stream_id(stream).expect("a number"));
+    let events = [(); 2].map(|()| device.create_event().expect("an event"));
+    let begin = Instant::now();
+    kernels.hold(held, 200_000).expect("launched");
+    for (event, number) in events.iter().zip(numbers) {
+        device.record(*event, number).expect("recorded");
+    }
+    device.wait(events[1]).expect("waited");
+    // Were this machine stopped for so long that the held stream is done, the second line says nothing.
+    let soon = begin.elapsed().as_millis() < 200;
+    assert!(!soon || device.is_complete(events[0]) == Ok(false), "the held stream is done too early");
+    device.wait(events[0]).expect("waited");
+    assert!(begin.elapsed().as_millis() >= 200, "held for too short");
+}
+
+/// Loses the context of a process of its own: this test runs itself in a child for each code.
+#[test]
+fn a_trap_loses_the_context_for_good() {
+    const CHILD: &str = "CACHALOT_TEST_TRAP";
+    let name = "a_trap_loses_the_context_for_good";
+    if let Some(code) = std::env::var(CHILD).ok().and_then(|code| code.parse().ok()) {
+        let Some(device) = device() else { return };
+        let Some(kernels) = kernels(&device) else { return };
+        let stream = stream(&device);
+        kernels.trap(stream, CuResult(code)).expect("launched");
+        let number = device.stream_id(stream).expect("a number");
+        let lost = device.synchronize(number).expect_err("the kernel trapped");
+        assert_eq!(lost.kind, ErrorKind::ContextLost, "{lost}");
+        assert!(code != 700 || lost.code == 700, "{lost}");
+        assert_eq!(device.obtain(512), Err(lost));
+        assert_eq!(device.release(DevicePtr(512), 512), Err(lost));
+        assert_eq!((device.health(), device.close()), (Err(lost), Err(lost)));
+        let _ = writeln!(std::io::stderr(), "a trap with {code} is answered with {lost}");
+        return;
+    }
+    if device().is_none_or(|device| kernels(&device).is_none()) {
+        return;
+    }
+    for code in ["700", "719"] {
+        let itself = std::env::current_exe().expect("a program");
+        let child = std::process::Command::new(itself).args(["--exact", name, "--nocapture"]).env(CHILD, code).status();
+        assert!(child.expect("it runs").success(), "code {code}");
+    }
+}

@@ -1,0 +1,180 @@
+//! The host's kernels against the pattern as Rust knows it. They are the same text as the device's.
+
+use cachalot_kernels::{Findings, Life, checksum, emulated_image};
+use core::ffi::{c_uint, c_void};
+use libloading::Library;
+
+/// A host kernel.
+type HostKernel = unsafe extern "C" fn(parameters: *mut *mut c_void, grid: c_uint, block: c_uint);
+
+/// The library of host kernels.
+struct Kernels(Library);
+
+impl Kernels {
+    /// Loads them, or says in one line that there are none.
+    fn load() -> Option<Self> {
+        let Some(image) = emulated_image() else {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "skipped: host kernels (built without a C++ compiler)");
+            return None;
+        };
+        let image = image.to_str().expect("UTF-8");
+        let path = image.strip_prefix("CACHALOT-EMULATED ").expect("what the emulated driver looks for");
+        // SAFETY: the library was built from this crate's kernels and has no initialisers.
+        Some(Self(unsafe { Library::new(path) }.expect("the library that the build made")))
+    }
+
+    /// Runs a kernel with these parameters.
+    fn run(&self, name: &str, arguments: &[u64]) {
+        // SAFETY: the symbol is a number that says how many parameters the kernel has.
+        let count = unsafe { self.0.get::<*const c_uint>(format!("{name}_params")) }.expect("a number of parameters");
+        // SAFETY: the symbol is a constant of the library, which is loaded.
+        assert_eq!(unsafe { **count } as usize, arguments.len(), "parameters of {name}");
+        // SAFETY: the symbol is a host kernel.
+        let kernel = unsafe { self.0.get::<HostKernel>(name) }.expect("a kernel");
+        let mut values = arguments.to_vec();
+        let mut parameters: Vec<*mut c_void> = values.iter_mut().map(|value| (&raw mut *value).cast()).collect();
+        // SAFETY: as many parameters as the kernel has, each a number or the address of a live buffer long enough.
+        unsafe { kernel(parameters.as_mut_ptr(), 3, 32) };
+    }
+}
+
+/// A buffer aligned to 8 with `bytes` bytes in use and a margin behind them.
+struct Buffer {
+    /// The memory.
+    words: Vec<u64>,
+    /// Bytes in use.
+    bytes: usize,
+}
+
+/// What lies in the margin.
+const MARGIN: u8 = 0xee;
+
+impl Buffer {
+    /// A buffer of zeros.
+    fn new(bytes: usize) -> Self {
+        let mut buffer = Self { words: vec![u64::from_ne_bytes([MARGIN; 8]); bytes.div_ceil(8) + 1], bytes };
+        buffer.bytes_mut()[..bytes].fill(0);
+        buffer
+    }
+
+    /// All bytes, the margin included.
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let length = self.words.len() * 8;
+        // SAFETY: the words are live and exclusively borrowed, and every byte is initialised.
+        unsafe { core::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), length) }
+    }
+
+    /// The address.
+    fn address(&mut self) -> u64 {
+        self.words.as_mut_ptr() as u64
+    }
+
+    /// The bytes in use, after checking that the margin is as it was.
+    fn checked(&mut self) -> &mut [u8] {
+        let bytes = self.bytes;
+        let (used, margin) = self.bytes_mut().split_at_mut(bytes);
+        assert!(margin.iter().all(|byte| *byte == MARGIN), "written behind the end of {bytes} bytes");
+        used
+    }
+}
+
+/// Sizes with and without whole words and tails.
+const SIZES: [usize; 12] = [0, 1, 7, 8, 9, 15, 16, 63, 64, 511, 512, 100_003];
+/// A life.
+const LIFE: Life = Life { block: 17, generation: 4 };
+
+#[test]
+fn fill_writes_the_pattern_and_nothing_else() {
+    let Some(kernels) = Kernels::load() else { return };
+    for bytes in SIZES {
+        let mut buffer = Buffer::new(bytes);
+        kernels.run("cachalot_fill", &[buffer.address(), bytes as u64, LIFE.block, LIFE.generation]);
+        let expected: Vec<u8> = (0..bytes as u64).map(|offset| LIFE.byte(offset)).collect();
+        assert_eq!(buffer.checked(), expected, "{bytes} bytes");
+    }
+}
+
+/// What `verify` finds in a buffer for a life.
+fn verify(kernels: &Kernels, buffer: &mut Buffer, life: Life) -> Findings {
+    let mut result = [0_u64, u64::MAX];
+    let (at, bytes) = (buffer.address(), buffer.bytes as u64);
+    kernels.run("cachalot_verify", &[at, bytes, life.block, life.generation, result.as_mut_ptr() as u64]);
+    Findings { wrong_bytes: result[0], lowest_wrong: result[1] }
+}
+
+#[test]
+fn verify_finds_every_wrong_byte() {
+    let Some(kernels) = Kernels::load() else { return };
+    for bytes in SIZES {
+        let mut buffer = Buffer::new(bytes);
+        kernels.run("cachalot_fill", &[buffer.address(), bytes as u64, LIFE.block, LIFE.generation]);
+        assert_eq!(verify(&kernels, &mut buffer, LIFE), Findings::NONE, "{bytes} bytes");
+        for wrong in (0..bytes).step_by(bytes / 37 + 1) {
+            buffer.checked()[wrong] ^= 0x10;
+            let found = Findings { wrong_bytes: 1, lowest_wrong: wrong as u64 };
+            assert_eq!(verify(&kernels, &mut buffer, LIFE), found, "byte {wrong} of {bytes}");
+            buffer.checked()[wrong] ^= 0x10;
+        }
+        if bytes >= 64 {
+            for other in [Life { generation: 5, ..LIFE }, Life { block: 18, ..LIFE }] {
+                let found = verify(&kernels, &mut buffer, other);
+                assert!(found.wrong_bytes as usize > bytes / 2, "{other:?} is told from {LIFE:?}: {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn findings_of_several_checks_add_up() {
+    let Some(kernels) = Kernels::load() else { return };
+    let mut buffer = Buffer::new(100);
+    let mut result = [0_u64, u64::MAX];
+    for (first, value) in [(40, 1), (20, 2), (60, 3)] {
+        buffer.checked().fill(0xdd);
+        buffer.checked()[first] = value;
+        kernels.run("cachalot_probe", &[buffer.address(), 100, 0xdd, result.as_mut_ptr() as u64]);
+    }
+    assert_eq!(result, [3, 20]);
+}
+
+#[test]
+fn the_checksum_is_that_of_rust_and_depends_on_order() {
+    let Some(kernels) = Kernels::load() else { return };
+    for bytes in SIZES {
+        let mut buffer = Buffer::new(bytes);
+        kernels.run("cachalot_fill", &[buffer.address(), bytes as u64, LIFE.block, LIFE.generation]);
+        let mut sum = 5_u64;
+        kernels.run("cachalot_checksum", &[buffer.address(), bytes as u64, (&raw mut sum) as u64]);
+        let expected = checksum(buffer.checked());
+        assert_eq!(sum, expected.wrapping_add(5), "{bytes} bytes");
+        if bytes > 16 {
+            buffer.checked().swap(3, 11);
+            assert_ne!(checksum(buffer.checked()), expected);
+        }
+    }
+}
+
+#[test]
+fn scribble_copy_and_add_do_as_they_say() {
+    let Some(kernels) = Kernels::load() else { return };
+    for bytes in SIZES {
+        let (mut from, mut to) = (Buffer::new(bytes), Buffer::new(bytes));
+        kernels.run("cachalot_scribble", &[from.address(), bytes as u64, 0x1ab, 50]);
+        assert!(from.checked().iter().all(|byte| *byte == 0xab), "{bytes} bytes");
+        kernels.run("cachalot_copy", &[to.address(), from.address(), bytes as u64]);
+        assert_eq!(to.checked(), from.checked(), "{bytes} bytes");
+    }
+    let (left, right, mut sum) = ([1.0_f32, 2.0, 3.0], [0.5_f32, 0.25, 4.0], [0.0_f32; 3]);
+    let addresses = [sum.as_mut_ptr() as u64, left.as_ptr() as u64, right.as_ptr() as u64];
+    kernels.run("cachalot_add", &[addresses[0], addresses[1], addresses[2], 3]);
+    assert_eq!(sum.map(f32::to_bits), [1.5_f32, 2.25, 7.0].map(f32::to_bits));
+}
+
+#[test]
+fn hold_lasts_at_least_as_long_as_it_says() {
+    let Some(kernels) = Kernels::load() else { return };
+    let begin = std::time::Instant::now();
+    kernels.run("cachalot_hold", &[2_000]);
+    assert!(begin.elapsed().as_micros() >= 2_000);
+}

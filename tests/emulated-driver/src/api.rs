@@ -1,0 +1,265 @@
+//! The driver functions as Rust methods that return the plain code: for tests and the probe, and for any `libcuda`,
+//! not only the emulated one.
+
+use libloading::{Library, Symbol};
+use std::ffi::{OsStr, c_char, c_int, c_void};
+
+/// What a method returns whose symbol the library does not have: `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.
+pub const MISSING: u32 = 36;
+
+/// `CUmemAllocationProp` for plain memory of a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Properties {
+    /// `CUmemAllocationType`; 1 is pinned.
+    pub kind: i32,
+    /// `CUmemAllocationHandleType`.
+    pub handle_types: i32,
+    /// `CUmemLocationType`; 1 is a device.
+    pub location_kind: i32,
+    /// The device.
+    pub location: i32,
+    /// Null.
+    pub metadata: u64,
+    /// Zero.
+    pub flags: [u8; 8],
+}
+
+impl Properties {
+    /// Plain memory of a device.
+    pub fn of_device(device: i32) -> Self {
+        Self { kind: 1, handle_types: 0, location_kind: 1, location: device, metadata: 0, flags: [0; 8] }
+    }
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// `CUmemLocationType`; 1 is a device.
+    pub location_kind: i32,
+    /// The device.
+    pub location: i32,
+    /// 0 none, 1 read, 3 read and write.
+    pub flags: i32,
+}
+
+impl Access {
+    /// Full access for a device.
+    pub fn full(device: i32) -> Self {
+        Self { location_kind: 1, location: device, flags: 3 }
+    }
+}
+
+/// A loaded `libcuda`.
+#[derive(Debug)]
+pub struct Api {
+    library: Library,
+}
+
+/// Declares a method for each function. The arguments are those of the C function.
+macro_rules! api {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        #[allow(non_snake_case, missing_docs, reason = "the driver's own names; its documentation holds")]
+        #[allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
+        impl Api {
+            $(
+                pub fn $name(&self, $($arg: $type),*) -> u32 {
+                    let name = concat!(stringify!($name), "\0");
+                    // SAFETY: the type is that of the driver's header.
+                    let found = unsafe { self.library.get(name) };
+                    let found: Symbol<'_, unsafe extern "C" fn($($type),*) -> u32> = match found {
+                        Ok(found) => found,
+                        Err(_) => return MISSING,
+                    };
+                    // SAFETY: pointers come from references or are null where the driver allows it.
+                    unsafe { found($($arg),*) }
+                }
+            )*
+        }
+    };
+}
+
+api! {
+    cuInit(flags: u32);
+    cuDriverGetVersion(version: &mut c_int);
+    cuGetErrorName(code: u32, name: &mut *const c_char);
+    cuGetErrorString(code: u32, text: &mut *const c_char);
+    cuGetProcAddress_v2(symbol: *const c_char, address: &mut *mut c_void, version: c_int, flags: u64, status: &mut c_int);
+    cuDeviceGet(device: &mut c_int, ordinal: c_int);
+    cuDeviceGetCount(count: &mut c_int);
+    cuDeviceGetAttribute(value: &mut c_int, attribute: c_int, device: c_int);
+    cuDeviceGetName(name: *mut c_char, bytes: c_int, device: c_int);
+    cuDeviceTotalMem_v2(bytes: &mut usize, device: c_int);
+    cuDeviceGetPCIBusId(name: *mut c_char, bytes: c_int, device: c_int);
+    cuDeviceGetUuid_v2(uuid: &mut [u8; 16], device: c_int);
+    cuDeviceCanAccessPeer(can: &mut c_int, device: c_int, peer: c_int);
+    cuDeviceGetDefaultMemPool(pool: &mut u64, device: c_int);
+    cuMemPoolGetAttribute(pool: u64, attribute: c_int, value: &mut u64);
+    cuCtxEnablePeerAccess(peer: u64, flags: u32);
+    cuCtxDisablePeerAccess(peer: u64);
+    cuDevicePrimaryCtxRetain(context: &mut u64, device: c_int);
+    cuDevicePrimaryCtxRelease_v2(device: c_int);
+    cuCtxGetCurrent(context: &mut u64);
+    cuCtxSetCurrent(context: u64);
+    cuCtxPushCurrent_v2(context: u64);
+    cuCtxPopCurrent_v2(context: &mut u64);
+    cuCtxGetDevice(device: &mut c_int);
+    cuCtxSynchronize();
+    cuCtxCreate_v2(context: &mut u64, flags: u32, device: c_int);
+    cuCtxDestroy_v2(context: u64);
+    cuMemAlloc_v2(address: &mut u64, bytes: usize);
+    cuMemFree_v2(address: u64);
+    cuMemGetInfo_v2(free: &mut usize, total: &mut usize);
+    cuMemGetAddressRange_v2(base: &mut u64, bytes: &mut usize, address: u64);
+    cuMemsetD8Async(address: u64, value: u8, bytes: usize, stream: u64);
+    cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize);
+    cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize);
+    cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: u64);
+    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: u64);
+    cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64);
+    cuMemGetAllocationGranularity(bytes: &mut usize, properties: &Properties, option: c_int);
+    cuMemAddressReserve(address: &mut u64, bytes: usize, alignment: usize, hint: u64, flags: u64);
+    cuMemAddressFree(address: u64, bytes: usize);
+    cuMemCreate(handle: &mut u64, bytes: usize, properties: &Properties, flags: u64);
+    cuMemRelease(handle: u64);
+    cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64);
+    cuMemUnmap(address: u64, bytes: usize);
+    cuMemSetAccess(address: u64, bytes: usize, descriptors: *const Access, count: usize);
+    cuEventCreate(event: &mut u64, flags: u32);
+    cuEventRecord(event: u64, stream: u64);
+    cuEventQuery(event: u64);
+    cuEventSynchronize(event: u64);
+    cuEventDestroy_v2(event: u64);
+    cuStreamCreate(stream: &mut u64, flags: u32);
+    cuStreamDestroy_v2(stream: u64);
+    cuStreamSynchronize(stream: u64);
+    cuStreamQuery(stream: u64);
+    cuStreamWaitEvent(stream: u64, event: u64, flags: u32);
+    cuStreamGetId(stream: u64, id: &mut u64);
+    cuStreamGetCtx(stream: u64, context: &mut u64);
+    cuStreamIsCapturing(stream: u64, status: &mut c_int);
+    cuStreamGetCaptureInfo_v2(stream: u64, status: &mut c_int, id: &mut u64, graph: *mut u64, nodes: *mut *const u64, count: *mut usize);
+    cuThreadExchangeStreamCaptureMode(mode: &mut c_int);
+    cuLaunchHostFunc(stream: u64, function: unsafe extern "C" fn(*mut c_void), argument: *mut c_void);
+    cuModuleLoadData(module: &mut u64, image: *const c_char);
+    cuModuleUnload(module: u64);
+    cuModuleGetFunction(function: &mut u64, module: u64, name: *const c_char);
+    cuLaunchKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, params: *const *const u64, extra: *const c_void);
+    cuStreamBeginCapture_v2(stream: u64, mode: c_int);
+    cuStreamEndCapture(stream: u64, graph: &mut u64);
+    cuGraphInstantiateWithFlags(executable: &mut u64, graph: u64, flags: u64);
+    cuGraphLaunch(executable: u64, stream: u64);
+    cuGraphExecDestroy(executable: u64);
+    cuGraphDestroy(graph: u64);
+}
+
+/// What a driver call gives, or its code.
+pub type Given<T> = Result<T, u32>;
+
+/// Runs a call that writes one result, and returns it if the call succeeded.
+fn given<T: Default>(call: impl FnOnce(&mut T) -> u32) -> Given<T> {
+    let mut value = T::default();
+    match call(&mut value) {
+        0 => Ok(value),
+        code => Err(code),
+    }
+}
+
+/// The calls that nearly every test makes, with results instead of pointers.
+///
+/// Each returns the driver's code as its error.
+#[allow(clippy::missing_errors_doc, reason = "said once, above")]
+impl Api {
+    /// Loads a library.
+    ///
+    /// # Errors
+    /// The loader's.
+    pub fn load(path: impl AsRef<OsStr>) -> Result<Self, libloading::Error> {
+        // SAFETY: a libcuda's initialisers may run at any time.
+        unsafe { Library::new(path.as_ref()) }.map(|library| Self { library })
+    }
+
+    /// Whether the library exports a symbol.
+    pub fn has(&self, name: &str) -> bool {
+        // SAFETY: the symbol is not used.
+        unsafe { self.library.get::<*const c_void>(name) }.is_ok()
+    }
+
+    /// Retains a device's primary context and makes it current.
+    pub fn enter(&self, device: i32) -> Given<u64> {
+        let context = given(|out| self.cuDevicePrimaryCtxRetain(out, device))?;
+        match self.cuCtxSetCurrent(context) {
+            0 => Ok(context),
+            code => Err(code),
+        }
+    }
+
+    /// Allocates memory.
+    pub fn alloc(&self, bytes: usize) -> Given<u64> {
+        given(|out| self.cuMemAlloc_v2(out, bytes))
+    }
+
+    /// Free and total memory.
+    pub fn info(&self) -> Given<(usize, usize)> {
+        let mut free = 0;
+        given(|total| self.cuMemGetInfo_v2(&mut free, total)).map(|total| (free, total))
+    }
+
+    /// Makes a stream; flags 0 or 1 (not blocking).
+    pub fn stream(&self, flags: u32) -> Given<u64> {
+        given(|out| self.cuStreamCreate(out, flags))
+    }
+
+    /// The stream's identity.
+    pub fn stream_id(&self, stream: u64) -> Given<u64> {
+        given(|out| self.cuStreamGetId(stream, out))
+    }
+
+    /// Makes an event without timing.
+    pub fn event(&self) -> Given<u64> {
+        given(|out| self.cuEventCreate(out, 2))
+    }
+
+    /// The stream's capture status.
+    pub fn capturing(&self, stream: u64) -> Given<i32> {
+        given(|out| self.cuStreamIsCapturing(stream, out))
+    }
+
+    /// Ends a capture.
+    pub fn end_capture(&self, stream: u64) -> Given<u64> {
+        given(|out| self.cuStreamEndCapture(stream, out))
+    }
+
+    /// Reserves addresses.
+    pub fn reserve(&self, bytes: usize) -> Given<u64> {
+        given(|out| self.cuMemAddressReserve(out, bytes, 0, 0, 0))
+    }
+
+    /// Makes physical memory of device 0.
+    pub fn create(&self, bytes: usize) -> Given<u64> {
+        given(|out| self.cuMemCreate(out, bytes, &Properties::of_device(0), 0))
+    }
+
+    /// Gives device 0 access to mapped memory.
+    pub fn allow(&self, address: u64, bytes: usize) -> u32 {
+        self.cuMemSetAccess(address, bytes, &raw const ACCESS_0, 1)
+    }
+
+    /// Copies device memory to the host, on the legacy stream.
+    pub fn read(&self, address: u64, bytes: usize) -> Given<Vec<u8>> {
+        let mut buffer = vec![0_u8; bytes];
+        match self.cuMemcpyDtoH_v2(buffer.as_mut_ptr().cast(), address, bytes) {
+            0 => Ok(buffer),
+            code => Err(code),
+        }
+    }
+
+    /// Copies host memory to the device, on the legacy stream.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> u32 {
+        self.cuMemcpyHtoD_v2(address, bytes.as_ptr().cast(), bytes.len())
+    }
+}
+
+/// Full access for device 0.
+static ACCESS_0: Access = Access { location_kind: 1, location: 0, flags: 3 };

@@ -1,0 +1,85 @@
+//! What the tests share: a driver of their own for each test, and child processes for what ends a process.
+
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use cachalot_emulated_driver::api::Api;
+use cachalot_emulated_driver::client::Client;
+use cachalot_emulated_driver::install::install;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The variable that tells a test program that it is the child of a test of this name.
+const CHILD: &str = "CACHALOT_EMU_TEST_CHILD";
+/// 2 MiB: the granularity of the emulated devices.
+pub(crate) const PAGE: usize = 2 << 20;
+
+/// A driver of its own: another copy of the library has its own state.
+pub(crate) struct Emulated {
+    api: Api,
+    pub(crate) control: Client,
+}
+
+impl Deref for Emulated {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl Emulated {
+    /// A fresh driver before `cuInit`, without the symbols in `hidden`.
+    pub(crate) fn without(hidden: &[&str]) -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("cachalot-emu-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        let path = install(&folder, hidden).expect("installed");
+        let emulated = Self { api: Api::load(&path).expect("loaded"), control: Client::load(&path).expect("emulated") };
+        // Loaded, it needs its file no more.
+        std::fs::remove_dir_all(folder).expect("removed");
+        emulated
+    }
+
+    /// A fresh driver, initialised, with device 0's primary context current.
+    pub(crate) fn new() -> Self {
+        let emulated = Self::without(&[]);
+        assert_eq!(emulated.cuInit(0), 0);
+        emulated.enter(0).expect("a context");
+        emulated
+    }
+
+    /// A number of the report.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.control.report()[name].as_u64().expect("a count of the report")
+    }
+
+    /// The functions in the log and what they answered.
+    pub(crate) fn log(&self) -> Vec<(String, u64)> {
+        let entries = self.control.log();
+        let line = |entry: &serde_json::Value| {
+            (entry["fn"].as_str().unwrap_or_default().to_owned(), entry["result"].as_u64().unwrap_or_default())
+        };
+        entries.iter().map(line).collect()
+    }
+}
+
+/// Whether this process is the child of the named test: then the test does what it is about.
+pub(crate) fn is_child(test: &str) -> bool {
+    std::env::var(CHILD).is_ok_and(|name| name == test)
+}
+
+/// Runs the named test of this program again in a child process, with these variables.
+pub(crate) fn in_child(test: &str, variables: &[(&str, &str)]) -> Output {
+    let program: PathBuf = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, test);
+    command.envs(variables.iter().copied());
+    command.output().expect("a child process")
+}
+
+/// The child's output as text.
+pub(crate) fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}

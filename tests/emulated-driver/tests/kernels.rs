@@ -1,0 +1,152 @@
+//! Modules and launches: host objects as kernels.
+
+mod common;
+
+use common::{Emulated, PAGE};
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Kernels by the rules of the README: `write` stores its launch shape, `poke` an argument at an address that it is
+/// not told is one, `trap` breaks the context.
+const SOURCE: &str = r"
+static void (*raise_error)(unsigned) = 0;
+void cachalot_host_set_raise(void (*function)(unsigned)) { raise_error = function; }
+static unsigned long long at(void **args, int i) { return *(unsigned long long *)args[i]; }
+
+const unsigned write_params = 2;
+void write(void **args, unsigned grid, unsigned block) {
+    unsigned long long *out = (unsigned long long *)at(args, 0);
+    out[0] = at(args, 1); out[1] = grid; out[2] = block;
+}
+const unsigned keep_params = 2;
+const unsigned long long keep_addresses = 1;
+void keep(void **args, unsigned grid, unsigned block) { *(unsigned long long *)at(args, 0) = at(args, 1); }
+
+const unsigned trap_params = 1;
+void trap(void **args, unsigned grid, unsigned block) { raise_error((unsigned)at(args, 0)); }
+
+void no_params(void **args, unsigned grid, unsigned block) {}
+";
+
+/// Compiles the kernels; the file is removed when dropped.
+struct Object(PathBuf);
+
+impl Object {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir();
+        let source = folder.join(format!("cachalot-emu-{name}-{}.c", std::process::id()));
+        let object = source.with_extension("so");
+        std::fs::write(&source, SOURCE).expect("written");
+        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+        let mut command = Command::new(compiler);
+        command.args(["-shared", "-fPIC", "-O1", "-w", "-fno-builtin", "-o"]).arg(&object).arg(&source);
+        assert!(command.status().expect("a C compiler").success());
+        std::fs::remove_file(source).expect("removed");
+        Self(object)
+    }
+
+    fn image(&self) -> CString {
+        CString::new(format!("CACHALOT-EMULATED {}", self.0.display())).expect("no NUL")
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // It may stay behind; nothing depends on it.
+        let _removed = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A driver with the kernels loaded, and a function to launch one.
+fn loaded(name: &str) -> (Emulated, u64) {
+    let object = Object::new(name);
+    let driver = Emulated::new();
+    let mut module = 0;
+    assert_eq!(driver.cuModuleLoadData(&mut module, object.image().as_ptr()), 0);
+    (driver, module)
+}
+
+/// Launches a kernel with these arguments.
+fn launch(driver: &Emulated, module: u64, name: &std::ffi::CStr, stream: u64, args: &[u64]) -> u32 {
+    let mut function = 0;
+    assert_eq!(driver.cuModuleGetFunction(&mut function, module, name.as_ptr()), 0);
+    let params: Vec<*const u64> = args.iter().map(std::ptr::from_ref).collect();
+    driver.cuLaunchKernel(function, 2, 3, 4, 5, 6, 7, 0, stream, params.as_ptr(), std::ptr::null())
+}
+
+#[test]
+fn a_kernel_runs_on_its_stream_with_the_arguments_of_its_launch() {
+    let (driver, module) = loaded("run");
+    let stream = driver.stream(1).expect("a stream");
+    let address = driver.alloc(PAGE).expect("memory");
+    driver.control.hold(stream).expect("a stream");
+    let mut args = [address, 99];
+    assert_eq!(launch(&driver, module, c"write", stream, &args), 0);
+    args[1] = 1;
+    assert_eq!((driver.cuStreamQuery(stream), driver.cuModuleUnload(module)), (600, 0));
+    driver.control.release(stream).expect("a stream");
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    let bytes = driver.read(address, 24).expect("memory");
+    let words: Vec<u64> = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8"))).collect();
+    assert_eq!((words, args[1]), (vec![99, 24, 210], 1));
+}
+
+#[test]
+fn only_declared_addresses_are_moved() {
+    let (driver, module) = loaded("declared");
+    let address = driver.alloc(PAGE).expect("memory");
+    // The second argument is a device address too, but the kernel says that it is only a number.
+    assert_eq!(launch(&driver, module, c"keep", 0, &[address, address]), 0);
+    assert_eq!(driver.read(address, 8), Ok(address.to_le_bytes().to_vec()));
+    assert_eq!(launch(&driver, module, c"write", 0, &[address, address]), 0);
+    let moved = driver.control.seen_by(0, address) as u64;
+    assert_eq!(driver.read(address, 8), Ok(moved.to_le_bytes().to_vec()));
+}
+
+#[test]
+fn a_trap_breaks_the_context() {
+    let (driver, module) = loaded("trap");
+    let stream = driver.stream(1).expect("a stream");
+    assert_eq!(launch(&driver, module, c"trap", stream, &[719]), 0);
+    assert_eq!((driver.cuStreamSynchronize(stream), driver.alloc(1)), (719, Err(719)));
+}
+
+#[test]
+fn a_captured_launch_keeps_its_arguments() {
+    let (driver, module) = loaded("capture");
+    let stream = driver.stream(1).expect("a stream");
+    let address = driver.alloc(PAGE).expect("memory");
+    assert_eq!(driver.cuStreamBeginCapture_v2(stream, 0), 0);
+    assert_eq!(launch(&driver, module, c"write", stream, &[address, 5]), 0);
+    let graph = driver.end_capture(stream).expect("a graph");
+    let mut executable = 0;
+    assert_eq!(driver.cuGraphInstantiateWithFlags(&mut executable, graph, 0), 0);
+    assert_eq!(driver.read(address, 1), Ok(vec![0xa5]));
+    assert_eq!((driver.cuGraphLaunch(executable, stream), driver.cuStreamSynchronize(stream)), (0, 0));
+    assert_eq!(driver.read(address, 1), Ok(vec![5]));
+}
+
+#[test]
+fn images_names_and_shapes_are_checked() {
+    let (driver, module) = loaded("checks");
+    for (image, code) in
+        [(c"CACHALOT-EMULATED /nowhere.so", 301), (c"CACHALOT", 200), (c"", 200), (c".version 7.0", 200)]
+    {
+        assert_eq!(driver.cuModuleLoadData(&mut 0, image.as_ptr()), code);
+    }
+    assert_eq!(driver.cuModuleLoadData(&mut 0, std::ptr::null()), 1);
+    for name in [c"absent", c"no_params", c"write_params"] {
+        assert_eq!(driver.cuModuleGetFunction(&mut 0, module, name.as_ptr()), 500);
+    }
+    let mut function = 0;
+    assert_eq!(driver.cuModuleGetFunction(&mut function, module, c"trap".as_ptr()), 0);
+    let (null, none) = (std::ptr::null(), std::ptr::null());
+    let launch = |grid: u32, block: u32| driver.cuLaunchKernel(function, grid, 1, 1, 1, block, 1, 0, 0, null, none);
+    // The last has a shape that is right, but no arguments.
+    for (grid, block) in [(0, 1), (1, 0), (1, 1025), (1, 1)] {
+        assert_eq!(launch(grid, block), 1);
+    }
+    assert_eq!(driver.cuLaunchKernel(1, 1, 1, 1, 1, 1, 1, 0, 0, null, none), 400);
+    assert_eq!((driver.cuModuleUnload(module), driver.cuModuleUnload(module)), (0, 400));
+}

@@ -1,0 +1,266 @@
+//! Streams and events: order, gates, the default streams, reused handles, step mode.
+
+mod common;
+
+use common::{Emulated, PAGE};
+use std::ffi::c_void;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What host functions of one test write down, in the order they ran.
+type Notes = Mutex<Vec<u32>>;
+
+/// A host function's argument: where to note, and what.
+struct Note<'a> {
+    notes: &'a Notes,
+    number: u32,
+}
+
+unsafe extern "C" fn take_note(argument: *mut c_void) {
+    // SAFETY: the tests pass a `Note` that lives until their streams are synchronised.
+    let note = unsafe { &*argument.cast::<Note<'_>>() };
+    note.notes.lock().expect("not poisoned").push(note.number);
+}
+
+/// Queues a note on a stream.
+fn note(driver: &Emulated, stream: u64, note: &Note<'_>) {
+    let argument = std::ptr::from_ref(note).cast_mut().cast();
+    assert_eq!(driver.cuLaunchHostFunc(stream, take_note, argument), 0);
+}
+
+/// Four notes on a list.
+fn four(notes: &Notes) -> [Note<'_>; 4] {
+    [0, 1, 2, 3].map(|number| Note { notes, number })
+}
+
+#[test]
+fn work_of_a_stream_runs_in_order_and_a_gate_stops_it() {
+    let driver = Emulated::new();
+    let stream = driver.stream(1).expect("a stream");
+    let notes = Notes::default();
+    let all = four(&notes);
+    driver.control.hold(stream).expect("a stream");
+    for one in &all {
+        note(&driver, stream, one);
+    }
+    assert_eq!((driver.cuStreamQuery(stream), driver.control.pending(stream)), (600, 4));
+    assert_eq!(notes.lock().expect("not poisoned").len(), 0);
+    driver.control.release(stream).expect("a stream");
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    assert_eq!((driver.cuStreamQuery(stream), driver.control.pending(stream)), (0, 0));
+    assert_eq!(*notes.lock().expect("not poisoned"), [0, 1, 2, 3]);
+}
+
+#[test]
+fn an_event_stands_for_what_was_queued_before_it() {
+    let driver = Emulated::new();
+    let stream = driver.stream(1).expect("a stream");
+    let event = driver.event().expect("an event");
+    assert_eq!((driver.cuEventQuery(event), driver.cuEventSynchronize(event)), (0, 0));
+    driver.control.hold(stream).expect("a stream");
+    assert_eq!((driver.cuEventRecord(event, stream), driver.cuEventQuery(event)), (0, 600));
+    driver.control.release(stream).expect("a stream");
+    assert_eq!((driver.cuEventSynchronize(event), driver.cuEventQuery(event)), (0, 0));
+    driver.control.hold(stream).expect("a stream");
+    assert_eq!(driver.cuLaunchHostFunc(stream, ignore, std::ptr::null_mut()), 0);
+    assert_eq!(driver.cuEventQuery(event), 0);
+    assert_eq!((driver.cuEventRecord(event, stream), driver.cuEventQuery(event)), (0, 600));
+    driver.control.release(stream).expect("a stream");
+    assert_eq!((driver.cuStreamSynchronize(stream), driver.cuEventDestroy_v2(event)), (0, 0));
+    assert_eq!((driver.cuEventDestroy_v2(event), driver.cuEventQuery(event)), (400, 400));
+}
+
+unsafe extern "C" fn ignore(_argument: *mut c_void) {}
+
+#[test]
+fn streams_run_side_by_side_and_wait_for_each_others_events() {
+    let driver = Emulated::new();
+    let (first, second) = (driver.stream(1).expect("a stream"), driver.stream(1).expect("a stream"));
+    let event = driver.event().expect("an event");
+    let notes = Notes::default();
+    let all = four(&notes);
+    driver.control.hold(first).expect("a stream");
+    note(&driver, first, &all[0]);
+    assert_eq!(driver.cuEventRecord(event, first), 0);
+    note(&driver, second, &all[1]);
+    assert_eq!(driver.cuStreamSynchronize(second), 0);
+    assert_eq!(*notes.lock().expect("not poisoned"), [1]);
+    assert_eq!(driver.cuStreamWaitEvent(second, event, 0), 0);
+    note(&driver, second, &all[2]);
+    assert_eq!(driver.cuStreamQuery(second), 600);
+    // The wait holds for the point it was made at, not for a later one, and outlives the event.
+    assert_eq!((driver.cuEventRecord(event, second), driver.cuEventDestroy_v2(event)), (0, 0));
+    driver.control.release(first).expect("a stream");
+    assert_eq!(driver.cuStreamSynchronize(second), 0);
+    assert_eq!(*notes.lock().expect("not poisoned"), [1, 0, 2]);
+    assert_eq!(driver.cuStreamWaitEvent(second, event, 0), 400);
+}
+
+#[test]
+fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
+    let driver = Emulated::new();
+    let (blocking, free) = (driver.stream(0).expect("a stream"), driver.stream(1).expect("a stream"));
+    let notes = Notes::default();
+    let all = four(&notes);
+    driver.control.hold(blocking).expect("a stream");
+    note(&driver, blocking, &all[0]);
+    note(&driver, 0, &all[1]);
+    note(&driver, free, &all[2]);
+    assert_eq!(driver.cuStreamSynchronize(free), 0);
+    assert_eq!((driver.cuStreamQuery(0), driver.cuStreamQuery(1)), (600, 600));
+    // The per-thread stream is a blocking one: it comes after the legacy stream's work.
+    note(&driver, 2, &all[3]);
+    assert_eq!(driver.cuStreamQuery(2), 600);
+    driver.control.release(blocking).expect("a stream");
+    assert_eq!(driver.cuStreamSynchronize(2), 0);
+    assert_eq!(*notes.lock().expect("not poisoned"), [2, 0, 1, 3]);
+}
+
+#[test]
+fn an_event_on_the_legacy_stream_covers_other_threads_streams() {
+    let driver = Emulated::new();
+    let event = driver.event().expect("an event");
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            driver.enter(0).expect("a context");
+            driver.control.hold(2).expect("a stream");
+            assert_eq!(driver.cuLaunchHostFunc(2, ignore, std::ptr::null_mut()), 0);
+            let id = driver.stream_id(2);
+            while driver.count("events") == 1 {
+                std::thread::yield_now();
+            }
+            driver.control.release(2).expect("a stream");
+            id
+        });
+        while driver.control.calls("cuLaunchHostFunc") == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!((driver.cuEventRecord(event, 0), driver.cuEventQuery(event)), (0, 600));
+        let signal = driver.event().expect("an event");
+        assert_ne!(other.join().expect("joined"), driver.stream_id(2));
+        assert_eq!((driver.cuEventSynchronize(event), driver.cuEventDestroy_v2(signal)), (0, 0));
+    });
+}
+
+#[test]
+fn a_destroyed_streams_handle_returns_with_another_identity() {
+    let driver = Emulated::new();
+    let stream = driver.stream(1).expect("a stream");
+    let identity = driver.stream_id(stream);
+    assert_eq!(driver.cuStreamDestroy_v2(stream), 0);
+    assert_eq!((driver.cuStreamDestroy_v2(stream), driver.cuStreamQuery(stream)), (400, 400));
+    assert_eq!(driver.stream(1), Ok(stream));
+    assert_ne!(driver.stream_id(stream), identity);
+    driver.control.set_quarantine(true);
+    assert_eq!(driver.cuStreamDestroy_v2(stream), 0);
+    assert_ne!(driver.stream(1), Ok(stream));
+}
+
+#[test]
+fn a_destroyed_stream_does_its_work_first() {
+    let driver = Emulated::new();
+    let stream = driver.stream(1).expect("a stream");
+    let notes = Notes::default();
+    let all = four(&notes);
+    let event = driver.event().expect("an event");
+    driver.control.set_delay_us(2000);
+    note(&driver, stream, &all[0]);
+    assert_eq!((driver.cuEventRecord(event, stream), driver.cuStreamDestroy_v2(stream)), (0, 0));
+    assert_eq!(driver.cuEventSynchronize(event), 0);
+    assert_eq!(*notes.lock().expect("not poisoned"), [0]);
+}
+
+unsafe extern "C" fn call_driver(argument: *mut c_void) {
+    // SAFETY: the test passes itself a `Try` that lives until the stream is synchronised.
+    let attempt = unsafe { &*argument.cast::<Try<'_>>() };
+    attempt.answer.store(attempt.driver.cuMemAlloc_v2(&mut 0, 1), Ordering::SeqCst);
+}
+
+/// A driver call to be made from a host function.
+struct Try<'a> {
+    driver: &'a Emulated,
+    answer: AtomicU32,
+}
+
+#[test]
+fn host_functions_may_not_call_the_driver() {
+    let driver = Emulated::new();
+    let stream = driver.stream(1).expect("a stream");
+    let attempt = Try { driver: &driver, answer: AtomicU32::new(0) };
+    let argument = std::ptr::from_ref(&attempt).cast_mut().cast();
+    assert_eq!(driver.cuLaunchHostFunc(stream, call_driver, argument), 0);
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    assert_eq!(attempt.answer.load(Ordering::SeqCst), 800);
+}
+
+/// The order in which step mode runs notes of four streams, three each.
+fn stepped(seed: u64) -> Vec<u32> {
+    let driver = Emulated::new();
+    driver.control.set_step(true).expect("nothing queued");
+    driver.control.set_seed(seed);
+    let streams = [(); 4].map(|()| driver.stream(1).expect("a stream"));
+    let notes = Notes::default();
+    let all: Vec<Note<'_>> = (0..12).map(|number| Note { notes: &notes, number }).collect();
+    all.iter().enumerate().for_each(|(index, one)| note(&driver, streams[index % 4], one));
+    assert_eq!(driver.cuCtxSynchronize(), 0);
+    assert_eq!(driver.control.step(1), 0);
+    notes.into_inner().expect("not poisoned")
+}
+
+#[test]
+fn step_mode_repeats_itself_for_equal_seeds_and_keeps_each_streams_order() {
+    let orders: Vec<Vec<u32>> = (0..8).map(stepped).collect();
+    assert_eq!(orders[3], stepped(3));
+    assert!(orders.iter().any(|order| *order != orders[0]));
+    for order in &orders {
+        for stream in 0..4 {
+            let own: Vec<u32> = order.iter().copied().filter(|number| number % 4 == stream).collect();
+            assert_eq!(own, [stream, stream + 4, stream + 8]);
+        }
+    }
+}
+
+#[test]
+fn step_mode_runs_nothing_outside_driver_calls() {
+    let driver = Emulated::new();
+    driver.control.set_step(true).expect("nothing queued");
+    let stream = driver.stream(1).expect("a stream");
+    driver.control.hold(stream).expect("a stream");
+    let notes = Notes::default();
+    let all = four(&notes);
+    for one in &all {
+        note(&driver, stream, one);
+    }
+    assert_eq!(driver.control.set_step(false).map_err(|why| why.0), Err(-1));
+    driver.control.release(stream).expect("a stream");
+    assert_eq!(driver.control.pending(stream), 4);
+    assert_eq!((driver.control.step(3), driver.control.pending(stream)), (3, 1));
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    assert_eq!(*notes.lock().expect("not poisoned"), [0, 1, 2, 3]);
+}
+
+#[test]
+fn many_threads_and_streams_keep_their_bytes() {
+    let driver = Emulated::new();
+    driver.control.set_delay_us(50);
+    std::thread::scope(|scope| {
+        for value in 1..=8_u8 {
+            let driver = &driver;
+            scope.spawn(move || {
+                driver.enter(0).expect("a context");
+                let stream = driver.stream(u32::from(value % 2)).expect("a stream");
+                for _ in 0..20 {
+                    let address = driver.alloc(PAGE / 64).expect("memory");
+                    assert_eq!(driver.cuMemsetD8Async(address, value, PAGE / 64, stream), 0);
+                    let mut last = [0_u8; 16];
+                    let from = address + PAGE as u64 / 64 - 16;
+                    assert_eq!(driver.cuMemcpyDtoHAsync_v2(last.as_mut_ptr().cast(), from, 16, stream), 0);
+                    assert_eq!(last, [value; 16]);
+                    assert_eq!(driver.cuMemFree_v2(address), 0);
+                }
+                assert_eq!(driver.cuStreamDestroy_v2(stream), 0);
+            });
+        }
+    });
+    assert_eq!((driver.count("allocations"), driver.count("streams")), (0, 0));
+}
