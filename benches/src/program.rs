@@ -151,7 +151,9 @@ impl Program {
             kinds.map(|kind| device.map_or(0, |device| device.calls(kind))).iter().sum::<u64>()
         };
         let mut slots = Vec::new();
-        (0..WARM_UP).for_each(|_| drop(self.pass(&mut subject, &mut slots)));
+        for _ in 0..WARM_UP {
+            self.pass(&mut subject, &mut slots);
+        }
         let before = calls(&subject);
         self.pass(&mut subject, &mut slots);
         calls(&subject) - before

@@ -3,11 +3,11 @@
 use crate::arena::Arena;
 use crate::block::Block;
 use crate::config::Config;
-use crate::device::{DeviceMemory, DeviceResult};
+use crate::device::DeviceMemory;
 use crate::directory::{Directory, MAX_DEVICES, Owner, Place};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route};
-use crate::reclaim::Forecast;
+use crate::reclaim::{Forecast, fraction_of};
 use crate::stats::Stats;
 use crate::storage::{Shelf, Storage, Table};
 use crate::sync::Lock;
@@ -489,10 +489,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
         }
-        let total: DeviceResult<u64> = self.call(self.memory.memory_info()).map(|info| info.total);
-        // Rounded to the nearest byte, as `std::round` does for positive numbers.
-        let bytes = (fraction * total? as f64 + 0.5) as u64;
-        self.set_limit((fraction < 1.0).then_some(bytes));
+        let total = self.call(self.memory.memory_info())?.total;
+        self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
         Ok(())
     }
 }

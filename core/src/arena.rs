@@ -294,7 +294,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
         let _peaks = self.peaks.lock();
-        self.totals.settle(self.tallies(), slot.kind, &slot.tally);
+        self.totals.settle(&self.tallies(), slot.kind, &slot.tally);
     }
 
     /// With the peaks held still.
@@ -384,5 +384,5 @@ pub(crate) const fn slot_of(pair: u32, kind: PoolKind) -> u32 {
 }
 
 pub(crate) const fn kind_of(slot: u32) -> PoolKind {
-    if slot % 2 == 0 { PoolKind::Small } else { PoolKind::Large }
+    if slot.is_multiple_of(2) { PoolKind::Small } else { PoolKind::Large }
 }

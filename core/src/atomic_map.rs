@@ -144,6 +144,19 @@ fn place(cells: &[Cell], key: u64) -> Option<&Cell> {
     vacant
 }
 
+/// The value of `key`, if it is not in the cell where the probe begins.
+#[inline(never)]
+fn get_further(key: u64, cells: &[Cell], first: usize) -> Option<u32> {
+    for cell in cells[first..].iter().chain(&cells[..first]) {
+        match cell.key.load(Ordering::Acquire) {
+            found if found == key + 1 => return cell.value.load(Ordering::Acquire).checked_sub(1),
+            0 => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
 impl<C: Cells> AtomicMap<C> {
     /// The value of `key`. Lock-free.
     #[inline(always)]
@@ -154,20 +167,7 @@ impl<C: Cells> AtomicMap<C> {
         if cell.key.load(Ordering::Acquire) == key + 1 {
             return cell.value.load(Ordering::Acquire).checked_sub(1);
         }
-        self.get_further(key, cells, first)
-    }
-
-    /// The same, behind the cell where the probe begins.
-    #[inline(never)]
-    fn get_further(&self, key: u64, cells: &[Cell], first: usize) -> Option<u32> {
-        for cell in cells[first..].iter().chain(&cells[..first]) {
-            match cell.key.load(Ordering::Acquire) {
-                found if found == key + 1 => return cell.value.load(Ordering::Acquire).checked_sub(1),
-                0 => return None,
-                _ => {}
-            }
-        }
-        None
+        get_further(key, cells, first)
     }
 
     /// Makes sure that `extra` further keys fit. False if they cannot. Writers only.

@@ -2,7 +2,7 @@
 
 use crate::device::DeviceError;
 use crate::pool::PoolId;
-use crate::report::OutOfMemory;
+use crate::report::{OutOfMemory, Size};
 use crate::units::{DeviceIndex, DevicePtr};
 use core::fmt;
 
@@ -12,6 +12,9 @@ use core::fmt;
 pub enum Error {
     /// Neither the cache nor the device has the memory, after everything that could be given back was.
     OutOfMemory(OutOfMemory),
+    /// So many bytes would have been obtained from the device, which is more than the configured fraction leaves, and the
+    /// configuration says to fail rather than release anything.
+    Rejected(u64),
     /// The request, in bytes, is larger than any device could serve.
     TooLarge(u64),
     /// No block that the program holds begins (or, for a lookup, lies) at this address.
@@ -59,6 +62,12 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfMemory(report) => report.fmt(f),
+            Self::Rejected(bytes) => write!(
+                f,
+                "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
+                 per_process_memory_fraction limit. Requested size: {}",
+                Size(*bytes)
+            ),
             Self::TooLarge(_) => f.write_str("CUDA out of memory. Tried to allocate more than 1EB memory."),
             Self::InvalidPointer(ptr) => write!(f, "invalid device pointer: {ptr}"),
             Self::WrongSize { ptr, given, requested } => {

@@ -133,16 +133,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         loop {
             let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapped) else { break };
             directory.remove(range.at, range.bytes);
-            match self.call(unmap(memory, range)) {
-                Ok(()) => {
-                    self.reserved.fetch_sub(range.bytes, Ordering::Relaxed);
-                    self.lock(slot).blocks[block].state = State::Mapping;
-                }
-                Err(_) => {
-                    self.leaked.fetch_add(range.bytes, Ordering::Relaxed);
-                    self.lock(slot).blocks[block].state = State::Lost;
-                }
-            }
+            let state = if self.call(unmap(memory, range)).is_ok() {
+                self.reserved.fetch_sub(range.bytes, Ordering::Relaxed);
+                State::Mapping
+            } else {
+                self.leaked.fetch_add(range.bytes, Ordering::Relaxed);
+                State::Lost
+            };
+            self.lock(slot).blocks[block].state = state;
         }
         self.lock(slot).put_back_run(run);
     }
@@ -182,9 +180,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let held = heap.hold_range(block, range);
             heap.blocks[held].chain = NONE;
             if last == NONE {
-                first = held
+                first = held;
             } else {
-                heap.blocks[last].chain = held
+                heap.blocks[last].chain = held;
             }
             last = held;
         }
@@ -219,14 +217,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
 /// The first free block behind `cursor` that holds whole granules of an expandable segment, and those.
 pub(crate) fn next_unmappable<S: Storage>(heap: &Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
-    let mut at = heap.free.after(cursor, &heap.blocks);
+    let mut at = heap.free.after(cursor, heap.blocks.entries());
     while let Some(block) = at {
         if heap.blocks[block].expandable
             && let Some(range) = heap.whole_granules(block)
         {
             return Some((block, range));
         }
-        at = heap.free.next(block, &heap.blocks);
+        at = heap.free.next(block, heap.blocks.entries());
     }
     None
 }

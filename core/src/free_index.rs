@@ -9,7 +9,7 @@
 //! A bin holds one size up to 64 KiB, and above that a 64th of an octave. The search looks in the request's own bin for
 //! a block that fits, then takes the first of the next occupied bin. Nothing here depends on how many blocks are free.
 
-use crate::block::{Block, Blocks};
+use crate::block::Block;
 use crate::storage::Storage;
 use crate::trie::{Key, Link, Trie};
 use crate::units::UNIT;
@@ -32,14 +32,17 @@ const fn bin_of(size: u64) -> usize {
     if units < EXACT {
         return units as usize;
     }
-    let shift = 63 - units.leading_zeros() - STEPS_LOG2;
+    let shift = units.ilog2() - STEPS_LOG2;
     ((shift as usize) << STEPS_LOG2) + (units >> shift) as usize
 }
 
 /// The order of the index.
 #[inline]
-fn key<S: Storage>(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {
-    |block| Key::from(blocks[block].size) << 64 | Key::from(blocks[block].addr)
+fn key(blocks: &[Block]) -> impl Fn(u32) -> Key {
+    |block| {
+        let Block { size, addr, .. } = blocks[block as usize];
+        Key::from(size) << 64 | Key::from(addr)
+    }
 }
 
 /// The index. Blocks are named by their number in the heap's table.
@@ -68,8 +71,8 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Adds a free block.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, block: u32, blocks: &Blocks<S>) {
-        let bin = bin_of(blocks[block].size);
+    pub(crate) fn insert(&mut self, block: u32, blocks: &[Block]) {
+        let bin = bin_of(blocks[block as usize].size);
         let root = self.bins[bin];
         if root.is_empty() {
             self.occupy(bin, block);
@@ -80,8 +83,8 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Removes a block that is in the index.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, block: u32, blocks: &Blocks<S>) {
-        let bin = bin_of(blocks[block].size);
+    pub(crate) fn remove(&mut self, block: u32, blocks: &[Block]) {
+        let bin = bin_of(blocks[block as usize].size);
         let root = self.bins[bin];
         if root == Link::item(block) {
             self.vacate(bin);
@@ -93,10 +96,10 @@ impl<S: Storage> FreeIndex<S> {
     /// Changes the size or address of a block that is in the index and stays there. Alone in its bin before and after, it
     /// costs next to nothing.
     #[inline(always)]
-    pub(crate) fn resize(&mut self, block: u32, blocks: &mut Blocks<S>, change: impl FnOnce(&mut Block)) {
-        let old = bin_of(blocks[block].size);
+    pub(crate) fn resize(&mut self, block: u32, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
+        let old = bin_of(blocks[block as usize].size);
         if self.bins[old] == Link::item(block) {
-            let entry = &mut blocks[block];
+            let entry = &mut blocks[block as usize];
             change(entry);
             let new = bin_of(entry.size);
             if new != old {
@@ -105,7 +108,7 @@ impl<S: Storage> FreeIndex<S> {
             }
         } else {
             self.bins[old] = self.trie.remove(self.bins[old], block, key(blocks));
-            change(&mut blocks[block]);
+            change(&mut blocks[block as usize]);
             self.insert(block, blocks);
         }
     }
@@ -130,23 +133,23 @@ impl<S: Storage> FreeIndex<S> {
 
     /// The smallest block of at least `size` bytes; of several, the one at the lowest address.
     #[inline(always)]
-    pub(crate) fn best_fit(&self, size: u64, blocks: &Blocks<S>) -> Option<u32> {
+    pub(crate) fn best_fit(&self, size: u64, blocks: &[Block]) -> Option<u32> {
         self.at_least(size, 0, blocks)
     }
 
     /// The next block after `block` in the order of (size, address).
-    pub(crate) fn next(&self, block: u32, blocks: &Blocks<S>) -> Option<u32> {
-        self.after((blocks[block].size, blocks[block].addr), blocks)
+    pub(crate) fn next(&self, block: u32, blocks: &[Block]) -> Option<u32> {
+        self.after((blocks[block as usize].size, blocks[block as usize].addr), blocks)
     }
 
     /// The first block behind a place in the order of (size, address).
-    pub(crate) fn after(&self, (size, addr): (u64, u64), blocks: &Blocks<S>) -> Option<u32> {
+    pub(crate) fn after(&self, (size, addr): (u64, u64), blocks: &[Block]) -> Option<u32> {
         self.at_least(size, addr + 1, blocks)
     }
 
     /// The block before `block` in the order of (size, address).
-    pub(crate) fn previous(&self, block: u32, blocks: &Blocks<S>) -> Option<u32> {
-        let bin = bin_of(blocks[block].size);
+    pub(crate) fn previous(&self, block: u32, blocks: &[Block]) -> Option<u32> {
+        let bin = bin_of(blocks[block as usize].size);
         let bound = key(blocks)(block) - 1;
         if let Some(found) = self.trie.at_most(self.bins[bin], bound, key(blocks)) {
             return Some(found);
@@ -178,14 +181,16 @@ impl<S: Storage> FreeIndex<S> {
 
     /// The first block of at least (`size`, `addr`).
     #[inline(always)]
-    fn at_least(&self, size: u64, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
+    fn at_least(&self, size: u64, addr: u64, blocks: &[Block]) -> Option<u32> {
         let bin = bin_of(size);
         let root = self.bins[bin];
         let found = match root.as_item() {
             Some(alone) => {
-                let Block { size: alone_size, addr: alone_addr, .. } = blocks[alone];
+                let Block { size: alone_size, addr: alone_addr, .. } = blocks[alone as usize];
                 ((alone_size, alone_addr) >= (size, addr)).then_some(alone)
             }
+            // All of one size: the lowest address is the answer.
+            None if bin < EXACT as usize && addr == 0 => self.trie.first(root),
             None => self.trie.at_least(root, Key::from(size) << 64 | Key::from(addr), key(blocks)),
         };
         if found.is_some() {
@@ -202,7 +207,7 @@ impl<S: Storage> FreeIndex<S> {
     }
 
     /// Every free block is in its bin, and nothing else is; the bitmaps say so. `count` is how many are free.
-    pub(crate) fn check(&self, count: u32, blocks: &Blocks<S>) -> Result<(), &'static str> {
+    pub(crate) fn check(&self, count: u32, blocks: &[Block]) -> Result<(), &'static str> {
         for (bin, root) in self.bins.iter().enumerate() {
             if root.is_empty() == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
                 return Err("a bin's bit disagrees with the bin");
@@ -215,7 +220,7 @@ impl<S: Storage> FreeIndex<S> {
         let mut at = self.first();
         while let Some(block) = at {
             seen += 1;
-            if seen > count || !blocks[block].is_free() {
+            if seen > count || !blocks[block as usize].is_free() {
                 return Err("the index holds a block that is not free");
             }
             at = self.next(block, blocks);

@@ -93,7 +93,7 @@ impl<S: Storage> Heap<S> {
     fn grow(&mut self) -> Result<(), Full> {
         let room = self.blocks.make_room(2)
             && self.free.make_room_for(self.blocks.capacity())
-            && self.ledger.make_room(&mut self.blocks);
+            && self.ledger.make_room(self.blocks.entries_mut());
         if room { Ok(()) } else { Err(Full) }
     }
 
@@ -108,11 +108,12 @@ impl<S: Storage> Heap<S> {
     /// The free block that serves a request of `size`, if one may.
     #[inline(always)]
     pub(crate) fn find(&self, size: u64) -> Option<u32> {
-        let mut block = self.free.best_fit(size, &self.blocks)?;
-        if self.blocks[block].expandable {
+        let blocks = self.blocks.entries();
+        let mut block = self.free.best_fit(size, blocks)?;
+        if blocks[block as usize].expandable {
             block = self.find_among_expandable(block)?;
         }
-        (!self.rules.refuse(self.blocks[block].size, size)).then_some(block)
+        (!self.rules.refuse(blocks[block as usize].size, size)).then_some(block)
     }
 
     /// Hands out the front of a free block of at least `size` bytes; the rest stays free if the rules split it off. Room was
@@ -124,36 +125,26 @@ impl<S: Storage> Heap<S> {
         let remaining = whole - size;
         let mut unsettled = false;
         let (given, given_bytes) = if self.rules.should_split(remaining, size) {
-            let front = {
-                let front = self.blocks[block].front(block, size, requested, State::Allocated);
-                self.blocks.insert(front)
-            };
-            self.link_front(front, block, prev);
-            self.free.resize(block, &mut self.blocks, |rest| {
-                rest.addr += size;
-                rest.size = remaining;
-                rest.prev = front;
-            });
-            self.touch(block);
             if was_split && !expandable {
                 tally.down(Stat::InactiveSplitBytes, size);
             } else if !expandable {
                 unsettled |= tally.up(Stat::InactiveSplit, 1);
                 unsettled |= tally.up(Stat::InactiveSplitBytes, remaining);
             }
-            (front, size)
+            (self.split_free(block, size, requested), size)
         } else {
-            self.free.remove(block, &self.blocks);
-            let entry = &mut self.blocks[block];
-            entry.state = State::Allocated;
-            entry.requested = requested;
             if was_split && !expandable {
                 tally.down(Stat::InactiveSplit, 1);
                 tally.down(Stat::InactiveSplitBytes, whole);
             }
+            let blocks = self.blocks.entries_mut();
+            self.free.remove(block, blocks);
+            let entry = &mut blocks[block as usize];
+            entry.state = State::Allocated;
+            entry.requested = requested;
             (block, whole)
         };
-        self.ledger.insert(given, &mut self.blocks);
+        self.ledger.insert(given, self.blocks.entries_mut());
         unsettled |= tally.up(Stat::Allocation, 1);
         unsettled |= tally.up(Stat::AllocatedBytes, given_bytes);
         unsettled |= tally.up(Stat::RequestedBytes, requested);
@@ -163,19 +154,44 @@ impl<S: Storage> Heap<S> {
         Done { value: DevicePtr(addr), unsettled }
     }
 
+    /// Cuts the first `size` bytes off a free block, as an allocated block; the rest stays free.
+    #[inline(always)]
+    fn split_free(&mut self, block: u32, size: u64, requested: u64) -> u32 {
+        let front = self.blocks.occupy();
+        let blocks = self.blocks.entries_mut();
+        let entry = blocks[block as usize].front(block, size, requested, State::Allocated);
+        let Block { prev, segment, .. } = entry;
+        blocks[front as usize] = entry;
+        if prev == NONE {
+            self.segments[segment].first = front;
+        } else {
+            blocks[prev as usize].next = front;
+        }
+        let (ages, clock) = (self.rules.ages, self.clock);
+        self.free.resize(block, blocks, |rest| {
+            rest.addr += size;
+            rest.size -= size;
+            rest.prev = front;
+            if ages {
+                rest.born = clock;
+            }
+        });
+        front
+    }
+
     /// The block that the program holds at exactly `ptr`.
     pub(crate) fn lookup(&self, ptr: DevicePtr) -> Option<u32> {
-        self.ledger.get(ptr.0, &self.blocks)
+        self.ledger.get(ptr.0, self.blocks.entries())
     }
 
     /// The program gives up the block at exactly `ptr`, if it holds one there that (if `requested` is given) it asked for with so
     /// many bytes. What becomes of it is the caller's to say at once: [`complete`](Self::complete) or [`pend`](Self::pend).
     #[inline(always)]
     pub(crate) fn give_up(&mut self, ptr: DevicePtr, requested: Option<u64>, tally: &Tally) -> GivenUp {
-        let Some(block) = self.ledger.take(ptr.0, &mut self.blocks) else { return GivenUp::NotHeld };
+        let Some(block) = self.ledger.take(ptr.0, self.blocks.entries_mut()) else { return GivenUp::NotHeld };
         let Block { size, requested: actual, uses, .. } = self.blocks[block];
         if requested.is_some_and(|requested| requested != actual) {
-            self.ledger.insert(block, &mut self.blocks);
+            self.ledger.insert(block, self.blocks.entries_mut());
             return GivenUp::WrongSize(actual);
         }
         tally.down(Stat::Allocation, 1);
@@ -201,7 +217,7 @@ impl<S: Storage> Heap<S> {
 
     /// The program did not give a pending block up after all.
     pub(crate) fn take_back(&mut self, block: u32, tally: &Tally) {
-        self.ledger.insert(block, &mut self.blocks);
+        self.ledger.insert(block, self.blocks.entries_mut());
         let entry = &mut self.blocks[block];
         entry.state = State::Allocated;
         tally.unpend(entry.size);
@@ -256,84 +272,71 @@ impl<S: Storage> Heap<S> {
         // A free block counts as long as its segment holds others; the neighbours it absorbed did, and count no more.
         let Block { size: whole, prev, next, .. } = self.blocks[block];
         if prev == NONE && next == NONE {
-            tally.change(Stat::InactiveSplit, -merged) | tally.change(Stat::InactiveSplitBytes, size as i64 - whole as i64)
+            tally.change(Stat::InactiveSplit, -merged)
+                | tally.change(Stat::InactiveSplitBytes, size as i64 - whole as i64)
         } else {
             tally.change(Stat::InactiveSplit, 1 - merged) | tally.up(Stat::InactiveSplitBytes, size)
         }
     }
 
     /// Puts a block that is in no set into the free index, one with its free neighbours. Says which entry is left and how many
-    /// neighbours were absorbed. What remains of them is `block`'s requested size.
+    /// neighbours were absorbed. What remains of them is `block`'s requested size; the age begins anew.
     #[inline(always)]
     fn join_free(&mut self, block: u32) -> (u32, i64) {
-        let Block { addr, size, requested, prev, next, .. } = self.blocks[block];
-        let prev_free = prev != NONE && self.blocks[prev].is_free();
-        let next_free = next != NONE && self.blocks[next].is_free();
-        let (left, merged) = match (prev_free, next_free) {
-            (false, false) => {
-                self.blocks[block].state = State::Free;
-                self.free.insert(block, &self.blocks);
-                (block, 0)
+        let (ages, clock) = (self.rules.ages, self.clock);
+        let blocks = self.blocks.entries_mut();
+        let Block { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
+        let prev_free = prev != NONE && blocks[prev as usize].is_free();
+        let next_free = next != NONE && blocks[next as usize].is_free();
+        if prev_free {
+            let (mut bytes, mut after) = (size, next);
+            if next_free {
+                self.free.remove(next, blocks);
+                bytes += blocks[next as usize].size;
+                after = blocks[next as usize].next;
             }
-            (false, true) => {
-                self.free.resize(next, &mut self.blocks, |entry| {
-                    entry.addr = addr;
-                    entry.size += size;
-                    entry.requested = requested;
-                    entry.prev = prev;
-                });
-                self.relink_next(prev, next, block);
-                self.blocks.remove(block);
-                (next, 1)
+            if after != NONE {
+                blocks[after as usize].prev = prev;
             }
-            (true, _) => {
-                let (mut bytes, mut after) = (size, next);
-                if next_free {
-                    self.free.remove(next, &self.blocks);
-                    bytes += self.blocks[next].size;
-                    after = self.blocks[next].next;
-                    self.blocks.remove(next);
+            self.free.resize(prev, blocks, |entry| {
+                entry.size += bytes;
+                entry.requested = requested;
+                entry.next = after;
+                if ages {
+                    entry.born = clock;
                 }
-                self.free.resize(prev, &mut self.blocks, |entry| {
-                    entry.size += bytes;
-                    entry.requested = requested;
-                    entry.next = after;
-                });
-                if after != NONE {
-                    self.blocks[after].prev = prev;
-                }
-                self.blocks.remove(block);
-                (prev, 1 + i64::from(next_free))
+            });
+            self.blocks.remove(block);
+            if next_free {
+                self.blocks.remove(next);
             }
-        };
-        self.touch(left);
-        (left, merged)
-    }
-
-    /// A block has just become free, or changed while free: its age begins anew.
-    #[inline(always)]
-    fn touch(&mut self, block: u32) {
-        if self.rules.ages {
-            self.blocks[block].born = self.clock;
+            return (prev, 1 + i64::from(next_free));
         }
-    }
-
-    /// Links a new block in before `block`, whose neighbour before was `prev`. The caller sets `block.prev`.
-    #[inline(always)]
-    fn link_front(&mut self, front: u32, block: u32, prev: u32) {
-        debug_assert_eq!(self.blocks[front].next, block);
-        self.relink_next(prev, front, block);
-    }
-
-    /// What was reached as `old` from the neighbour before, or as the segment's first block, is `new` now.
-    #[inline(always)]
-    fn relink_next(&mut self, prev: u32, new: u32, old: u32) {
-        if prev == NONE {
-            let segment = self.blocks[old].segment;
-            self.segments[segment].first = new;
-        } else {
-            self.blocks[prev].next = new;
+        if next_free {
+            if prev == NONE {
+                self.segments[segment].first = next;
+            } else {
+                blocks[prev as usize].next = next;
+            }
+            self.free.resize(next, blocks, |entry| {
+                entry.addr = addr;
+                entry.size += size;
+                entry.requested = requested;
+                entry.prev = prev;
+                if ages {
+                    entry.born = clock;
+                }
+            });
+            self.blocks.remove(block);
+            return (next, 1);
         }
+        let entry = &mut blocks[block as usize];
+        entry.state = State::Free;
+        if ages {
+            entry.born = clock;
+        }
+        self.free.insert(block, blocks);
+        (block, 0)
     }
 
     /// Adds an ordinary segment that was obtained from the device: one free block. Room was made.
@@ -355,7 +358,7 @@ impl<S: Storage> Heap<S> {
 
     /// Forgets a releasable segment, and says what to release.
     pub(crate) fn remove_segment(&mut self, block: u32, tally: &Tally) -> (DevicePtr, u64) {
-        self.free.remove(block, &self.blocks);
+        self.free.remove(block, self.blocks.entries());
         let Block { addr, size, segment, .. } = self.blocks[block];
         self.blocks.remove(block);
         self.unlink(segment);
@@ -391,17 +394,22 @@ impl<S: Storage> Heap<S> {
 
     /// Puts a block that is in no set, and has no free neighbour, into the free index.
     fn insert_free(&mut self, block: u32) {
-        self.blocks[block].state = State::Free;
-        self.touch(block);
-        self.free.insert(block, &self.blocks);
+        let entry = &mut self.blocks[block];
+        entry.state = State::Free;
+        entry.born = self.clock;
+        self.free.insert(block, self.blocks.entries());
     }
 
     /// Cuts the first `size` bytes off `block`, which is in no set. They become a block of their own, in no set either.
     fn cut(&mut self, block: u32, size: u64) -> u32 {
-        let Block { prev, requested, state, .. } = self.blocks[block];
+        let Block { prev, segment, requested, state, .. } = self.blocks[block];
         let front = self.blocks[block].front(block, size, requested, state);
         let front = self.blocks.insert(front);
-        self.link_front(front, block, prev);
+        if prev == NONE {
+            self.segments[segment].first = front;
+        } else {
+            self.blocks[prev].next = front;
+        }
         let rest = &mut self.blocks[block];
         rest.addr += size;
         rest.size -= size;

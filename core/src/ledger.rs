@@ -1,7 +1,7 @@
 //! The blocks that the program holds, found by their address: a hash table chained through the blocks.
 
 use crate::atomic_map::start;
-use crate::block::Blocks;
+use crate::block::Block;
 use crate::slab::NONE;
 use crate::storage::{Storage, Table};
 use crate::units::UNIT;
@@ -22,8 +22,8 @@ impl<S: Storage> Default for Ledger<S> {
 
 impl<S: Storage> Ledger<S> {
     /// Makes sure that blocks can be added, and that there are about as many buckets as `blocks` if they can be had.
-    pub(crate) fn make_room(&mut self, blocks: &mut Blocks<S>) -> bool {
-        while self.buckets.len() < blocks.capacity() as usize && self.grow(blocks) {}
+    pub(crate) fn make_room(&mut self, blocks: &mut [Block]) -> bool {
+        while self.buckets.len() < blocks.len() && self.grow(blocks) {}
         !self.buckets.is_empty()
     }
 
@@ -34,33 +34,33 @@ impl<S: Storage> Ledger<S> {
 
     /// Adds a block; room was made.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, block: u32, blocks: &mut Blocks<S>) {
-        let bucket = self.bucket(blocks[block].addr);
-        blocks[block].chain = self.buckets[bucket];
+    pub(crate) fn insert(&mut self, block: u32, blocks: &mut [Block]) {
+        let bucket = self.bucket(blocks[block as usize].addr);
+        blocks[block as usize].chain = self.buckets[bucket];
         self.buckets[bucket] = block;
         self.len += 1;
     }
 
     /// The block at exactly `addr`.
     #[inline(always)]
-    pub(crate) fn get(&self, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
+    pub(crate) fn get(&self, addr: u64, blocks: &[Block]) -> Option<u32> {
         let mut at = *self.buckets.get(self.bucket(addr))?;
-        while at != NONE && blocks[at].addr != addr {
-            at = blocks[at].chain;
+        while at != NONE && blocks[at as usize].addr != addr {
+            at = blocks[at as usize].chain;
         }
         (at != NONE).then_some(at)
     }
 
     /// Takes the block at exactly `addr` out.
     #[inline(always)]
-    pub(crate) fn take(&mut self, addr: u64, blocks: &mut Blocks<S>) -> Option<u32> {
+    pub(crate) fn take(&mut self, addr: u64, blocks: &mut [Block]) -> Option<u32> {
         let bucket = self.bucket(addr);
         let first = *self.buckets.get(bucket)?;
         if first == NONE {
             return None;
         }
-        if blocks[first].addr == addr {
-            self.buckets[bucket] = blocks[first].chain;
+        if blocks[first as usize].addr == addr {
+            self.buckets[bucket] = blocks[first as usize].chain;
             self.len -= 1;
             return Some(first);
         }
@@ -69,14 +69,14 @@ impl<S: Storage> Ledger<S> {
 
     /// The same, behind the first block of a chain.
     #[cold]
-    fn take_further(&mut self, mut before: u32, addr: u64, blocks: &mut Blocks<S>) -> Option<u32> {
+    fn take_further(&mut self, mut before: u32, addr: u64, blocks: &mut [Block]) -> Option<u32> {
         loop {
-            let at = blocks[before].chain;
+            let at = blocks[before as usize].chain;
             if at == NONE {
                 return None;
             }
-            if blocks[at].addr == addr {
-                blocks[before].chain = blocks[at].chain;
+            if blocks[at as usize].addr == addr {
+                blocks[before as usize].chain = blocks[at as usize].chain;
                 self.len -= 1;
                 return Some(at);
             }
@@ -91,7 +91,7 @@ impl<S: Storage> Ledger<S> {
 
     /// Doubles the buckets, whose number is a power of two. False if that many cannot be had: chains only become longer.
     #[cold]
-    fn grow(&mut self, blocks: &mut Blocks<S>) -> bool {
+    fn grow(&mut self, blocks: &mut [Block]) -> bool {
         let old = self.buckets.len();
         let extra = if old == 0 { 1 } else { old };
         if !self.buckets.make_room(extra) {
@@ -101,7 +101,7 @@ impl<S: Storage> Ledger<S> {
         for bucket in 0..old {
             let mut at = core::mem::replace(&mut self.buckets[bucket], NONE);
             while at != NONE {
-                at = core::mem::replace(&mut blocks[at].chain, core::mem::replace(&mut all, at));
+                at = core::mem::replace(&mut blocks[at as usize].chain, core::mem::replace(&mut all, at));
             }
         }
         for _ in 0..extra {
@@ -109,7 +109,7 @@ impl<S: Storage> Ledger<S> {
         }
         self.len = 0;
         while all != NONE {
-            let next = blocks[all].chain;
+            let next = blocks[all as usize].chain;
             self.insert(all, blocks);
             all = next;
         }

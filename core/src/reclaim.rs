@@ -58,6 +58,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(ptr);
         }
         self.collect_garbage(directory)?;
+        self.reject_early(request)?;
         if let Some(ptr) = self.obtain(directory, request)? {
             return Ok(ptr);
         }
@@ -86,6 +87,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.trace_oom(request, &report);
         self.memory.on_out_of_memory(&report);
         Err(Error::OutOfMemory(report))
+    }
+
+    /// With `throw_on_cudamalloc_oom` set, what would exceed the configured fraction of the device fails before anything is
+    /// released for it.
+    fn reject_early(&self, request: &Request) -> Result<(), Error> {
+        let config = self.config();
+        if !config.throw_on_device_oom() {
+            return Ok(());
+        }
+        let bytes = self.segment_bytes(request);
+        let total = self.call(self.memory.memory_info())?.total;
+        let allowed = fraction_of(config.per_process_memory_fraction(), total);
+        if self.reserved.load(Ordering::Relaxed) + bytes <= allowed {
+            return Ok(());
+        }
+        self.totals.count(Event::OomRejection);
+        Err(Error::Rejected(bytes))
     }
 
     /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
@@ -457,19 +475,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
+/// A fraction of so many bytes, rounded to the nearest one (as `std::round` does for positive numbers).
+pub(crate) fn fraction_of(fraction: f64, bytes: u64) -> u64 {
+    (fraction * bytes as f64 + 0.5) as u64
+}
+
 /// The first releasable segment behind `cursor` that is wanted, and its place.
 fn next_releasable<S: Storage>(
     heap: &Heap<S>,
     cursor: Cursor,
     mut wanted: impl FnMut(&crate::block::Block) -> bool,
 ) -> Option<(u32, Cursor)> {
-    let mut at = heap.free.after(cursor, &heap.blocks);
+    let mut at = heap.free.after(cursor, heap.blocks.entries());
     while let Some(block) = at {
         let entry = &heap.blocks[block];
         if heap.is_releasable(block) && wanted(entry) {
             return Some((block, (entry.size, entry.addr)));
         }
-        at = heap.free.next(block, &heap.blocks);
+        at = heap.free.next(block, heap.blocks.entries());
     }
     None
 }
@@ -478,7 +501,7 @@ fn next_releasable<S: Storage>(
 fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
     let mut at = heap.free.last();
     while let Some(block) = at.filter(|&block| !heap.is_releasable(block)) {
-        at = heap.free.previous(block, &heap.blocks);
+        at = heap.free.previous(block, heap.blocks.entries());
     }
     at
 }
@@ -490,13 +513,13 @@ fn oversize_victim<S: Storage>(heap: &Heap<S>, size: u64) -> Option<(u32, u64)> 
         return None;
     }
     let wanted = size.max(oversize);
-    let enough = heap.free.best_fit(wanted, &heap.blocks).filter(|&block| !heap.blocks[block].expandable);
+    let enough = heap.free.best_fit(wanted, heap.blocks.entries()).filter(|&block| !heap.blocks[block].expandable);
     let mut at = enough.or_else(|| heap.free.last());
     while let Some(block) = at.filter(|&block| heap.blocks[block].size >= oversize) {
         if heap.is_releasable(block) {
             return Some((block, wanted));
         }
-        at = heap.free.previous(block, &heap.blocks);
+        at = heap.free.previous(block, heap.blocks.entries());
     }
     None
 }

@@ -89,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 }
 
 /// A size as PyTorch writes it: two decimals of the largest unit that it exceeds.
-struct Size(u64);
+pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -422,7 +422,7 @@ impl VirtualMemory for SimulatedDevice {
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         let mut state = self.0.lock();
         state.enter(Call::Create)?;
-        if bytes % state.granularity != 0 {
+        if !bytes.is_multiple_of(state.granularity) {
             return Err(INVALID);
         }
         state.use_memory(bytes)?;

@@ -65,22 +65,39 @@ impl<T: Vacant, S: Storage> Slab<T, S> {
     }
 
     /// Adds `entry`, for which room was made, and says where it is.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, entry: T) -> u32 {
+        let index = self.occupy();
+        self.table[index as usize] = entry;
+        index
+    }
+
+    /// Occupies an entry, for which room was made, that the caller fills at once.
+    #[inline(always)]
+    pub(crate) fn occupy(&mut self) -> u32 {
         let index = self.vacant;
-        let place = &mut self.table[index as usize];
-        self.vacant = place.next_vacant();
+        self.vacant = self.table[index as usize].next_vacant();
         self.vacancies -= 1;
-        *place = entry;
         index
     }
 
     /// Gives the entry at `index` back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, index: u32) {
         self.table[index as usize].vacate(self.vacant);
         self.vacant = index;
         self.vacancies += 1;
+    }
+
+    /// All entries, occupied and vacant. To keep the slice at hand spares the optimiser from asking where it is again and again.
+    #[inline(always)]
+    pub(crate) fn entries(&self) -> &[T] {
+        &self.table
+    }
+
+    #[inline(always)]
+    pub(crate) fn entries_mut(&mut self) -> &mut [T] {
+        &mut self.table
     }
 
     /// How many entries are occupied.

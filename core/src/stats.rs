@@ -9,6 +9,8 @@
 //! So peaks are exact for calls that follow one another, on whatever threads. Of calls that overlap in time, one may
 //! be missing from the peak that another has just settled, until the next.
 
+#![allow(clippy::needless_range_loop, reason = "several tables are walked by the same statistic")]
+
 use crate::rounding::PoolKind;
 use crate::sync::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use core::fmt::Write;
@@ -248,7 +250,7 @@ impl Totals {
 
     /// Leases the heap that asks as much as it holds: from what nobody has leased if that suffices, else the others give up
     /// room of theirs, after the peaks were brought up to date. One caller at a time (the owner's lock).
-    pub(crate) fn settle<'a, I>(&self, heaps: I, kind: PoolKind, asking: &'a Tally)
+    pub(crate) fn settle<'a, I>(&self, heaps: &I, kind: PoolKind, asking: &'a Tally)
     where
         I: Iterator<Item = (PoolKind, &'a Tally)> + Clone,
     {

@@ -121,7 +121,7 @@ impl<S: Storage> Trie<S> {
         let new = key(item);
         let near = key(self.nearest(root, new));
         debug_assert_ne!(new, near, "an item is added once");
-        let shift = (127 - (new ^ near).leading_zeros()) as u8 & !3;
+        let shift = (new ^ near).ilog2() as u8 & !3;
         let (parent, at) = self.fork(root, new, shift);
         if let Some(node) = at.node().filter(|&n| self.nodes[n].shift == shift) {
             self.put(node, digit(new, shift), Link::item(item));
@@ -193,7 +193,7 @@ impl<S: Storage> Trie<S> {
 
     /// The item with the highest key that is at most `bound`.
     pub(crate) fn at_most(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
-        let last = |set: u16| 15 - set.leading_zeros();
+        let last = |set: u16| set.ilog2();
         let (at, sibling, order) = self.neighbours(root, bound, key, below, last)?;
         if order.is_le() { self.last(at) } else { self.last(sibling) }
     }
@@ -212,7 +212,7 @@ impl<S: Storage> Trie<S> {
             return None;
         }
         let near = key(self.nearest(root, bound));
-        let shift = (near != bound).then(|| (127 - (near ^ bound).leading_zeros()) as u8 & !3);
+        let shift = (near != bound).then(|| (near ^ bound).ilog2() as u8 & !3);
         let mut sibling = Link::EMPTY;
         let mut at = root;
         while let Some(index) = at.node() {

@@ -43,7 +43,7 @@ impl<S: Storage> Heap<S> {
     #[cold]
     pub(super) fn find_among_expandable(&self, mut block: u32) -> Option<u32> {
         loop {
-            let next = self.free.next(block, &self.blocks);
+            let next = self.free.next(block, self.blocks.entries());
             if !self.rules.expandable {
                 block = next?;
                 if !self.blocks[block].expandable {
@@ -53,7 +53,7 @@ impl<S: Storage> Heap<S> {
             }
             match next {
                 Some(next) if self.blocks[next].expandable && self.growable(next) < self.growable(block) => {
-                    block = next
+                    block = next;
                 }
                 _ => return Some(block),
             }
@@ -179,18 +179,11 @@ impl<S: Storage> Heap<S> {
         let mut block = run.first;
         loop {
             let (next, last) = (self.blocks[block].next, block == run.last);
-            if self.blocks[block].state == State::Lost && !last {
-                block = next;
-                continue;
-            }
-            if self.blocks[block].state == State::Lost {
-                return;
-            }
-            let unmapped = self.blocks[block].state == State::Mapping;
-            if unmapped {
-                self.join_unmapped(block);
-            } else {
-                self.join_free(block);
+            match self.blocks[block].state {
+                State::Mapping => _ = self.join_unmapped(block),
+                State::Held => _ = self.join_free(block),
+                // Lost: what could not be unmapped again stays where it is.
+                _ => {}
             }
             if last {
                 return;
@@ -279,7 +272,7 @@ impl<S: Storage> Heap<S> {
         if self.blocks[block].state == State::Unmapped {
             self.unmapped = self.by_address.remove(self.unmapped, block, Self::address(&self.blocks));
         } else {
-            self.free.remove(block, &self.blocks);
+            self.free.remove(block, self.blocks.entries());
         }
         self.blocks[block].state = State::Held;
     }

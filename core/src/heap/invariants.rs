@@ -42,9 +42,9 @@ impl<S: Storage> Heap<S> {
         if sums.allocated != self.ledger.len() {
             return Err("the ledger does not hold exactly the allocated blocks");
         }
-        self.free.check(sums.free, &self.blocks)?;
+        self.free.check(sums.free, self.blocks.entries())?;
         self.check_unmapped(sums.unmapped)?;
-        self.check_tally(tally, &sums)?;
+        check_tally(tally, &sums)?;
         Ok(sums.reserved_bytes)
     }
 
@@ -93,7 +93,7 @@ impl<S: Storage> Heap<S> {
                 if b.state == State::Allocated {
                     sums.allocated += 1;
                     sums.allocated_bytes += b.size;
-                    if self.ledger.get(b.addr, &self.blocks) != Some(block) {
+                    if self.ledger.get(b.addr, self.blocks.entries()) != Some(block) {
                         return Err("an allocated block is not in the ledger");
                     }
                 }
@@ -101,7 +101,8 @@ impl<S: Storage> Heap<S> {
             State::Unmapped => {
                 sums.unmapped += 1;
                 let granule = self.segments[b.segment].granule;
-                if (b.addr - self.segments[b.segment].base) % granule != 0 || b.size % granule != 0 {
+                if !(b.addr - self.segments[b.segment].base).is_multiple_of(granule) || !b.size.is_multiple_of(granule)
+                {
                     return Err("an unmapped block does not begin and end on granules");
                 }
             }
@@ -124,23 +125,23 @@ impl<S: Storage> Heap<S> {
         }
         if seen == count { Ok(()) } else { Err("an unmapped block is missing from the set") }
     }
+}
 
-    fn check_tally(&self, tally: &Tally, sums: &Sums) -> Result<(), &'static str> {
-        let counted = [
-            (Stat::Allocation, u64::from(sums.allocated)),
-            (Stat::AllocatedBytes, sums.allocated_bytes),
-            (Stat::Active, sums.active),
-            (Stat::ActiveBytes, sums.active_bytes),
-            (Stat::RequestedBytes, sums.requested_bytes),
-            (Stat::InactiveSplit, sums.inactive_split),
-            (Stat::InactiveSplitBytes, sums.inactive_split_bytes),
-            (Stat::Segment, sums.ordinary),
-            (Stat::ReservedBytes, sums.reserved_bytes),
-        ];
-        if counted.iter().all(|&(stat, value)| tally.current(stat) == value as i64) {
-            Ok(())
-        } else {
-            Err("a statistic is not what the blocks add up to")
-        }
+fn check_tally(tally: &Tally, sums: &Sums) -> Result<(), &'static str> {
+    let counted = [
+        (Stat::Allocation, u64::from(sums.allocated)),
+        (Stat::AllocatedBytes, sums.allocated_bytes),
+        (Stat::Active, sums.active),
+        (Stat::ActiveBytes, sums.active_bytes),
+        (Stat::RequestedBytes, sums.requested_bytes),
+        (Stat::InactiveSplit, sums.inactive_split),
+        (Stat::InactiveSplitBytes, sums.inactive_split_bytes),
+        (Stat::Segment, sums.ordinary),
+        (Stat::ReservedBytes, sums.reserved_bytes),
+    ];
+    if counted.iter().all(|&(stat, value)| tally.current(stat) == value as i64) {
+        Ok(())
+    } else {
+        Err("a statistic is not what the blocks add up to")
     }
 }

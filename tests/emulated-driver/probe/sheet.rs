@@ -1,0 +1,63 @@
+//! The sheet that answers are written on, and the objects that questions are asked about.
+
+use cachalot_emulated_driver::api::{Api, Given};
+use cachalot_emulated_driver::client::Client;
+use std::fmt::Display;
+use std::ops::Deref;
+
+/// 2 MiB, the granularity of every device so far.
+pub(crate) const PAGE: usize = 2 << 20;
+
+/// Where a group's answers go.
+pub(crate) struct Sheet {
+    api: Api,
+    /// The library's path, as it was given.
+    pub(crate) library: String,
+    /// What every line begins with.
+    pub(crate) group: String,
+    /// The library's own controls, if it is the emulated driver.
+    pub(crate) control: Option<Client>,
+}
+
+impl Deref for Sheet {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl Sheet {
+    /// A sheet for a group of questions to a library.
+    pub(crate) fn new(library: &str, group: &str) -> Result<Self, libloading::Error> {
+        let api = Api::load(library)?;
+        let control = Client::load(library).ok();
+        Ok(Self { api, library: library.to_owned(), group: group.to_owned(), control })
+    }
+
+    /// Writes an answer.
+    pub(crate) fn line(&self, question: &str, answer: impl Display) {
+        println!("{} {question} = {answer}", self.group);
+    }
+
+    /// Writes something for the reader only.
+    pub(crate) fn remark(&self, text: impl Display) {
+        println!("# {} {text}", self.group);
+    }
+
+    /// Initialises the driver and makes device 0's context current, without which there is nothing to ask.
+    pub(crate) fn begin(&self) -> u64 {
+        assert_eq!(self.cuInit(0), 0, "cuInit");
+        self.enter(0).expect("a context on device 0")
+    }
+}
+
+/// The code of an outcome.
+pub(crate) fn code<T>(outcome: Given<T>) -> u32 {
+    outcome.err().unwrap_or(0)
+}
+
+/// Two words for a yes or no.
+pub(crate) fn yes(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}

@@ -1,0 +1,163 @@
+//! What must hold of any allocator on a simulated device at any moment, seen from outside: the snapshot tiles what the device
+//! gave, and adds up to the statistics.
+
+use cachalot_core::rounding::PoolKind;
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
+use cachalot_core::storage::Storage;
+use cachalot_core::sync::Lock;
+use cachalot_core::units::DeviceIndex;
+use cachalot_core::Allocator;
+use std::collections::BTreeMap;
+
+/// Fails with a sentence if the condition does not hold.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+/// Checks one device of an allocator. `oversize` is the least oversize size, if it has been the same all the time.
+///
+/// # Errors
+/// A sentence that says what does not hold.
+pub fn check<R: Lock, S: Storage>(
+    allocator: &Allocator<SimulatedDevice, R, S>,
+    device: DeviceIndex,
+    oversize: Option<u64>,
+) -> Result<(), String> {
+    allocator.check_invariants().map_err(|violated| format!("invariant: {violated}"))?;
+    let mut segments = allocator.snapshot();
+    segments.retain(|segment| segment.device == device);
+    for segment in &segments {
+        check_tiling(segment)?;
+    }
+    check_apart(&segments)?;
+    let simulated = allocator.device(device).ok_or("no such device")?;
+    let leaked = allocator.leaked_bytes(device).map_err(|error| error.to_string())?;
+    check_device(&segments, simulated, leaked)?;
+    let stats = allocator.stats(device).map_err(|error| error.to_string())?;
+    let mut told = BTreeMap::new();
+    stats.for_each(|key, value| {
+        told.insert(key.to_owned(), value);
+    });
+    for (key, sum) in recomputed(&segments, oversize) {
+        let value = told.get(&key).copied();
+        ensure!(value == Some(sum), "{key} is {value:?}, the snapshot adds up to {sum}");
+    }
+    for (key, &current) in told.iter().filter(|(key, _)| key.ends_with(".current")) {
+        let peak = told[&key.replace(".current", ".peak")];
+        ensure!(0 <= current && current <= peak, "{key} is {current}, its peak {peak}");
+    }
+    Ok(())
+}
+
+/// Blocks tile their segment, and no two free ones touch.
+fn check_tiling(segment: &SnapshotSegment) -> Result<(), String> {
+    let mut at = segment.address;
+    let mut free_before = false;
+    for block in &segment.blocks {
+        ensure!(block.address == at, "a block begins at {}, the one before it ends at {at}", block.address);
+        ensure!(block.size > 0 && block.size.is_multiple_of(512), "the block at {at} has {} bytes", block.size);
+        ensure!(block.requested_size <= block.size, "the block at {at} is smaller than its request");
+        let free = block.state == BlockState::Inactive;
+        ensure!(!(free && free_before), "two free blocks touch at {at}");
+        (free_before, at) = (free, at.offset(block.size));
+    }
+    let end = segment.address.offset(segment.total_size);
+    ensure!(at == end, "the blocks of a segment end at {at}, the segment at {end}");
+    let smallest = if segment.kind == PoolKind::Small { 1 << 20 } else { u64::MAX };
+    let too_large = segment.blocks.iter().find(|block| is_held(block) && block.requested_size > smallest);
+    ensure!(too_large.is_none(), "a small pool serves {too_large:?}");
+    Ok(())
+}
+
+fn is_held(block: &SnapshotBlock) -> bool {
+    block.state == BlockState::ActiveAllocated
+}
+
+/// No two segments overlap.
+fn check_apart(segments: &[SnapshotSegment]) -> Result<(), String> {
+    for pair in segments.windows(2) {
+        let (end, next) = (pair[0].address.offset(pair[0].total_size), pair[1].address);
+        ensure!(end <= next, "one segment ends at {end}, the next begins at {next}");
+    }
+    Ok(())
+}
+
+/// The device gave what the snapshot shows, and nothing else but what counts as leaked.
+fn check_device(segments: &[SnapshotSegment], device: &SimulatedDevice, leaked: u64) -> Result<(), String> {
+    let held: u64 = segments.iter().map(|segment| segment.total_size).sum();
+    let used = device.used();
+    ensure!(used == held + leaked, "{used} bytes are in use, the snapshot has {held}, and {leaked} leaked");
+    for segment in segments {
+        ensure!(device.is_accessible(segment.address, segment.total_size), "{} cannot be accessed", segment.address);
+    }
+    let outstanding = device.outstanding();
+    if leaked == 0 {
+        let ordinary = segments.iter().filter(|segment| !segment.is_expandable).count();
+        ensure!(outstanding.segments == ordinary, "{outstanding:?}, the snapshot has {ordinary} ordinary segments");
+        ensure!(outstanding.handles == 0, "{outstanding:?}");
+        let none = segments.iter().all(|segment| !segment.is_expandable);
+        ensure!((outstanding.mappings == 0) == none, "{outstanding:?}, expandable segments: {}", !none);
+        ensure!((outstanding.reservations == 0) == none, "{outstanding:?}, expandable segments: {}", !none);
+    }
+    Ok(())
+}
+
+/// Every statistic of what there is now, added up from a snapshot.
+fn recomputed(segments: &[SnapshotSegment], oversize: Option<u64>) -> BTreeMap<String, i64> {
+    let mut sums = BTreeMap::new();
+    for name in [
+        "allocation",
+        "segment",
+        "active",
+        "inactive_split",
+        "allocated_bytes",
+        "reserved_bytes",
+        "active_bytes",
+        "inactive_split_bytes",
+        "requested_bytes",
+    ] {
+        for pool in ["all", "small_pool", "large_pool"] {
+            sums.insert(format!("{name}.{pool}.current"), 0);
+        }
+    }
+    let (mut oversize_segments, mut oversize_allocations) = (0, 0);
+    let is_oversize = |size: u64| oversize.is_some_and(|least| size >= least);
+    for segment in segments {
+        let pool = if segment.kind == PoolKind::Small { "small_pool" } else { "large_pool" };
+        let mut add = |name: &str, amount: u64| {
+            for pool in ["all", pool] {
+                *sums.get_mut(&format!("{name}.{pool}.current")).expect("every name is listed") += amount.cast_signed();
+            }
+        };
+        add("reserved_bytes", segment.total_size);
+        if !segment.is_expandable {
+            add("segment", 1);
+            oversize_segments += i64::from(is_oversize(segment.total_size));
+        }
+        for block in &segment.blocks {
+            if block.state != BlockState::Inactive {
+                add("active", 1);
+                add("active_bytes", block.size);
+                add("requested_bytes", block.requested_size);
+            } else if !segment.is_expandable && segment.blocks.len() > 1 {
+                add("inactive_split", 1);
+                add("inactive_split_bytes", block.size);
+            }
+            if is_held(block) {
+                add("allocation", 1);
+                add("allocated_bytes", block.size);
+                oversize_allocations += i64::from(is_oversize(block.size));
+            }
+        }
+    }
+    if oversize.is_some() {
+        sums.insert("oversize_segments.current".to_owned(), oversize_segments);
+        sums.insert("oversize_allocations.current".to_owned(), oversize_allocations);
+    }
+    sums
+}

@@ -1,0 +1,9 @@
+//! What the tests of the core share: a naive model of it, programs that are run on both, and checks from outside.
+
+#[cfg(feature = "arbitrary")]
+pub mod arbitrary;
+pub mod consistency;
+pub mod model;
+pub mod program;
+pub mod strategies;
+pub mod twins;

@@ -1,0 +1,438 @@
+//! A second allocator, written from the reference alone: it scans lists where the core has an index, keeps every statistic as
+//! it goes, and asks its own simulated device for memory. What the two do with the same calls must be the same.
+//!
+//! Where the reference leaves an order open (which of two streams' events is asked after first, which of two unused
+//! pools is released first) the model has the core's, so that results can be compared.
+
+mod blocks;
+mod expandable;
+mod ladder;
+mod order;
+mod pools;
+mod rounding;
+mod statistics;
+
+use blocks::{Memory, Owner, State, Use};
+use cachalot_core::Config;
+use cachalot_core::device::{DeviceError, DeviceMemory};
+use cachalot_core::rounding::PoolKind;
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
+use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
+use order::Queue;
+use pools::{Pool, RouteEntry};
+use statistics::Statistics;
+use std::collections::BTreeMap;
+
+/// What a report on a shortage must say. All in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shortage {
+    /// What was asked for.
+    pub requested: u64,
+    /// The block that would have served it.
+    pub block: u64,
+    /// What would have been obtained for it.
+    pub segment: u64,
+    /// Held by the program.
+    pub allocated: u64,
+    /// Held from the device.
+    pub reserved: u64,
+    /// Freed, and still waited for.
+    pub pending: u64,
+    /// Free in private pools.
+    pub private_free: u64,
+    /// The largest free block that could have served it, had it been large enough.
+    pub largest_free: u64,
+    /// The largest other free block.
+    pub largest_free_elsewhere: u64,
+}
+
+/// Why a call was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Neither the cache nor the device has it.
+    OutOfMemory(Shortage),
+    /// No device could have it.
+    TooLarge,
+    /// No block begins there.
+    InvalidPointer,
+    /// The block was requested with another size.
+    WrongSize,
+    /// There is no such pool.
+    UnknownPool,
+    /// There is such a pool.
+    PoolExists,
+    /// No such route is in force.
+    NotRouted,
+    /// A call to the device failed.
+    Device(DeviceError),
+    /// Anything the model has no word for.
+    Unexpected,
+}
+
+impl From<DeviceError> for Refusal {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// The answer to a call.
+pub type Answer<T> = Result<T, Refusal>;
+
+/// The model of one device's allocator.
+pub struct Model {
+    /// Where it gets its memory from.
+    pub device: SimulatedDevice,
+    number: u32,
+    config: Config,
+    limit: Option<u64>,
+    caching: bool,
+    memory: Memory,
+    /// By number; number 0 is the default pool, a vacant number is reused.
+    pools: Vec<Option<Pool>>,
+    routes: Vec<RouteEntry>,
+    queues: Vec<Queue>,
+    /// Addresses of the blocks whose events are recorded once no capture is under way.
+    deferred: Vec<u64>,
+    statistics: Statistics,
+}
+
+#[derive(Clone, Copy)]
+struct Request {
+    bytes: u64,
+    size: u64,
+    owner: Owner,
+    /// Its stream is being captured.
+    capturing: bool,
+}
+
+impl Model {
+    /// A model of the allocator of device number `number`.
+    pub fn new(device: SimulatedDevice, number: u32, config: &Config) -> Self {
+        let mut model = Self {
+            device,
+            number,
+            config: config.clone(),
+            limit: None,
+            caching: true,
+            memory: Memory::default(),
+            pools: vec![Some(Pool::the_default())],
+            routes: Vec::new(),
+            queues: Vec::new(),
+            deferred: Vec::new(),
+            statistics: Statistics::new(config.max_split_size()),
+        };
+        let fraction = config.per_process_memory_fraction();
+        if fraction < 1.0 {
+            let total = model.device.memory_info().expect("a new device tells").total;
+            model.limit = Some((fraction * total as f64).round() as u64);
+        }
+        model
+    }
+
+    /// Serves a request.
+    ///
+    /// # Errors
+    /// [`Refusal::TooLarge`], [`Refusal::OutOfMemory`], those of the device.
+    pub fn malloc(&mut self, bytes: u64, stream: StreamId) -> Answer<DevicePtr> {
+        if bytes == 0 {
+            return Ok(DevicePtr::NULL);
+        }
+        let size = rounding::round(bytes, &self.config).ok_or(Refusal::TooLarge)?;
+        let capturing = self.is_capturing() && self.device.is_capturing(stream)?;
+        let owner = Owner { pool: self.route(stream), kind: rounding::kind(size), stream };
+        let request = Request { bytes, size, owner, capturing };
+        if !capturing && self.is_pending() {
+            self.process_events()?;
+        }
+        if !self.caching {
+            return match self.obtain_segment(&request, size)? {
+                Some(addr) => Ok(DevicePtr(addr)),
+                None => Err(self.out_of_memory(&request)),
+            };
+        }
+        if self.keeps_ages() {
+            self.pool_mut(owner.pool).searches[owner.kind as usize] += 1;
+        }
+        let addr = match self.search(&request) {
+            Some(addr) => addr,
+            None => self.reclaim(&request)?,
+        };
+        Ok(DevicePtr(addr))
+    }
+
+    /// Frees a block; `size`, if given, must be what was asked for.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidPointer`], [`Refusal::WrongSize`], those of the device. Nothing has changed then.
+    pub fn free(&mut self, ptr: DevicePtr, size: Option<u64>) -> Answer<()> {
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        let (kind, bytes) = self.held(ptr)?;
+        let block = self.memory.block_mut(ptr.0);
+        if size.is_some_and(|size| size != block.requested) {
+            return Err(Refusal::WrongSize);
+        }
+        let used = !block.uses.is_empty();
+        if used && !self.is_capturing() {
+            // Events come first: if one cannot be recorded, nothing has happened.
+            self.record_events(ptr.0)?;
+        }
+        self.memory.block_mut(ptr.0).state = State::Pending;
+        self.statistics.change("allocation", kind, -1);
+        self.statistics.change("allocated_bytes", kind, -bytes.cast_signed());
+        if self.is_oversize(bytes) {
+            self.statistics.change_oversize("oversize_allocations", -1);
+        }
+        if used && self.is_capturing() {
+            self.deferred.push(ptr.0);
+        } else {
+            self.complete_if_unused(ptr.0);
+        }
+        Ok(())
+    }
+
+    /// Announces another stream's use of a block.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidPointer`], those of the device.
+    pub fn record_stream(&mut self, ptr: DevicePtr, stream: StreamId) -> Answer<()> {
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        self.held(ptr)?;
+        let captured = self.is_capturing() && self.device.is_capturing(stream)?;
+        let (s, b) = self.memory.at(ptr.0);
+        let segment = &mut self.memory.segments[s];
+        let uses = &mut segment.blocks[b].uses;
+        match uses.iter_mut().find(|known| known.stream == stream) {
+            Some(known) => known.captured &= captured,
+            None if stream != segment.owner.stream => uses.push(Use { stream, captured }),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// The block that contains `ptr`: address, size, requested size.
+    ///
+    /// # Errors
+    /// [`Refusal::InvalidPointer`] if the program holds none.
+    pub fn base_of(&self, ptr: DevicePtr) -> Answer<(DevicePtr, u64, u64)> {
+        let (s, b) = self.memory.find(ptr.0).ok_or(Refusal::InvalidPointer)?;
+        let block = &self.memory.segments[s].blocks[b];
+        let held = block.state == State::Allocated;
+        held.then_some((DevicePtr(block.addr), block.size, block.requested)).ok_or(Refusal::InvalidPointer)
+    }
+
+    /// The kind and size of the block that the program holds at exactly `ptr`.
+    fn held(&self, ptr: DevicePtr) -> Answer<(PoolKind, u64)> {
+        let (s, b) = self.memory.find(ptr.0).ok_or(Refusal::InvalidPointer)?;
+        let segment = &self.memory.segments[s];
+        let block = &segment.blocks[b];
+        let held = block.addr == ptr.0 && block.state == State::Allocated;
+        held.then_some((segment.owner.kind, block.size)).ok_or(Refusal::InvalidPointer)
+    }
+
+    /// The free block that may serve a request of `size`, if there is one.
+    fn candidate(&self, owner: Owner, size: u64) -> Option<u64> {
+        let mut list = self.memory.free_list_of(owner);
+        list.retain(|block| block.size >= size);
+        let expandable = |i: usize| self.memory.is_expandable(list[i].addr);
+        let growable = |i: usize| {
+            let (s, b) = self.memory.at(list[i].addr);
+            self.memory.segments[s].growable(b)
+        };
+        let mut i = 0;
+        if list.is_empty() {
+            return None;
+        }
+        if expandable(i) && self.expands() {
+            while expandable(i) && i + 1 < list.len() && growable(i + 1) < growable(i) {
+                i += 1;
+            }
+        } else if expandable(i) {
+            i = (0..list.len()).find(|&i| !expandable(i))?;
+        }
+        let block = list[i].size;
+        if let Some(max) = self.config.max_split_size() {
+            let wasted = size >= max && block >= size + self.config.max_non_split_rounding();
+            if (size < max && block >= max) || wasted {
+                return None;
+            }
+        }
+        Some(list[i].addr)
+    }
+
+    fn search(&mut self, request: &Request) -> Option<u64> {
+        let addr = self.candidate(request.owner, request.size)?;
+        self.hand_out(addr, request);
+        Some(addr)
+    }
+
+    /// Hands out the front of a block that is in no list any more, or the whole of it.
+    fn hand_out(&mut self, addr: u64, request: &Request) {
+        let (s, b) = self.memory.at(addr);
+        let owner = self.memory.segments[s].owner;
+        let (whole, was_split) = (self.memory.segments[s].blocks[b].size, self.memory.segments[s].is_split());
+        let ordinary = !self.memory.segments[s].is_expandable();
+        let kind = owner.kind;
+        if self.should_split(owner, whole, request.size) {
+            let born = self.pool(owner.pool).searches[kind as usize];
+            let segment = &mut self.memory.segments[s];
+            segment.split(b, request.size);
+            segment.blocks[b + 1].state = State::Free;
+            segment.blocks[b + 1].born = born;
+            if ordinary && was_split {
+                self.statistics.change("inactive_split_bytes", kind, -request.size.cast_signed());
+            } else if ordinary {
+                self.statistics.change("inactive_split", kind, 1);
+                self.statistics.change("inactive_split_bytes", kind, (whole - request.size).cast_signed());
+            }
+        } else if ordinary && was_split {
+            self.statistics.change("inactive_split", kind, -1);
+            self.statistics.change("inactive_split_bytes", kind, -whole.cast_signed());
+        }
+        let block = &mut self.memory.segments[s].blocks[b];
+        (block.state, block.requested) = (State::Allocated, request.bytes);
+        let size = block.size;
+        for (name, amount) in [
+            ("allocation", 1),
+            ("allocated_bytes", size),
+            ("active", 1),
+            ("active_bytes", size),
+            ("requested_bytes", request.bytes),
+        ] {
+            self.statistics.change(name, kind, amount.cast_signed());
+        }
+        if self.is_oversize(size) {
+            self.statistics.change_oversize("oversize_allocations", 1);
+        }
+    }
+
+    fn should_split(&self, owner: Owner, block: u64, size: u64) -> bool {
+        let remaining = block - size;
+        if self.pool(owner.pool).options.no_split {
+            false
+        } else if owner.kind == PoolKind::Small || self.expands() {
+            remaining >= 512
+        } else {
+            remaining > 1 << 20 && !self.is_oversize(size)
+        }
+    }
+
+    /// A freed block that nothing uses any longer becomes free, one with its free neighbours.
+    fn complete_if_unused(&mut self, addr: u64) {
+        let (s, b) = self.memory.at(addr);
+        let segment = &mut self.memory.segments[s];
+        let block = &segment.blocks[b];
+        if block.events > 0 || !block.uses.is_empty() {
+            return;
+        }
+        let (owner, size, requested) = (segment.owner, block.size, block.requested);
+        let (b, merged, absorbed) = segment.merge(b, State::Free);
+        let split = segment.is_split();
+        let ordinary = !segment.is_expandable();
+        let block = &mut segment.blocks[b];
+        block.state = State::Free;
+        let whole = block.size;
+        let born = self.pool(owner.pool).searches[owner.kind as usize];
+        self.memory.segments[s].blocks[b].born = born;
+        self.statistics.change("active", owner.kind, -1);
+        self.statistics.change("active_bytes", owner.kind, -size.cast_signed());
+        self.statistics.change("requested_bytes", owner.kind, -requested.cast_signed());
+        if ordinary {
+            let (count, bytes) = if split { (1, whole.cast_signed()) } else { (0, 0) };
+            self.statistics.change("inactive_split", owner.kind, count - merged);
+            self.statistics.change("inactive_split_bytes", owner.kind, bytes - absorbed.cast_signed());
+        }
+        if !self.caching {
+            self.release_ordinary(|of| of == owner);
+        }
+    }
+
+    fn is_oversize(&self, size: u64) -> bool {
+        self.config.max_split_size().is_some_and(|max| size >= max)
+    }
+
+    /// Whether new segments are expandable, and every remainder is split off.
+    fn expands(&self) -> bool {
+        self.config.expandable_segments() && self.device.virtual_memory().is_some()
+    }
+
+    fn keeps_ages(&self) -> bool {
+        self.limit.is_some() && self.config.garbage_collection_threshold().is_some()
+    }
+
+    /// Bytes held from the device.
+    pub fn reserved(&self) -> u64 {
+        let blocks = self.memory.segments.iter().flat_map(|segment| &segment.blocks);
+        blocks.filter(|block| block.state != State::Unmapped).map(|block| block.size).sum()
+    }
+
+    /// Whether frees wait for events, or for a capture to end.
+    pub fn is_pending(&self) -> bool {
+        !self.deferred.is_empty() || self.queues.iter().any(|queue| !queue.waits.is_empty())
+    }
+
+    /// Sets the most bytes that may be held.
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit;
+    }
+
+    /// Puts a configuration in force.
+    pub fn configure(&mut self, config: &Config) {
+        self.config = config.clone();
+    }
+
+    /// Turns the cache on or off.
+    pub fn set_caching(&mut self, caching: bool) {
+        self.caching = caching;
+    }
+
+    /// Every peak becomes what there is now.
+    pub fn reset_peak_stats(&mut self) {
+        self.statistics.reset_peaks();
+    }
+
+    /// Everything ever added or taken away counts as 0 from here on.
+    pub fn reset_accumulated_stats(&mut self) {
+        self.statistics.reset_accumulated();
+    }
+
+    /// Every statistic by its flattened name.
+    pub fn statistics(&self) -> BTreeMap<String, i64> {
+        self.statistics.flattened()
+    }
+
+    /// Every segment and block by address.
+    pub fn snapshot(&self) -> Vec<SnapshotSegment> {
+        let mut parts = Vec::new();
+        for segment in &self.memory.segments {
+            for run in segment.blocks.split(|block| block.state == State::Unmapped).filter(|run| !run.is_empty()) {
+                let blocks = run.iter().map(|block| SnapshotBlock {
+                    address: DevicePtr(block.addr),
+                    size: block.size,
+                    requested_size: block.requested,
+                    state: match block.state {
+                        State::Allocated => BlockState::ActiveAllocated,
+                        State::Pending => BlockState::ActivePendingFree,
+                        State::Free | State::Unmapped => BlockState::Inactive,
+                    },
+                });
+                parts.push(SnapshotSegment {
+                    device: DeviceIndex(self.number),
+                    address: DevicePtr(run[0].addr),
+                    total_size: run.iter().map(|block| block.size).sum(),
+                    stream: segment.owner.stream,
+                    kind: segment.owner.kind,
+                    pool: self.pool(segment.owner.pool).id,
+                    is_expandable: segment.is_expandable(),
+                    blocks: blocks.collect(),
+                });
+            }
+        }
+        parts.sort_by_key(|part| part.address);
+        parts
+    }
+}

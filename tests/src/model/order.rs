@@ -1,0 +1,105 @@
+//! Frees that wait for other streams.
+
+use super::{Answer, Model};
+use cachalot_core::device::{DeviceMemory, Event};
+use cachalot_core::units::StreamId;
+use std::collections::VecDeque;
+
+/// The events of one stream, oldest first, with the address of the block that waits for each.
+pub(super) struct Queue {
+    /// Whose events these are; an empty queue may become another stream's.
+    stream: StreamId,
+    pub waits: VecDeque<(Event, u64)>,
+}
+
+impl Model {
+    /// Whether a capture is under way, on whatever stream.
+    pub(super) fn is_capturing(&self) -> bool {
+        self.routes.iter().any(|route| route.capture)
+    }
+
+    fn push(&mut self, stream: StreamId, event: Event, addr: u64) {
+        let own = self.queues.iter().position(|queue| queue.stream == stream && !queue.waits.is_empty());
+        let queue = own.or_else(|| self.queues.iter().position(|queue| queue.waits.is_empty())).unwrap_or_else(|| {
+            self.queues.push(Queue { stream, waits: VecDeque::new() });
+            self.queues.len() - 1
+        });
+        self.queues[queue].stream = stream;
+        self.queues[queue].waits.push_back((event, addr));
+    }
+
+    /// Records an event on every stream that uses the block, the latest announced first. All or none.
+    pub(super) fn record_events(&mut self, addr: u64) -> Answer<()> {
+        let uses: Vec<_> = self.memory.block(addr).uses.iter().rev().map(|of| (of.stream, of.captured)).collect();
+        for (stream, captured) in uses {
+            if captured {
+                continue;
+            }
+            let event = self.device.create_event()?;
+            if let Err(error) = self.device.record(event, stream) {
+                for queue in &mut self.queues {
+                    queue.waits.retain(|&(_, of)| of != addr);
+                }
+                self.memory.block_mut(addr).events = 0;
+                return Err(error.into());
+            }
+            self.memory.block_mut(addr).events += 1;
+            self.push(stream, event, addr);
+        }
+        self.memory.block_mut(addr).uses.clear();
+        Ok(())
+    }
+
+    fn record_deferred(&mut self) -> Answer<()> {
+        while !self.deferred.is_empty() && !self.is_capturing() {
+            let addr = self.deferred.remove(0);
+            if let Err(error) = self.record_events(addr) {
+                self.deferred.push(addr);
+                return Err(error);
+            }
+            self.complete_if_unused(addr);
+        }
+        Ok(())
+    }
+
+    /// Asks after the oldest event of every stream, and goes on with the next as long as they are complete.
+    fn ask(&mut self, is_complete: impl Fn(&Self, Event) -> Answer<bool>) -> Answer<()> {
+        let mut result = Ok(());
+        for queue in 0..self.queues.len() {
+            while let Some(&(event, addr)) = self.queues[queue].waits.front() {
+                match is_complete(self, event) {
+                    Ok(true) => {
+                        self.queues[queue].waits.pop_front();
+                        self.memory.block_mut(addr).events -= 1;
+                        self.complete_if_unused(addr);
+                    }
+                    Ok(false) => break,
+                    Err(error) => {
+                        result = result.and(Err(error));
+                        break;
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Frees the blocks whose events are complete.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn process_events(&mut self) -> Answer<()> {
+        self.record_deferred()?;
+        self.ask(|model, event| Ok(model.device.is_complete(event)?))
+    }
+
+    /// Waits for every event.
+    pub(super) fn wait_for_events(&mut self) -> Answer<()> {
+        self.statistics.count("num_sync_all_streams");
+        self.record_deferred()?;
+        self.ask(|model, event| {
+            model.device.wait(event)?;
+            Ok(true)
+        })
+    }
+}

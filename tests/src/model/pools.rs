@@ -1,0 +1,175 @@
+//! Private pools and the routes into them.
+
+use super::{Answer, Model, Refusal};
+use cachalot_core::device::DeviceMemory;
+use cachalot_core::pool::{PoolId, PoolOptions, Route};
+use cachalot_core::units::StreamId;
+
+pub(super) struct Pool {
+    pub id: PoolId,
+    pub users: u32,
+    pub options: PoolOptions,
+    /// How often its small and its large free blocks were searched, while ages are kept.
+    pub searches: [u64; 2],
+}
+
+impl Pool {
+    pub(super) fn the_default() -> Self {
+        Self::new(PoolId::DEFAULT, PoolOptions::default())
+    }
+
+    fn new(id: PoolId, options: PoolOptions) -> Self {
+        Self { id, users: 1, options, searches: [0; 2] }
+    }
+}
+
+pub(super) struct RouteEntry {
+    pub pool: usize,
+    pub route: Route,
+    pub capture: bool,
+}
+
+impl Model {
+    pub(super) fn pool(&self, number: usize) -> &Pool {
+        self.pools[number].as_ref().expect("a pool with blocks exists")
+    }
+
+    pub(super) fn pool_mut(&mut self, number: usize) -> &mut Pool {
+        self.pools[number].as_mut().expect("a pool with blocks exists")
+    }
+
+    fn number(&self, id: PoolId) -> Option<usize> {
+        self.pools.iter().position(|pool| pool.as_ref().is_some_and(|pool| pool.id == id))
+    }
+
+    fn private(&self, id: PoolId) -> Answer<usize> {
+        self.number(id).filter(|&number| number != 0).ok_or(Refusal::UnknownPool)
+    }
+
+    /// The pool that a request on `stream` is led to: by the latest route that says so.
+    pub(super) fn route(&self, stream: StreamId) -> usize {
+        let leads = |entry: &&RouteEntry| match entry.route {
+            Route::All => true,
+            Route::Stream(only) => only == stream,
+            Route::Thread(only) => only == self.device.thread_id(),
+        };
+        self.routes.iter().rev().find(leads).map_or(0, |entry| entry.pool)
+    }
+
+    /// Makes a pool, under the name that the allocator chose for it.
+    ///
+    /// # Errors
+    /// [`Refusal::PoolExists`].
+    pub fn create_pool(&mut self, id: PoolId, options: PoolOptions) -> Answer<()> {
+        if self.number(id).is_some() {
+            return Err(Refusal::PoolExists);
+        }
+        let pool = Some(Pool::new(id, options));
+        match self.pools.iter().position(Option::is_none) {
+            Some(vacant) => self.pools[vacant] = pool,
+            None => self.pools.push(pool),
+        }
+        Ok(())
+    }
+
+    /// Adds a user; makes the pool if there is none, or gives it the options if nobody used it any longer.
+    ///
+    /// # Errors
+    /// [`Refusal::PoolExists`] for the default pool.
+    pub fn retain_pool(&mut self, id: PoolId, options: PoolOptions) -> Answer<()> {
+        let Ok(number) = self.private(id) else { return self.create_pool(id, options) };
+        if self.is_unused(number) {
+            self.pool_mut(number).options = options;
+        }
+        self.pool_mut(number).users += 1;
+        Ok(())
+    }
+
+    /// Changes a pool's options.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPool`].
+    pub fn set_pool_options(&mut self, id: PoolId, options: PoolOptions) -> Answer<()> {
+        let number = self.private(id)?;
+        self.pool_mut(number).options = options;
+        Ok(())
+    }
+
+    /// How many users a pool has.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPool`].
+    pub fn pool_users(&self, id: PoolId) -> Answer<u32> {
+        Ok(self.pool(self.private(id)?).users)
+    }
+
+    /// Leads requests into a pool.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPool`].
+    pub fn begin_route(&mut self, id: PoolId, route: Route, capture: bool) -> Answer<()> {
+        let pool = self.private(id)?;
+        self.pool_mut(pool).users += 1;
+        self.routes.push(RouteEntry { pool, route, capture });
+        Ok(())
+    }
+
+    /// Ends the latest such route.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPool`], [`Refusal::NotRouted`].
+    pub fn end_route(&mut self, id: PoolId, capture: bool) -> Answer<()> {
+        let pool = self.private(id)?;
+        let latest = self.routes.iter().rposition(|entry| entry.pool == pool && entry.capture == capture);
+        self.routes.remove(latest.ok_or(Refusal::NotRouted)?);
+        Ok(())
+    }
+
+    /// Takes a user away.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownPool`], also if it has none.
+    pub fn release_pool(&mut self, id: PoolId) -> Answer<()> {
+        let number = self.private(id)?;
+        let pool = self.pool_mut(number);
+        pool.users = pool.users.checked_sub(1).ok_or(Refusal::UnknownPool)?;
+        if pool.users == 0 {
+            pool.options = PoolOptions::default();
+        }
+        self.forget_unused_pools();
+        Ok(())
+    }
+
+    /// Whether nobody may allocate from a private pool or replay a graph that uses it.
+    fn is_unused(&self, number: usize) -> bool {
+        number != 0
+            && self.pools[number].as_ref().is_some_and(|pool| pool.users == 0)
+            && self.routes.iter().all(|entry| entry.pool != number)
+    }
+
+    pub(super) fn unused_pools(&self) -> Vec<usize> {
+        (0..self.pools.len()).filter(|&number| self.is_unused(number)).collect()
+    }
+
+    /// Forgets the unused pools that have no segment left.
+    pub(super) fn forget_unused_pools(&mut self) {
+        for number in self.unused_pools() {
+            if self.memory.segments.iter().all(|segment| segment.owner.pool != number) {
+                self.pools[number] = None;
+            }
+        }
+    }
+
+    /// The default pool, and the private ones that nobody uses: those whose segments may be given back.
+    pub(super) fn releasable_pools(&self) -> Vec<usize> {
+        let mut pools = self.unused_pools();
+        pools.insert(0, 0);
+        pools
+    }
+
+    /// The private pools that allow others to use their free blocks rather than fail.
+    pub(super) fn pools_for_anyone(&self) -> Vec<usize> {
+        let willing = |&number: &usize| self.pools[number].as_ref().is_some_and(|pool| pool.options.use_on_oom);
+        (1..self.pools.len()).filter(willing).collect()
+    }
+}

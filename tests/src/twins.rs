@@ -1,0 +1,472 @@
+//! The core and the model, given the same calls and compared after each.
+
+use crate::consistency;
+use crate::model::{Model, Refusal};
+use crate::program::{Op, config, options, route, stream};
+use cachalot_core::device::DeviceMemory;
+use cachalot_core::pool::{PoolId, Route};
+use cachalot_core::reclaim::Forecast;
+use cachalot_core::simulated::{Call, SimulatedDevice};
+use cachalot_core::storage::{Growable, Storage};
+use cachalot_core::sync::Lock;
+use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
+use cachalot_core::{Allocator, Config, Error};
+use std::collections::BTreeMap;
+
+/// The allocator and the model of one of its devices.
+pub struct Twins<R: Lock = spin::mutex::SpinMutex<()>, S: Storage = Growable> {
+    real: Allocator<SimulatedDevice, R, S>,
+    model: Model,
+    device: DeviceIndex,
+    /// What the program holds, with the sizes it asked for.
+    live: Vec<(DevicePtr, u64)>,
+    /// Every name a pool ever had.
+    pools: Vec<PoolId>,
+    /// The captures under way.
+    captures: Vec<(PoolId, StreamId)>,
+    /// The least oversize size, as long as it has not changed.
+    oversize: Option<u64>,
+    /// A table was full: from here on the two differ, and only the core goes on.
+    parted: bool,
+}
+
+/// What a call to the core comes to in the model's words.
+fn refusal(error: &Error, model: Option<&Refusal>) -> Refusal {
+    match error {
+        Error::OutOfMemory(report) => match model {
+            Some(Refusal::OutOfMemory(expected)) => {
+                let mut shortage = *expected;
+                shortage.requested = report.requested;
+                shortage.block = report.block;
+                shortage.segment = report.segment;
+                shortage.allocated = report.allocated;
+                shortage.reserved = report.reserved;
+                shortage.pending = report.pending;
+                shortage.private_free = report.private_free;
+                shortage.largest_free = report.largest_free;
+                shortage.largest_free_elsewhere = report.largest_free_elsewhere;
+                Refusal::OutOfMemory(shortage)
+            }
+            _ => Refusal::Unexpected,
+        },
+        Error::TooLarge(_) => Refusal::TooLarge,
+        Error::InvalidPointer(_) => Refusal::InvalidPointer,
+        Error::WrongSize { .. } => Refusal::WrongSize,
+        Error::UnknownPool(_) => Refusal::UnknownPool,
+        Error::PoolExists(_) => Refusal::PoolExists,
+        Error::NotRouted(_) => Refusal::NotRouted,
+        Error::Device(error) => Refusal::Device(*error),
+        _ => Refusal::Unexpected,
+    }
+}
+
+fn same<T: PartialEq + core::fmt::Debug>(core: &Result<T, Error>, model: &Result<T, Refusal>) -> Result<(), String> {
+    let agree = match (core, model) {
+        (Ok(core), Ok(model)) => core == model,
+        (Err(core), Err(model)) => refusal(core, Some(model)) == *model,
+        _ => false,
+    };
+    if agree { Ok(()) } else { Err(format!("the core answers {core:?}, the model {model:?}")) }
+}
+
+impl<R: Lock, S: Storage> Twins<R, S> {
+    /// Two allocators over devices of `capacity` bytes with the configuration of this number. The core has another device
+    /// before the one that is used.
+    ///
+    /// # Panics
+    /// If the core cannot be made.
+    pub fn new(capacity: u64, number: u8) -> Self {
+        let config = config(number);
+        let devices = [0, 1].map(|number| SimulatedDevice::numbered(number, capacity));
+        let real = Allocator::new(devices, &config).expect("two devices fit");
+        let model = Model::new(SimulatedDevice::numbered(1, capacity), 1, &config);
+        Self {
+            real,
+            model,
+            device: DeviceIndex(1),
+            live: Vec::new(),
+            pools: vec![PoolId::DEFAULT],
+            captures: Vec::new(),
+            oversize: config.max_split_size(),
+            parted: false,
+        }
+    }
+
+    /// The core's side.
+    pub fn real(&self) -> &Allocator<SimulatedDevice, R, S> {
+        &self.real
+    }
+
+    /// The device that is used.
+    pub fn device(&self) -> DeviceIndex {
+        self.device
+    }
+
+    /// What the program holds.
+    pub fn live(&self) -> impl Iterator<Item = DevicePtr> {
+        self.live.iter().map(|&(ptr, _)| ptr)
+    }
+
+    /// Whether a table of the core has been full, so that the model is not compared any more.
+    pub fn has_parted(&self) -> bool {
+        self.parted
+    }
+
+    fn simulated(&self) -> &SimulatedDevice {
+        self.real.device(self.device).expect("it was given")
+    }
+
+    fn pool(&self, number: u8) -> PoolId {
+        self.pools[usize::from(number) % self.pools.len()]
+    }
+
+    /// Runs a whole program and checks after every operation.
+    ///
+    /// # Errors
+    /// A sentence that says what differs or does not hold, and after which operation.
+    pub fn run(&mut self, program: &[Op]) -> Result<(), String> {
+        for (number, op) in program.iter().enumerate() {
+            self.step(op).map_err(|why| format!("operation {number}, {op:?}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    /// Runs one operation on both and checks that nothing differs.
+    ///
+    /// # Errors
+    /// A sentence that says what differs or does not hold.
+    pub fn step(&mut self, op: &Op) -> Result<(), String> {
+        self.act(op)?;
+        if !self.parted {
+            self.compare()?;
+        }
+        consistency::check(&self.real, self.device, self.oversize)
+    }
+
+    /// Compares the two answers, unless the core had no table entry left.
+    fn judge<T: PartialEq + core::fmt::Debug>(
+        &mut self,
+        core: &Result<T, Error>,
+        model: impl FnOnce(&mut Model) -> Result<T, Refusal>,
+    ) -> Result<(), String> {
+        self.parted |= matches!(core, Err(Error::TableFull(_)));
+        if self.parted {
+            return Ok(());
+        }
+        let model = model(&mut self.model);
+        same(core, &model)
+    }
+
+    fn act(&mut self, op: &Op) -> Result<(), String> {
+        let device = self.device;
+        match *op {
+            Op::Malloc { bytes, stream: number } => self.malloc(bytes, stream(number)),
+            Op::Free { block } => self.free(block, None),
+            Op::FreeSized { block, right } => self.free(block, Some(right)),
+            Op::FreeWrong { block, offset } => self.free_wrong(block, offset),
+            Op::RecordStream { block, stream: number } => {
+                let Some(&(ptr, _)) = self.nth(block) else { return Ok(()) };
+                let core = self.real.record_stream(ptr, stream(number));
+                self.judge(&core, |model| model.record_stream(ptr, stream(number)))
+            }
+            Op::BaseOf { block, offset } => self.base_of(block, offset),
+            Op::CompleteOne { stream: number } => {
+                self.simulated().complete_one(stream(number));
+                self.model.device.complete_one(stream(number));
+                Ok(())
+            }
+            Op::Complete { stream: number } => {
+                self.simulated().complete(stream(number));
+                self.model.device.complete(stream(number));
+                Ok(())
+            }
+            Op::ProcessEvents => {
+                let core = self.real.process_events(device);
+                self.judge(&core, Model::process_events)
+            }
+            Op::EmptyCache => {
+                let core = self.real.empty_cache(device);
+                self.judge(&core, Model::empty_cache)
+            }
+            Op::Trim { keep_mib } => {
+                let core = self.real.trim(device, u64::from(keep_mib) << 20);
+                self.judge(&core, |model| model.trim(u64::from(keep_mib) << 20))
+            }
+            Op::StreamDestroyed { stream: number } => {
+                let core = self.real.stream_destroyed(device, stream(number));
+                self.judge(&core, |model| model.stream_destroyed(stream(number)))
+            }
+            Op::Limit { .. } | Op::Fraction { .. } | Op::Configure { .. } | Op::Caching { .. } | Op::Trace { .. } => {
+                self.set(op)
+            }
+            Op::ResetPeaks => {
+                self.model.reset_peak_stats();
+                self.real.reset_peak_stats(device).map_err(|error| error.to_string())
+            }
+            Op::ResetAccumulated => {
+                self.model.reset_accumulated_stats();
+                self.real.reset_accumulated_stats(device).map_err(|error| error.to_string())
+            }
+            _ => self.act_on_pools(op),
+        }
+    }
+
+    fn act_on_pools(&mut self, op: &Op) -> Result<(), String> {
+        let device = self.device;
+        match *op {
+            Op::EmptyPool { pool } => {
+                let id = self.pool(pool);
+                let core = self.real.empty_pool(device, id);
+                self.judge(&core, |model| model.empty_pool(id))
+            }
+            Op::CreatePool { use_on_oom, no_split } => {
+                let core = self.real.create_pool(device, options(use_on_oom, no_split));
+                if let Ok(id) = core {
+                    self.pools.push(id);
+                }
+                self.judge(&core, |model| {
+                    let id = core.map_err(|error| refusal(&error, None))?;
+                    model.create_pool(id, options(use_on_oom, no_split))?;
+                    Ok(id)
+                })
+            }
+            Op::RetainPool { pool, use_on_oom, no_split } => {
+                let id = self.pool(pool);
+                let core = self.real.retain_pool(device, id, options(use_on_oom, no_split));
+                self.judge(&core, |model| model.retain_pool(id, options(use_on_oom, no_split)))
+            }
+            Op::PoolOptions { pool, use_on_oom, no_split } => {
+                let id = self.pool(pool);
+                let core = self.real.set_pool_options(device, id, options(use_on_oom, no_split));
+                self.judge(&core, |model| model.set_pool_options(id, options(use_on_oom, no_split)))
+            }
+            Op::ReleasePool { pool } => {
+                let id = self.pool(pool);
+                let core = self.real.release_pool(device, id);
+                self.judge(&core, |model| model.release_pool(id))?;
+                let core = self.real.pool_users(device, id);
+                self.judge(&core, |model| model.pool_users(id))
+            }
+            Op::Route { pool, stream } => self.begin_route(pool, route(stream)),
+            Op::RouteThread { pool, other } => self.begin_route(pool, Route::Thread(u64::from(other))),
+            Op::EndRoute { pool } => {
+                let id = self.pool(pool);
+                let core = self.real.end_allocate_to_pool(device, id);
+                self.judge(&core, |model| model.end_route(id, false))
+            }
+            Op::Capture { pool, stream: number } => {
+                let id = self.pool(pool);
+                let core = self.real.begin_capture(device, id, Route::Stream(stream(number)));
+                if core.is_ok() {
+                    self.captures.push((id, stream(number)));
+                    self.set_capturing(stream(number), true);
+                }
+                self.judge(&core, |model| model.begin_route(id, Route::Stream(stream(number)), true))
+            }
+            Op::EndCapture { tidily } => {
+                let Some((id, stream)) = self.captures.pop() else { return Ok(()) };
+                let core = self.real.end_capture(device, id);
+                if tidily {
+                    self.set_capturing(stream, false);
+                }
+                self.judge(&core, |model| model.end_route(id, true))
+            }
+            Op::StopCapturing { stream: number } => {
+                if self.captures.iter().all(|&(_, of)| of != stream(number)) {
+                    self.set_capturing(stream(number), false);
+                }
+                Ok(())
+            }
+            _ => unreachable!("every other operation is no pool's"),
+        }
+    }
+
+    fn set(&mut self, op: &Op) -> Result<(), String> {
+        let device = self.device;
+        match *op {
+            Op::Limit { above_mib } => {
+                let limit = above_mib.map(|mib| self.reserved() + (u64::from(mib) << 20));
+                self.model.set_limit(limit);
+                self.real.set_limit(device, limit).map_err(|error| error.to_string())
+            }
+            Op::Fraction { of_64 } => {
+                let fraction = f64::from(of_64 % 65) / 64.0;
+                let total = self.simulated().memory_info().map_err(|error| error.to_string())?.total;
+                self.model.set_limit((fraction < 1.0).then_some((fraction * total as f64).round() as u64));
+                self.real.set_memory_fraction(device, fraction).map_err(|error| error.to_string())
+            }
+            Op::Configure { config: number } => {
+                let config: Config = config(number);
+                if config.max_split_size() != self.oversize {
+                    // Segments and blocks obtained before were counted by other rules.
+                    self.oversize = None;
+                }
+                self.model.configure(&config);
+                self.real.configure(&config);
+                Ok(())
+            }
+            Op::Caching { on } => {
+                self.model.set_caching(on);
+                self.real.set_caching(device, on).map_err(|error| error.to_string())
+            }
+            Op::Trace { capacity } => {
+                let core = self.real.record_trace(device, usize::from(capacity));
+                self.judge(&core, |_| Ok(()))
+            }
+            _ => unreachable!("every other operation is no setting"),
+        }
+    }
+
+    fn reserved(&self) -> u64 {
+        self.simulated().used()
+    }
+
+    fn set_capturing(&self, stream: StreamId, capturing: bool) {
+        self.simulated().set_capturing(stream, capturing);
+        self.model.device.set_capturing(stream, capturing);
+    }
+
+    fn begin_route(&mut self, pool: u8, route: Route) -> Result<(), String> {
+        let id = self.pool(pool);
+        let core = self.real.begin_allocate_to_pool(self.device, id, route);
+        self.judge(&core, |model| model.begin_route(id, route, false))
+    }
+
+    fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<(), String> {
+        let waiting = self.model.is_pending();
+        let forecast = self.real.forecast(self.device, bytes, stream);
+        let before = self.calls();
+        let core = self.real.malloc(self.device, bytes, stream);
+        if !waiting && !self.parted && bytes > 0 {
+            self.check_forecast(&forecast, &core, &before)?;
+        }
+        if let Ok(ptr) = core
+            && ptr != DevicePtr::NULL
+        {
+            if let Some((other, _)) = self.live.iter().find(|(other, _)| *other == ptr) {
+                return Err(format!("{other} was handed out twice"));
+            }
+            self.live.push((ptr, bytes));
+        }
+        self.judge(&core, |model| model.malloc(bytes, stream))
+    }
+
+    fn calls(&self) -> BTreeMap<Call, u64> {
+        Call::ALL.into_iter().map(|call| (call, self.simulated().calls(call))).collect()
+    }
+
+    /// What was foretold is what happened.
+    fn check_forecast(
+        &self,
+        forecast: &Result<Forecast, Error>,
+        core: &Result<DevicePtr, Error>,
+        before: &BTreeMap<Call, u64>,
+    ) -> Result<(), String> {
+        let made = |call: Call| self.simulated().calls(call) > before[&call];
+        let right = match forecast {
+            Ok(Forecast::Hit(ptr)) => *core == Ok(*ptr) && !made(Call::Obtain) && !made(Call::Release),
+            Ok(Forecast::Obtain(_)) => made(Call::Obtain),
+            Ok(Forecast::Expand) => made(Call::Reserve) || made(Call::Create) || core.is_ok(),
+            Ok(Forecast::Release(_)) => made(Call::Release) || made(Call::Unmap),
+            Ok(Forecast::OutOfMemory) => matches!(core, Err(Error::OutOfMemory(_))),
+            Err(error) => core.as_ref().err() == Some(error),
+        };
+        if right { Ok(()) } else { Err(format!("{forecast:?} was foretold, {core:?} came of it")) }
+    }
+
+    fn nth(&self, block: u8) -> Option<&(DevicePtr, u64)> {
+        self.live.get(usize::from(block).checked_rem(self.live.len())?)
+    }
+
+    /// Frees a block, with its size, or a wrong one, if that is asked for.
+    fn free(&mut self, block: u8, sized: Option<bool>) -> Result<(), String> {
+        let Some(&(ptr, bytes)) = self.nth(block) else { return Ok(()) };
+        let size = sized.map(|right| if right { bytes } else { bytes + 1 });
+        let core = match size {
+            Some(size) => self.real.free_sized(ptr, size),
+            None => self.real.free(ptr),
+        };
+        if core.is_ok() {
+            self.live.retain(|&(other, _)| other != ptr);
+        }
+        self.judge(&core, |model| model.free(ptr, size))
+    }
+
+    fn free_wrong(&mut self, block: u8, offset: u16) -> Result<(), String> {
+        let Some(&(ptr, _)) = self.nth(block) else { return Ok(()) };
+        let wrong = ptr.offset(u64::from(offset));
+        if self.live.iter().any(|&(other, _)| other == wrong) {
+            return Ok(());
+        }
+        let core = self.real.free(wrong);
+        self.judge(&core, |model| model.free(wrong, None))
+    }
+
+    fn base_of(&mut self, block: u8, offset: u32) -> Result<(), String> {
+        let Some(&(ptr, _)) = self.nth(block) else { return Ok(()) };
+        let ptr = ptr.offset(u64::from(offset));
+        let core = self.real.base_of(ptr).map(|found| (found.base, found.size, found.requested));
+        self.judge(&core, |model| model.base_of(ptr))
+    }
+
+    /// Compares everything that can be seen of the two.
+    fn compare(&self) -> Result<(), String> {
+        let core = self.real.snapshot();
+        let model = self.model.snapshot();
+        if core != model {
+            let differing = core.iter().find(|segment| !model.contains(segment));
+            let missing = model.iter().find(|segment| !core.contains(segment));
+            return Err(format!("the core has {differing:#?}, the model {missing:#?}"));
+        }
+        let stats = self.real.stats(self.device).map_err(|error| error.to_string())?;
+        let mut expected = self.model.statistics();
+        let mut wrong = None;
+        stats.for_each(|key, value| {
+            let model = expected.remove(key);
+            if model != Some(value) && wrong.is_none() {
+                wrong = Some(format!("{key} is {value} in the core, {model:?} in the model"));
+            }
+        });
+        if let Some((key, value)) = expected.pop_first() {
+            wrong = wrong.or(Some(format!("{key} is {value} in the model and missing in the core")));
+        }
+        let (core, model) = (self.simulated().outstanding(), self.model.device.outstanding());
+        if core != model {
+            wrong = wrong.or(Some(format!("the core holds {core:?} of its device, the model {model:?}")));
+        }
+        wrong.map_or(Ok(()), Err)
+    }
+
+    /// Ends the program: everything is freed and given back, and the device is as new.
+    ///
+    /// # Errors
+    /// A sentence that says what is left.
+    pub fn finish(mut self) -> Result<(), String> {
+        while !self.captures.is_empty() {
+            self.step(&Op::EndCapture { tidily: true })?;
+        }
+        for number in 0..crate::program::STREAMS {
+            self.step(&Op::StopCapturing { stream: number })?;
+        }
+        while !self.live.is_empty() {
+            self.step(&Op::Free { block: 0 })?;
+        }
+        for pool in 1..self.pools.len() as u8 {
+            while self.real.end_allocate_to_pool(self.device, self.pool(pool)).is_ok() {
+                self.judge(&Ok(()), |_| Ok(()))?;
+                if !self.parted {
+                    self.model.end_route(self.pools[usize::from(pool)], false).map_err(|why| format!("{why:?}"))?;
+                }
+            }
+            while self.real.pool_users(self.device, self.pool(pool)).is_ok_and(|users| users > 0) {
+                self.step(&Op::ReleasePool { pool })?;
+            }
+        }
+        self.step(&Op::EmptyCache)?;
+        let (left, used) = (self.simulated().outstanding(), self.simulated().used());
+        if used == 0 && left == cachalot_core::simulated::Outstanding::default() {
+            return Ok(());
+        }
+        Err(format!("after everything was freed the device still holds {left:?}, {used} bytes"))
+    }
+}

@@ -1,0 +1,43 @@
+//! Invented programs on the core and on the model: the same addresses, blocks and statistics after every operation.
+
+use cachalot_tests::program::Op;
+use cachalot_tests::strategies::{plain, program, with_pools, with_settings};
+use cachalot_tests::twins::Twins;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+/// Small, so that programs run out of it.
+const CAPACITY: u64 = 256 << 20;
+
+fn proptest_config(cases: u32) -> ProptestConfig {
+    let seeds = FileFailurePersistence::Direct("regressions/agreement.txt");
+    let mut config = ProptestConfig { failure_persistence: Some(Box::new(seeds)), ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    config
+}
+
+fn agree(number: u8, program: &[Op]) -> Result<(), TestCaseError> {
+    let mut twins = Twins::<spin::mutex::SpinMutex<()>>::new(CAPACITY, number);
+    twins.run(program).and_then(|()| twins.finish()).map_err(TestCaseError::fail)
+}
+
+proptest! {
+    #![proptest_config(proptest_config(150))]
+
+    #[test]
+    fn requests_and_frees((number, program) in program(plain(), 120)) {
+        agree(number, &program)?;
+    }
+
+    #[test]
+    fn changing_settings((number, program) in program(with_settings(), 120)) {
+        agree(number, &program)?;
+    }
+
+    #[test]
+    fn pools_and_captures((number, program) in program(with_pools(), 160)) {
+        agree(number, &program)?;
+    }
+}
