@@ -143,6 +143,11 @@ impl Workload for Crowd {
         })
     }
 
+    fn allows_walks(&self) -> bool {
+        // The crowd alone would take minutes to gather.
+        self.free.len() <= 10_000
+    }
+
     fn arena(&self) -> u64 {
         // Room for the rest of the largest request, and for headers inside the memory.
         let headers = self.free.len() as u64 * 4 * UNIT;

@@ -1,9 +1,10 @@
 //! Measuring on a machine that others use too: every subject in turn, in many short rounds, and the median of them.
 //!
-//! Whatever slows the machine down for a while slows all subjects down alike, and a round that was interrupted falls
-//! outside the quartiles.
+//! Whatever slows the machine down for a while slows all subjects down alike. Work of one thread is timed by the
+//! thread's own clock, which stands still while the processor is taken away from it.
 
-use std::time::{Duration, Instant};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// One subject at its work.
 pub struct Lane {
@@ -11,16 +12,23 @@ pub struct Lane {
     pub name: &'static str,
     /// How many operations doing the work once counts as.
     pub operations: u64,
+    /// Whether several threads share the work: then all of the time counts, waiting too.
+    pub shared: bool,
     /// Does the work so many times over.
     pub run: Box<dyn FnMut(u64)>,
+}
+
+fn now(clock: ClockId) -> Duration {
+    clock_gettime(clock).try_into().expect("no clock stands before its beginning")
 }
 
 impl Lane {
     /// How long it takes to do the work so many times over.
     pub fn time(&mut self, times: u64) -> Duration {
-        let start = Instant::now();
+        let clock = if self.shared { ClockId::Monotonic } else { ClockId::ThreadCPUTime };
+        let start = now(clock);
         (self.run)(times);
-        start.elapsed()
+        now(clock).saturating_sub(start)
     }
 }
 

@@ -73,9 +73,9 @@ pub struct Offset(Allocator<u32>);
 const MAX_BLOCKS: u32 = 1 << 18;
 
 impl Offset {
-    /// Over an arena of `bytes`; `None` if that is more than 2³² units.
+    /// Over an arena of `bytes`; `None` if that is more than 2³² units. (Of 2³² exactly it lacks the last.)
     pub fn new(bytes: u64) -> Option<Self> {
-        let units = u32::try_from(bytes / UNIT).ok()?;
+        let units = u32::try_from((bytes / UNIT).saturating_sub(1)).ok()?;
         Some(Self(Allocator::with_max_allocs(units, MAX_BLOCKS)))
     }
 }

@@ -181,8 +181,8 @@ impl Workload for Program {
     }
 
     fn arena(&self) -> u64 {
-        // Powers of two take up to twice as much, and fragment.
-        (self.reserved * 4).next_power_of_two()
+        // Other rules fragment otherwise.
+        (self.reserved * 2).next_power_of_two()
     }
 
     fn config(&self) -> &str {

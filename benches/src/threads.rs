@@ -67,7 +67,7 @@ where
             }
         });
     };
-    Lane { name, operations: threads * STEPS as u64 * 2, run: Box::new(run) }
+    Lane { name, operations: threads * STEPS as u64 * 2, shared: true, run: Box::new(run) }
 }
 
 fn ours<R: Lock>(name: &'static str, threads: u64, streams: Streams) -> Lane {

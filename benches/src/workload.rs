@@ -27,6 +27,11 @@ pub trait Workload {
         1
     }
 
+    /// Whether a subject can do it that walks a list of all free blocks on every free.
+    fn allows_walks(&self) -> bool {
+        true
+    }
+
     /// Bytes of arena for subjects that have one: a power of two.
     fn arena(&self) -> u64;
 
@@ -47,17 +52,19 @@ pub trait Workload {
 /// If there is no such subject.
 pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
     let (config, limit, arena) = (work.config(), work.limit(), work.arena());
+    // Powers of two take up to twice as much.
     let run = match name {
         OURS => work.lane(Cachalot::<parking_lot::RawMutex>::new(config, limit)),
         "cachalot, spin lock" => work.lane(Cachalot::<spin::mutex::SpinMutex<()>>::new(config, limit)),
         YARDSTICK => BTree::new(config, limit).and_then(|subject| work.lane(subject)),
         "rlsf" => work.lane(Rlsf::new(arena)),
         "offset-allocator" => Offset::new(arena).and_then(|subject| work.lane(subject)),
-        "buddy, frames" => work.lane(BuddyFrames::new(arena)),
-        "buddy, heap" => work.lane(BuddyHeap::new(arena)),
+        "buddy, frames" => work.lane(BuddyFrames::new(arena * 2)),
+        "buddy, heap" if !work.allows_walks() => None,
+        "buddy, heap" => work.lane(BuddyHeap::new(arena * 2)),
         _ => panic!("there is no subject {name}"),
     };
-    run.map(|run| Lane { name, operations: work.operations(), run })
+    run.map(|run| Lane { name, operations: work.operations(), shared: false, run })
 }
 
 /// A lane for every subject that can hold the workload.

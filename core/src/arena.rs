@@ -7,8 +7,9 @@
 //! ```
 //!
 //! Locks, each held alone except where the list says otherwise, never across a call to the device:
-//! `registry` (pools, routes, pairs) · `order` (events) · a heap's lock · `peaks` · the directory's writer lock.
-//! A heap's lock may be taken under `registry` when a pair is made or vacated; nothing is taken under a heap's lock.
+//! `registry` (pools, routes, pairs) · `config` · `order` (events) · a heap's lock · `peaks` · the directory's writer lock.
+//! `config` and a heap's lock may be taken under `registry`, when pairs are made or vacated and when rules change; nothing is
+//! taken under a heap's lock but the trace's.
 
 use crate::config::Config;
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
@@ -49,6 +50,7 @@ pub(crate) mod attention {
 
 /// One heap and its counters.
 pub(crate) struct Slot<R: Lock, S: Storage> {
+    pub number: u32,
     pub kind: PoolKind,
     pub tally: Tally,
     pub heap: Mutex<R, Heap<S>>,
@@ -71,6 +73,13 @@ pub(crate) struct Request {
     pub capturing: bool,
 }
 
+impl Request {
+    /// Whether a heap is the one that the request was led to. It may be another stream's since, if this one was destroyed.
+    pub(crate) fn is_served_by<S: Storage>(&self, heap: &Heap<S>) -> bool {
+        heap.stream == self.stream && heap.pool == self.pool
+    }
+}
+
 /// The device `Arena::place`s its segments as.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub memory: D,
@@ -79,7 +88,7 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// Bits of [`attention`].
     attention: AtomicU32,
     /// The code of the error that lost the context; meaningful while [`attention::LOST`] is set.
-    lost: AtomicU32,
+    lost: AtomicU64,
     /// The divisions in force, one word an interval.
     divisions: [AtomicU32; INTERVALS],
     /// Streams of the default pool, beside the other pools so that the fast path reaches them directly.
@@ -91,8 +100,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub registry: Mutex<R, Registry<S>>,
     pub config: Mutex<R, Config>,
     pub order: Mutex<R, Order<S>>,
-    /// Held by the one who settles the peaks.
-    peaks: Mutex<R, ()>,
+    /// Held by the one who settles the peaks: the slot that was settled last.
+    peaks: Mutex<R, u32>,
     pub totals: Totals,
     /// Bytes held from the device: what segments take, and what was lost in failed releases.
     pub reserved: AtomicU64,
@@ -109,7 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             memory,
             number,
             attention: AtomicU32::new(0),
-            lost: AtomicU32::new(0),
+            lost: AtomicU64::new(u64::MAX),
             divisions: core::array::from_fn(|_| AtomicU32::new(0)),
             default_pool: SharedPool::default(),
             pools: S::Shelf::default(),
@@ -117,7 +126,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             registry: Mutex::new(Registry::default()),
             config: Mutex::new(config.clone()),
             order: Mutex::new(Order::default()),
-            peaks: Mutex::new(()),
+            peaks: Mutex::new(0),
             totals: Totals::new(config.max_split_size()),
             reserved: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
@@ -195,6 +204,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
+        if !request.is_served_by(&heap) {
+            return Ok(None);
+        }
         let served = heap.malloc(request.size, request.bytes, &slot.tally)?;
         if let Some(done) = &served {
             self.trace_alloc(request, done.value);
@@ -244,23 +256,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if stream.0 == u64::MAX {
             return Err(Error::InvalidStream);
         }
-        let config = self.config.lock().clone();
         let mut registry = self.registry.lock();
         if let Some(pair) = streams.get(stream.0) {
             return Ok(pair);
         }
+        let config = self.config.lock().clone();
         let vacant = registry.pairs.iter().position(|pair| !pair.exists);
         let pair = vacant.unwrap_or(registry.pairs.len()) as u32;
-        if !registry.pairs.make_room(1) || !streams.make_room(1) {
+        if vacant.is_none() && !registry.pairs.make_room(1) || !streams.make_room(1) {
             return Err(Error::TableFull("streams"));
         }
         let options = registry.pools[pool as usize].options;
         for kind in [PoolKind::Small, PoolKind::Large] {
             let rules = self.rules(&config, kind, options);
-            let make = || Slot { kind, tally: Tally::default(), heap: Mutex::new(Heap::new(stream, pool, rules)) };
+            let make = || Slot {
+                number: slot_of(pair, kind),
+                kind,
+                tally: Tally::default(),
+                heap: Mutex::new(Heap::new(stream, pool, rules)),
+            };
             let slot = self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
             let mut heap = slot.heap.lock();
             (heap.stream, heap.pool, heap.rules) = (stream, pool, rules);
+            heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
         }
         let entry = Pair { stream, pool, exists: true };
         match vacant {
@@ -293,8 +311,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
-        let _peaks = self.peaks.lock();
-        self.totals.settle(&self.tallies(), slot.kind, &slot.tally);
+        let mut settled = self.peaks.lock();
+        let before = self.slots.get(*settled).map(|before| (before.kind, &before.tally));
+        self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), before);
+        *settled = slot.number;
     }
 
     /// With the peaks held still.
@@ -318,8 +338,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Rules::new(config, kind, options.no_split, self.has(attention::AGES), expandable)
     }
 
-    /// Puts the configuration and the limit in force everywhere.
+    /// Puts the configuration and the limit in force everywhere. The registry is locked, so no heap is made meanwhile.
     pub(crate) fn apply_config(&self) {
+        let _registry = self.registry.lock();
         let config = self.config.lock().clone();
         for (word, &divisions) in self.divisions.iter().zip(config.roundup_power2_divisions().intervals()) {
             word.store(divisions, Ordering::Relaxed);
@@ -329,7 +350,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let limited = self.limit.load(Ordering::Relaxed) != u64::MAX;
         self.set(attention::AGES, limited && config.garbage_collection_threshold().is_some());
         for slot in self.slot_numbers() {
-            let mut heap = self.slot(slot).heap.lock();
+            // Their clocks stand still while no ages are kept.
+            let mut heap = self.lock(slot);
             let no_split = heap.rules.no_split;
             heap.rules = self.rules(&config, kind_of(slot), PoolOptions { no_split, ..PoolOptions::default() });
         }
@@ -358,8 +380,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// An error if the context is lost: the one that lost it.
     pub(crate) fn health(&self) -> DeviceResult<()> {
-        if self.has(attention::LOST) {
-            return Err(DeviceError::new(ErrorKind::ContextLost, self.lost.load(Ordering::Relaxed)));
+        if self.attention.load(Ordering::Acquire) & attention::LOST != 0 {
+            return Err(DeviceError::new(ErrorKind::ContextLost, self.lost.load(Ordering::Relaxed) as u32));
         }
         Ok(())
     }
@@ -368,10 +390,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn call<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
         if let Err(error) = &result
             && error.kind == ErrorKind::ContextLost
-            && !self.has(attention::LOST)
         {
-            self.lost.store(error.code, Ordering::Relaxed);
-            self.set(attention::LOST, true);
+            let code = u64::from(error.code);
+            // Of several threads' errors the first counts; it is there before the flag is.
+            let _first = self.lost.compare_exchange(u64::MAX, code, Ordering::Relaxed, Ordering::Relaxed);
+            self.attention.fetch_or(attention::LOST, Ordering::Release);
         }
         result
     }

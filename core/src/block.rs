@@ -37,7 +37,7 @@ pub(crate) struct Block {
     pub size: u64,
     /// What the program asked for when the block was last handed out; 0 if it never was.
     pub requested: u64,
-    /// The pool's search count when the block became free (only kept while ages are).
+    /// The pool's search count when the block became free.
     pub born: u64,
     /// The neighbour at lower addresses; `NONE` iff this is the first block of its segment.
     pub prev: u32,

@@ -73,16 +73,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         let tally = &self.slot(slot).tally;
         heap.pend(block, tally);
-        self.trace_free(&heap, block, false);
         if heap.blocks[block].uses == NONE {
-            return self.complete_if_unused(directory, slot, heap, block);
+            self.trace_free(&heap, block, false);
+            self.complete_if_unused(directory, slot, heap, block);
+            return Ok(());
         }
         drop(heap);
         let waiting = if self.registry.lock().is_capturing() {
+            self.trace_free(&self.lock(slot), block, false);
             let deferred = self.order.lock().defer(Deferred { heap: slot, block });
             if deferred { Ok(()) } else { Err(Error::TableFull("deferred frees")) }
         } else {
-            self.record_events(directory, slot, block)
+            self.record_events(directory, slot, block, true)
         };
         self.update_pending();
         if waiting.is_err() {
@@ -92,8 +94,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Records an event on every stream that uses a pending block; from then on the events decide when it becomes free. If one
-    /// cannot be recorded the block waits for none, and still knows the streams.
-    fn record_events(&self, directory: &Directory<R, S>, slot: u32, block: u32) -> Result<(), Error> {
+    /// cannot be recorded the block waits for none, and still knows the streams. `requested`: only now is the free certain.
+    fn record_events(&self, directory: &Directory<R, S>, slot: u32, block: u32, requested: bool) -> Result<(), Error> {
         self.health()?;
         let mut at = self.lock(slot).blocks[block].uses;
         while at != NONE {
@@ -110,11 +112,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                         self.order.lock().push(stream, event, slot, block);
                     }
                     Err(error) => {
-                        // An event that somebody is asking after leaves its queue when they have the answer.
-                        while !self.order.lock().withdraw(slot, block) {
-                            core::hint::spin_loop();
-                        }
-                        self.lock(slot).blocks[block].events = 0;
+                        self.withdraw_events(slot, block);
                         return Err(error);
                     }
                 }
@@ -122,8 +120,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             at = next;
         }
         let mut heap = self.lock(slot);
+        if requested {
+            self.trace_free(&heap, block, false);
+        }
         heap.drop_uses(block);
-        self.complete_if_unused(directory, slot, heap, block)
+        self.complete_if_unused(directory, slot, heap, block);
+        Ok(())
+    }
+
+    /// Takes a block's events back. One that somebody is asking after is theirs: it comes back when they have the answer, or
+    /// they take it off the block's count.
+    fn withdraw_events(&self, slot: u32, block: u32) {
+        loop {
+            let withdrawn = self.order.lock().withdraw(slot, block);
+            let mut heap = self.lock(slot);
+            heap.blocks[block].events -= withdrawn;
+            if heap.blocks[block].events == 0 {
+                return;
+            }
+            drop(heap);
+            core::hint::spin_loop();
+        }
     }
 
     /// An event that marks the present end of `stream`.
@@ -154,31 +171,31 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !self.registry.lock().is_capturing() {
             self.record_deferred(directory)?;
         }
-        self.ask_events(directory, |event| self.memory.is_complete(event))?;
+        let asked = self.ask_events(directory, false, |event| self.memory.is_complete(event));
         self.update_pending();
-        Ok(())
+        asked
     }
 
-    /// Waits until nothing is pending, and frees all of it. True if anything was. Counts as a synchronisation of all streams.
-    pub(crate) fn wait_for_events(&self, directory: &Directory<R, S>) -> Result<bool, Error> {
+    /// Waits until nothing is pending, and frees all of it. Counts as a synchronisation of all streams.
+    pub(crate) fn wait_for_events(&self, directory: &Directory<R, S>) -> Result<(), Error> {
         self.totals.count(stats::Event::SyncAllStreams);
         if !self.has(attention::PENDING) {
-            return Ok(false);
+            return Ok(());
         }
         self.health()?;
         if !self.registry.lock().is_capturing() {
             self.record_deferred(directory)?;
         }
-        let waited = self.ask_events(directory, |event| self.memory.wait(event).map(|()| true))?;
+        let waited = self.ask_events(directory, true, |event| self.memory.wait(event).map(|()| true));
         self.update_pending();
-        Ok(waited)
+        waited
     }
 
     fn record_deferred(&self, directory: &Directory<R, S>) -> Result<(), Error> {
         loop {
             let Some(deferred) = self.order.lock().take_deferred() else { return Ok(()) };
             let Deferred { heap, block } = deferred;
-            if let Err(error) = self.record_events(directory, heap, block) {
+            if let Err(error) = self.record_events(directory, heap, block, false) {
                 self.order.lock().defer(deferred);
                 return Err(error);
             }
@@ -186,24 +203,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Asks after the oldest event of every stream, and goes on with the next of the same stream as long as they are complete.
-    /// An event that cannot be asked after stays where it is, and its block with it: the rest goes on, the first such error
-    /// is returned. True if any block was freed.
+    /// An event that cannot be asked after stays where it is, and its block with it: the rest goes on unless the context is
+    /// lost, the first such error is returned. `all`: also those that another thread is asking after at the moment.
     fn ask_events(
         &self,
         directory: &Directory<R, S>,
+        all: bool,
         ask: impl Fn(Event) -> crate::device::DeviceResult<bool>,
-    ) -> Result<bool, Error> {
-        let (mut from, mut any, mut failed) = (0, false, None);
-        loop {
-            let Some((queue, wait)) = self.order.lock().ask(from) else { break };
+    ) -> Result<(), Error> {
+        let (mut from, mut failed) = (0, None);
+        while self.health().is_ok() {
+            let next = self.order.lock().ask(from);
+            let Some((queue, wait)) = next else {
+                if !all || failed.is_some() || !self.order.lock().is_asked() {
+                    break;
+                }
+                from = 0;
+                core::hint::spin_loop();
+                continue;
+            };
             let complete = self.call(ask(wait.event));
             self.order.lock().answer(queue, matches!(complete, Ok(true)));
             match complete {
                 Ok(true) => {
-                    any = true;
                     let mut heap = self.lock(wait.heap);
                     heap.blocks[wait.block].events -= 1;
-                    self.complete_if_unused(directory, wait.heap, heap, wait.block)?;
+                    self.complete_if_unused(directory, wait.heap, heap, wait.block);
                 }
                 Ok(false) => from = queue + 1,
                 Err(error) => {
@@ -212,7 +237,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 }
             }
         }
-        failed.map_or(Ok(any), |error| Err(error.into()))
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// A pending block becomes free if nothing uses it any longer. The lock is held from the change that may have made it so, so
@@ -223,9 +248,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         slot: u32,
         mut heap: MutexGuard<'_, R, Heap<S>>,
         block: u32,
-    ) -> Result<(), Error> {
+    ) {
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
-            return Ok(());
+            return;
         }
         self.trace_free(&heap, block, true);
         let unsettled = heap.unpend(block, &self.slot(slot).tally);
@@ -234,9 +259,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.settle_peaks(self.slot(slot));
         }
         if self.has(attention::DIRECT) {
-            self.release_directly(directory, slot)?;
+            self.release_directly(directory, slot);
         }
-        Ok(())
     }
 
     /// Sets the flag that sends requests the attentive way while anything is pending.

@@ -5,7 +5,7 @@
 
 use crate::arena::{Arena, Request};
 use crate::block::State;
-use crate::device::{DeviceMemory, DeviceResult, ErrorKind, VirtualMemory};
+use crate::device::{DeviceError, DeviceMemory, ErrorKind, VirtualMemory};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::heap::Heap;
@@ -17,7 +17,7 @@ use crate::storage::Storage;
 use crate::sync::Lock;
 use crate::sync::Ordering;
 use crate::trace::Action;
-use crate::units::DevicePtr;
+use crate::units::{DevicePtr, StreamId};
 
 /// By what part of the device's memory its reservation is larger, so that one segment can always hold all of it
 /// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
@@ -57,9 +57,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut reserved = None;
         loop {
             let mut heap = self.lock(request.slot);
-            heap.make_room()?;
-            if !heap.make_room_for_range() {
-                return Err(Error::TableFull("segments"));
+            let served = request.is_served_by(&heap);
+            if !served || heap.make_room().is_err() || !heap.make_room_for_range() {
+                drop(heap);
+                self.unreserve(memory, reserved.map(|(base, bytes, _)| (base, bytes)));
+                return Err(if served { Error::TableFull("blocks") } else { Error::InvalidStream });
             }
             if let Some((base, bytes, granule)) = reserved.take() {
                 heap.add_range(base, bytes, granule);
@@ -68,12 +70,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 return Ok(Some(heap.hold_run(first, request.size)));
             }
             drop(heap);
-            let granule = self.granule(memory, request.kind);
-            let total = self.call(self.memory.memory_info())?.total;
-            let largest = total + total / RESERVE_EXTRA;
-            let wanted =
-                self.config.lock().expandable_segments_reserve().map_or(largest, |r| r.bytes(total).min(largest));
-            let bytes = wanted.max(granule).next_multiple_of(granule);
+            let (bytes, granule) = self.range_to_reserve(memory, request.kind)?;
             if bytes < request.size {
                 return Ok(None);
             }
@@ -85,6 +82,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
+    /// Whether there are addresses for a request, or may be: in a run, or in a range that would be reserved.
+    pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
+        let Some(memory) = self.memory.virtual_memory() else { return Ok(false) };
+        let in_a_run = self.lock(request.slot).find_run(request.size).is_some();
+        Ok(in_a_run || self.range_to_reserve(memory, request.kind)?.0 >= request.size)
+    }
+
+    /// The length of a new range of addresses, and of its granules.
+    fn range_to_reserve(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> Result<(u64, u64), Error> {
+        let granule = self.granule(memory, kind);
+        let total = self.call(self.memory.memory_info())?.total;
+        let largest = total + total / RESERVE_EXTRA;
+        let wanted = self.config.lock().expandable_segments_reserve().map_or(largest, |r| r.bytes(total).min(largest));
+        Ok((wanted.max(granule).next_multiple_of(granule), granule))
+    }
+
     /// Bytes mapped at a time: the size of an ordinary shared segment of the same kind.
     fn granule(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> u64 {
         let bytes = match kind {
@@ -94,8 +107,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         bytes.next_multiple_of(memory.granularity())
     }
 
-    /// Maps every part of a held run that is not mapped. False if the device or the limit does not allow it; what was mapped
-    /// is marked so.
+    /// Maps every part of a held run that is not mapped. False if the device has not got the memory; what was mapped is marked
+    /// so.
     fn map_run(
         &self,
         directory: &Directory<R, S>,
@@ -105,25 +118,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     ) -> Result<bool, Error> {
         loop {
             let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapping) else { return Ok(true) };
-            if !self.hold(range.bytes) {
-                return Ok(false);
-            }
-            let entered = directory.insert(range.at, range.bytes, self.place(slot));
-            let result = entered.and_then(|()| {
-                self.call(map(memory, range)).map_err(|error| {
-                    directory.remove(range.at, range.bytes);
-                    Error::from(error)
-                })
-            });
-            match result {
-                Ok(()) => self.lock(slot).blocks[block].state = State::Mapped,
-                Err(error) => {
-                    self.reserved.fetch_sub(range.bytes, Ordering::Relaxed);
-                    let out_of_memory = matches!(error, Error::Device(e) if e.kind == ErrorKind::OutOfMemory);
-                    return if out_of_memory { Ok(false) } else { Err(error) };
+            directory.insert(range.at, range.bytes, self.place(slot))?;
+            if let Err(failure) = map(memory, range) {
+                directory.remove(range.at, range.bytes);
+                if failure.in_doubt > 0 {
+                    self.reserved.fetch_add(failure.in_doubt, Ordering::Relaxed);
+                    self.leaked.fetch_add(failure.in_doubt, Ordering::Relaxed);
+                    self.lock(slot).blocks[block].state = State::Lost;
                 }
+                let Err(error) = self.call::<()>(Err(failure.error)) else { return Ok(false) };
+                return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
-            let heap = self.lock(slot);
+            self.reserved.fetch_add(range.bytes, Ordering::Relaxed);
+            let mut heap = self.lock(slot);
+            heap.blocks[block].state = State::Mapped;
             self.trace_segment(Action::SegmentMap, heap.stream, range.at, range.bytes);
         }
     }
@@ -133,28 +141,51 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         loop {
             let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapped) else { break };
             directory.remove(range.at, range.bytes);
-            let state = if self.call(unmap(memory, range)).is_ok() {
-                self.reserved.fetch_sub(range.bytes, Ordering::Relaxed);
-                State::Mapping
-            } else {
-                self.leaked.fetch_add(range.bytes, Ordering::Relaxed);
-                State::Lost
-            };
-            self.lock(slot).blocks[block].state = state;
+            let unmapped = self.unmap_counted(memory, range);
+            let mut heap = self.lock(slot);
+            heap.blocks[block].state = if unmapped.is_ok() { State::Mapping } else { State::Lost };
+            self.trace_segment(Action::SegmentUnmap, heap.stream, range.at, range.bytes);
         }
-        self.lock(slot).put_back_run(run);
+        let emptied = self.lock(slot).put_back_run(run);
+        self.unreserve(memory, emptied);
+    }
+
+    /// Gives the addresses of a segment back. If the device does not take them they are not used again; nothing else is lost.
+    fn unreserve(&self, memory: &dyn VirtualMemory, segment: Option<(DevicePtr, u64)>) {
+        if let Some((base, bytes)) = segment
+            && self.health().is_ok()
+        {
+            let _addresses_lost = self.call(memory.unreserve(base, bytes));
+        }
+    }
+
+    /// Unmaps a range and counts what is held no longer, and what is in doubt.
+    fn unmap_counted(&self, memory: &dyn VirtualMemory, range: Range) -> Result<(), Error> {
+        let all_in_doubt = |error| Failure { error, in_doubt: range.bytes };
+        let unmapped = self.health().map_err(all_in_doubt).and_then(|()| unmap(memory, range));
+        let (result, in_doubt) = match unmapped {
+            Ok(()) => (Ok(()), 0),
+            Err(Failure { error, in_doubt }) => (Err(error), in_doubt),
+        };
+        self.reserved.fetch_sub(range.bytes - in_doubt, Ordering::Relaxed);
+        self.leaked.fetch_add(in_doubt, Ordering::Relaxed);
+        Ok(self.call(result)?)
     }
 
     /// Unmaps the whole granules of every free expandable block of a heap: those of the blocks free now, in the order of the index.
     pub(crate) fn unmap_cached(&self, directory: &Directory<R, S>, slot: u32) -> Result<(), Error> {
         let Some(memory) = self.memory.virtual_memory() else { return Ok(()) };
-        let Some((stream, mut held)) = self.hold_unmappable(slot)? else { return Ok(()) };
-        let mut result = self.health().and_then(|()| self.call(self.memory.synchronize(stream))).map_err(Error::from);
+        let (stream, mut held, mut result) = self.hold_unmappable(slot);
+        if held == NONE {
+            return result;
+        }
+        let waited = self.health().and_then(|()| self.call(self.memory.synchronize(stream)));
+        result = result.and(waited.map_err(Error::from));
         while held != NONE {
             let mut heap = self.lock(slot);
             let (block, next) = (held, heap.blocks[held].chain);
             held = next;
-            if result.is_err() {
+            if waited.is_err() || self.health().is_err() {
                 heap.put_back_range(block);
                 continue;
             }
@@ -163,19 +194,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
             self.trace_segment(Action::SegmentUnmap, stream, range.at, range.bytes);
             drop(heap);
-            result = self.unmap_held(directory, memory, slot, block, range);
+            result = result.and(self.unmap_held(directory, memory, slot, block, range));
         }
         result
     }
 
-    /// Takes what can be unmapped of a heap out of its index, as a list through the blocks.
-    fn hold_unmappable(&self, slot: u32) -> Result<Option<(crate::units::StreamId, u32)>, Error> {
+    /// Takes what can be unmapped of a heap out of its index, as a list through the blocks. Blocks that would have to be cut
+    /// stay where they are if there are no entries for their parts.
+    fn hold_unmappable(&self, slot: u32) -> (StreamId, u32, Result<(), Error>) {
         let mut heap = self.lock(slot);
         let (mut first, mut last, mut cursor) = (NONE, NONE, (0, 0));
+        let mut result = Ok(());
         while let Some((block, range)) = next_unmappable(&heap, cursor) {
             cursor = (heap.blocks[block].size, heap.blocks[block].addr);
-            if heap.make_room().is_err() || !heap.make_room_for_range() {
-                return Err(Error::TableFull("blocks"));
+            let whole = range.bytes == heap.blocks[block].size;
+            if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
+                result = Err(Error::TableFull("blocks"));
+                continue;
             }
             let held = heap.hold_range(block, range);
             heap.blocks[held].chain = NONE;
@@ -186,7 +221,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
             last = held;
         }
-        Ok((first != NONE).then_some((heap.stream, first)))
+        (heap.stream, first, result)
     }
 
     /// Unmaps a held range, and gives its segment back if nothing in it is mapped any longer.
@@ -201,18 +236,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let tally = &self.slot(slot).tally;
         directory.remove(range.at, range.bytes);
         self.totals.count(Event::DeviceFree);
-        if let Err(error) = self.call(unmap(memory, range)) {
-            let bytes = self.lock(slot).lose(block, tally);
-            self.leaked.fetch_add(bytes, Ordering::Relaxed);
-            return Err(error.into());
+        if let Err(error) = self.unmap_counted(memory, range) {
+            self.lock(slot).lose(block, tally);
+            return Err(error);
         }
-        self.reserved.fetch_sub(range.bytes, Ordering::Relaxed);
-        let finished = self.lock(slot).finish_unmap(block, tally);
-        if let Some((base, bytes)) = finished {
-            self.call(memory.unreserve(base, bytes))?;
-        }
+        let emptied = self.lock(slot).finish_unmap(block, tally);
+        self.unreserve(memory, emptied);
         Ok(())
     }
+}
+
+/// A failed change of mappings.
+struct Failure {
+    error: DeviceError,
+    /// Bytes that could not be brought back to what they were: the device may hold them or not.
+    in_doubt: u64,
+}
+
+/// Whether the device may be called after an error.
+fn is_well(error: DeviceError) -> bool {
+    error.kind != ErrorKind::ContextLost
 }
 
 /// The first free block behind `cursor` that holds whole granules of an expandable segment, and those.
@@ -234,7 +277,7 @@ fn granules(range: Range) -> impl DoubleEndedIterator<Item = DevicePtr> {
 }
 
 /// Maps new memory at every granule of `range`. Nothing stays behind if that fails, as far as the device can undo it.
-fn map(memory: &dyn VirtualMemory, range: Range) -> DeviceResult<()> {
+fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
     let mut mapped = 0;
     let mut result = Ok(());
     for at in granules(range) {
@@ -244,26 +287,41 @@ fn map(memory: &dyn VirtualMemory, range: Range) -> DeviceResult<()> {
         }
         mapped += range.granule;
     }
-    let result = result.and_then(|()| memory.set_access(range.at, range.bytes));
-    if result.is_err() {
-        for at in granules(Range { bytes: mapped, ..range }).rev() {
-            memory.unmap(at, range.granule)?;
+    let accessible = || memory.set_access(range.at, range.bytes).map_err(|error| Failure { error, in_doubt: 0 });
+    result.and_then(|()| accessible()).map_err(|Failure { error, in_doubt }| {
+        let mapped = Range { bytes: mapped, ..range };
+        let undone =
+            if is_well(error) { unmap(memory, mapped) } else { Err(Failure { error, in_doubt: mapped.bytes }) };
+        Failure { error, in_doubt: in_doubt + undone.map_or_else(|failure| failure.in_doubt, |()| 0) }
+    })
+}
+
+fn map_granule(memory: &dyn VirtualMemory, at: DevicePtr, bytes: u64) -> Result<(), Failure> {
+    let handle = memory.create(bytes).map_err(|error| Failure { error, in_doubt: 0 })?;
+    if let Err(error) = memory.map(at, bytes, handle) {
+        let undone = is_well(error) && memory.destroy(handle).is_ok();
+        return Err(Failure { error, in_doubt: if undone { 0 } else { bytes } });
+    }
+    // The mapping keeps the memory.
+    memory.destroy(handle).map_err(|error| {
+        if is_well(error) {
+            let _in_doubt_anyway = memory.unmap(at, bytes);
+        }
+        Failure { error, in_doubt: bytes }
+    })
+}
+
+/// Unmaps every granule of `range`, as far as that is possible; reports the first error.
+fn unmap(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
+    let (mut first, mut in_doubt) = (None, 0);
+    for at in granules(range) {
+        let result =
+            if first.is_none_or(is_well) { memory.unmap(at, range.granule) } else { first.map_or(Ok(()), Err) };
+        if let Err(error) = result {
+            // One that lost the context counts before one that did not.
+            first = first.filter(|_| is_well(error)).or(Some(error));
+            in_doubt += range.granule;
         }
     }
-    result
-}
-
-fn map_granule(memory: &dyn VirtualMemory, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-    let handle = memory.create(bytes)?;
-    let mapped = memory.map(at, bytes, handle);
-    // The mapping, if there is one, keeps the memory; without one this gives it back.
-    let dropped = memory.destroy(handle);
-    if mapped.is_ok() && dropped.is_err() {
-        memory.unmap(at, bytes)?;
-    }
-    mapped.and(dropped)
-}
-
-fn unmap(memory: &dyn VirtualMemory, range: Range) -> DeviceResult<()> {
-    granules(range).try_for_each(|at| memory.unmap(at, range.granule))
+    first.map_or(Ok(()), |error| Err(Failure { error, in_doubt }))
 }

@@ -25,14 +25,12 @@ const WORDS: usize = BINS / 64;
 const _: () = assert!(bin_of((1 << 60) - UNIT) < BINS);
 const _: () = assert!(WORDS <= 64, "one summary word covers all words");
 
-/// The bin of blocks of `size` bytes: monotone in `size`.
-#[inline]
+/// The bin of blocks of `size` bytes: monotone in `size`, and its own number of units below [`EXACT`]. Free of branches, which
+/// the sizes of a real program would mispredict.
+#[inline(always)]
 const fn bin_of(size: u64) -> usize {
     let units = size / UNIT;
-    if units < EXACT {
-        return units as usize;
-    }
-    let shift = units.ilog2() - STEPS_LOG2;
+    let shift = (units | (EXACT / 2)).ilog2() - STEPS_LOG2;
     ((shift as usize) << STEPS_LOG2) + (units >> shift) as usize
 }
 
@@ -126,9 +124,7 @@ impl<S: Storage> FreeIndex<S> {
     fn vacate(&mut self, bin: usize) {
         self.bins[bin] = Link::EMPTY;
         self.words[bin / 64] &= !(1 << (bin % 64));
-        if self.words[bin / 64] == 0 {
-            self.summary &= !(1 << (bin / 64));
-        }
+        self.summary &= !(u64::from(self.words[bin / 64] == 0) << (bin / 64));
     }
 
     /// The smallest block of at least `size` bytes; of several, the one at the lowest address.
@@ -183,27 +179,32 @@ impl<S: Storage> FreeIndex<S> {
     #[inline(always)]
     fn at_least(&self, size: u64, addr: u64, blocks: &[Block]) -> Option<u32> {
         let bin = bin_of(size);
-        let root = self.bins[bin];
-        let found = match root.as_item() {
-            Some(alone) => {
-                let Block { size: alone_size, addr: alone_addr, .. } = blocks[alone as usize];
-                ((alone_size, alone_addr) >= (size, addr)).then_some(alone)
+        let first = self.occupied_from(bin)?;
+        let root = self.bins[first];
+        if let Some(alone) = root.as_item() {
+            let Block { size: alone_size, addr: alone_addr, .. } = blocks[alone as usize];
+            if (alone_size, alone_addr) >= (size, addr) {
+                return Some(alone);
             }
-            // All of one size: the lowest address is the answer.
-            None if bin < EXACT as usize && addr == 0 => self.trie.first(root),
-            None => self.trie.at_least(root, Key::from(size) << 64 | Key::from(addr), key(blocks)),
-        };
-        if found.is_some() {
-            return found;
+        } else if first > bin || bin < EXACT as usize && addr == 0 {
+            return self.trie.first(root);
+        } else if let Some(found) = self.trie.at_least(root, Key::from(size) << 64 | Key::from(addr), key(blocks)) {
+            return Some(found);
         }
-        let (mut word, bit) = (bin / 64, bin % 64);
-        let mut bits = self.words[word] & (!1 << bit);
-        if bits == 0 {
-            word = (self.summary & (!1 << word)).trailing_zeros() as usize;
-            bits = *self.words.get(word)?;
-        }
-        let root = self.bins[(word * 64 + bits.trailing_zeros() as usize) % BINS];
-        root.as_item().or_else(|| self.trie.first(root))
+        // The request's own bin holds nothing that fits.
+        self.trie.first(self.bins[self.occupied_from(bin + 1)?])
+    }
+
+    /// The first bin at or after `bin` that is not empty.
+    #[inline(always)]
+    fn occupied_from(&self, bin: usize) -> Option<usize> {
+        let own = bin / 64;
+        let mask = !0 << (bin % 64);
+        let further = (self.summary & (!1 << own)).trailing_zeros() as usize;
+        let here = self.words.get(own)? & mask != 0;
+        let (word, mask) = if here { (own, mask) } else { (further, !0) };
+        let bits = self.words.get(word)? & mask;
+        Some((word * 64 + bits.trailing_zeros() as usize) % BINS)
     }
 
     /// Every free block is in its bin, and nothing else is; the bitmaps say so. `count` is how many are free.

@@ -167,14 +167,12 @@ impl<S: Storage> Heap<S> {
         } else {
             blocks[prev as usize].next = front;
         }
-        let (ages, clock) = (self.rules.ages, self.clock);
+        let clock = self.clock;
         self.free.resize(block, blocks, |rest| {
             rest.addr += size;
             rest.size -= size;
             rest.prev = front;
-            if ages {
-                rest.born = clock;
-            }
+            rest.born = clock;
         });
         front
     }
@@ -283,7 +281,7 @@ impl<S: Storage> Heap<S> {
     /// neighbours were absorbed. What remains of them is `block`'s requested size; the age begins anew.
     #[inline(always)]
     fn join_free(&mut self, block: u32) -> (u32, i64) {
-        let (ages, clock) = (self.rules.ages, self.clock);
+        let clock = self.clock;
         let blocks = self.blocks.entries_mut();
         let Block { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
         let prev_free = prev != NONE && blocks[prev as usize].is_free();
@@ -302,9 +300,7 @@ impl<S: Storage> Heap<S> {
                 entry.size += bytes;
                 entry.requested = requested;
                 entry.next = after;
-                if ages {
-                    entry.born = clock;
-                }
+                entry.born = clock;
             });
             self.blocks.remove(block);
             if next_free {
@@ -323,18 +319,14 @@ impl<S: Storage> Heap<S> {
                 entry.size += size;
                 entry.requested = requested;
                 entry.prev = prev;
-                if ages {
-                    entry.born = clock;
-                }
+                entry.born = clock;
             });
             self.blocks.remove(block);
             return (next, 1);
         }
         let entry = &mut blocks[block as usize];
         entry.state = State::Free;
-        if ages {
-            entry.born = clock;
-        }
+        entry.born = clock;
         self.free.insert(block, blocks);
         (block, 0)
     }

@@ -139,22 +139,27 @@ impl<S: Storage> Order<S> {
         }
     }
 
-    /// Takes every event of one block back out: it is not to be freed after all. False if somebody is asking after one of them,
-    /// which therefore stays.
-    pub(crate) fn withdraw(&mut self, heap: u32, block: u32) -> bool {
-        let mut all = true;
+    /// Whether somebody is asking after an event.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.queues.iter().any(|queue| queue.busy)
+    }
+
+    /// Takes every event of one block back out, and says how many: it is not to be freed after all. One that somebody is
+    /// asking after stays.
+    pub(crate) fn withdraw(&mut self, heap: u32, block: u32) -> u32 {
+        let mut withdrawn = 0;
         for queue in 0..self.queues.len() {
             let Queue { head, busy, .. } = self.queues[queue];
             let (mut kept, mut at) = (NONE, if busy { self.waits[head].next } else { head });
             if busy {
                 kept = head;
-                all &= (self.waits[head].heap, self.waits[head].block) != (heap, block);
             }
             while at != NONE {
                 let Wait { event, heap: of_heap, block: of_block, next } = self.waits[at];
                 if (of_heap, of_block) == (heap, block) {
                     self.waits.remove(at);
                     self.rest(event);
+                    withdrawn += 1;
                     if kept == NONE { self.queues[queue].head = next } else { self.waits[kept].next = next }
                 } else {
                     kept = at;
@@ -163,7 +168,7 @@ impl<S: Storage> Order<S> {
             }
             self.queues[queue].tail = kept;
         }
-        all
+        withdrawn
     }
 
     /// Defers the recording of a block's events. False if the table is full.

@@ -5,6 +5,7 @@
 //! once nothing of it is left its number is vacant.
 
 use crate::atomic_map::AtomicMap;
+use crate::error::Error;
 use crate::storage::{Storage, Table};
 use crate::sync::AtomicU64;
 use crate::units::StreamId;
@@ -119,6 +120,18 @@ impl<S: Storage> Registry<S> {
     /// The number of the pool named `id`.
     pub(crate) fn pool(&self, id: PoolId) -> Option<u32> {
         self.pools.iter().position(|pool| pool.exists && pool.id == id).map(|pool| pool as u32)
+    }
+
+    /// The number of a private pool.
+    pub(crate) fn private_pool(&self, id: PoolId) -> Result<u32, Error> {
+        self.pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
+    }
+
+    /// Whether a private pool is there that nobody may allocate from or replay a graph of.
+    pub(crate) fn is_unused(&self, pool: u32) -> bool {
+        let entry = &self.pools[pool as usize];
+        let routed = || self.routes[..self.routes_len].iter().any(|route| route.pool == pool);
+        pool != 0 && entry.exists && entry.users == 0 && !routed()
     }
 
     /// Adds a pool with one user. `None` if the table is full.

@@ -14,7 +14,7 @@
 //! Heaps are locked one at a time and never across a call to the device. What is to be released is first taken out of its
 //! heap and of the directory, so nobody can find it while the device gives it back.
 
-use crate::arena::{Arena, Request, attention, kind_of, slot_of};
+use crate::arena::{Arena, Request, attention, slot_of};
 use crate::config::Config;
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::directory::Directory;
@@ -71,9 +71,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(ptr);
         }
         if !request.capturing {
-            if self.wait_for_events(directory)?
-                && let Some(ptr) = self.search(request)?
-            {
+            self.wait_for_events(directory)?;
+            if let Some(ptr) = self.search(request)? {
                 return Ok(ptr);
             }
             self.release_cached(directory, None)?;
@@ -92,41 +91,61 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// With `throw_on_cudamalloc_oom` set, what would exceed the configured fraction of the device fails before anything is
     /// released for it.
     fn reject_early(&self, request: &Request) -> Result<(), Error> {
-        let config = self.config();
-        if !config.throw_on_device_oom() {
-            return Ok(());
-        }
         let bytes = self.segment_bytes(request);
-        let total = self.call(self.memory.memory_info())?.total;
-        let allowed = fraction_of(config.per_process_memory_fraction(), total);
-        if self.reserved.load(Ordering::Relaxed) + bytes <= allowed {
+        if !self.is_rejected(bytes)? {
             return Ok(());
         }
         self.totals.count(Event::OomRejection);
         Err(Error::Rejected(bytes))
     }
 
+    fn is_rejected(&self, more: u64) -> Result<bool, Error> {
+        let config = self.config();
+        if !config.throw_on_device_oom() {
+            return Ok(false);
+        }
+        let total = self.call(self.memory.memory_info())?.total;
+        let allowed = fraction_of(config.per_process_memory_fraction(), total);
+        Ok(self.reserved.load(Ordering::Relaxed).saturating_add(more) > allowed)
+    }
+
     /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
     pub(crate) fn forecast(&self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        self.health()?;
         let request = self.request(bytes, stream)?;
-        let found = {
-            let heap = self.lock(request.slot);
-            heap.find(request.size).map(|block| DevicePtr(heap.blocks[block].addr))
-        };
-        if let Some(ptr) = found {
+        let bytes = self.segment_bytes(&request);
+        if self.has(attention::DIRECT) {
+            return Ok(if self.is_within_limit(bytes) { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
+        }
+        if let Some(ptr) = self.found(&request) {
             return Ok(Forecast::Hit(ptr));
         }
         if let Some(first) = self.first_garbage() {
             return Ok(Forecast::Release(first));
         }
-        let bytes = self.segment_bytes(&request);
-        if self.is_within_limit(bytes) {
-            return Ok(if self.expands(&request) { Forecast::Expand } else { Forecast::Obtain(bytes) });
+        if self.is_rejected(bytes)? {
+            return Ok(Forecast::OutOfMemory);
+        }
+        if self.is_within_limit(bytes) && !self.expands(&request) {
+            return Ok(Forecast::Obtain(bytes));
+        }
+        if self.is_within_limit(bytes) && self.has_addresses(&request)? {
+            return Ok(Forecast::Expand);
+        }
+        if let Some(ptr) = self.requests_for_anyone(&request).find_map(|request| self.found(&request)) {
+            return Ok(Forecast::Hit(ptr));
         }
         if let Some(ptr) = self.oversize_victim(&request) {
             return Ok(Forecast::Release(ptr));
         }
-        Ok(self.first_releasable().map_or(Forecast::OutOfMemory, Forecast::Release))
+        let first = if request.capturing { None } else { self.first_releasable() };
+        Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
+    }
+
+    /// The free block that would serve a request.
+    fn found(&self, request: &Request) -> Option<DevicePtr> {
+        let heap = self.lock(request.slot);
+        heap.find(request.size).map(|block| DevicePtr(heap.blocks[block].addr))
     }
 
     /// The bytes that would be obtained for a request.
@@ -157,6 +176,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn obtain(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let bytes = self.segment_bytes(request);
         if self.expands(request) {
+            // Whole granules may exceed the limit by less than one each, as they do in PyTorch.
             return if self.is_within_limit(bytes) { self.expand(directory, request) } else { Ok(None) };
         }
         self.obtain_segment(directory, request, bytes)
@@ -186,6 +206,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             if !heap.segments.make_room(1) {
                 return Err(Error::TableFull("segments"));
             }
+            if !request.is_served_by(&heap) {
+                return Err(Error::InvalidStream);
+            }
         }
         if !self.hold(bytes) {
             return Ok(None);
@@ -203,12 +226,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
-        // Room was made before the lock was given up; others may have used it.
-        if heap.make_room().is_err() || !heap.segments.make_room(1) {
+        // Room was made before the lock was given up; others may have used it, or destroyed the stream.
+        let served = request.is_served_by(&heap);
+        if !served || heap.make_room().is_err() || !heap.segments.make_room(1) {
             drop(heap);
             directory.remove(base, bytes);
             self.give_back(base, bytes)?;
-            return Err(Error::TableFull("segments"));
+            return Err(if served { Error::TableFull("segments") } else { Error::InvalidStream });
         }
         self.totals.count(Event::DeviceAlloc);
         self.trace_segment(crate::trace::Action::SegmentAlloc, request.stream, base, bytes);
@@ -254,15 +278,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(bytes)
     }
 
-    /// In direct mode, a block that has become free goes straight back.
-    pub(crate) fn release_directly(&self, directory: &Directory<R, S>, slot: u32) -> Result<(), Error> {
-        self.release_ordinary(directory, slot, |_| true).map(|_| ())
+    /// In direct mode, a block that has become free goes straight back. It is freed whatever the device makes of that:
+    /// a failure shows in the leaked bytes, or in the health of the context.
+    pub(crate) fn release_directly(&self, directory: &Directory<R, S>, slot: u32) {
+        let _freed = self.release_ordinary(directory, slot, |_| true);
     }
 
     /// Releases everything that is wholly free in one heap.
     pub(crate) fn release_heap(&self, directory: &Directory<R, S>, slot: u32) -> Result<(), Error> {
         let ordinary = self.release_ordinary(directory, slot, |_| true).map(|_| ());
-        ordinary.and_then(|()| self.unmap_cached(directory, slot))
+        ordinary.and(self.unmap_cached(directory, slot))
     }
 
     /// Releases the wholly free ordinary segments of one heap that are `wanted`, in the order of its index. Says how many bytes.
@@ -332,10 +357,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             for slot in self.slots_of(0, PoolKind::Large) {
                 let clock = self.lock(slot).clock;
                 reclaimed += self.release_ordinary(directory, slot, |block| {
-                    let age = clock - block.born;
+                    // What other threads freed since the ages were added up is younger than all that were counted.
+                    let age = clock.saturating_sub(block.born);
                     let old = age as f64 >= threshold;
                     if old {
-                        (ages, count, freed) = (ages - age, count - 1, freed + 1);
+                        (ages, count, freed) = (ages.saturating_sub(age), count.saturating_sub(1), freed + 1);
                     }
                     old
                 })?;
@@ -420,53 +446,60 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Serves a request of the default pool from a private pool that allows it rather than fail.
     fn search_pools_for_anyone(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if request.pool != 0 {
-            return Ok(None);
-        }
-        let mut pool = 0;
-        loop {
-            let registry = self.registry.lock();
-            let willing = |&pool: &u32| {
-                let entry = &registry.pools[pool as usize];
-                entry.exists && entry.options.use_on_oom
-            };
-            let Some(next) = (pool + 1..registry.pools.len() as u32).find(willing) else { return Ok(None) };
-            drop(registry);
-            pool = next;
-            let Some(pair) = self.shared_pool(pool).streams.get(request.stream.0) else { continue };
-            let request = Request { pool, slot: slot_of(pair, request.kind), ..*request };
-            if let Some(ptr) = self.search(&request)? {
-                return Ok(Some(ptr));
-            }
-        }
+        self.requests_for_anyone(request).find_map(|request| self.search(&request).transpose()).transpose()
     }
 
-    /// Releases wholly free segments, largest first, until at most `keep` bytes are held. Pending events are not waited for.
+    /// A request of the default pool, as one of each private pool that allows it.
+    fn requests_for_anyone(&self, request: &Request) -> impl Iterator<Item = Request> {
+        let (request, mut pool) = (*request, 0);
+        core::iter::from_fn(move || {
+            while request.pool == 0 {
+                let registry = self.registry.lock();
+                let willing = |&pool: &u32| {
+                    let entry = &registry.pools[pool as usize];
+                    entry.exists && entry.options.use_on_oom
+                };
+                pool = (pool + 1..registry.pools.len() as u32).find(willing)?;
+                drop(registry);
+                if let Some(pair) = self.shared_pool(pool).streams.get(request.stream.0) {
+                    return Some(Request { pool, slot: slot_of(pair, request.kind), ..request });
+                }
+            }
+            None
+        })
+    }
+
+    /// The slots whose free segments may go back: those of the default pool, then those of private pools without users.
+    fn releasable_slots(&self) -> impl Iterator<Item = u32> {
+        let pools = core::iter::once(0).chain(self.unused_pools());
+        pools
+            .flat_map(|pool| [PoolKind::Large, PoolKind::Small].map(|kind| (pool, kind)))
+            .flat_map(|(pool, kind)| self.slots_of(pool, kind))
+    }
+
+    /// Releases wholly free segments, largest first and of several the one at the highest address, then what is free of
+    /// expandable ones, until at most `keep` bytes are held. Pending events are not waited for.
     pub(crate) fn trim(&self, directory: &Directory<R, S>, keep: u64) -> Result<(), Error> {
         while self.reserved.load(Ordering::Relaxed) > keep {
-            let largest = self.slot_numbers().filter_map(|slot| {
+            let largest = self.releasable_slots().filter_map(|slot| {
                 let heap = self.lock(slot);
-                let block = last_releasable(&heap)?;
-                Some((heap.blocks[block].size, slot))
+                let block = &heap.blocks[last_releasable(&heap)?];
+                Some((block.size, block.addr, slot))
             });
-            let Some((_, slot)) = largest.max() else { break };
+            let Some((_, _, slot)) = largest.max() else { break };
             let heap = self.lock(slot);
             // Others may have taken it since.
             if let Some(block) = last_releasable(&heap) {
                 self.release_segment(directory, slot, heap, block)?;
             }
         }
-        for slot in self.slot_numbers() {
-            if self.reserved.load(Ordering::Relaxed) > keep && self.is_default(slot) {
+        for slot in self.releasable_slots() {
+            if self.reserved.load(Ordering::Relaxed) > keep {
                 self.unmap_cached(directory, slot)?;
             }
         }
+        self.vacate_unused_pools();
         Ok(())
-    }
-
-    fn is_default(&self, slot: u32) -> bool {
-        debug_assert!(kind_of(slot) == self.lock(slot).rules.kind);
-        self.lock(slot).pool == 0
     }
 
     /// The configuration in force.
@@ -513,13 +546,24 @@ fn oversize_victim<S: Storage>(heap: &Heap<S>, size: u64) -> Option<(u32, u64)> 
         return None;
     }
     let wanted = size.max(oversize);
-    let enough = heap.free.best_fit(wanted, heap.blocks.entries()).filter(|&block| !heap.blocks[block].expandable);
-    let mut at = enough.or_else(|| heap.free.last());
-    while let Some(block) = at.filter(|&block| heap.blocks[block].size >= oversize) {
-        if heap.is_releasable(block) {
+    let blocks = heap.blocks.entries();
+    let goes = |block: u32| heap.is_releasable(block);
+    // A part of an ordinary segment cannot be released at all, so it is as if it were not there.
+    let counts = |block: u32| goes(block) || blocks[block as usize].expandable;
+    let mut enough = heap.free.best_fit(wanted, blocks);
+    while let Some(block) = enough.filter(|&block| !counts(block)) {
+        enough = heap.free.next(block, blocks);
+    }
+    let mut at = match enough {
+        Some(block) if goes(block) => return Some((block, wanted)),
+        Some(expandable) => heap.free.previous(expandable, blocks),
+        None => heap.free.last(),
+    };
+    while let Some(block) = at.filter(|&block| blocks[block as usize].size >= oversize) {
+        if goes(block) {
             return Some((block, wanted));
         }
-        at = heap.free.previous(block, heap.blocks.entries());
+        at = heap.free.previous(block, blocks);
     }
     None
 }

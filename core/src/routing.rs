@@ -4,7 +4,7 @@ use crate::arena::{Arena, attention, kind_of};
 use crate::device::DeviceMemory;
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route, RouteEntry, SharedPool};
+use crate::pool::{PoolId, PoolOptions, Registry, Route, RouteEntry, SharedPool};
 use crate::storage::{Shelf, Storage};
 use crate::sync::Lock;
 use crate::units::StreamId;
@@ -31,32 +31,41 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if id.0 == 0 {
             registry.pools_made = registry.pools_made.max(id.1);
         }
-        drop(registry);
-        self.apply_pool_options(pool, options);
         Ok(id)
     }
 
-    /// Adds a user to a pool, which is made if there is none of that name.
+    /// Adds a user to a pool, which is made if there is none of that name. One that nobody used any longer gets the options
+    /// of a new one.
     pub(crate) fn retain_pool(&self, id: PoolId, options: PoolOptions) -> Result<(), Error> {
-        {
+        loop {
             let mut registry = self.registry.lock();
-            if let Some(pool) = registry.pool(id) {
-                registry.pools[pool as usize].users += 1;
-                return Ok(());
+            let Ok(pool) = registry.private_pool(id) else {
+                drop(registry);
+                match self.create_pool(Some(id), options) {
+                    // Another thread has made it since.
+                    Err(Error::PoolExists(_)) if id != PoolId::DEFAULT => continue,
+                    made => return made.map(|_| ()),
+                }
+            };
+            if registry.is_unused(pool) {
+                self.apply_pool_options(&mut registry, pool, options);
             }
+            registry.pools[pool as usize].users += 1;
+            return Ok(());
         }
-        self.create_pool(Some(id), options).map(|_| ())
     }
 
     /// Changes how a pool differs from the default one.
     pub(crate) fn set_pool_options(&self, id: PoolId, options: PoolOptions) -> Result<(), Error> {
-        let pool = self.private_pool(id)?;
-        self.registry.lock().pools[pool as usize].options = options;
-        self.apply_pool_options(pool, options);
+        let mut registry = self.registry.lock();
+        let pool = registry.private_pool(id)?;
+        self.apply_pool_options(&mut registry, pool, options);
         Ok(())
     }
 
-    fn apply_pool_options(&self, pool: u32, options: PoolOptions) {
+    /// Puts options in force in every heap of a pool. The registry is locked, so no heap is made meanwhile.
+    fn apply_pool_options(&self, registry: &mut Registry<S>, pool: u32, options: PoolOptions) {
+        registry.pools[pool as usize].options = options;
         let config = self.config();
         for slot in self.slot_numbers() {
             let mut heap = self.slot(slot).heap.lock();
@@ -68,14 +77,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// How many users a pool has.
     pub(crate) fn pool_users(&self, id: PoolId) -> Result<u32, Error> {
-        let pool = self.private_pool(id)?;
-        Ok(self.registry.lock().pools[pool as usize].users)
+        let registry = self.registry.lock();
+        Ok(registry.pools[registry.private_pool(id)? as usize].users)
     }
 
     /// Leads the requests of `route` into the pool, which gains a user.
     pub(crate) fn begin_route(&self, id: PoolId, route: Route, capture: bool) -> Result<(), Error> {
-        let pool = self.private_pool(id)?;
         let mut registry = self.registry.lock();
+        let pool = registry.private_pool(id)?;
         if !registry.add_route(RouteEntry { pool, route, capture }) {
             return Err(Error::TableFull("routes"));
         }
@@ -87,8 +96,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Ends the latest route into the pool. Its user stays until [`release_pool`](Self::release_pool).
     pub(crate) fn end_route(&self, id: PoolId, capture: bool) -> Result<(), Error> {
-        let pool = self.private_pool(id)?;
         let mut registry = self.registry.lock();
+        let pool = registry.private_pool(id)?;
         if !registry.remove_route(pool, capture) {
             return Err(Error::NotRouted(id));
         }
@@ -97,15 +106,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(())
     }
 
-    /// Takes a user away. Without users, the pool's free segments go back with the rest of the cache.
+    /// Takes a user away. Without users, the pool's free segments go back with the rest of the cache, and its options are
+    /// those of the default pool.
     pub(crate) fn release_pool(&self, id: PoolId) -> Result<(), Error> {
-        let pool = self.private_pool(id)?;
         {
             let mut registry = self.registry.lock();
+            let pool = registry.private_pool(id)?;
             let entry = &mut registry.pools[pool as usize];
             entry.users = entry.users.checked_sub(1).ok_or(Error::UnknownPool(id))?;
             if entry.users == 0 {
-                entry.options.use_on_oom = false;
+                self.apply_pool_options(&mut registry, pool, PoolOptions::default());
             }
         }
         self.vacate_unused_pools();
@@ -114,7 +124,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// The number of a private pool.
     pub(crate) fn private_pool(&self, id: PoolId) -> Result<u32, Error> {
-        self.registry.lock().pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
+        self.registry.lock().private_pool(id)
     }
 
     /// The private pools that nobody uses.
@@ -122,11 +132,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut pool = 0;
         core::iter::from_fn(move || {
             let registry = self.registry.lock();
-            let unused = |&pool: &u32| {
-                let entry = &registry.pools[pool as usize];
-                entry.exists && entry.users == 0
-            };
-            pool = (pool + 1..registry.pools.len() as u32).find(unused)?;
+            pool = (pool + 1..registry.pools.len() as u32).find(|&pool| registry.is_unused(pool))?;
             Some(pool)
         })
     }
@@ -142,22 +148,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 after = Some(stream);
             }
             let mut registry = self.registry.lock();
-            if registry.next_pair(pool, None).is_none() {
+            if registry.is_unused(pool) && registry.next_pair(pool, None).is_none() {
                 registry.pools[pool as usize].exists = false;
             }
         }
     }
 
     /// The stream exists no longer: what it has cached is released, and its number may come to mean another stream.
-    /// Blocks of it that are still held stay valid.
+    /// Blocks of it that are still held stay valid, and so does what a captured graph uses.
     pub(crate) fn stream_destroyed(&self, directory: &Directory<R, S>, stream: StreamId) -> Result<(), Error> {
         let mut result = Ok(());
         let mut number = 0;
         loop {
             let pair = {
                 let registry = self.registry.lock();
-                let of_stream = |pair: &crate::pool::Pair| pair.exists && pair.stream == stream;
-                let Some(ahead) = registry.pairs[number..].iter().position(of_stream) else { return result };
+                let goes = |pair: &crate::pool::Pair| {
+                    pair.exists && pair.stream == stream && (pair.pool == 0 || registry.is_unused(pair.pool))
+                };
+                let Some(ahead) = registry.pairs[number..].iter().position(goes) else { break };
                 number += ahead + 1;
                 number as u32 - 1
             };
@@ -166,5 +174,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
             self.vacate_if_empty(pair);
         }
+        self.vacate_unused_pools();
+        result
     }
 }

@@ -103,12 +103,23 @@ impl Default for Tally {
 
 /// The row whose blocks count as `stat` too.
 const fn included(stat: usize) -> Option<usize> {
-    if stat == Stat::Active as usize {
-        Some(Stat::Allocation as usize)
-    } else if stat == Stat::ActiveBytes as usize {
-        Some(Stat::AllocatedBytes as usize)
-    } else {
-        None
+    const ACTIVE: usize = Stat::Active as usize;
+    const ACTIVE_BYTES: usize = Stat::ActiveBytes as usize;
+    match stat {
+        ACTIVE => Some(Stat::Allocation as usize),
+        ACTIVE_BYTES => Some(Stat::AllocatedBytes as usize),
+        _ => None,
+    }
+}
+
+/// The row in which the pending blocks among those that `row` counts too are counted.
+const fn active_of(row: usize) -> Option<usize> {
+    const ALLOCATION: usize = Stat::Allocation as usize;
+    const ALLOCATED_BYTES: usize = Stat::AllocatedBytes as usize;
+    match row {
+        ALLOCATION => Some(Stat::Active as usize),
+        ALLOCATED_BYTES => Some(Stat::ActiveBytes as usize),
+        _ => None,
     }
 }
 
@@ -137,14 +148,11 @@ impl Tally {
     }
 
     /// Adds or takes away. True if the peaks must be settled.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub(crate) fn change(&self, stat: Stat, amount: i64) -> bool {
-        if amount > 0 {
-            return self.up(stat, amount as u64);
-        }
-        self.down(stat, amount.unsigned_abs());
-        false
+        self.down(stat, (-amount).max(0) as u64);
+        self.up(stat, amount.max(0) as u64)
     }
 
     /// A block of `bytes` that was allocated is pending now. It stays active, so what is allocated may rise less.
@@ -153,23 +161,18 @@ impl Tally {
             let added = &self.added[row as usize];
             added.store(added.load(Relaxed) + amount, Relaxed);
         }
-        self.set_ceilings();
+        self.set_ceiling(Stat::Allocation as usize);
+        self.set_ceiling(Stat::AllocatedBytes as usize);
     }
 
-    /// The ceilings follow from the leases.
-    fn set_ceilings(&self) {
-        for stat in 0..STATS {
-            let lease = self.lease[stat].load(Relaxed);
-            match included(stat) {
-                None => self.ceiling[stat].store(lease, Relaxed),
-                // Behind its allocated row, which is set by now.
-                Some(row) => {
-                    let pending = self.current_of(stat) - self.current_of(row);
-                    let left = lease - pending;
-                    self.ceiling[row].fetch_min(left, Relaxed);
-                }
-            }
-        }
+    /// The ceiling of a row follows from its lease, and from that on active blocks.
+    fn set_ceiling(&self, row: usize) {
+        let lease = self.lease[row].load(Relaxed);
+        let left = active_of(row).map_or(lease, |stat| {
+            let pending = self.current_of(stat) - self.current_of(row);
+            self.lease[stat].load(Relaxed) - pending
+        });
+        self.ceiling[row].store(lease.min(left), Relaxed);
     }
 
     /// A block of `bytes` is pending no longer.
@@ -222,6 +225,8 @@ const EVENT_NAMES: [&str; EVENTS] = [
 pub(crate) struct Totals {
     /// The highest sums on record, by [`ALL`], small, large.
     peak: [[AtomicI64; STATS]; 3],
+    /// The sums of all leases, likewise; no higher than the peak while every heap is settled.
+    leased: [[AtomicI64; STATS]; 3],
     /// What had ever been added when the accumulated statistics were last reset.
     allocated_before: [[AtomicU64; STATS]; 3],
     /// What had ever been taken away then.
@@ -234,8 +239,10 @@ pub(crate) struct Totals {
 impl Totals {
     pub(crate) fn new(max_split_size: Option<u64>) -> Self {
         let zeros = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0)));
+        let sums = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicI64::new(0)));
         Self {
-            peak: core::array::from_fn(|_| core::array::from_fn(|_| AtomicI64::new(0))),
+            peak: sums(),
+            leased: sums(),
             allocated_before: zeros(),
             freed_before: zeros(),
             events: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -248,61 +255,68 @@ impl Totals {
         self.events[event as usize].fetch_add(1, Relaxed);
     }
 
-    /// Leases the heap that asks as much as it holds: from what nobody has leased if that suffices, else the others give up
-    /// room of theirs, after the peaks were brought up to date. One caller at a time (the owner's lock).
-    pub(crate) fn settle<'a, I>(&self, heaps: &I, kind: PoolKind, asking: &'a Tally)
+    /// Leases the heap that asks as much as it holds: from what nobody has leased, else from the room of the heap that asked
+    /// `before`, else from everyone's, after the peaks were brought up to date. One caller at a time (the owner's lock).
+    pub(crate) fn settle<'a, I>(&self, heaps: &I, asking: Party<'a>, before: Option<Party<'a>>)
     where
-        I: Iterator<Item = (PoolKind, &'a Tally)> + Clone,
+        I: Iterator<Item = Party<'a>> + Clone,
     {
+        let columns = [ALL, column(asking.0)];
         for stat in 0..STATS {
-            let wanted = asking.current_of(stat);
-            if wanted <= asking.lease[stat].load(Relaxed) {
+            let lease = asking.1.lease[stat].load(Relaxed);
+            let need = asking.1.current_of(stat) - lease;
+            if need <= 0 {
                 continue;
             }
-            let others = |of: usize| {
-                let counted = heaps.clone().filter(move |&(kind, _)| of == ALL || column(kind) == of);
-                counted.map(|(_, tally)| tally).filter(|&tally| !core::ptr::eq(tally, asking))
-            };
-            let columns = [ALL, column(kind)];
-            for of in columns {
-                self.raise_peak(of, stat, wanted, others(of));
+            let free = || columns.map(|of| self.peak[of][stat].load(Relaxed) - self.leased[of][stat].load(Relaxed));
+            let short = || free().into_iter().min().map_or(0, |free| need - free);
+            if let Some(before) = before.filter(|before| short() > 0 && !core::ptr::eq(before.1, asking.1)) {
+                let left = room_of(before.1, stat);
+                self.lease(before, stat, (left - short().min(left)) / 2);
             }
-            let unleased = |of: usize| {
-                let leased: i64 = others(of).map(|tally| tally.lease[stat].load(Relaxed)).sum();
-                self.peak[of][stat].load(Relaxed) - leased
-            };
-            let lease = columns.map(unleased).into_iter().min().unwrap_or(wanted);
-            asking.lease[stat].store(lease.max(wanted), Relaxed);
+            if short() > 0 {
+                let others = heaps.clone().filter(|other| !core::ptr::eq(other.1, asking.1));
+                self.recall(stat, asking, others);
+            }
+            let free = free().into_iter().min().unwrap_or(0).max(need);
+            self.lease(asking, stat, free - need);
         }
-        asking.set_ceilings();
     }
 
-    /// Brings one peak up to date, with `wanted` in the heap that asks. If the other heaps' leases leave less than that below
-    /// the peak, they give up what is missing and half of the rest of their room, each in proportion.
-    fn raise_peak<'a>(&self, of: usize, stat: usize, wanted: i64, others: impl Iterator<Item = &'a Tally> + Clone) {
-        let room_of = |tally: &Tally| (tally.lease[stat].load(Relaxed) - tally.current_of(stat)).max(0);
-        let (held, room) =
-            others.clone().fold((0, 0), |(held, room), tally| (held + tally.current_of(stat), room + room_of(tally)));
-        let peak = self.peak[of][stat].fetch_max(wanted + held, Relaxed).max(wanted + held);
-        let missing = wanted + held + room - peak;
-        if missing <= 0 {
-            return;
+    /// Brings the peaks of one statistic up to date, and takes the other heaps all of their room: heaps that rise in turn get it
+    /// back from each other without anyone looking at the rest.
+    fn recall<'a>(&self, stat: usize, asking: Party<'a>, others: impl Iterator<Item = Party<'a>>) {
+        let wanted = asking.1.current_of(stat);
+        let (mut all, mut alike) = (wanted, wanted);
+        for other in others {
+            let held = other.1.current_of(stat);
+            all += held;
+            alike += if other.0 == asking.0 { held } else { 0 };
+            self.lease(other, stat, 0);
         }
-        let kept = (room - missing) / 2;
-        for tally in others.filter(|tally| room_of(tally) > 0) {
-            let share = i128::from(room_of(tally)) * i128::from(kept) / i128::from(room);
-            tally.lease[stat].store(tally.current_of(stat) + share as i64, Relaxed);
-            tally.set_ceilings();
+        self.peak[ALL][stat].fetch_max(all, Relaxed);
+        self.peak[column(asking.0)][stat].fetch_max(alike, Relaxed);
+    }
+
+    /// Leases a heap what it holds and `room` beyond.
+    fn lease(&self, (kind, tally): Party<'_>, stat: usize, room: i64) {
+        let lease = tally.current_of(stat) + room;
+        let more = lease - tally.lease[stat].load(Relaxed);
+        if more != 0 {
+            for of in [ALL, column(kind)] {
+                self.leased[of][stat].fetch_add(more, Relaxed);
+            }
+            tally.lease[stat].store(lease, Relaxed);
+            tally.set_ceiling(included(stat).unwrap_or(stat));
         }
     }
 
     /// Every peak becomes what there is now. The owner's lock is held.
     pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)> + Clone) {
-        for (_, tally) in heaps.clone() {
+        for party in heaps.clone() {
             for stat in 0..STATS {
-                tally.lease[stat].store(tally.current_of(stat), Relaxed);
+                self.lease(party, stat, 0);
             }
-            tally.set_ceilings();
         }
         let now = self.sums(heaps);
         for column in 0..3 {
@@ -356,6 +370,14 @@ impl Totals {
         }
         sums
     }
+}
+
+/// A heap as the peaks see it.
+pub(crate) type Party<'a> = (PoolKind, &'a Tally);
+
+/// How much more of a statistic a heap has leased than it holds.
+fn room_of(tally: &Tally, stat: usize) -> i64 {
+    (tally.lease[stat].load(Relaxed) - tally.current_of(stat)).max(0)
 }
 
 /// One statistic.

@@ -299,7 +299,8 @@ impl DeviceMemory for CudaDevice {
     ///
     /// A stream of another device is waited for on a stream of this one, so that the event tells of it. Another thread's
     /// own default stream is told of by the legacy default stream, which comes after it. Of a retired stream nothing is
-    /// left to record: this waits on the host until it is done.
+    /// left to record: this waits on the host until it is done. A stream that captures is refused
+    /// ([`ErrorKind::NotPermittedInCapture`]), because to ask after the event would spoil the capture.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         self.record_number(CuEvent(event.0 as usize), stream)
     }

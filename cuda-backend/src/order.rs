@@ -1,10 +1,11 @@
 //! Streams and events of a device, by the allocator's numbers.
 
+use crate::context::Context;
 use crate::device::CudaDevice;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream, CuStreamFlags};
-use crate::streams::{Last, StreamIdentity, Target};
+use crate::streams::{Doubt, Last, StreamIdentity, Streams, Target};
 use cachalot_core::device::{DeviceMemory, DeviceResult, Event};
 use cachalot_core::units::StreamId;
 use core::sync::atomic::Ordering;
@@ -17,18 +18,20 @@ impl CudaDevice {
     /// The allocator's number of a stream. 0 and `CU_STREAM_LEGACY` are the same; `CU_STREAM_PER_THREAD` is another
     /// stream in each thread.
     ///
-    /// Takes no lock. With [`StreamIdentity::Reported`] it calls no driver: about 2 ns.
+    /// Takes no lock. With [`StreamIdentity::Reported`] it calls no driver.
     ///
     /// # Errors
     /// [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) with code 400 if no stream can have this
     /// handle. A handle that could be a stream's but is none cannot be told from one.
+    /// With [`StreamIdentity::Asked`] also those of [`health`](Self::health).
     #[inline]
     pub fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
-        let number = self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())?;
-        if self.identity == StreamIdentity::Asked && matches!(self.streams.target(number), Target::Live(_)) {
-            return self.confirmed(stream, number);
+        if self.identity == StreamIdentity::Asked
+            && let Some(number) = self.asked(stream)?
+        {
+            return Ok(number);
         }
-        Ok(number)
+        self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }
 
     /// Says that the host is about to destroy a stream, and answers the number that it had. To be called **before**
@@ -39,7 +42,8 @@ impl CudaDevice {
     ///
     /// # Errors
     /// [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) for a default stream, which cannot be
-    /// destroyed; those of [`health`](Self::health). The number is then as it was. Should the event fail, the
+    /// destroyed; [`NotPermittedInCapture`](cachalot_core::device::ErrorKind::NotPermittedInCapture) for one that captures;
+    /// those of [`health`](Self::health). The number is then as it was. Should the event fail, the
     /// stream is retired all the same, and whoever needs it done waits for the whole context.
     pub fn stream_destroyed(&self, stream: CuStream) -> DeviceResult<StreamId> {
         let _scope = self.context.enter()?;
@@ -47,9 +51,12 @@ impl CudaDevice {
         if !matches!(self.streams.target(number), Target::Live(_)) {
             return Err(CuResult::INVALID_HANDLE.error());
         }
+        if self.is_handle_capturing(stream)? {
+            return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
+        }
         self.sweep();
-        let last = self.last_event(stream).map_or(Last::Unknown, |event| Last::Event(event, self.cu_context()));
-        self.streams.retire(stream, Some(last)).ok_or(CuResult::OUT_OF_MEMORY.error())
+        let end = self.last_event(stream).map(|event| (event, self.cu_context()));
+        self.streams.retire(stream, end).ok_or(CuResult::OUT_OF_MEMORY.error())
     }
 
     /// The number of the capture that a stream takes part in, unique in the process; `None` if it does not capture.
@@ -77,49 +84,38 @@ impl CudaDevice {
     /// [`DeviceMemory::record`].
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
-        match self.confirmed_target(stream) {
-            Target::Live(stream) => self.record_handle(event, stream),
-            Target::Legacy => self.context.check(self.record_here(event, CuStream::LEGACY)),
-            Target::OwnPerThread => self.context.check(self.record_here(event, CuStream::PER_THREAD)),
-            Target::OtherPerThread => {
-                // Recording on the legacy stream while a blocking stream captures would spoil that capture.
-                if self.is_handle_capturing(CuStream::LEGACY)? {
-                    return Err(CuResult::STREAM_CAPTURE_IMPLICIT.error());
-                }
-                self.context.check(self.record_here(event, CuStream::LEGACY))
-            }
+        match self.usable(stream)? {
+            Some(stream) => self.record_handle(event, stream),
             // The event keeps its earlier state, which is done: events in use are not recorded anew.
-            Target::Retired => self.wait_for_retired(stream),
+            None => self.wait_for_retired(stream),
         }
     }
 
     /// [`DeviceMemory::synchronize`].
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
-        let handle = match self.confirmed_target(stream) {
-            Target::Live(stream) => stream,
-            Target::OwnPerThread => CuStream::PER_THREAD,
-            Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
-            Target::Retired => return self.wait_for_retired(stream),
-        };
-        // SAFETY: takes no host pointers; the host vouches for streams that it did not report as destroyed.
-        self.context.check(unsafe { self.driver().stream_synchronize(handle) })
+        match self.usable(stream)? {
+            // SAFETY: takes no host pointers; the host vouches for streams that it did not report as destroyed.
+            Some(stream) => self.context.check(unsafe { self.driver().stream_synchronize(stream) }),
+            None => self.wait_for_retired(stream),
+        }
     }
 
     /// [`DeviceMemory::is_capturing`]. True also of the legacy stream while a blocking stream captures: nothing can be
     /// recorded on it then, though it does not capture itself.
     pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        let _scope = self.context.enter()?;
+        self.health()?;
         let handle = match self.streams.target(stream) {
-            Target::Live(stream) => stream,
+            Target::Live(stream) => return self.is_created_capturing(stream),
             Target::OwnPerThread => CuStream::PER_THREAD,
             Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
             Target::Retired => return Ok(false),
         };
+        let _scope = self.context.enter()?;
         self.is_handle_capturing(handle)
     }
 
-    /// Whether a stream is capturing, or unusable because another one is. The caller has entered the context.
+    /// Whether a stream is capturing, or unusable because another one is. For a default stream the context is entered.
     fn is_handle_capturing(&self, stream: CuStream) -> DeviceResult<bool> {
         if self.driver().stream_is_capturing.is_none() {
             return Ok(false);
@@ -134,26 +130,70 @@ impl CudaDevice {
         Ok(status != CuCaptureStatus::NONE)
     }
 
-    /// What a number stands for, the driver being asked whether the handle is still the same stream's.
-    fn confirmed_target(&self, number: StreamId) -> Target {
-        match self.streams.target(number) {
-            Target::Live(stream) if self.confirmed(stream, number) != Ok(number) => Target::Retired,
-            target => target,
+    /// The handle to use for a number; `None` if its stream was retired, or is found here to be gone. The context is
+    /// entered.
+    ///
+    /// # Errors
+    /// [`NotPermittedInCapture`](cachalot_core::device::ErrorKind::NotPermittedInCapture) if the stream captures, or
+    /// cannot be used because another one does: to record on it or to wait for it would spoil the capture.
+    fn usable(&self, number: StreamId) -> DeviceResult<Option<CuStream>> {
+        let target = self.streams.target(number);
+        let handle = match target {
+            Target::Live(stream) => stream,
+            Target::OwnPerThread => CuStream::PER_THREAD,
+            Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
+            Target::Retired => return Ok(None),
+        };
+        if self.is_handle_capturing(handle)? {
+            return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
         }
+        let moved = matches!(target, Target::Live(_)) && self.driver_number(handle)?.is_some_and(|now| now != number);
+        Ok((!moved).then_some(handle))
     }
 
-    /// The number of a created stream, after asking the driver for its own. Where the driver does not say (too old, or
-    /// the stream captures, during which a stream cannot be destroyed), `presumed` is taken to be right.
-    fn confirmed(&self, stream: CuStream, presumed: StreamId) -> DeviceResult<StreamId> {
+    /// The present number of a stream after asking the driver for its own. `None` where the driver does not say: it is too
+    /// old, or the handle is a default stream's, or the stream captures. Asking for the number of a capturing stream
+    /// would spoil the capture, in every mode; and such a stream cannot be destroyed.
+    fn asked(&self, stream: CuStream) -> DeviceResult<Option<StreamId>> {
         self.health()?;
+        if !Streams::is_created(stream) || self.is_created_capturing(stream)? {
+            return Ok(None);
+        }
+        self.driver_number(stream)
+    }
+
+    /// The present number of a created stream that does not capture, after asking the driver for its own. `None` where
+    /// the driver does not say.
+    fn driver_number(&self, stream: CuStream) -> DeviceResult<Option<StreamId>> {
         let mut id = 0;
         // SAFETY: `id` outlives the call, which writes one integer to it; the host vouches for streams that it did not
         // report as destroyed.
-        let code = unsafe { self.driver().stream_get_id(stream, &raw mut id) };
-        if !code.is_success() {
-            return Ok(presumed);
+        let mut ask = || unsafe { self.driver().stream_get_id(stream, &raw mut id) };
+        let mut code = ask();
+        if code == CuResult::INVALID_CONTEXT {
+            let _scope = self.context.enter()?;
+            code = ask();
         }
-        self.streams.number_of_id(stream, id).ok_or(CuResult::OUT_OF_MEMORY.error())
+        if self.context.check(code).is_err() {
+            return self.health().map(|()| None);
+        }
+        if let Some(number) = self.streams.number_of_id(stream, id) {
+            return Ok(Some(number));
+        }
+        let context = self.context_of(stream).unwrap_or(CuContext::NULL);
+        self.streams.learn(stream, id, context).ok_or(CuResult::OUT_OF_MEMORY.error()).map(Some)
+    }
+
+    /// Whether a created stream is capturing. Needs no context and spoils no capture, so that neither is prepared for;
+    /// a driver that does want a context is asked again in this one.
+    fn is_created_capturing(&self, stream: CuStream) -> DeviceResult<bool> {
+        match self.is_handle_capturing(stream) {
+            Err(error) if error.code == CuResult::INVALID_CONTEXT.0 => {
+                let _scope = self.context.enter()?;
+                self.is_handle_capturing(stream)
+            }
+            answer => answer,
+        }
     }
 
     /// An event of this device behind everything on a stream, if one could be recorded. The context is entered.
@@ -175,7 +215,7 @@ impl CudaDevice {
     /// Such an event is never destroyed while the device is open, because another thread may still wait for it: that
     /// thread may then wait for a later stream's end as well, which is longer than needed and never too short.
     fn sweep(&self) {
-        for (number, event) in self.streams.oldest_events(self.cu_context(), SWEPT_AT_ONCE) {
+        for (number, event) in self.streams.next_ended(self.cu_context(), SWEPT_AT_ONCE) {
             // Only the caller who took it off the list has the event to give away.
             if self.is_complete(Event(event.0 as u64)) == Ok(true) && self.streams.finish(number) {
                 self.spare_events().push(event);
@@ -193,12 +233,19 @@ impl CudaDevice {
         match self.streams.last(number) {
             None => Ok(()),
             // It stays listed until a sweep finds it done.
-            Some(Last::Event(event, _)) => self.wait(Event(event.0 as u64)),
-            Some(Last::Unknown) => {
-                // SAFETY: takes no arguments.
-                let code = unsafe { self.driver().ctx_synchronize() };
-                self.context.check(code)?;
-                self.streams.finish(number);
+            Some(Last::Event(event)) => self.wait(Event(event.0 as u64)),
+            Some(Last::Contexts(doubts)) => {
+                for Doubt { context, .. } in &doubts {
+                    if context.is_null() || *context == self.cu_context() {
+                        // SAFETY: takes no arguments.
+                        let code = unsafe { self.driver().ctx_synchronize() };
+                        self.context.check(code)?;
+                    } else {
+                        // SAFETY: takes no arguments.
+                        Context::new(self.driver(), *context).call(|driver| unsafe { driver.ctx_synchronize() })?;
+                    }
+                }
+                self.streams.settle(number, &doubts);
                 Ok(())
             }
         }
@@ -214,26 +261,27 @@ impl CudaDevice {
     fn record_handle(&self, event: CuEvent, stream: CuStream) -> DeviceResult<()> {
         let code = self.record_here(event, stream);
         if code == CuResult::INVALID_HANDLE
-            && let Some(context) = self.foreign_context(stream)
+            && let Some(context) = self.context_of(stream)
+            && context != self.context.handle()
         {
             return self.record_across(event, stream, context);
         }
         self.context.check(code)
     }
 
-    /// The context of a stream, if the driver says that it is not this device's.
-    fn foreign_context(&self, stream: CuStream) -> Option<CuContext> {
+    /// The context of a created stream, if the driver tells. Permitted in every state of a capture.
+    fn context_of(&self, stream: CuStream) -> Option<CuContext> {
         let mut context = CuContext::NULL;
         // SAFETY: `context` outlives the call, which writes one handle to it.
         let code = unsafe { self.driver().stream_get_ctx(stream, &raw mut context) };
-        (code.is_success() && !context.is_null() && context != self.context.handle()).then_some(context)
+        (code.is_success() && !context.is_null()).then_some(context)
     }
 
     /// Records `event` so that it comes after everything on a stream of another context: an event of that context is
     /// waited for by a stream of this one, and `event` recorded behind the wait.
     fn record_across(&self, event: CuEvent, stream: CuStream, foreign: CuContext) -> DeviceResult<()> {
         let bridge = self.bridge()?;
-        let theirs = crate::context::Context::new(self.driver(), foreign);
+        let theirs = Context::new(self.driver(), foreign);
         let mut there = CuEvent::NULL;
         theirs.call(|driver| {
             // SAFETY: `there` outlives the call, which writes one handle to it.
@@ -272,7 +320,7 @@ impl CudaDevice {
     pub(crate) fn drop_streams(&self) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let mut result = Ok(());
-        for (number, event) in self.streams.oldest_events(self.cu_context(), usize::MAX) {
+        for (number, event) in self.streams.next_ended(self.cu_context(), usize::MAX) {
             result = result.and(self.wait(Event(event.0 as u64)));
             self.streams.finish(number);
             self.spare_events().push(event);

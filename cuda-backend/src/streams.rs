@@ -12,14 +12,15 @@
 //!
 //! A handle's generation goes up when its stream is retired: because the host says so before it destroys the stream, or
 //! because the driver's own number of the stream (`cuStreamGetId`, never used twice) is seen to have changed.
-//! Asking the driver costs as much as a whole cached allocation, so on the way of every call only this table is asked
-//! (a hash and a load, no lock); the driver is asked where it is called anyway, see [`StreamIdentity`].
+//! Asking the driver costs as much as a whole cached allocation (32 ns, because a capturing stream must not be asked), so
+//! on the way of every call only this table is asked (a hash and a load, no lock); the driver is asked where it is called
+//! anyway, see [`StreamIdentity`].
 
 use crate::driver::types::{CuContext, CuEvent, CuStream};
 use cachalot_core::units::StreamId;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Bits of a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm, unless a program asks for more.
@@ -40,13 +41,16 @@ const PROBES: usize = 8;
 /// When the driver is asked for a stream's own number.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum StreamIdentity {
-    /// Where the driver is called for the stream anyway (event, wait). The host reports each stream before it destroys
-    /// it, as `stream_destroyed` says; a host that does not may be handed, on a new stream with an old one's handle,
-    /// a block that the old one's last kernels still use.
+    /// Where the driver is called for the stream anyway (event, wait), so that a number costs 3 ns. The host reports
+    /// each stream before it destroys it, as `stream_destroyed` says; a host that does not may be handed, on a new stream
+    /// with an old one's handle, a block that the old one's last kernels still use.
     #[default]
     Reported,
-    /// Each time that a handle is turned into a number: about 30 ns, and nothing needs to be reported. Only a driver of
-    /// CUDA 12.0 or later can; with an older one this is the same as [`Reported`](Self::Reported).
+    /// Each time that a handle is turned into a number, which makes two short driver calls (16 ns each on an H200 with
+    /// CUDA 13.0, from any number of threads): is it capturing, and if not, what is its number. Nothing needs to be
+    /// reported; but what was not is waited for with the whole context where it must be waited for at all, and
+    /// that spoils captures under way. Only a driver of CUDA 12.0 or later can say; with an older one this is the same
+    /// as [`Reported`](Self::Reported).
     Asked,
 }
 
@@ -66,12 +70,34 @@ pub(crate) enum Target {
 }
 
 /// What is left to wait for of a retired stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Last {
-    /// This event, of this context, comes after all of its work.
-    Event(CuEvent, CuContext),
-    /// It was noticed too late to record one; the whole context must be waited for.
-    Unknown,
+    /// This event comes after all of its work.
+    Event(CuEvent),
+    /// None was recorded; these contexts must be waited for, which spoils captures under way in them.
+    Contexts(Vec<Doubt>),
+}
+
+/// That work of a retired stream may be under way in a context, nobody having recorded its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Doubt {
+    /// The stream's context; null if the driver did not tell.
+    pub(crate) context: CuContext,
+    /// Tells this doubt from later ones of the same handle and context.
+    stamp: u64,
+}
+
+/// What is known of retired streams and of the contexts of present ones.
+#[derive(Debug)]
+struct Retired {
+    /// Numbers whose end was recorded: the event behind it, and the event's context. Not done, as far as is known.
+    ended: VecDeque<(StreamId, CuEvent, CuContext)>,
+    /// Handles of which a stream was retired without a recorded end. One entry a context, however many streams.
+    doubts: BTreeMap<u64, Vec<Doubt>>,
+    /// The context of each handle's present stream, where the driver told.
+    contexts: BTreeMap<u64, CuContext>,
+    /// The last doubt's stamp.
+    stamp: u64,
 }
 
 /// One handle that needs more than generation 0.
@@ -89,9 +115,9 @@ pub struct Streams {
     /// Slots found by hashing. A slot is never freed, and a level is only used once the handle's places in all earlier
     /// ones are taken, so a free slot among a handle's places ⟹ the handle is in no later one.
     levels: [OnceLock<Box<[Slot]>>; LEVELS],
-    /// Retired streams whose work may not be done, oldest first. Guards the writing of slots too.
-    /// A retired stream is not listed ⟹ its work is done.
-    retired: Mutex<VecDeque<(StreamId, Last)>>,
+    /// Retired streams whose work may not be done. Guards the writing of slots too. Made when first needed.
+    /// A retired stream has no event here and its handle no doubt ⟹ its work is done.
+    retired: Mutex<Retired>,
 }
 
 impl Default for Streams {
@@ -104,7 +130,7 @@ impl Streams {
     /// No streams yet. Allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
-        Self { levels: [const { OnceLock::new() }; LEVELS], retired: Mutex::new(VecDeque::new()) }
+        Self { levels: [const { OnceLock::new() }; LEVELS], retired: Mutex::new(Retired::new()) }
     }
 
     /// The present number of the stream with this handle, or `None` if no stream can have it.
@@ -114,7 +140,7 @@ impl Streams {
     #[must_use]
     pub fn number(&self, stream: CuStream) -> Option<StreamId> {
         let handle = stream.0 as u64;
-        if handle.wrapping_sub(LOWEST_HANDLE) <= HANDLE_MASK - LOWEST_HANDLE {
+        if Self::is_created(stream) {
             return Some(StreamId(self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire))));
         }
         match stream {
@@ -124,38 +150,58 @@ impl Streams {
         }
     }
 
-    /// The number of a created stream of which the driver just said `driver_id`. If that is not what it said before,
-    /// the handle has a new stream, and the old one is retired with nothing recorded of it. `None`: the table is full.
+    /// Whether a handle can be that of a stream that was created.
+    #[inline]
+    pub(crate) const fn is_created(stream: CuStream) -> bool {
+        (stream.0 as u64).wrapping_sub(LOWEST_HANDLE) <= HANDLE_MASK - LOWEST_HANDLE
+    }
+
+    /// The number of a created stream of which the driver just said `driver_id`, if it said the same before.
+    #[inline]
     pub(crate) fn number_of_id(&self, stream: CuStream, driver_id: u64) -> Option<StreamId> {
+        let slot = self.slot(stream.0 as u64)?;
+        // Acquire: the number written before this id is seen too.
+        let known = slot.driver_id.load(Ordering::Acquire);
+        (known == driver_id.wrapping_add(1)).then(|| StreamId(slot.number.load(Ordering::Acquire)))
+    }
+
+    /// The number of a created stream of which the driver just said `driver_id`, which is of `context`. If it said
+    /// something else before, the handle has a new stream, and the old one is retired with nothing recorded of it.
+    /// `None`: the table is full.
+    pub(crate) fn learn(&self, stream: CuStream, driver_id: u64, context: CuContext) -> Option<StreamId> {
         let handle = stream.0 as u64;
         let expected = driver_id.wrapping_add(1);
-        if let Some(slot) = self.slot(handle) {
-            // Acquire: the number written before this id is seen too.
-            if slot.driver_id.load(Ordering::Acquire) == expected {
-                return Some(StreamId(slot.number.load(Ordering::Acquire)));
-            }
-        }
         let mut retired = self.lock();
         let slot = self.slot_or_insert(handle)?;
         let known = slot.driver_id.load(Ordering::Relaxed);
         if known != expected {
             if known != 0 {
-                Self::advance(slot, &mut retired, Some(Last::Unknown));
+                retired.doubt(handle);
+                retired.advance(slot);
             }
+            retired.contexts.insert(handle, context);
             slot.driver_id.store(expected, Ordering::Release);
         }
         Some(StreamId(slot.number.load(Ordering::Relaxed)))
     }
 
     /// Retires the stream that has this handle at present: its number becomes [`Target::Retired`], and the handle gets a
-    /// new one. `last` is what is left to wait for; `None` if its work is known to be done. Answers the old number, or
-    /// `None` if the table is full.
-    pub(crate) fn retire(&self, stream: CuStream, last: Option<Last>) -> Option<StreamId> {
+    /// new one. `end` is an event behind all of its work, and the event's context. Answers the old number, or `None` if
+    /// the table is full.
+    pub(crate) fn retire(&self, stream: CuStream, end: Option<(CuEvent, CuContext)>) -> Option<StreamId> {
+        let handle = stream.0 as u64;
         let mut retired = self.lock();
-        let slot = self.slot_or_insert(stream.0 as u64)?;
+        let slot = self.slot_or_insert(handle)?;
         // The next stream with this handle will have another id: it is learnt anew, not taken for a change.
         slot.driver_id.store(0, Ordering::Relaxed);
-        Some(Self::advance(slot, &mut retired, last))
+        match end {
+            Some((event, context)) => {
+                let number = StreamId(slot.number.load(Ordering::Relaxed));
+                retired.ended.push_back((number, event, context));
+            }
+            None => retired.doubt(handle),
+        }
+        Some(retired.advance(slot))
     }
 
     /// What a number stands for at present, seen from the calling thread.
@@ -173,42 +219,41 @@ impl Streams {
 
     /// What is left to wait for of a retired stream; `None` if nothing is.
     pub(crate) fn last(&self, stream: StreamId) -> Option<Last> {
-        self.lock().iter().find(|(number, _)| *number == stream).map(|(_, last)| *last)
+        let retired = self.lock();
+        match retired.ended.iter().find(|(number, ..)| *number == stream) {
+            Some((_, event, _)) => Some(Last::Event(*event)),
+            None => retired.doubts.get(&(stream.0 & HANDLE_MASK)).cloned().map(Last::Contexts),
+        }
     }
 
-    /// The oldest retired streams that an event of `context` stands for, `limit` at most.
-    pub(crate) fn oldest_events(&self, context: CuContext, limit: usize) -> Vec<(StreamId, CuEvent)> {
-        let events = |(number, last): &(StreamId, Last)| match last {
-            Last::Event(event, of) if *of == context => Some((*number, *event)),
-            _ => None,
-        };
-        self.lock().iter().filter_map(events).take(limit).collect()
+    /// Some retired streams that an event of `context` stands for, out of the next `limit` in turn.
+    pub(crate) fn next_ended(&self, context: CuContext, limit: usize) -> Vec<(StreamId, CuEvent)> {
+        let mut retired = self.lock();
+        let count = limit.min(retired.ended.len());
+        let of_context = |entry: &&(StreamId, CuEvent, CuContext)| entry.2 == context;
+        let next = retired.ended.iter().take(count).filter(of_context).map(|entry| (entry.0, entry.1)).collect();
+        // Whatever is not done now goes behind the others, so that it does not stand before them for ever.
+        retired.ended.rotate_left(count);
+        next
     }
 
-    /// Forgets a retired stream, whose work is done. Whether it was listed: to exactly one caller for each.
+    /// Forgets a retired stream whose recorded end has come. Whether it was listed: true for one caller only.
     pub(crate) fn finish(&self, stream: StreamId) -> bool {
         let mut retired = self.lock();
-        let found = retired.iter().position(|(number, _)| *number == stream);
-        found.and_then(|at| retired.remove(at)).is_some()
+        let found = retired.ended.iter().position(|(number, ..)| *number == stream);
+        found.and_then(|at| retired.ended.remove(at)).is_some()
     }
 
-    /// Gives a slot's handle its next number, and lists what is left of the old one. Answers the old number.
-    fn advance(slot: &Slot, retired: &mut VecDeque<(StreamId, Last)>, last: Option<Last>) -> StreamId {
-        let old = slot.number.load(Ordering::Relaxed);
-        if let Some(last) = last {
-            retired.push_back((StreamId(old), last));
-        }
-        let mut next = old;
-        loop {
-            // A number comes back after 65,535 streams with this handle, unless one of them is not done even then.
-            let generation = (next >> HANDLE_BITS) + 1;
-            next = (next & HANDLE_MASK) | (if generation == PER_THREAD { 0 } else { generation }) << HANDLE_BITS;
-            if !retired.iter().any(|(number, _)| number.0 == next) {
-                break;
+    /// Forgets these doubts of a retired stream's handle, their contexts having been waited for. Later ones stay.
+    pub(crate) fn settle(&self, stream: StreamId, settled: &[Doubt]) {
+        let handle = stream.0 & HANDLE_MASK;
+        let mut retired = self.lock();
+        if let Some(doubts) = retired.doubts.get_mut(&handle) {
+            doubts.retain(|doubt| !settled.contains(doubt));
+            if doubts.is_empty() {
+                retired.doubts.remove(&handle);
             }
         }
-        slot.number.store(next, Ordering::Release);
-        StreamId(old)
     }
 
     /// The slot of a handle, if it has one.
@@ -244,8 +289,40 @@ impl Streams {
     }
 
     /// The lock. A thread that panicked while it held it left whole entries only.
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(StreamId, Last)>> {
+    fn lock(&self) -> MutexGuard<'_, Retired> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Retired {
+    /// Nothing retired yet. Allocates nothing.
+    const fn new() -> Self {
+        Self { ended: VecDeque::new(), doubts: BTreeMap::new(), contexts: BTreeMap::new(), stamp: 0 }
+    }
+
+    /// Notes that the handle's present stream ends without a recorded end.
+    fn doubt(&mut self, handle: u64) {
+        let context = self.contexts.remove(&handle).unwrap_or(CuContext::NULL);
+        self.stamp += 1;
+        let doubts = self.doubts.entry(handle).or_default();
+        doubts.retain(|doubt| doubt.context != context);
+        doubts.push(Doubt { context, stamp: self.stamp });
+    }
+
+    /// Gives a slot's handle its next number. Answers the old one.
+    fn advance(&self, slot: &Slot) -> StreamId {
+        let old = slot.number.load(Ordering::Relaxed);
+        let mut next = old;
+        loop {
+            // A number comes back after 65,535 streams with this handle, unless one of them is not done even then.
+            let generation = (next >> HANDLE_BITS) + 1;
+            next = (next & HANDLE_MASK) | (if generation == PER_THREAD { 0 } else { generation }) << HANDLE_BITS;
+            if !self.ended.iter().any(|(number, ..)| number.0 == next) {
+                break;
+            }
+        }
+        slot.number.store(next, Ordering::Release);
+        StreamId(old)
     }
 }
 

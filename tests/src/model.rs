@@ -52,6 +52,8 @@ pub struct Shortage {
 pub enum Refusal {
     /// Neither the cache nor the device has it.
     OutOfMemory(Shortage),
+    /// It is more than the configured fraction leaves, and nothing is to be released for it.
+    Rejected(u64),
     /// No device could have it.
     TooLarge,
     /// No block begins there.

@@ -73,7 +73,7 @@ pub enum Op {
 }
 
 /// The configurations that programs choose from.
-pub const CONFIGS: [&str; 13] = [
+pub const CONFIGS: [&str; 15] = [
     "",
     "max_split_size_mb:20",
     "max_split_size_mb:32",
@@ -83,6 +83,8 @@ pub const CONFIGS: [&str; 13] = [
     "roundup_power2_divisions:4",
     "roundup_power2_divisions:[1:2,4:8,16:16,>:1]",
     "large_segment_size_mb:12",
+    "per_process_memory_fraction:0.5",
+    "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.75",
     "expandable_segments:True",
     "expandable_segments:True,max_split_size_mb:24",
     "expandable_segments:True,garbage_collection_threshold:0.5,roundup_power2_divisions:8",

@@ -49,6 +49,7 @@ fn refusal(error: &Error, model: Option<&Refusal>) -> Refusal {
             }
             _ => Refusal::Unexpected,
         },
+        Error::Rejected(bytes) => Refusal::Rejected(*bytes),
         Error::TooLarge(_) => Refusal::TooLarge,
         Error::InvalidPointer(_) => Refusal::InvalidPointer,
         Error::WrongSize { .. } => Refusal::WrongSize,
@@ -367,8 +368,11 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             Ok(Forecast::Hit(ptr)) => *core == Ok(*ptr) && !made(Call::Obtain) && !made(Call::Release),
             Ok(Forecast::Obtain(_)) => made(Call::Obtain),
             Ok(Forecast::Expand) => made(Call::Reserve) || made(Call::Create) || core.is_ok(),
-            Ok(Forecast::Release(_)) => made(Call::Release) || made(Call::Unmap),
-            Ok(Forecast::OutOfMemory) => matches!(core, Err(Error::OutOfMemory(_))),
+            // The stream may turn out to be capturing when it is waited for.
+            Ok(Forecast::Release(_)) => {
+                made(Call::Release) || made(Call::Unmap) || matches!(core, Err(Error::Device(_)))
+            }
+            Ok(Forecast::OutOfMemory) => matches!(core, Err(Error::OutOfMemory(_) | Error::Rejected(_))),
             Err(error) => core.as_ref().err() == Some(error),
         };
         if right { Ok(()) } else { Err(format!("{forecast:?} was foretold, {core:?} came of it")) }

@@ -66,28 +66,28 @@ struct Line<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let mut session = Session::new(args);
+    let mut report = Report::new(args);
     for file in &args.files {
         match Trace::load(file) {
-            Ok(traces) => traces.iter().for_each(|trace| session.replay(trace)),
-            Err(error) => session.complain(&ReplayError::Input(error)),
+            Ok(traces) => traces.iter().for_each(|trace| report.replay(trace)),
+            Err(error) => report.complain(&ReplayError::Input(error)),
         }
-        session.progress.advance(1);
+        report.progress.advance(1);
     }
-    session.progress.finish();
-    let written = if args.json { Ok(()) } else { session.write_table() };
+    report.progress.finish();
+    let written = if args.json { Ok(()) } else { report.write_table() };
     // Whoever reads the output may stop reading; that is no failure.
-    if let Err(error) = written.and(session.written)
+    if let Err(error) = written.and(report.written)
         && error.kind() != io::ErrorKind::BrokenPipe
     {
         eprintln!("the output cannot be written: {error}");
         return ExitCode::from(BAD_INPUT);
     }
-    ExitCode::from(session.status)
+    ExitCode::from(report.status)
 }
 
 /// What has come of the files so far.
-struct Session<'a> {
+struct Report<'a> {
     args: &'a Args,
     options: Options,
     progress: Progress,
@@ -96,7 +96,7 @@ struct Session<'a> {
     written: io::Result<()>,
 }
 
-impl<'a> Session<'a> {
+impl<'a> Report<'a> {
     fn new(args: &'a Args) -> Self {
         let mut table = Table::new();
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
     fn replay(&mut self, trace: &Trace) {
         self.progress.begin(&trace.name);
         match replay::replay(trace, &self.options) {
-            Ok(outcome) => self.report(&trace.name, &outcome),
+            Ok(outcome) => self.show(&trace.name, &outcome),
             Err(error) => self.complain(&error),
         }
     }
@@ -137,7 +137,7 @@ impl<'a> Session<'a> {
         self.progress.suspend(|| eprintln!("{error}"));
     }
 
-    fn report(&mut self, name: &str, outcome: &Outcome) {
+    fn show(&mut self, name: &str, outcome: &Outcome) {
         if let Some(Checked { first: Some(first), .. }) = &outcome.checked {
             self.status = self.status.max(DIFFERENT);
             self.progress.suspend(|| eprintln!("{first}"));

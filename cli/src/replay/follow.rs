@@ -1,31 +1,31 @@
-//! Following a record: every call that it implies is made, and the device hands out the addresses that it names.
+//! Following a record: every call that it implies is made, and the device hands out the addresses that it
+//! names.
 //!
-//! A record lists events, not calls. A free and an allocation are plain; what lies between two of them has to be attributed:
+//! A record lists events, not calls. A free and an allocation are plain; what lies between two of them has to
+//! be attributed:
 //!
-//! * a completion behind its own free is part of that free; any other was found by the event check at the start of the next
-//!   request, or by a wait for all events,
+//! * a completion behind its own free is part of that free; any other was found by the event check at the start
+//!   of the next request, or by a wait for all events,
 //! * releases belong to the next request if it would release just that now, and to an `empty_cache` otherwise,
 //! * everything before a free, or at the end, is an `empty_cache`.
 //!
-//! The allocator's own forecast answers what a request would do now.
+//! What leaves a choice is decided in `attribute.rs`.
 
 use super::Settings;
-use super::compare;
+use super::attribute::Trials;
 use super::program::{DEVICE, Operation, Program, Run};
 use super::ranges::Ranges;
 use crate::trace::{Action, Event, Note};
 use cachalot_core::Error;
 use cachalot_core::device::{DeviceError, ErrorKind};
 use cachalot_core::pool::PoolId;
-use cachalot_core::reclaim::Forecast;
 use cachalot_core::simulated::{Call, Failure};
-use cachalot_core::snapshot::BlockState;
 use cachalot_core::trace::TraceEntry;
-use cachalot_core::units::{DevicePtr, MIB, StreamId};
+use cachalot_core::units::{MIB, StreamId};
 use std::collections::HashMap;
 
-/// The streams that stand for those that other events of a block waited for: a record does not name them. Each block that
-/// waits has one of its own, so that blocks can be completed in any order.
+/// The streams that stand for those that other events of a block waited for: a record does not name them. Each
+/// block that waits has one of its own, so that blocks can be completed in any order.
 const FIRST_WAITING_STREAM: u64 = 1 << 63;
 
 /// How many calls are made before the allocator's trace is read.
@@ -37,9 +37,6 @@ const EVENTS_PER_CALL: usize = 8;
 /// The seeds of a generator that a graph's first capture registers, and their size in bytes.
 const SEEDS: usize = 2;
 const SEED_BYTES: u64 = 8;
-
-/// How often a record is followed anew to try a request out: each time costs as much as the record up to there.
-const MOST_TRIALS: usize = 64;
 
 /// A block that the record holds.
 struct Held {
@@ -61,7 +58,7 @@ enum Capture {
 
 /// A record being followed.
 pub(super) struct Follower<'t> {
-    events: &'t [Event],
+    pub(super) events: &'t [Event],
     pub(super) run: Run,
     pub(super) program: Program,
     /// What the allocator did, as its own trace has it.
@@ -70,20 +67,21 @@ pub(super) struct Follower<'t> {
     /// Recorded address → block.
     held: HashMap<u64, Held>,
     vacant_slots: Vec<u32>,
-    waiting: usize,
+    /// How many of them wait.
+    pub(super) waiting: usize,
     waiting_streams: u64,
     capture: Capture,
     captured_streams: Vec<u64>,
     captures: usize,
-    /// The allocator and the record hold different memory: recorded addresses may be taken, so none are handed out any more.
+    /// The allocator and the record hold different memory: recorded addresses may be taken, so none are handed
+    /// out any more.
     astray: bool,
     /// Bytes that the record holds from the device.
     recorded_bytes: u64,
-    settings: &'t Settings,
+    pub(super) settings: &'t Settings,
     /// The event with which the present call begins.
-    position: usize,
-    /// Where it was tried out whether releases belong to the request: event → they do.
-    tried: HashMap<usize, bool>,
+    pub(super) position: usize,
+    pub(super) trials: Trials,
     unread_calls: usize,
 }
 
@@ -109,29 +107,31 @@ impl<'t> Follower<'t> {
             recorded_bytes: 0,
             settings,
             position: 0,
-            tried: HashMap::new(),
+            trials: Trials::default(),
             unread_calls: 0,
         };
         follower.start_trace()?;
         Ok(follower)
     }
 
-    fn start_trace(&mut self) -> Result<(), Error> {
+    pub(super) fn start_trace(&mut self) -> Result<(), Error> {
         self.unread_calls = 0;
         let calls = CALLS_PER_READING.min(self.events.len());
         let capacity = calls * EVENTS_PER_CALL + self.events.len();
         self.run.allocator.record_trace(DEVICE, capacity)
     }
 
-    fn read_trace(&mut self) -> Result<(), Error> {
+    pub(super) fn read_trace(&mut self) -> Result<(), Error> {
         let entries = &mut self.entries;
         self.run.allocator.for_each_trace_entry(DEVICE, |entry| entries.push(*entry))
     }
 
-    /// Follows the record as far as event number `end`, which is not looked at: the calls before it have been made.
+    /// Follows the record as far as event number `end`, which is not looked at: the calls before it have been
+    /// made.
     ///
     /// # Errors
-    /// The number of the event at which the allocator refused a call for another reason than lack of memory, with that reason.
+    /// The number of the event at which the allocator refused a call for another reason than lack of memory,
+    /// with that reason.
     pub(super) fn follow(&mut self, end: usize) -> Result<(), (usize, Error)> {
         let mut at = 0;
         while at < end {
@@ -144,7 +144,7 @@ impl<'t> Follower<'t> {
     }
 
     /// Follows one call with the events that belong to it. Answers where the next one begins.
-    fn follow_from(&mut self, at: usize) -> Result<usize, Error> {
+    pub(super) fn follow_from(&mut self, at: usize) -> Result<usize, Error> {
         self.position = at;
         let event = self.events[at];
         if (event.note == Note::Capture) != (self.capture != Capture::Off) {
@@ -235,17 +235,16 @@ impl<'t> Follower<'t> {
     }
 
     fn follow_request(&mut self, events: &[Event], call: &Event) -> Result<(), Error> {
-        let mut events = events;
-        while let Some((first, rest)) = events.split_first()
-            && first.action == Action::FreeCompleted
-        {
-            self.complete(first.addr)?;
-            events = rest;
+        let completions = events.iter().take_while(|event| event.action == Action::FreeCompleted).count();
+        let waits = self.waits_itself(events, completions, call)?;
+        let (found, mut events) = events.split_at(waits.unwrap_or(completions));
+        for event in found {
+            self.complete(event.addr)?;
         }
         while let Some(first) = events.first().filter(|event| event.action.is_release()) {
             let releases = |event: &Event| event.action.is_release() || event.action == Action::FreeCompleted;
             let (cached, rest) = events.split_at(events.iter().take_while(|event| releases(event)).count());
-            if self.releases(first.addr, call)? && self.releases_all(cached)? {
+            if self.releases(first.addr, call)? && self.releases_all(cached) {
                 break;
             }
             self.empty_cache(cached)?;
@@ -255,71 +254,17 @@ impl<'t> Follower<'t> {
         self.request(events, call)
     }
 
-    /// Whether the request itself would now release just the segment at `addr`.
-    fn releases(&self, addr: u64, call: &Event) -> Result<bool, Error> {
-        let forecast = self.run.allocator.forecast(DEVICE, call.size, StreamId(call.stream))?;
-        Ok(match forecast {
-            Forecast::Release(first) => first == DevicePtr(addr),
-            Forecast::Hit(_) => false,
-            // It fails all the same in the end, so it is the device that has no more.
-            _ => call.action == Action::OutOfMemory && self.settings.limit.is_none(),
-        })
-    }
-
-    /// Whether a request that releases the first of `cached` releases the others as well.
-    ///
-    /// It does, if it can only release everything. With rules by which it may release less, a complete release may be an
-    /// `empty_cache` that begins with what the request would release: then the request is tried out on a copy.
-    fn releases_all(&mut self, cached: &[Event]) -> Result<bool, Error> {
-        let config = &self.settings.config;
-        let may_stop = config.garbage_collection_threshold().is_some() || config.max_split_size().is_some();
-        if !may_stop || !self.is_complete_release(cached) {
-            return Ok(true);
-        }
-        if let Some(&tried) = self.tried.get(&self.position) {
-            return Ok(tried);
-        }
-        if self.tried.len() >= MOST_TRIALS {
-            return Ok(true);
-        }
-        let mut copy = Follower::new(self.events, self.settings)?;
-        copy.tried.clone_from(&self.tried);
-        copy.tried.insert(self.position, true);
-        let agrees = copy.follow_one(self.position)?;
-        self.tried.insert(self.position, agrees);
-        Ok(agrees)
-    }
-
-    /// Whether nothing could be released beyond `events`.
-    fn is_complete_release(&self, events: &[Event]) -> bool {
-        let segments = self.run.allocator.snapshot();
-        let whole = segments.iter().filter(|segment| {
-            let [block] = segment.blocks.as_slice() else { return false };
-            segment.pool == PoolId::DEFAULT && !segment.is_expandable && block.state == BlockState::Inactive
-        });
-        events.iter().filter(|event| event.action == Action::SegmentFree).count() >= whole.count()
-    }
-
-    /// Follows the record up to event `at`, then one call. Answers whether that call did what the record says.
-    fn follow_one(&mut self, at: usize) -> Result<bool, Error> {
-        self.follow(at).map_err(|(_, error)| error)?;
-        self.entries.clear();
-        self.start_trace()?;
-        let end = self.follow_from(at)?;
-        self.read_trace()?;
-        Ok(compare::compare(&self.events[at..end], &self.entries).mismatches == 0)
-    }
-
     /// Makes the request, with the addresses of `events` for what it obtains.
     fn request(&mut self, events: &[Event], call: &Event) -> Result<(), Error> {
         let (bytes, stream) = (call.size, StreamId(call.stream));
         let before = self.obtained();
         let script = self.script(events);
+        // Found by the request's own wait, which may hand out the very same address.
+        let completions = events.iter().filter(|event| event.action == Action::FreeCompleted);
+        let found: Vec<StreamId> = completions.map(|event| self.stop_waiting(event.addr)).collect();
         let fails = call.action == Action::OutOfMemory;
         if fails {
             self.exhaust_device(events);
-        }
-        if fails {
             self.perform(Operation::Refused { bytes, stream })?;
             self.run.device().clear_failures();
         } else {
@@ -330,9 +275,9 @@ impl<'t> Follower<'t> {
             self.held.insert(call.addr, Held { slot, waits_for: None });
             self.perform(Operation::Malloc { bytes, stream, slot })?;
         }
-        for event in events.iter().filter(|event| event.action == Action::FreeCompleted) {
-            // Found by the request's own wait; if it did not wait, the block is still free to be completed.
-            self.complete(event.addr)?;
+        for stream in found {
+            // If it did not wait after all, its blocks are free from here on all the same.
+            self.perform(Operation::Complete { stream })?;
         }
         self.take_back(script, self.obtained() - before);
         self.account(events);
@@ -446,8 +391,9 @@ impl<'t> Follower<'t> {
     }
 }
 
-/// Whether the noted events begin with the two seeds of a generator, made before the capture. They then come from the default
-/// pool, as the record proves: the next small request, of the graphs' pool, finds no room beside them.
+/// Whether the noted events begin with the two seeds of a generator, made before the capture. They then come
+/// from the default pool, as the record proves: the next small request, of the graphs' pool, finds no room
+/// beside them.
 fn has_seeds(noted: &[Event]) -> bool {
     let requests = || {
         let noted = noted.iter().take_while(|event| event.note == Note::Capture);

@@ -1,5 +1,6 @@
 //! Replaying recorded programs: their decisions are repeated and compared, and their calls are timed.
 
+mod attribute;
 mod compare;
 mod difference;
 mod end;
@@ -128,8 +129,8 @@ fn settings(trace: &Trace, options: &Options) -> Result<Settings, ReplayError> {
 
 /// Replays a record.
 ///
-/// Without settings of their own, and whenever the record is checked, the recorded addresses are followed. Other settings
-/// alone lead to other segments, so the device invents their addresses.
+/// Without settings of their own, and whenever the record is checked, the recorded addresses are followed.
+/// Other settings alone lead to other segments, so the device invents their addresses.
 ///
 /// # Errors
 /// What cannot be used, or where the allocator refused a call.

@@ -23,8 +23,8 @@ pub(super) struct Ranges {
 impl Ranges {
     /// The ranges of a whole record, before its first event.
     ///
-    /// Memory is always mapped from the start of a range, or right behind what is mapped. Everything that is ever mapped
-    /// in one range is therefore contiguous, and ranges are apart.
+    /// Memory is always mapped from the start of a range, or right behind what is mapped. Everything that is
+    /// ever mapped in one range is therefore contiguous, and ranges are apart.
     pub(super) fn of(events: &[Event]) -> Self {
         let mut maps: Vec<(u64, u64)> = events
             .iter()

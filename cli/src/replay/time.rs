@@ -6,7 +6,8 @@ use std::time::Instant;
 
 /// Runs a program once, to warm up, and then `repeat` times. Answers the median time of a call, in nanoseconds.
 ///
-/// What the program leaves behind is given back between the runs; the cache stays, as it does for a program that repeats itself.
+/// What the program leaves behind is given back between the runs; the cache stays, as it does for a program
+/// that repeats itself.
 pub(super) fn nanoseconds_per_call(run: &mut Run, program: &Program, repeat: u32) -> Result<f64, Error> {
     run.perform_all(program)?;
     let mut times = Vec::with_capacity(repeat as usize);

@@ -52,7 +52,8 @@ impl<S: Storage> Heap<S> {
                 continue;
             }
             match next {
-                Some(next) if self.blocks[next].expandable && self.growable(next) < self.growable(block) => {
+                // The walk may end on an ordinary block, and goes no further from there.
+                Some(next) if self.blocks[block].expandable && self.growable(next) < self.growable(block) => {
                     block = next;
                 }
                 _ => return Some(block),
@@ -174,8 +175,10 @@ impl<S: Storage> Heap<S> {
         Done { value: (block, parts), unsettled }
     }
 
-    /// Puts a held run of which nothing new is mapped back as it was.
-    pub(crate) fn put_back_run(&mut self, run: Run) {
+    /// Puts a held run of which nothing new is mapped back as it was. Says which segment is to be given back, if nothing is
+    /// mapped in it.
+    pub(crate) fn put_back_run(&mut self, run: Run) -> Option<(DevicePtr, u64)> {
+        let segment = self.blocks[run.first].segment;
         let mut block = run.first;
         loop {
             let (next, last) = (self.blocks[block].next, block == run.last);
@@ -186,10 +189,23 @@ impl<S: Storage> Heap<S> {
                 _ => {}
             }
             if last {
-                return;
+                return self.remove_if_unmapped(segment);
             }
             block = next;
         }
+    }
+
+    /// Forgets a segment if nothing of it is mapped, and says what to give back.
+    fn remove_if_unmapped(&mut self, segment: u32) -> Option<(DevicePtr, u64)> {
+        let block = self.segments[segment].first;
+        if self.blocks[block].state != State::Unmapped || self.blocks[block].is_split() {
+            return None;
+        }
+        self.take(block);
+        let Block { addr, size, .. } = self.blocks[block];
+        self.blocks.remove(block);
+        self.unlink(segment);
+        Some((DevicePtr(addr), size))
     }
 
     /// The whole granules inside a free expandable block, if there are any.
@@ -224,14 +240,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn finish_unmap(&mut self, block: u32, tally: &Tally) -> Option<(DevicePtr, u64)> {
         tally.down(Stat::ReservedBytes, self.blocks[block].size);
         let block = self.join_unmapped(block);
-        if self.blocks[block].is_split() {
-            return None;
-        }
-        self.take(block);
-        let Block { addr, size, segment, .. } = self.blocks[block];
-        self.blocks.remove(block);
-        self.unlink(segment);
-        Some((DevicePtr(addr), size))
+        self.remove_if_unmapped(self.blocks[block].segment)
     }
 
     /// A held range was not unmapped after all: it is free again.
@@ -239,12 +248,10 @@ impl<S: Storage> Heap<S> {
         self.join_free(block);
     }
 
-    /// A held range could not be unmapped: it is lost. Returns its bytes, which count as leaked from here on.
-    pub(crate) fn lose(&mut self, block: u32, tally: &Tally) -> u64 {
+    /// A held range could not be unmapped: it is lost.
+    pub(crate) fn lose(&mut self, block: u32, tally: &Tally) {
         self.blocks[block].state = State::Lost;
-        let bytes = self.blocks[block].size;
-        tally.down(Stat::ReservedBytes, bytes);
-        bytes
+        tally.down(Stat::ReservedBytes, self.blocks[block].size);
     }
 
     /// Puts a block that is in no set into the unmapped set, one with its unmapped neighbours. Says which entry is left; its

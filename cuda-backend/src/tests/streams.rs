@@ -227,6 +227,50 @@ fn another_devices_stream_is_recorded_over_a_stream_of_this_one() {
 }
 
 #[test]
+fn another_devices_unreported_stream_is_waited_for_there() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    let old = device.stream_id(FOREIGN_STREAM).expect("a number");
+    device.record(event, old).expect("the driver's own number is learnt");
+    fake::with(|fake| fake.ids.insert(FOREIGN_STREAM.0, 4711));
+    let made = calls(|| device.record(event, old).expect("waited"));
+    let at = made.iter().position(|name| *name == "cuCtxSynchronize").expect("waited for a context");
+    let pushed = made[..at].iter().filter(|name| **name == "cuCtxPushCurrent_v2").count();
+    assert_eq!(pushed, 2, "this device's context and then the other's: {made:?}");
+}
+
+#[test]
+fn streams_that_are_never_reported_leave_no_more_than_their_handles_behind() {
+    let device = asking();
+    for life in 0..1000_u64 {
+        fake::with(|fake| fake.ids.insert(STREAM.0, 5000 + life));
+        device.stream_id(STREAM).expect("a number");
+    }
+    let first = id(STREAM);
+    let made = calls(|| device.synchronize(first).expect("waited"));
+    assert_eq!(made.iter().filter(|name| **name == "cuCtxSynchronize").count(), 1, "{made:?}");
+    let made = calls(|| device.synchronize(first).expect("done"));
+    assert!(!made.contains(&"cuCtxSynchronize"), "{made:?}");
+}
+
+#[test]
+fn a_stream_that_hangs_does_not_keep_others_from_being_forgotten() {
+    let device = device();
+    let hanging: Vec<CuStream> = (0..20).map(|index| CuStream(STREAM.0 + 0x1000 + 16 * index)).collect();
+    for stream in &hanging {
+        device.stream_destroyed(*stream).expect("retired");
+    }
+    for index in 0..200 {
+        let stream = CuStream(STREAM.0 + 0x4000 + 16 * index);
+        device.stream_destroyed(stream).expect("retired");
+        let ended = |event: &&mut fake::FakeEvent| event.stream == Some(stream);
+        fake::with(|fake| fake.events.values_mut().filter(ended).for_each(|event| event.done = true));
+    }
+    let events = fake::with(|fake| fake.events.len());
+    assert!(events < 60, "{events} events for 20 streams that hang and 200 that are done");
+}
+
+#[test]
 fn another_devices_failure_is_not_this_ones() {
     let device = device();
     let event = device.create_event().expect("an event");
@@ -237,6 +281,29 @@ fn another_devices_failure_is_not_this_ones() {
     });
     assert_eq!(device.record(event, id(FOREIGN_STREAM)), Err(code.error()));
     assert_eq!(device.health(), Ok(()));
+}
+
+#[test]
+fn a_capturing_stream_is_left_alone() {
+    let device = asking();
+    let event = device.create_event().expect("an event");
+    for stream in [STREAM, CuStream::NULL, CuStream::PER_THREAD] {
+        let number = device.stream_id(stream).expect("a number");
+        for answer in [CuResult::SUCCESS, CuResult::STREAM_CAPTURE_IMPLICIT] {
+            fake::with(|fake| fake.capturing = (answer, CuCaptureStatus::ACTIVE));
+            let made = calls(|| {
+                assert_eq!(device.stream_id(stream), Ok(number));
+                assert_eq!(device.is_capturing(number), Ok(true));
+                for refused in [device.record(event, number), device.synchronize(number)] {
+                    assert_eq!(refused, Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()));
+                }
+                assert!(device.stream_destroyed(stream).is_err());
+            });
+            let spoils = ["cuStreamGetId", "cuEventRecord", "cuStreamSynchronize"];
+            assert!(!made.iter().any(|name| spoils.contains(name)), "{made:?}");
+            fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
+        }
+    }
 }
 
 #[test]

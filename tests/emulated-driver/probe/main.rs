@@ -7,6 +7,7 @@
 mod basics;
 mod calls;
 mod capture;
+mod compare;
 mod endings;
 mod memory;
 mod order;
@@ -16,7 +17,8 @@ mod virtual_memory;
 use clap::Parser;
 use sheet::Sheet;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
 
 /// Asks a CUDA driver what its documentation leaves open.
 #[derive(Parser)]
@@ -24,10 +26,16 @@ struct Arguments {
     /// The library to ask.
     #[arg(long, default_value = "libcuda.so.1")]
     library: String,
+    /// A file of expected answers: what differs is told at the end, and the exit code is 1 then.
+    #[arg(long)]
+    compare: Option<PathBuf>,
     /// Only this group of questions, in this process.
     #[arg(long)]
     group: Option<String>,
 }
+
+/// A group that takes longer is stuck.
+const PATIENCE_SECONDS: u32 = 180;
 
 /// A group of questions: its name and the function that asks them.
 type Group = (&'static str, fn(&Sheet));
@@ -57,9 +65,19 @@ const GROUPS: &[Group] = &[
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    match arguments.group {
-        Some(name) => ask(&arguments.library, &name),
-        None => ask_all(&arguments.library),
+    if let Some(name) = arguments.group {
+        return ask(&arguments.library, &name);
+    }
+    match ask_all(&arguments.library, arguments.compare) {
+        Ok(differences) if differences.is_empty() => ExitCode::SUCCESS,
+        Ok(differences) => {
+            eprintln!("{}", differences.join("\n"));
+            ExitCode::FAILURE
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -71,6 +89,8 @@ fn ask(library: &str, name: &str) -> ExitCode {
     };
     match Sheet::new(library, group) {
         Ok(sheet) => {
+            // SAFETY: ends a process that is stuck in a question.
+            unsafe { libc::alarm(PATIENCE_SECONDS) };
             questions(&sheet);
             ExitCode::SUCCESS
         }
@@ -81,20 +101,24 @@ fn ask(library: &str, name: &str) -> ExitCode {
     }
 }
 
-/// Asks every group in a process of its own.
-fn ask_all(library: &str) -> ExitCode {
-    let Ok(program) = std::env::current_exe() else { return ExitCode::FAILURE };
+/// Asks every group in a process of its own, prints the answers, and returns what differs from the expected ones.
+fn ask_all(library: &str, expected: Option<PathBuf>) -> std::io::Result<Vec<String>> {
+    let expected = expected.map(std::fs::read_to_string).transpose()?;
+    let program = std::env::current_exe()?;
+    let mut all = String::new();
     for (name, _) in GROUPS {
-        let status = Command::new(&program).args(["--library", library, "--group", name]).status();
-        match status.map(|status| (status.code(), status.signal())) {
-            Ok((Some(0), _)) => {}
-            Ok((_, Some(signal))) => println!("{name} ended = signal {signal}"),
-            Ok((code, _)) => println!("{name} ended = code {}", code.unwrap_or(-1)),
-            Err(why) => {
-                eprintln!("{name}: {why}");
-                return ExitCode::FAILURE;
-            }
-        }
+        let mut command = Command::new(&program);
+        command.args(["--library", library, "--group", name]).stderr(Stdio::inherit());
+        let output = command.output()?;
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ending = match (output.status.signal(), output.status.code()) {
+            (Some(signal), _) => format!("{name} ended = signal {signal}\n"),
+            (None, Some(code)) if code != 0 => format!("{name} ended = code {code}\n"),
+            _ => String::new(),
+        };
+        text += &ending;
+        print!("{text}");
+        all += &text;
     }
-    ExitCode::SUCCESS
+    Ok(expected.map_or_else(Vec::new, |expected| compare::differences(&expected, &all)))
 }

@@ -50,6 +50,8 @@ const DEFAULTS: &[(&str, u32)] = &[
     ("begin_legacy", 900),
     // cuStreamSynchronize and cuStreamQuery of a capturing stream.
     ("wait_capturing", 900),
+    // cuGetProcAddress_v2 of a symbol that is not there, or is newer than asked for.
+    ("proc_absent", 500),
     // cuDeviceCanAccessPeer between two devices: 1 for yes.
     ("can_access_peer", 1),
 ];

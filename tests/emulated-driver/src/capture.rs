@@ -167,6 +167,7 @@ pub(crate) fn begin(session: &mut Session, stream: u64, mode: i32) -> Answer<()>
     let queue = stream::find(&mut session.state, stream, session.context)?;
     let state = &mut *session.state;
     let its = state.streams.queue(queue)?;
+    context::check(state, its.context)?;
     if its.kind == Kind::Legacy {
         state.answers.outcome("begin_legacy")?;
     }
@@ -223,6 +224,7 @@ pub(crate) fn end(session: &mut Session, stream: u64) -> Answer<u64> {
 pub(crate) fn status(session: &mut Session, stream: u64) -> Answer<(i32, u64)> {
     let number = stream::find(&mut session.state, stream, session.context)?;
     let queue = session.state.streams.queue(number)?;
+    context::check(&session.state, queue.context)?;
     if queue.kind == Kind::Legacy && !implicit(&session.state, number).is_empty() {
         return Err(Code::STREAM_CAPTURE_IMPLICIT);
     }

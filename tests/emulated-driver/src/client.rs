@@ -145,6 +145,17 @@ impl Client {
         outcome(unsafe { set(on.into()) })
     }
 
+    /// Sets how many bytes of addresses the devices have (4 TiB if not set): a process that loads many copies of the
+    /// library runs out of addresses otherwise.
+    ///
+    /// # Errors
+    /// After `cuInit`.
+    pub fn set_address_space(&self, bytes: u64) -> Result<(), Refused> {
+        let set: Symbol<'_, unsafe extern "C" fn(u64) -> c_int> = self.get("emu_set_address_space");
+        // SAFETY: the function takes a number.
+        outcome(unsafe { set(bytes) })
+    }
+
     /// Starts the sequence of random choices anew.
     pub fn set_seed(&self, seed: u64) {
         self.set("emu_set_seed", seed);

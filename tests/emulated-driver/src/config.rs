@@ -16,7 +16,7 @@ pub(crate) enum Teardown {
 pub(crate) enum Poison {
     /// Nothing.
     Off,
-    /// All of it up to 16 MiB, the first and the last MiB of more.
+    /// All of it up to 2 MiB, the first and the last 64 KiB of more.
     Edges,
     /// All of it.
     Full,

@@ -129,10 +129,10 @@ pub(crate) fn enable_peer(session: &mut Session, peer: u64, flags: u32) -> Answe
     }
     known(session, peer)?;
     let own = session.context;
-    let devices = (device_of(&session.state, own)?, device_of(&session.state, peer)?);
-    if devices.0 == devices.1 {
-        return Err(Code::INVALID_DEVICE);
+    if peer == own {
+        return Err(Code::INVALID_CONTEXT);
     }
+    let devices = (device_of(&session.state, own)?, device_of(&session.state, peer)?);
     if !device::can_access_peer(&session.state, devices.0 as i32, devices.1 as i32)? {
         return Err(Code::PEER_ACCESS_UNSUPPORTED);
     }

@@ -149,6 +149,18 @@ extern "C" fn emu_set_step(on: c_int) -> c_int {
     })
 }
 
+/// Sets how many bytes of addresses the devices have. Only before `cuInit`: -1 afterwards.
+#[unsafe(no_mangle)]
+extern "C" fn emu_set_address_space(bytes: u64) -> c_int {
+    control(REFUSED, |session| {
+        if session.state.space.is_some() {
+            return REFUSED;
+        }
+        session.state.config.address_space_bytes = bytes;
+        0
+    })
+}
+
 /// Starts the sequence of choices anew.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_seed(seed: u64) {

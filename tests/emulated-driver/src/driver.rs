@@ -21,6 +21,7 @@ use crate::stream::Streams;
 use crate::sync::{Condition, Mutex};
 use crate::virtual_memory::VirtualMemory;
 use crate::work::Work;
+use crate::worker;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -134,8 +135,10 @@ impl State {
     }
 }
 
-/// What happens at process exit: the leak report, if asked for. Returns how the driver is to be torn down.
+/// What happens at process exit: the leak report, if asked for, and the end of the idle threads. Returns how the driver
+/// is to be torn down.
 pub(crate) fn at_exit() -> Teardown {
+    worker::end_all(driver());
     let state = driver().state.lock();
     if let Some(place) = &state.config.leaks {
         let text = report::to_json(&state).to_string();

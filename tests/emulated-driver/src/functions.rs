@@ -88,8 +88,8 @@ functions! {
     cuMemGetInfo_v2: 3020, Context, Safe;
     cuMemGetAddressRange_v2: 3020, Context, Safe;
     cuMemsetD8Async: 3020, Context, Safe;
-    cuMemcpyHtoD_v2: 3020, Context, Safe;
-    cuMemcpyDtoH_v2: 3020, Context, Safe;
+    cuMemcpyHtoD_v2: 3020, Context, Unsafe;
+    cuMemcpyDtoH_v2: 3020, Context, Unsafe;
     cuMemcpyHtoDAsync_v2: 3020, Context, Safe;
     cuMemcpyDtoHAsync_v2: 3020, Context, Safe;
     cuMemcpyDtoDAsync_v2: 3020, Context, Safe;
@@ -103,30 +103,30 @@ functions! {
     cuMemSetAccess: 10020, Init, Safe;
     cuEventCreate: 2000, Context, Safe;
     cuEventRecord: 2000, Context, Safe;
-    cuEventQuery: 2000, Context, Unsafe;
-    cuEventSynchronize: 2000, Context, Unsafe;
+    cuEventQuery: 2000, Init, Unsafe;
+    cuEventSynchronize: 2000, Init, Unsafe;
     cuEventDestroy_v2: 4000, Context, Safe;
     cuStreamCreate: 2000, Context, Safe;
     cuStreamDestroy_v2: 4000, Context, Safe;
     cuStreamSynchronize: 2000, Context, Unsafe;
     cuStreamQuery: 2000, Context, Unsafe;
     cuStreamWaitEvent: 3020, Context, Safe;
-    cuStreamGetId: 12000, Context, Unsafe;
-    cuStreamGetCtx: 9020, Context, Safe;
-    cuStreamIsCapturing: 10000, Context, Safe;
-    cuStreamGetCaptureInfo_v2: 11030, Context, Safe;
+    cuStreamGetId: 12000, Init, Unsafe;
+    cuStreamGetCtx: 9020, Init, Safe;
+    cuStreamIsCapturing: 10000, Init, Safe;
+    cuStreamGetCaptureInfo_v2: 11030, Init, Safe;
     cuThreadExchangeStreamCaptureMode: 10010, Init, Safe;
     cuLaunchHostFunc: 10000, Context, Safe;
     cuModuleLoadData: 2000, Context, Unsafe;
     cuModuleUnload: 2000, Context, Unsafe;
     cuModuleGetFunction: 2000, Context, Safe;
     cuLaunchKernel: 4000, Context, Safe;
-    cuStreamBeginCapture_v2: 10010, Context, Safe;
-    cuStreamEndCapture: 10000, Context, Safe;
-    cuGraphInstantiateWithFlags: 11040, Context, Safe;
-    cuGraphLaunch: 10000, Context, Safe;
-    cuGraphExecDestroy: 10000, Context, Safe;
-    cuGraphDestroy: 10000, Context, Safe;
+    cuStreamBeginCapture_v2: 10010, Init, Safe;
+    cuStreamEndCapture: 10000, Init, Safe;
+    cuGraphInstantiateWithFlags: 11040, Init, Safe;
+    cuGraphLaunch: 10000, Init, Safe;
+    cuGraphExecDestroy: 10000, Init, Safe;
+    cuGraphDestroy: 10000, Init, Safe;
 }
 
 impl Function {

@@ -40,3 +40,4 @@ mod thread;
 mod transfer;
 mod virtual_memory;
 mod work;
+mod worker;

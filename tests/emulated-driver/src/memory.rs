@@ -69,13 +69,13 @@ pub(crate) fn allocate(session: &mut Session, bytes: u64) -> Answer<u64> {
         session.state.answers.outcome("alloc_zero")?;
         return Ok(0);
     }
+    let (context, state) = (session.context, &mut *session.state);
     let address = if bytes <= SMALL {
-        allocate_small(&mut session.state, session.context, bytes)?
+        allocate_small(state, context, bytes)?
     } else {
         let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
-        let region = obtain(&mut session.state, session.context, taken)?;
-        let allocation = Allocation { context: session.context, bytes, taken, region };
-        add(&mut session.state.memory, region, allocation);
+        let region = obtain(state, context, taken)?;
+        add(state, region, Allocation { context, bytes, taken, region });
         region
     };
     session.made("allocation", address);
@@ -190,18 +190,18 @@ fn allocate_small(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
         state.memory.regions.get_mut(&start).ok_or(Code::UNKNOWN)?.parts = Some(parts);
         (start, address)
     };
-    let shared = &state.memory.regions[&region];
-    state.devices[shared.device].pages.poison(&shared.extents, address - region, taken, POISON_NEW);
-    add(&mut state.memory, address, Allocation { context, bytes, taken, region });
+    add(state, address, Allocation { context, bytes, taken, region });
     Ok(address)
 }
 
-/// Enters an allocation in the books.
-fn add(memory: &mut Memory, address: u64, allocation: Allocation) {
-    if let Some(region) = memory.regions.get_mut(&allocation.region) {
+/// Enters an allocation in the books and fills it with the poison of new memory.
+fn add(state: &mut State, address: u64, allocation: Allocation) {
+    if let Some(region) = state.memory.regions.get_mut(&allocation.region) {
         region.users += 1;
+        let pages = &state.devices[region.device].pages;
+        pages.poison(&region.extents, address - allocation.region, allocation.taken, POISON_NEW);
     }
-    memory.allocations.insert(address, allocation);
+    state.memory.allocations.insert(address, allocation);
 }
 
 /// Obtains a region and maps it for its device and those that may use the context's memory.

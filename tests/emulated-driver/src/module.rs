@@ -47,15 +47,8 @@ pub(crate) struct Function {
 pub(crate) unsafe fn load(session: &mut Session, image: *const c_char) -> Answer<u64> {
     // SAFETY: the caller's promise.
     let path = unsafe { path_of(image) }?;
-    // SAFETY: loading runs the object's initialisers; the program named it as its kernels.
-    let object = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
-    let object = object.map_err(|_| Code::FILE_NOT_FOUND)?;
-    // SAFETY: the name is given this type in the contract between kernels and this driver.
-    let set_raise = unsafe { object.get::<unsafe extern "C" fn(extern "C" fn(u32))>(b"cachalot_host_set_raise\0") };
-    if let Ok(set_raise) = set_raise {
-        // SAFETY: the object asked for the function, which lives as long as the process.
-        unsafe { set_raise(cachalot_emulated_raise) };
-    }
+    // The loader has a lock of its own: another thread may hold it and wait for this driver's.
+    let object = session.state.unlocked(|| open(&path))?;
     let handle = session.state.modules.add(Module { object: Arc::new(object) });
     session.made("module", handle);
     Ok(handle)
@@ -72,6 +65,26 @@ pub(crate) fn unload(session: &mut Session, module: u64) -> Answer<()> {
 /// `cuModuleGetFunction`.
 pub(crate) fn function(session: &mut Session, module: u64, name: &CStr) -> Answer<u64> {
     let object = Arc::clone(&session.state.modules.get(module)?.object);
+    let function = session.state.unlocked(|| find(object, name))?;
+    Ok(session.state.functions.add(function))
+}
+
+/// Loads an object and tells it how its kernels break their context.
+fn open(path: &str) -> Answer<Library> {
+    // SAFETY: loading runs the object's initialisers; the program named it as its kernels.
+    let object = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+    let object = object.map_err(|_| Code::FILE_NOT_FOUND)?;
+    // SAFETY: the name is given this type in the contract between kernels and this driver.
+    let set_raise = unsafe { object.get::<unsafe extern "C" fn(extern "C" fn(u32))>(b"cachalot_host_set_raise\0") };
+    if let Ok(set_raise) = set_raise {
+        // SAFETY: the object asked for the function, which lives as long as the process.
+        unsafe { set_raise(cachalot_emulated_raise) };
+    }
+    Ok(object)
+}
+
+/// Finds a kernel in an object.
+fn find(object: Arc<Library>, name: &CStr) -> Answer<Function> {
     let beside = |suffix: &str| [name.to_bytes(), suffix.as_bytes(), b"\0"].concat();
     // SAFETY: the contract gives a kernel's symbol this type.
     let kernel = *unsafe { object.get::<Kernel>(name.to_bytes_with_nul()) }.map_err(|_| Code::NOT_FOUND)?;
@@ -83,8 +96,7 @@ pub(crate) fn function(session: &mut Session, module: u64, name: &CStr) -> Answe
     let addresses = unsafe { object.get::<*const u64>(&*beside("_addresses")) };
     // SAFETY: as above, if it is there.
     let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
-    let function = Function { kernel, params, addresses, _object: object };
-    Ok(session.state.functions.add(function))
+    Ok(Function { kernel, params, addresses, _object: object })
 }
 
 /// The shape of a launch.

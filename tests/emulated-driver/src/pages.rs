@@ -16,9 +16,12 @@ pub(crate) const POISON_NEW: u8 = 0xa5;
 /// What freed memory holds where something is still mapped.
 pub(crate) const POISON_FREED: u8 = 0xdd;
 /// Up to here [`Poison::Edges`] fills everything.
-const POISON_WHOLE: u64 = 16 << 20;
+const POISON_WHOLE: u64 = 2 << 20;
 /// What [`Poison::Edges`] fills at each end of more.
-const POISON_EDGE: u64 = 1 << 20;
+const POISON_EDGE: u64 = 64 << 10;
+
+/// From here on, memory given back goes back to the system at once; having it again costs more than its poison.
+const PUNCH: u64 = 64 << 20;
 
 /// A part of the device's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +72,7 @@ impl Pages {
         self.file.as_raw_fd()
     }
 
-    /// Takes `bytes` (whole pages), in one piece where there is one; poisoned.
+    /// Takes `bytes` (whole pages), in one piece where there is one.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Vec<Extent>> {
         if bytes > self.free() {
             return None;
@@ -85,17 +88,18 @@ impl Pages {
                 missing -= bytes;
             }
         }
-        self.poison(&extents, 0, bytes, POISON_NEW);
         Some(extents)
     }
 
-    /// Gives pages back; their contents are gone.
+    /// Gives pages back. What small pieces hold stays until they are taken again, as on a real device.
     pub(crate) fn give(&mut self, extents: &[Extent]) {
         for extent in extents {
-            let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            let (offset, bytes) = (extent.offset.cast_signed(), extent.bytes.cast_signed());
-            // SAFETY: the descriptor is open; punching a hole touches no memory of this program.
-            unsafe { libc::fallocate(self.descriptor(), flags, offset, bytes) };
+            if extent.bytes >= PUNCH {
+                let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let (offset, bytes) = (extent.offset.cast_signed(), extent.bytes.cast_signed());
+                // SAFETY: the descriptor is open; punching a hole touches no memory of this program.
+                unsafe { libc::fallocate(self.descriptor(), flags, offset, bytes) };
+            }
             self.free.give(extent.offset, extent.bytes);
         }
     }
@@ -164,9 +168,10 @@ mod tests {
         pages.give(&all[2]);
         let split = pages.take(2 * PAGE).unwrap_or_default();
         assert_eq!(split.len(), 2);
-        let mut bytes = [0; 4];
-        pages.read(&split, PAGE - 2, &mut bytes);
-        assert_eq!(bytes, [POISON_NEW; 4]);
+        pages.poison(&split, PAGE - 3, 5, POISON_NEW);
+        let mut bytes = [0; 6];
+        pages.read(&split, PAGE - 4, &mut bytes);
+        assert_eq!(bytes, [0, POISON_NEW, POISON_NEW, POISON_NEW, POISON_NEW, POISON_NEW]);
         assert_eq!(pages.take(PAGE), None);
     }
 

@@ -7,15 +7,15 @@
 //! the legacy stream's barriers and joins are all marks.
 
 use crate::code::{Answer, Code};
-use crate::driver::{State, driver};
+use crate::driver::State;
 use crate::handles::Handles;
 use crate::session::Session;
 use crate::sync::Condition;
 use crate::thread;
 use crate::work::{self, Task, Work};
+use crate::worker::Workers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A point in a queue's order: reached when so many of its items are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Queue {
     issued: u64,
     done: u64,
     /// An item is being done.
-    running: bool,
+    pub(crate) running: bool,
     /// Gates closed on it: nothing starts while there is one.
     holds: u32,
     /// Its handle is gone: the queue goes when it is empty.
@@ -62,7 +62,7 @@ pub(crate) struct Queue {
     /// It has a thread.
     has_thread: bool,
     /// Wakes its thread.
-    wake: Arc<Condition>,
+    pub(crate) wake: Arc<Condition>,
 }
 
 /// All streams.
@@ -70,20 +70,22 @@ pub(crate) struct Streams {
     /// Handles of created streams; each names a queue.
     pub(crate) handles: Handles<u64>,
     pub(crate) queues: BTreeMap<u64, Queue>,
+    /// The queues' threads.
+    pub(crate) workers: Workers,
     made: u64,
 }
 
-/// What a queue's thread does next.
-enum Next {
-    Run(Vec<Task>, u64, u64),
-    Wait(Arc<Condition>),
-    End,
+impl Queue {
+    /// Whether nobody will ever queue anything again and everything is begun.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closed && self.items.is_empty()
+    }
 }
 
 impl Streams {
     /// No streams.
     pub(crate) fn new() -> Self {
-        Self { handles: Handles::new(1), queues: BTreeMap::new(), made: 0 }
+        Self { handles: Handles::new(1), queues: BTreeMap::new(), workers: Workers::default(), made: 0 }
     }
 
     /// Adds an empty queue and returns its number.
@@ -161,7 +163,7 @@ impl Streams {
     }
 
     /// Whether a queue's front item may start.
-    fn is_ready(&self, queue: &Queue) -> bool {
+    pub(crate) fn is_ready(&self, queue: &Queue) -> bool {
         let front = queue.items.front().filter(|_| queue.holds == 0 && !queue.running);
         front.is_some_and(|item| item.after.iter().all(|&mark| self.reached(mark)))
     }
@@ -255,53 +257,14 @@ pub(crate) fn push(state: &mut State, number: u64, work: Work, mut after: Vec<Ma
     }
     if queue.has_thread {
         queue.wake.notify_all();
-    } else {
-        queue.has_thread = true;
-        let thread = std::thread::Builder::new().name(format!("emu-stream-{number}"));
-        thread.spawn(move || serve(number)).map_err(|_| Code::OPERATING_SYSTEM)?;
+        return Ok(());
     }
-    Ok(())
-}
-
-/// A stream's thread.
-fn serve(number: u64) {
-    let driver = driver();
-    let mut state = driver.state.lock();
-    loop {
-        match next(&mut state, number) {
-            Next::Run(tasks, context, delay_us) => {
-                state.unlocked(|| {
-                    if delay_us > 0 {
-                        std::thread::sleep(Duration::from_micros(delay_us));
-                    }
-                    work::run(tasks, context);
-                });
-                finish(&mut state, number);
-                driver.progress.notify_all();
-            }
-            Next::Wait(wake) => wake.wait(&mut state),
-            Next::End => return,
-        }
-    }
-}
-
-/// Takes a queue's next item, if it may start.
-fn next(state: &mut State, number: u64) -> Next {
-    let Some(queue) = state.streams.queues.get(&number) else { return Next::End };
-    if queue.closed && queue.items.is_empty() {
-        state.streams.queues.remove(&number);
-        return Next::End;
-    }
-    if !state.streams.is_ready(queue) {
-        return Next::Wait(Arc::clone(&queue.wake));
-    }
-    let delay_us = state.random.below(state.config.delay_us + 1);
-    let (tasks, context) = start(state, number);
-    Next::Run(tasks, context, delay_us)
+    queue.has_thread = true;
+    state.streams.workers.start(number)
 }
 
 /// Marks a ready queue's front item as running. Work of a broken context counts as done without being done.
-fn start(state: &mut State, number: u64) -> (Vec<Task>, u64) {
+pub(crate) fn start(state: &mut State, number: u64) -> (Vec<Task>, u64) {
     let State { streams, contexts, space, .. } = state;
     let (Some(queue), Some(space)) = (streams.queues.get_mut(&number), space) else {
         return (Vec::new(), 0);
@@ -313,11 +276,11 @@ fn start(state: &mut State, number: u64) -> (Vec<Task>, u64) {
 }
 
 /// Marks a queue's running item as done.
-fn finish(state: &mut State, number: u64) {
+pub(crate) fn finish(state: &mut State, number: u64) {
     if let Ok(queue) = state.streams.queue_mut(number) {
         queue.running = false;
         queue.done += 1;
-        if queue.closed && queue.items.is_empty() && !queue.has_thread {
+        if queue.is_over() && !queue.has_thread {
             state.streams.queues.remove(&number);
         }
     }

@@ -7,7 +7,7 @@ use crate::code::{Answer, Code};
 use crate::device::{self, Device, VIRTUAL_MEMORY_MANAGEMENT};
 use crate::driver::State;
 use crate::handles::Handles;
-use crate::pages::{Extent, PAGE};
+use crate::pages::{Extent, PAGE, POISON_NEW};
 use crate::session::Session;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -224,6 +224,7 @@ pub(crate) fn create(session: &mut Session, bytes: u64, properties: &Properties,
         return Err(Code::OUT_OF_MEMORY);
     }
     let extents = state.devices[device].pages.take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
+    state.devices[device].pages.poison(&extents, 0, bytes, POISON_NEW);
     let memory = &mut state.virtual_memory;
     memory.made += 1;
     memory.physical.insert(memory.made, Physical { device, bytes, extents, held: true, mappings: 0 });

@@ -10,6 +10,7 @@ use cachalot_core::units::{DevicePtr, StreamId};
 impl Model {
     pub(super) fn reclaim(&mut self, request: &Request) -> Answer<u64> {
         self.collect_garbage();
+        self.reject_early(request)?;
         if let Some(addr) = self.obtain(request)? {
             return Ok(addr);
         }
@@ -38,6 +39,17 @@ impl Model {
             }
         }
         Err(self.out_of_memory(request))
+    }
+
+    fn reject_early(&mut self, request: &Request) -> Answer<()> {
+        let bytes = rounding::segment(request.size, &self.config);
+        let total = self.device.memory_info()?.total;
+        let allowed = (self.config.per_process_memory_fraction() * total as f64).round() as u64;
+        if !self.config.throw_on_device_oom() || self.reserved() + bytes <= allowed {
+            return Ok(());
+        }
+        self.statistics.count("num_oom_rejections");
+        Err(Refusal::Rejected(bytes))
     }
 
     pub(super) fn out_of_memory(&mut self, request: &Request) -> Refusal {

@@ -4,7 +4,7 @@ use super::Out;
 use crate::code::Code;
 use crate::functions::{FUNCTIONS, Function};
 use crate::latch;
-use crate::session::call;
+use crate::session::{Session, call};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 /// `CU_GET_PROC_ADDRESS_SUCCESS`.
@@ -83,7 +83,7 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     status: *mut c_int,
 ) -> u32 {
     let (out, status_out) = (Out(address), Out(status));
-    let found = call(
+    call(
         Function::cuGetProcAddress_v2,
         &[symbol as u64, address as u64, version as u64, flags, status as u64],
         |session| {
@@ -93,26 +93,31 @@ unsafe extern "C" fn cuGetProcAddress_v2(
             }
             // SAFETY: not null, and the caller's promise.
             let name = unsafe { CStr::from_ptr(symbol) };
-            let name = name.to_str().map_err(|_| Code::INVALID_VALUE)?;
-            let hidden = &session.state.config.hidden;
-            let wanted = |function: &&Function| function.base_name() == name;
-            let shown = |function: &&Function| !hidden.iter().any(|one| one == function.name());
-            let candidates = FUNCTIONS.iter().filter(wanted).filter(shown);
-            let there: Vec<_> =
-                candidates.filter_map(|function| Some((function.since(), own_symbol(function.name())?))).collect();
-            Ok(match there.iter().rfind(|(since, _)| *since <= version) {
-                Some(&(_, found)) => (found, PROC_FOUND),
-                None if there.is_empty() => (std::ptr::null_mut(), PROC_NOT_FOUND),
-                None => (std::ptr::null_mut(), PROC_TOO_OLD),
-            })
-        },
-        |(found, code)| {
+            let (found, code) = look_up(session, name.to_str().map_err(|_| Code::INVALID_VALUE)?, version);
+            // Written whatever the answer: the status is what tells why nothing was found.
             out.write(found);
             status_out.write(code);
+            if code == PROC_FOUND { Ok(()) } else { session.state.answers.outcome("proc_absent") }
         },
-    );
-    // SAFETY: a successful call has checked and written the pointer.
-    if found == Code::SUCCESS.0 && unsafe { *address }.is_null() { Code::NOT_FOUND.0 } else { found }
+        drop,
+    )
+}
+
+/// The newest function of a base name that a version has, and the status that goes with it.
+fn look_up(session: &mut Session, name: &str, version: c_int) -> (*mut c_void, c_int) {
+    let hidden = session.state.config.hidden.clone();
+    let wanted = |function: &&Function| function.base_name() == name;
+    let shown = |function: &&Function| !hidden.iter().any(|one| one == function.name());
+    let candidates = FUNCTIONS.iter().filter(wanted).filter(shown);
+    // The loader has a lock of its own: another thread may hold it and wait for this driver's.
+    let there: Vec<_> = session.state.unlocked(|| {
+        candidates.filter_map(|function| Some((function.since(), own_symbol(function.name())?))).collect()
+    });
+    match there.iter().rfind(|(since, _)| *since <= version) {
+        Some(&(_, found)) => (found, PROC_FOUND),
+        None if there.is_empty() => (std::ptr::null_mut(), PROC_NOT_FOUND),
+        None => (std::ptr::null_mut(), PROC_TOO_OLD),
+    }
 }
 
 /// The address of one of this library's own symbols, as the loader tells it: one that was hidden from the loader is

@@ -3,6 +3,7 @@
 use super::Out;
 use crate::capture;
 use crate::code::Code;
+use crate::context;
 use crate::event;
 use crate::functions::Function;
 use crate::session::call;
@@ -56,6 +57,7 @@ extern "C" fn cuStreamGetId(handle: u64, id: *mut u64) -> u32 {
         |session| {
             out.check()?;
             let queue = stream::find(&mut session.state, handle, session.context)?;
+            context::check(&session.state, session.state.streams.queue(queue)?.context)?;
             session.out = Some(queue);
             Ok(queue)
         },

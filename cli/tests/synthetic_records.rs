@@ -1,0 +1,32 @@
+//! `cachalot replay --check` on programs that join the rules which recorded programs only follow one at a time.
+
+mod common;
+
+use common::cachalot;
+use std::ffi::OsString;
+use std::path::Path;
+
+#[test]
+fn every_record_is_repeated_without_a_mismatch() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/records");
+    let names = [
+        "graphs__collection_split",
+        "graphs__expandable_limit",
+        "streams__collection_split",
+        "streams__emptied_before_collection",
+        "streams__expandable_collection",
+        "streams__expandable_limit",
+    ];
+    let files = names.map(|name| folder.join(format!("{name}.csv.gz")).into_os_string());
+    let options = ["replay", "--check", "--json"].map(OsString::from);
+    let finished = cachalot(options.into_iter().chain(files));
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let lines = finished.json();
+    assert_eq!(lines.len(), names.len());
+    for (line, name) in lines.iter().zip(names) {
+        assert_eq!(line["trace"], name);
+        assert_eq!((&line["mismatches"], &line["stats_mismatches"]), (&0.into(), &0.into()), "{name}");
+        assert!(line["checked"].as_u64() > line["allocations"].as_u64(), "{name}");
+        assert_eq!(line["stats_checked"], 122, "{name}");
+    }
+}

@@ -1,0 +1,191 @@
+//! The types of `include/cachalot.h`, under the header's own names; what each field means stands there.
+//!
+//! Everything that C hands in is plain numbers and pointers, so that no value of a newer program is undefined behaviour.
+
+#![allow(non_camel_case_types, reason = "the header's names")]
+#![allow(missing_docs, reason = "the header describes every field, and a test compares the two")]
+
+use core::ffi::{c_char, c_int, c_void};
+
+/// A handle: a number in the shape of a pointer. Never dereferenced.
+#[derive(Debug)]
+#[repr(C)]
+pub struct cachalot_allocator {
+    _opaque: [u8; 0],
+}
+
+/// What a stream's handle points to; the driver's own.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CUstream_st {
+    _opaque: [u8; 0],
+}
+
+pub type cachalot_stream = *mut CUstream_st;
+pub type cachalot_status = i32;
+pub type cachalot_route = i32;
+pub type cachalot_outcome = i32;
+pub type cachalot_action = i32;
+
+pub const CACHALOT_SIMULATED: u32 = 0x1;
+pub const CACHALOT_NO_CACHING: u32 = 0x2;
+pub const CACHALOT_ASK_STREAM_ID: u32 = 0x4;
+pub const CACHALOT_PEER_ACCESS: u32 = 0x8;
+pub const CACHALOT_ENVIRONMENT: u32 = 0x10;
+
+pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
+
+pub const CACHALOT_POOL_USE_ON_OOM: u32 = 0x1;
+pub const CACHALOT_POOL_NO_SPLIT: u32 = 0x2;
+
+pub const CACHALOT_ROUTE_ALL: cachalot_route = 1;
+pub const CACHALOT_ROUTE_STREAM: cachalot_route = 2;
+pub const CACHALOT_ROUTE_THREAD: cachalot_route = 3;
+
+pub const CACHALOT_WOULD_HIT: cachalot_outcome = 1;
+pub const CACHALOT_WOULD_OBTAIN: cachalot_outcome = 2;
+pub const CACHALOT_WOULD_EXPAND: cachalot_outcome = 3;
+pub const CACHALOT_WOULD_RELEASE: cachalot_outcome = 4;
+pub const CACHALOT_WOULD_FAIL: cachalot_outcome = 5;
+
+pub const CACHALOT_ACTION_ALLOC: cachalot_action = 1;
+pub const CACHALOT_ACTION_FREE_REQUESTED: cachalot_action = 2;
+pub const CACHALOT_ACTION_FREE_COMPLETED: cachalot_action = 3;
+pub const CACHALOT_ACTION_SEGMENT_ALLOC: cachalot_action = 4;
+pub const CACHALOT_ACTION_SEGMENT_FREE: cachalot_action = 5;
+pub const CACHALOT_ACTION_SEGMENT_MAP: cachalot_action = 6;
+pub const CACHALOT_ACTION_SEGMENT_UNMAP: cachalot_action = 7;
+pub const CACHALOT_ACTION_OOM: cachalot_action = 8;
+
+pub type cachalot_shortage_callback =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, bytes: usize) -> c_int>;
+pub type cachalot_oom_callback =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, report: *const cachalot_oom_report)>;
+pub type cachalot_stat_visitor =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, key: *const c_char, value: i64) -> c_int>;
+pub type cachalot_trace_visitor =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, entry: *const cachalot_trace_entry) -> c_int>;
+pub type cachalot_writer =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, text: *const c_char, bytes: usize) -> c_int>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct cachalot_pool {
+    pub first: u64,
+    pub second: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_options {
+    pub struct_size: usize,
+    pub flags: u32,
+    pub device_count: u32,
+    pub devices: *const c_int,
+    pub contexts: *const *mut c_void,
+    pub config: *const c_char,
+    pub limit_bytes: u64,
+    pub simulated_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_block {
+    pub struct_size: usize,
+    pub base: *mut c_void,
+    pub bytes: usize,
+    pub requested_bytes: usize,
+    pub stream_id: u64,
+    pub segment_base: *mut c_void,
+    pub segment_bytes: usize,
+    pub device: c_int,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_outlook {
+    pub struct_size: usize,
+    pub address: *mut c_void,
+    pub bytes: usize,
+    pub outcome: cachalot_outcome,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct cachalot_counter {
+    pub current: i64,
+    pub peak: i64,
+    pub allocated: i64,
+    pub freed: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_statistics {
+    pub struct_size: usize,
+    pub allocations: cachalot_counter,
+    pub allocated_bytes: cachalot_counter,
+    pub active_blocks: cachalot_counter,
+    pub active_bytes: cachalot_counter,
+    pub requested_bytes: cachalot_counter,
+    pub inactive_split_bytes: cachalot_counter,
+    pub segments: cachalot_counter,
+    pub reserved_bytes: cachalot_counter,
+    pub device_allocs: u64,
+    pub device_frees: u64,
+    pub alloc_retries: u64,
+    pub ooms: u64,
+    pub leaked_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_oom_report {
+    pub struct_size: usize,
+    pub text: *const c_char,
+    pub requested_bytes: usize,
+    pub block_bytes: usize,
+    pub segment_bytes: usize,
+    pub device_total_bytes: u64,
+    pub device_free_bytes: u64,
+    pub process_bytes: u64,
+    pub limit_bytes: u64,
+    pub allocated_bytes: u64,
+    pub reserved_bytes: u64,
+    pub pending_bytes: u64,
+    pub private_free_bytes: u64,
+    pub largest_free_bytes: u64,
+    pub largest_free_elsewhere_bytes: u64,
+    pub device: c_int,
+    pub capturing: c_int,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_trace_entry {
+    pub struct_size: usize,
+    pub address: u64,
+    pub bytes: u64,
+    pub stream_id: u64,
+    pub time_us: u64,
+    pub action: cachalot_action,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_device {
+    pub struct_size: usize,
+    pub total_bytes: u64,
+    pub free_bytes: u64,
+    pub process_bytes: u64,
+    pub reserved_bytes: u64,
+    pub limit_bytes: u64,
+    pub leaked_bytes: u64,
+    pub ordinal: c_int,
+    pub simulated: c_int,
+    pub virtual_memory: c_int,
+    pub reserved: u32,
+}

@@ -1,0 +1,197 @@
+//! The numbers that calls answer, and how a failure becomes one.
+//!
+//! A failure is told where it happens: making a [`Status`] writes the text that `cachalot_last_error` will tell, so what
+//! travels up is one number.
+
+use crate::abi::cachalot_status;
+use crate::last_error;
+use cachalot_core::Error;
+use cachalot_core::config::ConfigError;
+use cachalot_core::device::{DeviceError, ErrorKind};
+use cachalot_cuda::LoadError;
+use core::ffi::CStr;
+use core::fmt::{self, Display};
+use core::num::NonZeroI32;
+
+/// Defines the numbers, and the table of their names and meanings.
+macro_rules! statuses {
+    ($($name:ident = $number:literal, $text:literal;)*) => {
+        $(
+            #[doc = $text]
+            pub const $name: cachalot_status = $number;
+        )*
+
+        /// Every status: its number, its name, what it means.
+        pub(crate) const STATUSES: &[(cachalot_status, &CStr, &CStr)] = &[
+            $(($name, c(concat!(stringify!($name), "\0")), c(concat!($text, "\0"))),)*
+        ];
+    };
+}
+
+/// A text with its NUL, for C.
+const fn c(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("the only NUL is the last byte"),
+    }
+}
+
+// The numbers are part of the interface: none is ever changed or given another meaning.
+statuses! {
+    CACHALOT_OK = 0, "success";
+    CACHALOT_ERROR_NULL = 110, "a pointer that is needed is NULL";
+    CACHALOT_ERROR_STRUCT_SIZE = 114, "a structure's size is not one that the library can read or write";
+    CACHALOT_ERROR_INVALID_HANDLE = 120, "not an allocator, or one that was destroyed";
+    CACHALOT_ERROR_POISONED = 124, "an earlier call of this allocator ended in a fault of the library";
+    CACHALOT_ERROR_BUSY = 128, "an allocator cannot be destroyed by a callback of its own";
+    CACHALOT_ERROR_UNKNOWN_DEVICE = 132, "no device has this number";
+    CACHALOT_ERROR_INVALID_POINTER = 136, "the program holds no such block";
+    CACHALOT_ERROR_WRONG_SIZE = 140, "the block was requested with another size";
+    CACHALOT_ERROR_TOO_LARGE = 144, "no device could ever have so much memory";
+    CACHALOT_ERROR_INVALID_STREAM = 148, "no stream can have this handle";
+    CACHALOT_ERROR_UNKNOWN_POOL = 152, "there is no such private pool";
+    CACHALOT_ERROR_NOT_ROUTED = 156, "the pool is not being allocated to or captured into";
+    CACHALOT_ERROR_INVALID_CONFIG = 160, "the configuration cannot be understood";
+    CACHALOT_ERROR_INVALID_FRACTION = 164, "a fraction outside of 0 to 1";
+    CACHALOT_ERROR_UNKNOWN_KEY = 168, "no statistic has this name";
+    CACHALOT_ERROR_INVALID_ARGUMENT = 172, "an argument has no meaning";
+    CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, "the text does not fit";
+    CACHALOT_ERROR_OUT_OF_MEMORY = 210, "out of device memory";
+    CACHALOT_ERROR_REJECTED = 214, "more device memory than the configured fraction leaves";
+    CACHALOT_ERROR_TABLE_FULL = 220, "out of host memory, or a table of the library is full";
+    CACHALOT_ERROR_STILL_HELD = 230, "blocks or pools were still in use; their memory was not given back";
+    CACHALOT_ERROR_NO_DRIVER = 310, "no CUDA driver, or it did not start";
+    CACHALOT_ERROR_DRIVER_TOO_OLD = 314, "the CUDA driver is too old";
+    CACHALOT_ERROR_DRIVER = 320, "the CUDA driver refused";
+    CACHALOT_ERROR_UNSUPPORTED = 330, "this device or driver cannot do it";
+    CACHALOT_ERROR_CAPTURING = 340, "not possible while a stream captures a graph";
+    CACHALOT_ERROR_CONTEXT_LOST = 350, "the CUDA context is lost";
+    CACHALOT_ERROR_SHUTDOWN = 354, "the CUDA driver is shutting down";
+    CACHALOT_ERROR_FORKED = 358, "called in a forked child process";
+    CACHALOT_ERROR_IO = 410, "a file could not be written";
+    CACHALOT_ERROR_STOPPED = 420, "a callback asked to stop";
+    CACHALOT_ERROR_PANIC = 910, "a fault inside the library";
+}
+
+/// The name and the meaning of a status, if it is one.
+pub(crate) fn describe(status: cachalot_status) -> Option<(&'static CStr, &'static CStr)> {
+    STATUSES.iter().find(|(number, ..)| *number == status).map(|&(_, name, text)| (name, text))
+}
+
+/// A failure, which the calling thread's last error tells of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Status(NonZeroI32);
+
+/// What a call comes to.
+pub(crate) type Outcome<T = ()> = Result<T, Status>;
+
+impl Status {
+    /// Records a failure in which the driver had no part.
+    #[cold]
+    pub(crate) fn new(status: cachalot_status, text: impl Display) -> Self {
+        Self::with_driver_code(status, 0, text)
+    }
+
+    /// Records a failure with the driver's own code.
+    #[cold]
+    pub(crate) fn with_driver_code(status: cachalot_status, code: u32, text: impl Display) -> Self {
+        last_error::set(code, format_args!("{text}"));
+        Self(NonZeroI32::new(status).expect("success is no failure"))
+    }
+
+    /// The pointer for `what` is NULL.
+    #[cold]
+    pub(crate) fn null(what: &str) -> Self {
+        Self::new(CACHALOT_ERROR_NULL, format_args!("{what} is NULL"))
+    }
+
+    /// An argument has no meaning.
+    #[cold]
+    pub(crate) fn argument(text: fmt::Arguments<'_>) -> Self {
+        Self::new(CACHALOT_ERROR_INVALID_ARGUMENT, text)
+    }
+
+    /// The number for C.
+    pub(crate) fn number(self) -> cachalot_status {
+        self.0.get()
+    }
+}
+
+impl From<DeviceError> for Status {
+    #[cold]
+    fn from(error: DeviceError) -> Self {
+        let status = match error.kind {
+            ErrorKind::OutOfMemory => CACHALOT_ERROR_OUT_OF_MEMORY,
+            ErrorKind::NotPermittedInCapture => CACHALOT_ERROR_CAPTURING,
+            ErrorKind::Unsupported => CACHALOT_ERROR_UNSUPPORTED,
+            ErrorKind::ContextLost => CACHALOT_ERROR_CONTEXT_LOST,
+            ErrorKind::Deinitialized => CACHALOT_ERROR_SHUTDOWN,
+            ErrorKind::Forked => CACHALOT_ERROR_FORKED,
+            _ => CACHALOT_ERROR_DRIVER,
+        };
+        Self::with_driver_code(status, error.code, error)
+    }
+}
+
+impl From<Error> for Status {
+    #[cold]
+    fn from(error: Error) -> Self {
+        let status = match error {
+            Error::Device(error) => return error.into(),
+            Error::OutOfMemory(_) => CACHALOT_ERROR_OUT_OF_MEMORY,
+            Error::Rejected(_) => CACHALOT_ERROR_REJECTED,
+            Error::TooLarge(_) => CACHALOT_ERROR_TOO_LARGE,
+            Error::InvalidPointer(_) => CACHALOT_ERROR_INVALID_POINTER,
+            Error::WrongSize { .. } => CACHALOT_ERROR_WRONG_SIZE,
+            Error::UnknownDevice(_) => CACHALOT_ERROR_UNKNOWN_DEVICE,
+            Error::UnknownPool(_) => CACHALOT_ERROR_UNKNOWN_POOL,
+            Error::NotRouted(_) => CACHALOT_ERROR_NOT_ROUTED,
+            Error::InvalidFraction(_) => CACHALOT_ERROR_INVALID_FRACTION,
+            Error::InvalidStream => CACHALOT_ERROR_INVALID_STREAM,
+            Error::TableFull(_) => CACHALOT_ERROR_TABLE_FULL,
+            _ => CACHALOT_ERROR_INVALID_ARGUMENT,
+        };
+        Self::new(status, error)
+    }
+}
+
+impl From<ConfigError> for Status {
+    #[cold]
+    fn from(error: ConfigError) -> Self {
+        Self::new(CACHALOT_ERROR_INVALID_CONFIG, error)
+    }
+}
+
+impl From<LoadError> for Status {
+    #[cold]
+    fn from(error: LoadError) -> Self {
+        let (status, code) = match error {
+            LoadError::MissingSymbol(_) | LoadError::TooOld { .. } => (CACHALOT_ERROR_DRIVER_TOO_OLD, 0),
+            LoadError::Start(code) => (CACHALOT_ERROR_NO_DRIVER, code.0),
+            LoadError::Forked => (CACHALOT_ERROR_FORKED, 0),
+            _ => (CACHALOT_ERROR_NO_DRIVER, 0),
+        };
+        Self::with_driver_code(status, code, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_are_unique_and_only_success_is_zero() {
+        for (at, (number, name, _)) in STATUSES.iter().enumerate() {
+            assert_eq!(*number == 0, at == 0);
+            assert!(STATUSES[at + 1..].iter().all(|(other, other_name, _)| other != number && other_name != name));
+        }
+    }
+
+    #[test]
+    fn a_failure_of_the_driver_keeps_its_code() {
+        let status = Status::from(Error::Device(DeviceError::new(ErrorKind::ContextLost, 719)));
+        assert_eq!((status.number(), last_error::driver_code()), (CACHALOT_ERROR_CONTEXT_LOST, 719));
+        let status = Status::null("out");
+        assert_eq!((status.number(), last_error::driver_code()), (CACHALOT_ERROR_NULL, 0));
+    }
+}

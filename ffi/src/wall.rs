@@ -1,0 +1,200 @@
+//! The wall between C and Rust: every exported function's body runs inside one of these, in which a panic becomes a
+//! number, and what C hands in is looked at before it is used.
+
+use crate::abi::cachalot_allocator;
+use crate::host::Host;
+use crate::status::{
+    CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STRUCT_SIZE, CACHALOT_OK, Outcome, Status, describe,
+};
+use crate::{abi::cachalot_status, handle};
+use core::any::Any;
+use core::ffi::{CStr, c_char, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs the body of a function of an allocator: the handle is checked, and a panic poisons it.
+#[inline(always)]
+pub(crate) fn with_host(
+    allocator: *const cachalot_allocator,
+    body: impl FnOnce(&'static Host) -> Outcome,
+) -> cachalot_status {
+    // Whoever comes after a panic finds the allocator poisoned, so nothing is seen half done.
+    match catch_unwind(AssertUnwindSafe(|| body(handle::host(allocator)?))) {
+        Ok(Ok(())) => CACHALOT_OK,
+        Ok(Err(status)) => status.number(),
+        Err(payload) => {
+            handle::poison(allocator);
+            panicked(payload.as_ref())
+        }
+    }
+}
+
+/// Runs the body of a function without an allocator.
+#[inline]
+pub(crate) fn alone(body: impl FnOnce() -> Outcome) -> cachalot_status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => CACHALOT_OK,
+        Ok(Err(status)) => status.number(),
+        Err(payload) => panicked(payload.as_ref()),
+    }
+}
+
+/// Runs a body that answers something else than a status, and cannot fail.
+#[inline]
+pub(crate) fn infallible<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+/// What a panic says.
+#[cold]
+fn panicked(payload: &(dyn Any + Send)) -> cachalot_status {
+    let said = payload.downcast_ref::<&str>().copied();
+    let said = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given");
+    Status::new(CACHALOT_ERROR_PANIC, format_args!("a fault inside the library: {said}")).number()
+}
+
+/// A variable of the program that is written if and when the call has succeeded.
+pub(crate) struct Out<T>(NonNull<T>);
+
+impl<T> Out<T> {
+    /// # Errors
+    /// If the pointer is NULL.
+    ///
+    /// # Safety
+    /// A pointer that is not NULL can be written through until the call returns.
+    #[inline(always)]
+    pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Outcome<Self> {
+        NonNull::new(pointer).map(Self).ok_or_else(|| Status::null(what))
+    }
+
+    /// Writes the variable.
+    #[inline(always)]
+    pub(crate) fn write(self, value: T) {
+        // SAFETY: `new`'s caller vouches for the pointer. The program's variable may be uninitialised: nothing is dropped.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// A structure that begins with its size and consists of plain numbers and pointers, so that all zeros are a value.
+///
+/// # Safety
+/// The type is `repr(C)`, its first field is `struct_size: usize`, every pattern of bits is a value of it, and it has no
+/// padding.
+pub(crate) unsafe trait Versioned: Copy {
+    /// The size of the structure in the first version that had it.
+    const FIRST_SIZE: usize;
+}
+
+/// The size that a structure of the program's begins with.
+unsafe fn size_of_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome<usize> {
+    if pointer.is_null() {
+        return Err(Status::null(what));
+    }
+    // SAFETY: not NULL, and the caller's structure begins with its size.
+    let size = unsafe { pointer.cast::<usize>().read() };
+    if size < T::FIRST_SIZE {
+        return Err(Status::new(
+            CACHALOT_ERROR_STRUCT_SIZE,
+            format_args!("{what}: struct_size is {size} and must be {} at least", T::FIRST_SIZE),
+        ));
+    }
+    Ok(size)
+}
+
+/// Reads a structure of the program's: what a shorter one lacks is 0; what a longer one has beyond must be.
+///
+/// # Errors
+/// If it is NULL, too short, or says more than is understood.
+///
+/// # Safety
+/// A pointer that is not NULL is to a structure as long as its first field says.
+pub(crate) unsafe fn read_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome<T> {
+    // SAFETY: the caller's promise.
+    let size = unsafe { size_of_struct(pointer, what) }?;
+    let known = size.min(size_of::<T>());
+    let beyond = pointer.cast::<u8>();
+    for at in known..size {
+        // SAFETY: inside the structure, whose bytes are initialised in C's terms: the program set them.
+        if unsafe { beyond.add(at).read() } != 0 {
+            return Err(Status::new(
+                CACHALOT_ERROR_STRUCT_SIZE,
+                format_args!("{what}: byte {at} is set, and this version knows {known}"),
+            ));
+        }
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: both are at least `known` bytes long, and do not overlap.
+    unsafe { core::ptr::copy_nonoverlapping(beyond, value.as_mut_ptr().cast::<u8>(), known) };
+    // SAFETY: zeros and what the program set: every pattern of bits is a value.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// A structure of the program's that is written if and when the call has succeeded.
+pub(crate) struct OutStruct<T> {
+    pointer: *mut T,
+    size: usize,
+}
+
+impl<T: Versioned> OutStruct<T> {
+    /// # Errors
+    /// If it is NULL or too short.
+    ///
+    /// # Safety
+    /// A pointer that is not NULL is to a structure as long as its first field says, which can be written until the call
+    /// returns.
+    pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Outcome<Self> {
+        // SAFETY: the caller's promise.
+        let size = unsafe { size_of_struct(pointer.cast_const(), what) }?;
+        Ok(Self { pointer, size })
+    }
+
+    /// Writes every field that both sides know but the size, which is the program's.
+    pub(crate) fn write(self, value: &T) {
+        const SIZE: usize = size_of::<usize>();
+        let known = self.size.min(size_of::<T>());
+        let from = core::ptr::from_ref(value).cast::<u8>();
+        let to = self.pointer.cast::<u8>();
+        // SAFETY: inside the library's own value.
+        let from = unsafe { from.add(SIZE) };
+        // SAFETY: inside the program's structure, which is longer than its size field.
+        let to = unsafe { to.add(SIZE) };
+        // SAFETY: both are at least `known` bytes long, and do not overlap.
+        unsafe { core::ptr::copy_nonoverlapping(from, to, known - SIZE) };
+    }
+}
+
+/// A text of the program's.
+///
+/// # Errors
+/// If it is NULL or not UTF-8.
+///
+/// # Safety
+/// A pointer that is not NULL is to a text ended by NUL that nobody changes during the call.
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Outcome<&'a str> {
+    if pointer.is_null() {
+        return Err(Status::null(what));
+    }
+    // SAFETY: not NULL, and the caller's promise.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_str().map_err(|_| Status::argument(format_args!("{what} is not UTF-8")))
+}
+
+/// A value of the program's that is handed back to its callbacks, and never looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Userdata(pub *mut c_void);
+
+// SAFETY: never dereferenced here; the interface says that callbacks run on any thread.
+unsafe impl Send for Userdata {}
+// SAFETY: as above.
+unsafe impl Sync for Userdata {}
+
+/// The name of a status that may be none.
+pub(crate) fn name_of(status: cachalot_status) -> *const c_char {
+    describe(status).map_or(c"CACHALOT_ERROR_UNKNOWN", |(name, _)| name).as_ptr()
+}
+
+/// The meaning of a status that may be none.
+pub(crate) fn meaning_of(status: cachalot_status) -> *const c_char {
+    describe(status).map_or(c"a status that this version does not know", |(_, text)| text).as_ptr()
+}

@@ -1,0 +1,125 @@
+//! The threads of the streams.
+//!
+//! A thread begins with its queue's first work and ends with the queue, or with the process: the exit handler ends all
+//! that are idle and waits for them, so that a leak checker finds no thread's memory. A thread in the middle of a piece
+//! of work is left alone: it may never end.
+
+use crate::code::{Answer, Code};
+use crate::driver::{Driver, State, driver};
+use crate::stream;
+use crate::sync::Condition;
+use crate::work::{self, Task};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The threads that were begun and not yet waited for.
+///
+/// Plain pthreads, for the same reason as in `sync`.
+#[derive(Debug, Default)]
+pub(crate) struct Workers {
+    /// Each by its queue's number.
+    threads: BTreeMap<u64, libc::pthread_t>,
+    /// Queues whose threads need the state no more and are about to end.
+    ended: Vec<u64>,
+    /// The process ends: so do they.
+    ending: bool,
+}
+
+/// What a queue's thread does next.
+enum Next {
+    /// Do the tasks of a context's stream, after a delay in microseconds.
+    Run(Vec<Task>, u64, u64),
+    Wait(Arc<Condition>),
+    End,
+}
+
+impl Workers {
+    /// Begins a queue's thread.
+    pub(crate) fn start(&mut self, queue: u64) -> Answer<()> {
+        for ended in std::mem::take(&mut self.ended) {
+            if let Some(thread) = self.threads.remove(&ended) {
+                wait_for(thread);
+            }
+        }
+        let mut thread = 0;
+        // SAFETY: the thread's argument is a number, and the handle is valid for writing.
+        let code = unsafe { libc::pthread_create(&raw mut thread, std::ptr::null(), begin, queue as *mut c_void) };
+        if code != 0 {
+            return Err(Code::OPERATING_SYSTEM);
+        }
+        self.threads.insert(queue, thread);
+        Ok(())
+    }
+}
+
+/// Ends the threads that are idle, and waits for them.
+pub(crate) fn end_all(driver: &Driver) {
+    let mut state = driver.state.lock();
+    state.streams.workers.ending = true;
+    let threads = std::mem::take(&mut state.streams.workers.threads);
+    let busy = |number: &u64| state.streams.queues.get(number).is_some_and(|queue| queue.running);
+    let idle: Vec<libc::pthread_t> =
+        threads.iter().filter(|(number, _)| !busy(number)).map(|(_, &thread)| thread).collect();
+    for queue in state.streams.queues.values() {
+        queue.wake.notify_all();
+    }
+    drop(state);
+    idle.into_iter().for_each(wait_for);
+}
+
+/// Waits for a thread that is about to end.
+fn wait_for(thread: libc::pthread_t) {
+    // SAFETY: every handle comes from pthread_create and is taken out of the books before it is waited for.
+    unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
+}
+
+/// Where a stream's thread begins.
+extern "C" fn begin(queue: *mut c_void) -> *mut c_void {
+    serve(queue as u64);
+    std::ptr::null_mut()
+}
+
+/// A stream's thread.
+fn serve(number: u64) {
+    let driver = driver();
+    let mut state = driver.state.lock();
+    loop {
+        match next(&mut state, number) {
+            Next::Run(tasks, context, delay_us) => {
+                state.unlocked(|| {
+                    if delay_us > 0 {
+                        std::thread::sleep(Duration::from_micros(delay_us));
+                    }
+                    work::run(tasks, context);
+                });
+                stream::finish(&mut state, number);
+                driver.progress.notify_all();
+            }
+            Next::Wait(wake) => wake.wait(&mut state),
+            Next::End => {
+                state.streams.workers.ended.push(number);
+                return;
+            }
+        }
+    }
+}
+
+/// Takes a queue's next item, if it may start.
+fn next(state: &mut State, number: u64) -> Next {
+    if state.streams.workers.ending {
+        return Next::End;
+    }
+    let Some(queue) = state.streams.queues.get(&number) else { return Next::End };
+    if queue.is_over() {
+        state.streams.queues.remove(&number);
+        return Next::End;
+    }
+    if !state.streams.is_ready(queue) {
+        return Next::Wait(Arc::clone(&queue.wake));
+    }
+    let delay_us = state.random.below(state.config.delay_us + 1);
+    let (tasks, context) = stream::start(state, number);
+    Next::Run(tasks, context, delay_us)
+}
