@@ -7,7 +7,7 @@ use cachalot_core::units::MIB;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 fn crowded(criterion: &mut Criterion) {
-    for layout in Layout::CROWDED {
+    for layout in Layout::ALL {
         for bytes in [4 << 10, 8 * MIB] {
             let mut group = criterion.benchmark_group(format!("crowded/{}/{bytes}", layout.name()));
             for count in [10, 1_000, 100_000] {

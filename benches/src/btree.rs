@@ -11,6 +11,7 @@
 //! same statistics; it knows no events, private pools, limits or expandable segments.
 
 use crate::subject::Subject;
+use crate::workload::Settings;
 use cachalot_core::Config;
 use cachalot_core::device::DeviceMemory;
 use cachalot_core::rounding::{PoolKind, SMALL_MAX, round_size, segment_size};
@@ -310,13 +311,13 @@ impl State {
 pub struct BTree(Arc<Mutex<State>>);
 
 impl BTree {
-    /// An allocator with the configuration `config`; `None` if that asks for what it does not know.
+    /// An allocator with these settings; `None` if they ask for what it does not know.
     ///
     /// # Panics
     /// If the configuration is refused.
-    pub fn new(config: &str, limit: Option<u64>) -> Option<Self> {
-        let config = Config::parse(config).expect("the configuration is valid");
-        if limit.is_some() || config.expandable_segments() {
+    pub fn new(settings: &Settings) -> Option<Self> {
+        let config = Config::parse(&settings.config).expect("the configuration is valid");
+        if settings.limit.is_some() || config.expandable_segments() {
             return None;
         }
         Some(Self(Arc::new(Mutex::new(State {
@@ -339,8 +340,7 @@ impl BTree {
             for (pool, counters) in state.stats.0.iter().enumerate().take(if by_pool { 3 } else { 1 }) {
                 let Counter { current, peak, allocated, freed } = counters[stat];
                 let of = if by_pool { format!("{name}.{}", POOLS[pool]) } else { name.to_owned() };
-                for (field, value) in
-                    [("current", current), ("peak", peak), ("allocated", allocated), ("freed", freed)]
+                for (field, value) in [("current", current), ("peak", peak), ("allocated", allocated), ("freed", freed)]
                 {
                     visit(&format!("{of}.{field}"), value);
                 }

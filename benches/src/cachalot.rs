@@ -1,6 +1,7 @@
 //! The allocator this project is about, as a [`Subject`]: the whole of it, over a device in memory.
 
 use crate::subject::Subject;
+use crate::workload::Settings;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::storage::Growable;
 use cachalot_core::sync::Lock;
@@ -23,14 +24,14 @@ impl<R: Lock> Clone for Cachalot<R> {
 }
 
 impl<R: Lock> Cachalot<R> {
-    /// An allocator with the configuration `config`, in `PyTorch`'s syntax, that holds at most `limit` bytes.
+    /// An allocator with these settings.
     ///
     /// # Panics
     /// If the configuration is refused.
-    pub fn new(config: &str, limit: Option<u64>) -> Self {
-        let config = Config::parse(config).expect("the configuration is valid");
+    pub fn new(settings: &Settings) -> Self {
+        let config = Config::parse(&settings.config).expect("the configuration is valid");
         let allocator = Allocator::new([SimulatedDevice::new(CAPACITY)], &config).expect("one device fits");
-        allocator.set_limit(DEVICE, limit).expect("the device exists");
+        allocator.set_limit(DEVICE, settings.limit).expect("the device exists");
         Self(Arc::new(allocator))
     }
 

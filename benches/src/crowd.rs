@@ -6,7 +6,7 @@
 
 use crate::subject::Subject;
 use crate::workload::Workload;
-use cachalot_core::rounding::SMALL_MAX;
+use cachalot_core::rounding::{SMALL_MAX, SMALL_SEGMENT};
 use cachalot_core::units::{MIB, UNIT};
 use std::hint::black_box;
 
@@ -16,8 +16,6 @@ pub const SIZES: [u64; 5] = [512, 4 << 10, MIB, 8 * MIB, 64 * MIB];
 /// The sizes of the free blocks around a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// None at all: a fresh allocator, which splits the block off and makes it one with the rest again.
-    Alone,
     /// All of the size that is requested: a block is taken whole, and given back whole.
     Equal,
     /// Each another size, the requested one in the middle.
@@ -29,13 +27,12 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// The layouts with free blocks around.
-    pub const CROWDED: [Self; 4] = [Self::Equal, Self::Distinct, Self::Mixture, Self::Drawn];
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Equal, Self::Distinct, Self::Mixture, Self::Drawn];
 
     /// What the tables call it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Alone => "alone",
             Self::Equal => "equal",
             Self::Distinct => "distinct",
             Self::Mixture => "mixture",
@@ -54,10 +51,36 @@ fn bounds(request: u64) -> (u64, u64) {
 pub struct Crowd {
     /// The requests, in turn; their number is a power of two.
     requests: Vec<u64>,
-    /// The free blocks' sizes in the order in which they lie.
-    free: Vec<u64>,
-    /// The size of the held blocks between them.
-    between: u64,
+    /// What is allocated to make the crowd, in the order in which it lies.
+    members: Vec<Member>,
+    /// Whether they come out of one segment, not of many of the small pool's.
+    one_segment: bool,
+}
+
+/// A block of a crowd.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    bytes: u64,
+    /// Whether it is one of the free ones, not one of those between them.
+    free: bool,
+}
+
+/// The members that lie between two free blocks and keep them apart, such that in the small pool each segment is full:
+/// nothing else is left free that a member might be put into.
+fn members(free: impl IntoIterator<Item = u64>, between: u64, small: bool) -> Vec<Member> {
+    let mut members = Vec::new();
+    let mut left = SMALL_SEGMENT;
+    for bytes in free {
+        if small && bytes + between > left {
+            if left > 0 {
+                members.push(Member { bytes: left, free: false });
+            }
+            left = SMALL_SEGMENT;
+        }
+        left = left.saturating_sub(bytes + between);
+        members.extend([Member { bytes, free: true }, Member { bytes: between, free: false }]);
+    }
+    members
 }
 
 impl Crowd {
@@ -69,8 +92,7 @@ impl Crowd {
             let log2 = random.f64() * (most as f64 / least as f64).log2();
             ((least as f64 * log2.exp2()) as u64).clamp(least, most) * UNIT
         };
-        let free: Vec<u64> = match layout {
-            Layout::Alone => Vec::new(),
+        let mut free: Vec<u64> = match layout {
             Layout::Equal => (0..count).map(|_| request).collect(),
             Layout::Distinct => {
                 let first = (request / UNIT).saturating_sub(count / 2).max(least);
@@ -86,39 +108,41 @@ impl Crowd {
             Layout::Drawn => (0..4096).map(|_| draw()).collect(),
             _ => vec![request],
         };
-        let mut crowd = Self { requests, free, between: least * UNIT };
-        random.shuffle(&mut crowd.free);
-        Some(crowd)
+        random.shuffle(&mut free);
+        let small = request <= SMALL_MAX;
+        Some(Self { requests, members: members(free, least * UNIT, small), one_segment: !small })
     }
 
-    /// The pair in a fresh allocator.
+    /// Pairs in a fresh allocator, which splits the block off and makes it one with the rest again.
     pub fn alone(request: u64) -> Self {
-        Self { requests: vec![request], free: Vec::new(), between: 0 }
+        Self { requests: vec![request], members: Vec::new(), one_segment: false }
     }
 
-    /// Bytes of all blocks, free and held.
+    /// Bytes of all members.
     fn bytes(&self) -> u64 {
-        self.free.iter().map(|free| free + self.between).sum()
+        self.members.iter().map(|member| member.bytes).sum()
     }
 
     /// Makes the crowd; false if the subject cannot hold it.
     fn gather<S: Subject>(&self, subject: &mut S) -> bool {
-        // One segment for all, where there are segments: sizes would be rounded up to those of segments otherwise.
-        if self.between > UNIT
+        // Sizes would be rounded up to those of segments otherwise.
+        if self.one_segment
             && let Some(all) = subject.malloc(self.bytes() + 64 * MIB, 0)
         {
             subject.free(all);
         }
-        let mut gathered = Vec::with_capacity(self.free.len());
-        for &free in &self.free {
-            let Some(block) = subject.malloc(free, 0) else { return false };
-            if subject.malloc(self.between, 0).is_none() {
-                return false;
+        let mut free = Vec::with_capacity(self.members.len());
+        for member in &self.members {
+            match subject.malloc(member.bytes, 0) {
+                Some(block) if member.free => free.push(block),
+                Some(_) => {}
+                None => return false,
             }
-            gathered.push(block);
         }
-        fastrand::Rng::with_seed(1).shuffle(&mut gathered);
-        gathered.into_iter().for_each(|block| subject.free(block));
+        fastrand::Rng::with_seed(1).shuffle(&mut free);
+        for block in free {
+            subject.free(block);
+        }
         true
     }
 
@@ -145,12 +169,63 @@ impl Workload for Crowd {
 
     fn allows_walks(&self) -> bool {
         // The crowd alone would take minutes to gather.
-        self.free.len() <= 10_000
+        self.members.len() <= 20_000
     }
 
     fn arena(&self) -> u64 {
         // Room for the rest of the largest request, and for headers inside the memory.
-        let headers = self.free.len() as u64 * 4 * UNIT;
+        let headers = self.members.len() as u64 * 2 * UNIT;
         (self.bytes() + headers + 256 * MIB).next_power_of_two()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cachalot::Cachalot;
+    use crate::workload::Settings;
+    use cachalot_core::snapshot::BlockState;
+
+    type Subject = Cachalot<parking_lot::RawMutex>;
+
+    /// The sizes of the free blocks, in order.
+    fn free_sizes(subject: &Subject) -> Vec<u64> {
+        let blocks = subject.allocator().snapshot().into_iter().flat_map(|segment| segment.blocks);
+        let free = blocks.filter(|block| block.state == BlockState::Inactive);
+        let mut sizes: Vec<u64> = free.map(|block| block.size).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    #[test]
+    fn a_crowd_consists_of_the_free_blocks_it_names_and_pairs_leave_it_so() {
+        let mut crowds = 0;
+        for (request, layout) in [4 << 10, 8 * MIB].into_iter().flat_map(|request| Layout::ALL.map(|of| (request, of)))
+        {
+            for count in [10, 1_000] {
+                let crowd = Crowd::new(layout, request, count).unwrap();
+                let mut subject = Subject::new(&Settings::default());
+                assert!(crowd.gather(&mut subject) && crowd.pairs(&mut subject, 10_000));
+                let before = free_sizes(&subject);
+                let mut left = before.clone();
+                for member in crowd.members.iter().filter(|member| member.free) {
+                    left.remove(left.binary_search(&member.bytes).expect("a block of this size is free"));
+                }
+                assert_eq!(before.len() - left.len(), count as usize);
+                // Beside them there is the end of the last segment, and one for drawn requests that no member can serve.
+                let others = if layout == Layout::Drawn { 2 } else { 1 };
+                assert!(left.len() <= others, "{layout:?} of {request}: {left:?} are free as well");
+                assert!(crowd.pairs(&mut subject, 10_000));
+                assert_eq!(free_sizes(&subject), before, "{layout:?} of {request}");
+                crowds += 1;
+            }
+        }
+        assert_eq!(crowds, 16);
+    }
+
+    #[test]
+    fn the_small_pool_has_too_few_sizes_for_a_large_crowd_of_distinct_ones() {
+        assert!(Crowd::new(Layout::Distinct, 4 << 10, 100_000).is_none());
+        assert!(Crowd::new(Layout::Distinct, 8 * MIB, 100_000).is_some());
     }
 }

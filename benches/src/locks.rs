@@ -57,7 +57,7 @@ unsafe impl RawMutex for Futex {
     #[inline]
     unsafe fn unlock(&self) {
         if self.0.swap(FREE, Ordering::Release) == AWAITED {
-            atomic_wait::wake_one(&self.0);
+            atomic_wait::wake_one(&raw const self.0);
         }
     }
 }

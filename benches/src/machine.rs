@@ -20,7 +20,10 @@ pub fn describe() -> String {
         ("compiler", run("rustc", &["--version"]).unwrap_or_default()),
         ("date", run("date", &["-u", "+%Y-%m-%d"]).unwrap_or_default()),
         ("commit", commit),
-        ("command", format!("`cargo run --release -p cachalot-benches --bin cachalot-bench-table {}`", command.join(" "))),
+        (
+            "command",
+            format!("`cargo run --release -p cachalot-benches --bin cachalot-bench-table {}`", command.join(" ")),
+        ),
         ("other load", format!("{} programs ready to run, over the last minute", load())),
     ];
     lines.map(|(what, is)| format!("* {what}: {is}\n")).concat().replace(" `\n", "`\n")

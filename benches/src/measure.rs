@@ -6,29 +6,46 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
+/// What counts as time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Clock {
+    /// The processor's time for the calling thread.
+    Thread,
+    /// The processors' time for all threads.
+    Process,
+    /// All time, waiting too.
+    Wall,
+}
+
 /// One subject at its work.
 pub struct Lane {
     /// The subject's name.
     pub name: &'static str,
     /// How many operations doing the work once counts as.
     pub operations: u64,
-    /// Whether several threads share the work: then all of the time counts, waiting too.
-    pub shared: bool,
+    /// What counts.
+    pub clock: Clock,
     /// Does the work so many times over.
     pub run: Box<dyn FnMut(u64)>,
 }
 
-fn now(clock: ClockId) -> Duration {
-    clock_gettime(clock).try_into().expect("no clock stands before its beginning")
+impl Clock {
+    fn now(self) -> Duration {
+        let clock = match self {
+            Self::Thread => ClockId::ThreadCPUTime,
+            Self::Process => ClockId::ProcessCPUTime,
+            Self::Wall => ClockId::Monotonic,
+        };
+        clock_gettime(clock).try_into().expect("no clock stands before its beginning")
+    }
 }
 
 impl Lane {
     /// How long it takes to do the work so many times over.
     pub fn time(&mut self, times: u64) -> Duration {
-        let clock = if self.shared { ClockId::Monotonic } else { ClockId::ThreadCPUTime };
-        let start = now(clock);
+        let start = self.clock.now();
         (self.run)(times);
-        now(clock).saturating_sub(start)
+        self.clock.now().saturating_sub(start)
     }
 }
 

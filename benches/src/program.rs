@@ -5,7 +5,7 @@
 
 use crate::cachalot::Cachalot;
 use crate::subject::Subject;
-use crate::workload::Workload;
+use crate::workload::{Settings, Workload};
 use cachalot_core::simulated::Call;
 use cachalot_core::units::DeviceIndex;
 use flate2::read::GzDecoder;
@@ -35,8 +35,7 @@ struct Step {
 pub struct Program {
     /// The recording's name.
     pub name: String,
-    config: String,
-    limit: Option<u64>,
+    settings: Settings,
     /// The most bytes held from the device under that configuration.
     reserved: u64,
     steps: Arc<[Step]>,
@@ -107,9 +106,8 @@ impl Program {
         let Expected { config, limit_bytes, stats } = serde_json::from_reader(expected)?;
         let peak = stats.get("reserved_bytes.all.peak").and_then(serde_json::Value::as_u64);
         let mut recorder = Recorder::default();
-        let mut rows = csv::ReaderBuilder::new()
-            .flexible(true)
-            .from_reader(GzDecoder::new(BufReader::new(File::open(path)?)));
+        let mut rows =
+            csv::ReaderBuilder::new().flexible(true).from_reader(GzDecoder::new(BufReader::new(File::open(path)?)));
         for row in rows.records() {
             let row = row?;
             let field = |column: usize| row.get(column).ok_or_else(|| format!("{file}: column {column} is missing"));
@@ -122,7 +120,9 @@ impl Program {
         }
         let (steps, slots) = recorder.finish();
         let name = Path::new(stem).file_name().ok_or("a recording has a name")?.to_string_lossy().into_owned();
-        Ok(Self { name, config, limit: limit_bytes, reserved: peak.ok_or("the peak is missing")?, steps, slots })
+        let reserved = peak.ok_or("the peak is missing")?;
+        let settings = Settings { config, limit: limit_bytes };
+        Ok(Self { name, settings, reserved, steps, slots })
     }
 
     /// Runs the program once; false if a request was refused. Afterwards nothing is held.
@@ -144,7 +144,7 @@ impl Program {
 
     /// How often the device is called for memory when the program runs once more after the warm-up.
     pub fn device_calls(&self) -> u64 {
-        let mut subject = Cachalot::<parking_lot::RawMutex>::new(&self.config, self.limit);
+        let mut subject = Cachalot::<parking_lot::RawMutex>::new(&self.settings);
         let calls = |subject: &Cachalot<parking_lot::RawMutex>| {
             let device = subject.allocator().device(DeviceIndex(0));
             let kinds = [Call::Obtain, Call::Release, Call::Create, Call::Destroy];
@@ -165,7 +165,7 @@ impl Workload for Program {
         let (program, mut slots) = (self.clone(), Vec::new());
         for _ in 0..WARM_UP {
             // Under a limit the recorded program was refused requests as well.
-            if !program.pass(&mut subject, &mut slots) && program.limit.is_none() {
+            if !program.pass(&mut subject, &mut slots) && program.settings.limit.is_none() {
                 return None;
             }
         }
@@ -185,12 +185,8 @@ impl Workload for Program {
         (self.reserved * 2).next_power_of_two()
     }
 
-    fn config(&self) -> &str {
-        &self.config
-    }
-
-    fn limit(&self) -> Option<u64> {
-        self.limit
+    fn settings(&self) -> Settings {
+        self.settings.clone()
     }
 }
 
@@ -221,8 +217,8 @@ mod tests {
     fn the_yardstick_follows_the_same_rules() {
         let mut compared = 0;
         for program in programs(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"))).unwrap() {
-            let Some(yardstick) = BTree::new(&program.config, program.limit) else { continue };
-            let ours = Cachalot::<parking_lot::RawMutex>::new(&program.config, program.limit);
+            let Some(yardstick) = BTree::new(&program.settings) else { continue };
+            let ours = Cachalot::<parking_lot::RawMutex>::new(&program.settings);
             let (mut ours, mut yardstick) = (Noting(ours, Vec::new()), Noting(yardstick, Vec::new()));
             for _ in 0..2 {
                 assert!(program.pass(&mut ours, &mut Vec::new()));

@@ -2,12 +2,13 @@
 
 use crate::crowd::{Crowd, Layout, SIZES};
 use crate::instructions;
-use crate::measure::{Effort, Lane, Timing, interleave};
+use crate::measure::{Clock, Effort, Lane, Timing, interleave};
 use crate::program::Program;
-use crate::threads::{self, Streams};
+use crate::threads::{self, Streams, THREADS, Team};
 use crate::workload::{OURS, SUBJECTS, YARDSTICK, lanes};
 use cachalot_core::units::MIB;
 use comfy_table::{CellAlignment, Table, presets};
+use std::fmt::Write as _;
 use std::path::Path;
 
 /// What stands where a subject cannot hold the work.
@@ -97,9 +98,10 @@ pub fn pairs(effort: Effort) -> String {
 
 /// The same with free blocks around.
 pub fn crowds(effort: Effort) -> String {
-    let mut table = table(2, ["request", "layout", "free blocks"].into_iter().chain(subject_header()).chain(["growth"]));
+    let mut table =
+        table(2, ["request", "layout", "free blocks"].into_iter().chain(subject_header()).chain(["growth"]));
     let mut all = Vec::new();
-    for (bytes, layout) in CROWDED.into_iter().flat_map(|bytes| Layout::CROWDED.map(|layout| (bytes, layout))) {
+    for (bytes, layout) in CROWDED.into_iter().flat_map(|bytes| Layout::ALL.map(|layout| (bytes, layout))) {
         let mut lanes = Vec::new();
         let mut lengths = Vec::new();
         for count in COUNTS {
@@ -147,23 +149,23 @@ pub fn replays(programs: &[Program], effort: Effort) -> String {
 
 /// Threads that outnumber the cores or do not, for every lock.
 pub fn threads(effort: Effort) -> String {
-    let measure = |count, streams| timings(threads::lanes(count, streams), effort);
-    let mut table: Option<Table> = None;
-    for streams in [Streams::Own, Streams::Shared] {
-        for count in threads::THREADS {
-            let timings = measure(count, streams);
-            let header = ["threads", "streams"].into_iter().chain(timings.iter().map(|&(lock, _)| lock));
-            let table = table.get_or_insert_with(|| self::table(0, header));
-            let streams = if streams == Streams::Own { "own" } else { "shared" };
-            let times = timings.iter().map(|&(_, timing)| full(Some(timing)));
-            table.add_row([count.to_string(), streams.into()].into_iter().chain(times));
+    let mut text = "## Threads\n\nNanoseconds an operation, of all threads together, by the lock of a heap: each thread fills 64 slots in turn with \
+                    blocks of 512 bytes to 64 KiB, on a stream of its own or all on one.\n"
+        .to_owned();
+    for (clock, counts) in [(Clock::Wall, "all time counts"), (Clock::Process, "the processors' time")] {
+        let mut table: Option<Table> = None;
+        for (streams, name) in [(Streams::Own, "own"), (Streams::Shared, "shared")] {
+            for threads in THREADS {
+                let timings = timings(threads::lanes(Team { threads, streams, clock }), effort);
+                let header = ["threads", "streams"].into_iter().chain(timings.iter().map(|&(lock, _)| lock));
+                let times = timings.iter().map(|&(_, timing)| full(Some(timing)));
+                let row = [threads.to_string(), name.into()].into_iter().chain(times);
+                table.get_or_insert_with(|| self::table(0, header)).add_row(row);
+            }
         }
+        write!(text, "\n{counts}:\n\n{}\n", table.unwrap_or_default()).expect("a string takes everything");
     }
-    let table = table.unwrap_or_default();
-    format!(
-        "## Threads\n\nNanoseconds an operation, of all threads together, by the lock of a heap: each thread fills 64 slots in turn with \
-         blocks of 512 bytes to 64 KiB, on a stream of its own or all on one.\n\n{table}\n"
-    )
+    text
 }
 
 /// Instructions a pair takes, counted with the binary at `program`.

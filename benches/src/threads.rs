@@ -3,8 +3,9 @@
 use crate::btree::BTree;
 use crate::cachalot::Cachalot;
 use crate::locks::{Futex, Yielding};
-use crate::measure::Lane;
+use crate::measure::{Clock, Lane};
 use crate::subject::Subject;
+use crate::workload::Settings;
 use cachalot_core::sync::Lock;
 use std::hint::black_box;
 
@@ -24,6 +25,17 @@ pub enum Streams {
     Own,
     /// All on the same: they share a heap, and its lock.
     Shared,
+}
+
+/// Threads that work together.
+#[derive(Clone, Copy, Debug)]
+pub struct Team {
+    /// How many.
+    pub threads: u64,
+    /// On which streams.
+    pub streams: Streams,
+    /// What counts as their time.
+    pub clock: Clock,
 }
 
 /// One thread's work: it fills its slots in turn with blocks of 512 bytes to 64 KiB, freeing what was there.
@@ -55,10 +67,11 @@ impl<S: Subject> Worker<S> {
     }
 }
 
-fn lane_of<S>(name: &'static str, subject: &S, threads: u64, streams: Streams) -> Lane
+fn lane_of<S>(name: &'static str, subject: &S, team: Team) -> Lane
 where
     S: Subject<Handle: Send> + Clone + Send + 'static,
 {
+    let Team { threads, streams, clock } = team;
     let mut workers: Vec<_> = (0..threads).map(|thread| Worker::new(subject.clone(), thread, streams)).collect();
     let run = move |times| {
         std::thread::scope(|scope| {
@@ -67,25 +80,25 @@ where
             }
         });
     };
-    Lane { name, operations: threads * STEPS as u64 * 2, shared: true, run: Box::new(run) }
+    Lane { name, operations: threads * STEPS as u64 * 2, clock, run: Box::new(run) }
 }
 
-fn ours<R: Lock>(name: &'static str, threads: u64, streams: Streams) -> Lane {
-    lane_of(name, &Cachalot::<R>::new("", None), threads, streams)
+fn ours<R: Lock>(name: &'static str, team: Team) -> Lane {
+    lane_of(name, &Cachalot::<R>::new(&Settings::default()), team)
 }
 
 /// A lane for every lock, and one for the yardstick. An operation's time is that of all threads together.
 ///
 /// # Panics
 /// Never: the yardstick knows the default configuration.
-pub fn lanes(threads: u64, streams: Streams) -> Vec<Lane> {
-    let yardstick = BTree::new("", None).expect("the default configuration is known");
+pub fn lanes(team: Team) -> Vec<Lane> {
+    let yardstick = BTree::new(&Settings::default()).expect("the default configuration is known");
     vec![
-        ours::<parking_lot::RawMutex>("parking_lot", threads, streams),
-        ours::<Futex>("futex", threads, streams),
-        ours::<usync::RawMutex>("usync", threads, streams),
-        ours::<spin::mutex::SpinMutex<()>>("spin", threads, streams),
-        ours::<spin::mutex::SpinMutex<(), Yielding>>("spin, yielding", threads, streams),
-        lane_of("BTreeSet, parking_lot", &yardstick, threads, streams),
+        ours::<parking_lot::RawMutex>("parking_lot", team),
+        ours::<Futex>("futex", team),
+        ours::<usync::RawMutex>("usync", team),
+        ours::<spin::mutex::SpinMutex<()>>("spin", team),
+        ours::<spin::mutex::SpinMutex<(), Yielding>>("spin, yielding", team),
+        lane_of("BTreeSet, parking_lot", &yardstick, team),
     ]
 }

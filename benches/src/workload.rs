@@ -2,7 +2,7 @@
 
 use crate::btree::BTree;
 use crate::cachalot::Cachalot;
-use crate::measure::Lane;
+use crate::measure::{Clock, Lane};
 use crate::peers::{BuddyFrames, BuddyHeap, Offset, Rlsf};
 use crate::subject::Subject;
 
@@ -15,6 +15,15 @@ pub const YARDSTICK: &str = "BTreeSet";
 /// The names of all subjects, in the order of their lanes.
 pub const SUBJECTS: [&str; 7] =
     [OURS, "cachalot, spin lock", YARDSTICK, "rlsf", "offset-allocator", "buddy, frames", "buddy, heap"];
+
+/// The settings of a caching allocator.
+#[derive(Clone, Default, Debug)]
+pub struct Settings {
+    /// The configuration, in `PyTorch`'s syntax.
+    pub config: String,
+    /// The most bytes that may be held from the device.
+    pub limit: Option<u64>,
+}
 
 /// Work that any subject can be given.
 pub trait Workload {
@@ -35,14 +44,9 @@ pub trait Workload {
     /// Bytes of arena for subjects that have one: a power of two.
     fn arena(&self) -> u64;
 
-    /// The configuration of subjects that know one.
-    fn config(&self) -> &str {
-        ""
-    }
-
-    /// The memory limit in bytes of subjects that know one.
-    fn limit(&self) -> Option<u64> {
-        None
+    /// For subjects that know settings.
+    fn settings(&self) -> Settings {
+        Settings::default()
     }
 }
 
@@ -51,12 +55,12 @@ pub trait Workload {
 /// # Panics
 /// If there is no such subject.
 pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
-    let (config, limit, arena) = (work.config(), work.limit(), work.arena());
+    let (settings, arena) = (work.settings(), work.arena());
     // Powers of two take up to twice as much.
     let run = match name {
-        OURS => work.lane(Cachalot::<parking_lot::RawMutex>::new(config, limit)),
-        "cachalot, spin lock" => work.lane(Cachalot::<spin::mutex::SpinMutex<()>>::new(config, limit)),
-        YARDSTICK => BTree::new(config, limit).and_then(|subject| work.lane(subject)),
+        OURS => work.lane(Cachalot::<parking_lot::RawMutex>::new(&settings)),
+        "cachalot, spin lock" => work.lane(Cachalot::<spin::mutex::SpinMutex<()>>::new(&settings)),
+        YARDSTICK => BTree::new(&settings).and_then(|subject| work.lane(subject)),
         "rlsf" => work.lane(Rlsf::new(arena)),
         "offset-allocator" => Offset::new(arena).and_then(|subject| work.lane(subject)),
         "buddy, frames" => work.lane(BuddyFrames::new(arena * 2)),
@@ -64,7 +68,7 @@ pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
         "buddy, heap" => work.lane(BuddyHeap::new(arena * 2)),
         _ => panic!("there is no subject {name}"),
     };
-    run.map(|run| Lane { name, operations: work.operations(), shared: false, run })
+    run.map(|run| Lane { name, operations: work.operations(), clock: Clock::Thread, run })
 }
 
 /// A lane for every subject that can hold the workload.

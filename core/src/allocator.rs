@@ -197,7 +197,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// The first error of the device; everything else is given back all the same.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
         let arena = self.arena(device)?;
-        let waited = arena.wait_for_events(&self.directory).map(|_| ());
+        let waited = arena.wait_for_events(&self.directory);
         waited.and(arena.release_cached(&self.directory, None))
     }
 
@@ -208,7 +208,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
         let arena = self.arena(device)?;
         let pool = arena.private_pool(pool)?;
-        let waited = arena.wait_for_events(&self.directory).map(|_| ());
+        let waited = arena.wait_for_events(&self.directory);
         waited.and(arena.release_cached(&self.directory, Some(pool)))
     }
 
@@ -276,6 +276,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
         self.arena(device)?.set(crate::arena::attention::DIRECT, !caching);
+        Ok(())
+    }
+
+    /// Whether the free blocks are searched again after a wait for events, before anything is released: on from the start.
+    /// Off, the allocator does as `PyTorch` 2.11 does, so that a recorded program can be repeated exactly.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn set_second_search(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
+        self.arena(device)?.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
         Ok(())
     }
 

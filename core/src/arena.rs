@@ -32,6 +32,8 @@ use lock_api::{Mutex, MutexGuard};
 pub(crate) mod attention {
     /// Events are waited for, or their recording is deferred.
     pub(crate) const PENDING: u32 = 1;
+    /// The recording of events is deferred until no graph is being captured.
+    pub(crate) const DEFERRED: u32 = 1 << 8;
     /// Some requests are routed into private pools.
     pub(crate) const ROUTES: u32 = 1 << 1;
     /// A graph is being captured.
@@ -107,6 +109,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub reserved: AtomicU64,
     /// The most that may be held; `u64::MAX` for no limit.
     pub limit: AtomicU64,
+    /// 0 ⟺ the free blocks are searched again after a wait for events.
+    pub single_search: AtomicU32,
     /// Bytes whose release failed. They are never handed out again.
     pub leaked: AtomicU64,
     pub trace: Trace<R, S>,
@@ -130,6 +134,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             totals: Totals::new(config.max_split_size()),
             reserved: AtomicU64::new(0),
             limit: AtomicU64::new(u64::MAX),
+            single_search: AtomicU32::new(0),
             leaked: AtomicU64::new(0),
             trace: Trace::default(),
         };
@@ -371,6 +376,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     pub(crate) fn set(&self, bits: u32, on: bool) {
+        if self.has(bits) == on {
+            return;
+        }
         if on {
             self.attention.fetch_or(bits, Ordering::Relaxed);
         } else {

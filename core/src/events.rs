@@ -6,7 +6,7 @@ use crate::device::{DeviceMemory, Event};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
 use crate::heap::{GivenUp, Heap};
-use crate::order::Deferred;
+use crate::order::{Deferred, Order};
 use crate::slab::NONE;
 use crate::stats;
 use crate::storage::{Shelf, Storage};
@@ -79,14 +79,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(());
         }
         drop(heap);
-        let waiting = if self.registry.lock().is_capturing() {
+        let waiting = if self.has(attention::CAPTURE) {
             self.trace_free(&self.lock(slot), block, false);
             let deferred = self.order.lock().defer(Deferred { heap: slot, block });
             if deferred { Ok(()) } else { Err(Error::TableFull("deferred frees")) }
         } else {
             self.record_events(directory, slot, block, true)
         };
-        self.update_pending();
+        self.set_pending(&self.order.lock());
         if waiting.is_err() {
             self.lock(slot).take_back(block, tally);
         }
@@ -168,12 +168,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Frees every block whose events are complete, and records those that a capture had deferred.
     pub(crate) fn process_events(&self, directory: &Directory<R, S>) -> Result<(), Error> {
         self.health()?;
-        if !self.registry.lock().is_capturing() {
-            self.record_deferred(directory)?;
-        }
-        let asked = self.ask_events(directory, false, |event| self.memory.is_complete(event));
-        self.update_pending();
-        asked
+        self.record_deferred(directory)?;
+        self.ask_events(directory, false, |event| self.memory.is_complete(event))
     }
 
     /// Waits until nothing is pending, and frees all of it. Counts as a synchronisation of all streams.
@@ -183,23 +179,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(());
         }
         self.health()?;
-        if !self.registry.lock().is_capturing() {
-            self.record_deferred(directory)?;
-        }
-        let waited = self.ask_events(directory, true, |event| self.memory.wait(event).map(|()| true));
-        self.update_pending();
-        waited
+        self.record_deferred(directory)?;
+        self.ask_events(directory, true, |event| self.memory.wait(event).map(|()| true))
     }
 
     fn record_deferred(&self, directory: &Directory<R, S>) -> Result<(), Error> {
-        loop {
-            let Some(deferred) = self.order.lock().take_deferred() else { return Ok(()) };
+        while self.has(attention::DEFERRED) && !self.has(attention::CAPTURE) {
+            let taken = self.order.lock().take_deferred();
+            let Some(deferred) = taken else { break };
             let Deferred { heap, block } = deferred;
             if let Err(error) = self.record_events(directory, heap, block, false) {
                 self.order.lock().defer(deferred);
                 return Err(error);
             }
+            self.set_pending(&self.order.lock());
         }
+        Ok(())
     }
 
     /// Asks after the oldest event of every stream, and goes on with the next of the same stream as long as they are complete.
@@ -211,30 +206,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         all: bool,
         ask: impl Fn(Event) -> crate::device::DeviceResult<bool>,
     ) -> Result<(), Error> {
-        let (mut from, mut failed) = (0, None);
-        while self.health().is_ok() {
-            let next = self.order.lock().ask(from);
+        let mut failed = None;
+        let mut next = self.order.lock().ask(0);
+        loop {
             let Some((queue, wait)) = next else {
-                if !all || failed.is_some() || !self.order.lock().is_asked() {
+                if !all || failed.is_some() {
                     break;
                 }
-                from = 0;
+                // What others are asking after is not complete before they have the answer.
+                let mut order = self.order.lock();
+                if !order.is_asked() {
+                    break;
+                }
+                next = order.ask(0);
                 core::hint::spin_loop();
                 continue;
             };
-            let complete = self.call(ask(wait.event));
-            self.order.lock().answer(queue, matches!(complete, Ok(true)));
-            match complete {
-                Ok(true) => {
-                    let mut heap = self.lock(wait.heap);
-                    heap.blocks[wait.block].events -= 1;
-                    self.complete_if_unused(directory, wait.heap, heap, wait.block);
-                }
-                Ok(false) => from = queue + 1,
-                Err(error) => {
-                    from = queue + 1;
-                    failed = failed.or(Some(error));
-                }
+            let answer = self.call(ask(wait.event));
+            let complete = matches!(answer, Ok(true));
+            failed = failed.or(answer.err());
+            next = {
+                let mut order = self.order.lock();
+                order.answer(queue, complete);
+                self.set_pending(&order);
+                let more = if complete { queue } else { queue + 1 };
+                if self.has(attention::LOST) { None } else { order.ask(more) }
+            };
+            if complete {
+                let mut heap = self.lock(wait.heap);
+                heap.blocks[wait.block].events -= 1;
+                self.complete_if_unused(directory, wait.heap, heap, wait.block);
             }
         }
         failed.map_or(Ok(()), |error| Err(error.into()))
@@ -264,9 +265,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Sets the flag that sends requests the attentive way while anything is pending.
-    fn update_pending(&self) {
-        let order = self.order.lock();
+    fn set_pending(&self, order: &Order<S>) {
         self.set(attention::PENDING, !order.is_idle());
+        self.set(attention::DEFERRED, order.has_deferred());
     }
 
     /// Notes that `stream` uses the block at `ptr`, if this heap owns it.

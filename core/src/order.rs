@@ -191,6 +191,11 @@ impl<S: Storage> Order<S> {
         Some(self.deferred[self.deferred_len])
     }
 
+    /// Whether any block is deferred.
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.deferred_len > 0
+    }
+
     /// Whether anything is waited for or deferred.
     pub(crate) fn is_idle(&self) -> bool {
         self.waits.len() == 0 && self.deferred_len == 0

@@ -72,7 +72,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         if !request.capturing {
             self.wait_for_events(directory)?;
-            if let Some(ptr) = self.search(request)? {
+            if self.single_search.load(Ordering::Relaxed) == 0
+                && let Some(ptr) = self.search(request)?
+            {
                 return Ok(ptr);
             }
             self.release_cached(directory, None)?;
@@ -453,7 +455,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn requests_for_anyone(&self, request: &Request) -> impl Iterator<Item = Request> {
         let (request, mut pool) = (*request, 0);
         core::iter::from_fn(move || {
-            while request.pool == 0 {
+            if request.pool != 0 {
+                return None;
+            }
+            loop {
                 let registry = self.registry.lock();
                 let willing = |&pool: &u32| {
                     let entry = &registry.pools[pool as usize];
@@ -465,7 +470,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                     return Some(Request { pool, slot: slot_of(pair, request.kind), ..request });
                 }
             }
-            None
         })
     }
 

@@ -1,1 +1,56 @@
-//! The C ABI of cachalot.
+//! The C ABI of cachalot, and the same allocator for Rust programs.
+//!
+//! C and C++ programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or `libcachalot.so`.
+//! The functions are in [`capi`], their types in [`abi`], their numbers in [`status`].
+//!
+//! Rust programs use the allocator itself: [`CudaAllocator`], or [`Allocator`] over a device of their own.
+//!
+//! ```
+//! use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, SimulatedDevice, StreamId};
+//!
+//! let device = SimulatedDevice::new(1 << 30);
+//! let allocator = Allocator::<_, HeapLock, Growable>::new([device], &Config::new())?;
+//! let block = allocator.malloc(DeviceIndex(0), 4096, StreamId::DEFAULT)?;
+//! allocator.free(block)?;
+//! # Ok::<(), cachalot::Error>(())
+//! ```
+//!
+//! ```text
+//! capi       the exported functions          ─┐
+//! wall       panics, NULL, structures' sizes   │  status · last_error · abi
+//! handle     which allocator a handle is       │
+//! host       an allocator over its devices    ─┘  device · callbacks · lock
+//! ```
+
+#![allow(
+    clippy::inline_always,
+    reason = "measured: the wall around malloc and free is a chain of small functions, each called from a few places"
+)]
+
+pub mod abi;
+pub mod capi;
+pub mod lock;
+pub mod status;
+
+mod callbacks;
+mod device;
+mod handle;
+mod host;
+mod last_error;
+mod snapshot;
+mod wall;
+
+#[cfg(test)]
+mod tests;
+
+pub use cachalot_core as core;
+pub use cachalot_core::simulated::SimulatedDevice;
+pub use cachalot_core::storage::Growable;
+pub use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
+pub use cachalot_core::{Allocation, Allocator, Config, Error};
+pub use cachalot_cuda as cuda;
+pub use cachalot_cuda::{CudaDevice, Driver};
+pub use lock::HeapLock;
+
+/// The allocator over devices of the CUDA driver, as the C ABI has it.
+pub type CudaAllocator = Allocator<CudaDevice, HeapLock, Growable>;

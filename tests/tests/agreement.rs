@@ -24,7 +24,7 @@ fn agree(number: u8, program: &[Op]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(proptest_config(150))]
+    #![proptest_config(proptest_config(60))]
 
     #[test]
     fn requests_and_frees((number, program) in program(plain(), 120)) {

@@ -1,10 +1,10 @@
 //! Instructions a pair of `malloc` and `free` takes: a table for every size, or one measured loop for `valgrind`.
 
-use cachalot_benches::crowd::{Crowd, Layout, SIZES};
-use cachalot_benches::instructions::{available, per_pair};
+use cachalot_benches::crowd::{Crowd, Layout};
+use cachalot_benches::instructions::available;
+use cachalot_benches::report::instructions;
 use cachalot_benches::workload::{SUBJECTS, lane};
 use clap::{Args, Parser, Subcommand};
-use comfy_table::{Table, presets};
 use std::process::ExitCode;
 
 /// Instructions a pair of malloc and free takes.
@@ -54,19 +54,6 @@ fn main() -> ExitCode {
         eprintln!("valgrind is not installed");
         return ExitCode::FAILURE;
     };
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    table.set_header(["bytes", "free blocks"].into_iter().chain(SUBJECTS));
-    for bytes in SIZES {
-        for around in [0, 1, 1000] {
-            let mut row = vec![bytes.to_string(), around.to_string()];
-            for subject in 0..SUBJECTS.len() {
-                let arguments = ["run".into(), subject.to_string(), bytes.to_string(), around.to_string()];
-                row.push(per_pair(&program, &arguments).map_or("–".into(), |count| format!("{count:.0}")));
-            }
-            table.add_row(row);
-        }
-    }
-    println!("{table}");
+    print!("{}", instructions(&program));
     ExitCode::SUCCESS
 }

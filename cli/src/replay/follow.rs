@@ -90,6 +90,8 @@ impl<'t> Follower<'t> {
     pub(super) fn new(events: &'t [Event], settings: &'t Settings) -> Result<Self, Error> {
         let ranges = Ranges::of(events);
         let run = Run::new(settings, ranges.device_bytes)?;
+        // A recorded program did not search again, so neither may its replay.
+        run.allocator.set_second_search(DEVICE, false)?;
         let mut follower = Self {
             events,
             run,

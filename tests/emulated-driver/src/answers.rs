@@ -1,5 +1,5 @@
-//! What the driver answers where its documentation leaves it open: one table, to be kept equal to what a real
-//! driver was seen to answer (`driver-probe` asks both). `CACHALOT_EMU_ANSWERS` and `emu_answer` change an entry.
+//! What the driver answers where its documentation leaves it open: one table, kept equal to what driver 580 answered on
+//! an H200 (`driver-probe` asks both). `CACHALOT_EMU_ANSWERS` and `emu_answer` change an entry.
 
 use crate::code::{Answer, Code};
 use std::collections::BTreeMap;
@@ -22,10 +22,12 @@ const DEFAULTS: &[(&str, u32)] = &[
     ("release_unknown", 1),
     // cuMemMap over something mapped, or outside every reservation.
     ("map_taken", 1),
+    // cuMemMap of another size than the handle's, or from inside it.
+    ("map_part", 801),
     // cuMemUnmap of a part of a mapping.
     ("unmap_partial", 1),
-    // cuMemUnmap of a range with nothing mapped in part of it.
-    ("unmap_gap", 1),
+    // cuMemUnmap of a range with nothing mapped in part of it; what is mapped there is unmapped.
+    ("unmap_gap", 0),
     // cuMemSetAccess for a part of a mapping.
     ("access_partial", 1),
     // cuMemSetAccess for a range with nothing mapped in part of it.
@@ -36,8 +38,10 @@ const DEFAULTS: &[(&str, u32)] = &[
     ("address_free_unknown", 1),
     // cuMemAddressReserve of a size that is a multiple of 4 KiB but not of the granularity.
     ("reserve_unaligned", 1),
-    // cuEventQuery and cuEventSynchronize of an event recorded in a capture.
+    // cuEventQuery and cuEventSynchronize of an event recorded in a capture under way, which it breaks.
     ("query_captured_event", 907),
+    // cuEventQuery, cuEventSynchronize and cuStreamWaitEvent of an event recorded in a capture that is over or broken.
+    ("query_stale_event", 1),
     // Any call with a stream handle that is not alive.
     ("stream_unknown", 400),
     // Any call with an event handle that is not alive.
@@ -48,10 +52,12 @@ const DEFAULTS: &[(&str, u32)] = &[
     ("end_idle", 401),
     // cuStreamBeginCapture on the legacy stream.
     ("begin_legacy", 900),
-    // cuStreamSynchronize and cuStreamQuery of a capturing stream.
+    // cuStreamSynchronize, cuStreamQuery and cuStreamGetId of a capturing stream, and cuCtxSynchronize of its context.
     ("wait_capturing", 900),
+    // cuStreamWaitEvent on the legacy stream for an event recorded in a capture.
+    ("legacy_wait_captured", 906),
     // cuGetProcAddress_v2 of a symbol that is not there, or is newer than asked for.
-    ("proc_absent", 500),
+    ("proc_absent", 0),
     // cuDeviceCanAccessPeer between two devices: 1 for yes.
     ("can_access_peer", 1),
 ];

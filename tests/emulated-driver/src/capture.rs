@@ -116,13 +116,12 @@ fn join(state: &mut State, queue: u64, capturing: Option<u64>, id: u64, nodes: &
         return Err(Code::STREAM_CAPTURE_MERGE);
     }
     let legacy = state.streams.queue(queue)?.kind == Kind::Legacy;
-    let capture = state.captures.get_mut(&id).ok_or(Code::CAPTURED_EVENT)?;
-    if !capture.valid {
-        return Err(Code::STREAM_CAPTURE_INVALIDATED);
-    }
+    let Some(capture) = state.captures.get_mut(&id).filter(|capture| capture.valid) else {
+        return state.answers.outcome("query_stale_event");
+    };
     if legacy {
         capture.valid = false;
-        return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        return state.answers.outcome("legacy_wait_captured");
     }
     let frontier = capture.frontiers.entry(queue).or_default();
     let merged: BTreeSet<usize> = frontier.iter().chain(nodes).copied().collect();
@@ -157,6 +156,26 @@ pub(crate) fn check_wait(state: &mut State, queue: u64) -> Answer<()> {
             state.answers.outcome("wait_capturing")
         }
     }
+}
+
+/// Refuses to wait for a context in which a stream captures, which also breaks the capture, in every mode.
+pub(crate) fn check_context_wait(state: &mut State, context: u64) -> Answer<()> {
+    let its = state.streams.queues.values().filter(|queue| queue.context == context);
+    let broken: Vec<u64> = its.filter_map(|queue| queue.capture).collect();
+    if broken.is_empty() {
+        return check_unsafe(state);
+    }
+    invalidate(state, &broken);
+    state.answers.outcome("wait_capturing")
+}
+
+/// Refuses to ask for an event recorded in a capture, which also breaks the capture, in every mode.
+pub(crate) fn check_event(state: &mut State, id: u64) -> Answer<()> {
+    if !state.captures.get(&id).is_some_and(|capture| capture.valid) {
+        return state.answers.outcome("query_stale_event");
+    }
+    invalidate(state, &[id]);
+    state.answers.outcome("query_captured_event")
 }
 
 /// `cuStreamBeginCapture_v2`.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// What happens to a call that comes after the driver's own teardown at process exit.
+/// What happens to a call that must not be made: after the driver's teardown at process exit, or in a forked child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Teardown {
-    /// It answers `DEINITIALIZED`, as a driver may.
+pub(crate) enum Manner {
+    /// It answers a code, as a driver may.
     Polite,
-    /// The process aborts, as it may with a driver whose memory is gone.
+    /// The process aborts, as it may with a driver whose memory or threads are gone.
     Crash,
 }
 
@@ -48,7 +48,9 @@ pub(crate) struct Config {
     /// `CACHALOT_EMU_QUARANTINE`: freed addresses and handles are not used again.
     pub(crate) quarantine: bool,
     /// `CACHALOT_EMU_TEARDOWN`: `polite` or `crash`.
-    pub(crate) teardown: Teardown,
+    pub(crate) teardown: Manner,
+    /// `CACHALOT_EMU_FORK`: `polite` or `crash`: what a call in a forked child does.
+    pub(crate) fork: Manner,
     /// `CACHALOT_EMU_POISON`: `off`, `edges` or `full`.
     pub(crate) poison: Poison,
     /// `CACHALOT_EMU_FREE_WAITS`: `cuMemFree` waits for the context's work, as the real one does.
@@ -84,11 +86,8 @@ impl Config {
             step: number("STEP", 0) != 0,
             delay_us: number("DELAY_US", 0),
             quarantine: number("QUARANTINE", 0) != 0,
-            teardown: match text("TEARDOWN").as_deref() {
-                None | Some("polite") => Teardown::Polite,
-                Some("crash") => Teardown::Crash,
-                Some(other) => panic!("CACHALOT_EMU_TEARDOWN is polite or crash, not {other}"),
-            },
+            teardown: manner("TEARDOWN"),
+            fork: manner("FORK"),
             poison: match text("POISON").as_deref() {
                 None | Some("edges") => Poison::Edges,
                 Some("off") => Poison::Off,
@@ -115,6 +114,15 @@ fn default_address_space() -> u64 {
 /// The variable `CACHALOT_EMU_<name>`, if set and not empty.
 fn text(name: &str) -> Option<String> {
     std::env::var(format!("CACHALOT_EMU_{name}")).ok().filter(|value| !value.is_empty())
+}
+
+/// The variable as a manner of refusal.
+fn manner(name: &str) -> Manner {
+    match text(name).as_deref() {
+        None | Some("polite") => Manner::Polite,
+        Some("crash") => Manner::Crash,
+        Some(other) => panic!("CACHALOT_EMU_{name} is polite or crash, not {other}"),
+    }
 }
 
 /// The variable as a number.

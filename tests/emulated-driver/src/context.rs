@@ -4,7 +4,7 @@ use crate::code::{Answer, Code};
 use crate::device;
 use crate::driver::State;
 use crate::session::Session;
-use crate::{memory, stream, thread};
+use crate::{capture, memory, stream, thread};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The first primary context's handle; real ones are addresses of structures too.
@@ -44,9 +44,10 @@ pub(crate) fn check(state: &State, handle: u64) -> Answer<()> {
     context.sticky.map_or(Ok(()), Err)
 }
 
-/// The device of a context.
+/// The device of a context; of a primary one also while nobody retains it.
 pub(crate) fn device_of(state: &State, handle: u64) -> Answer<usize> {
-    state.contexts.get(&handle).map(|context| context.device).ok_or(Code::CONTEXT_IS_DESTROYED)
+    let alive = state.contexts.get(&handle).map(|context| context.device);
+    alive.or_else(|| primary_of(state, handle)).ok_or(Code::CONTEXT_IS_DESTROYED)
 }
 
 /// `cuDevicePrimaryCtxRetain`.
@@ -104,6 +105,9 @@ pub(crate) fn destroy(session: &mut Session, handle: u64) -> Answer<()> {
 
 /// `cuCtxPushCurrent_v2`.
 pub(crate) fn push(session: &Session, handle: u64) -> Answer<()> {
+    if handle == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
     known(session, handle)?;
     if thread::push(handle) { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
@@ -129,9 +133,6 @@ pub(crate) fn enable_peer(session: &mut Session, peer: u64, flags: u32) -> Answe
     }
     known(session, peer)?;
     let own = session.context;
-    if peer == own {
-        return Err(Code::INVALID_CONTEXT);
-    }
     let devices = (device_of(&session.state, own)?, device_of(&session.state, peer)?);
     if !device::can_access_peer(&session.state, devices.0 as i32, devices.1 as i32)? {
         return Err(Code::PEER_ACCESS_UNSUPPORTED);
@@ -162,6 +163,7 @@ pub(crate) fn accessors(state: &State, handle: u64) -> Vec<usize> {
 
 /// `cuCtxSynchronize`: waits for everything queued in a context so far.
 pub(crate) fn synchronize(session: &mut Session, handle: u64) -> Answer<()> {
+    capture::check_context_wait(&mut session.state, handle)?;
     let marks = session.state.streams.ends_of_context(handle);
     session.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     check(&session.state, handle)
@@ -190,14 +192,17 @@ pub(crate) fn held(state: &State) -> Vec<(u64, u64)> {
     state.contexts.iter().map(|(&handle, context)| (handle, context.retains)).collect()
 }
 
-/// Whether a handle names a context that may be made current.
+/// Whether a handle names a context that may be made current: a primary one also while nobody retains it.
 fn known(session: &Session, handle: u64) -> Answer<()> {
-    if session.state.contexts.contains_key(&handle) {
-        return Ok(());
-    }
-    let devices = session.state.devices.len() as u64;
-    let was_primary = (PRIMARY_BASE..PRIMARY_BASE + devices * STRIDE).contains(&handle);
-    Err(if was_primary { Code::CONTEXT_IS_DESTROYED } else { Code::INVALID_CONTEXT })
+    let alive = session.state.contexts.contains_key(&handle) || primary_of(&session.state, handle).is_some();
+    if alive { Ok(()) } else { Err(Code::INVALID_CONTEXT) }
+}
+
+/// The device whose primary context has this handle, retained or not.
+fn primary_of(state: &State, handle: u64) -> Option<usize> {
+    let index = handle.checked_sub(PRIMARY_BASE)?;
+    let device = (index / STRIDE) as usize;
+    (index.is_multiple_of(STRIDE) && device < state.devices.len()).then_some(device)
 }
 
 /// Ends a context once its work is done: streams, events, modules and memory go with it.

@@ -5,7 +5,7 @@
 //! NUL, and returns how many bytes the whole text has.
 
 use crate::code::Code;
-use crate::config::Teardown;
+use crate::config::Manner;
 use crate::context;
 use crate::driver::State;
 use crate::functions::Function;
@@ -227,7 +227,7 @@ extern "C" fn emu_lose_device(device: c_int, code: u32) -> c_int {
 /// Tears the driver down now: calls answer `DEINITIALIZED`, or abort the process if `crash` is not 0.
 #[unsafe(no_mangle)]
 extern "C" fn emu_tear_down(crash: c_int) {
-    latch::tear_down(if crash == 0 { Teardown::Polite } else { Teardown::Crash });
+    latch::tear_down(if crash == 0 { Manner::Polite } else { Manner::Crash });
 }
 
 /// Pretends that other processes use `bytes` of a device's memory.

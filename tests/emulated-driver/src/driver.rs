@@ -5,7 +5,7 @@
 
 use crate::answers::Answers;
 use crate::capture::{Capture, Graph};
-use crate::config::{Config, Teardown};
+use crate::config::{Config, Manner};
 use crate::context::Context;
 use crate::device::Device;
 use crate::event::Event;
@@ -137,7 +137,7 @@ impl State {
 
 /// What happens at process exit: the leak report, if asked for, and the end of the idle threads. Returns how the driver
 /// is to be torn down.
-pub(crate) fn at_exit() -> Teardown {
+pub(crate) fn at_exit() -> Manner {
     worker::end_all(driver());
     let state = driver().state.lock();
     if let Some(place) = &state.config.leaks {

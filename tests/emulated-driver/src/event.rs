@@ -68,8 +68,8 @@ pub(crate) fn record(session: &mut Session, handle: u64, stream: u64) -> Answer<
 }
 
 /// `cuEventQuery`.
-pub(crate) fn query(session: &Session, handle: u64) -> Answer<()> {
-    match waitable(&session.state, handle)? {
+pub(crate) fn query(session: &mut Session, handle: u64) -> Answer<()> {
+    match waitable(&mut session.state, handle)? {
         Some(mark) if !session.state.streams.reached(mark) => Err(Code::NOT_READY),
         _ => Ok(()),
     }
@@ -77,7 +77,7 @@ pub(crate) fn query(session: &Session, handle: u64) -> Answer<()> {
 
 /// `cuEventSynchronize`.
 pub(crate) fn synchronize(session: &mut Session, handle: u64) -> Answer<()> {
-    if let Some(mark) = waitable(&session.state, handle)? {
+    if let Some(mark) = waitable(&mut session.state, handle)? {
         let context = find(&session.state, handle)?.context;
         session.wait(|state| state.streams.reached(mark));
         context::check(&session.state, context)?;
@@ -102,13 +102,14 @@ pub(crate) fn find(state: &State, handle: u64) -> Answer<&Event> {
     state.events.get(handle).map_err(|code| state.answers.outcome("event_unknown").err().unwrap_or(code))
 }
 
-/// The mark an event stands for, `None` if it was never recorded.
-fn waitable(state: &State, handle: u64) -> Answer<Option<Mark>> {
+/// The mark an event stands for, `None` if it was never recorded. Asking is unsafe during captures, and more so if the
+/// event belongs to one.
+fn waitable(state: &mut State, handle: u64) -> Answer<Option<Mark>> {
     let event = find(state, handle)?;
     context::check(state, event.context)?;
     match event.point {
-        Point::Never => Ok(None),
-        Point::At(mark) => Ok(Some(mark)),
-        Point::Captured(..) => state.answers.outcome("query_captured_event").map(|()| None),
+        Point::Never => capture::check_unsafe(state).map(|()| None),
+        Point::At(mark) => capture::check_unsafe(state).map(|()| Some(mark)),
+        Point::Captured(id, _) => capture::check_event(state, id).map(|()| None),
     }
 }

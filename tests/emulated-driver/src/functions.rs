@@ -14,9 +14,9 @@ pub(crate) enum Requires {
 /// What a function does to captures under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InCapture {
-    /// Nothing, or what it does depends on its stream and is decided there.
+    /// Nothing, or it depends on the stream or event and is decided where that is known.
     Safe,
-    /// "Potentially unsafe" in CUDA's words: refused, and ends the captures that forbid it.
+    /// "Potentially unsafe" in CUDA's words: refused, and breaks the captures that forbid it.
     Unsafe,
 }
 
@@ -80,19 +80,19 @@ functions! {
     cuCtxPushCurrent_v2: 4000, Init, Safe;
     cuCtxPopCurrent_v2: 4000, Init, Safe;
     cuCtxGetDevice: 2000, Init, Safe;
-    cuCtxSynchronize: 2000, Context, Unsafe;
+    cuCtxSynchronize: 2000, Context, Safe;
     cuCtxCreate_v2: 3020, Init, Unsafe;
     cuCtxDestroy_v2: 4000, Init, Unsafe;
     cuMemAlloc_v2: 3020, Context, Unsafe;
-    cuMemFree_v2: 3020, Context, Unsafe;
+    cuMemFree_v2: 3020, Init, Unsafe;
     cuMemGetInfo_v2: 3020, Context, Safe;
     cuMemGetAddressRange_v2: 3020, Context, Safe;
-    cuMemsetD8Async: 3020, Context, Safe;
-    cuMemcpyHtoD_v2: 3020, Context, Unsafe;
-    cuMemcpyDtoH_v2: 3020, Context, Unsafe;
-    cuMemcpyHtoDAsync_v2: 3020, Context, Safe;
-    cuMemcpyDtoHAsync_v2: 3020, Context, Safe;
-    cuMemcpyDtoDAsync_v2: 3020, Context, Safe;
+    cuMemsetD8Async: 3020, Init, Safe;
+    cuMemcpyHtoD_v2: 3020, Context, Safe;
+    cuMemcpyDtoH_v2: 3020, Context, Safe;
+    cuMemcpyHtoDAsync_v2: 3020, Init, Safe;
+    cuMemcpyDtoHAsync_v2: 3020, Init, Safe;
+    cuMemcpyDtoDAsync_v2: 3020, Init, Safe;
     cuMemGetAllocationGranularity: 10020, Init, Safe;
     cuMemAddressReserve: 10020, Init, Safe;
     cuMemAddressFree: 10020, Init, Safe;
@@ -102,21 +102,21 @@ functions! {
     cuMemUnmap: 10020, Init, Safe;
     cuMemSetAccess: 10020, Init, Safe;
     cuEventCreate: 2000, Context, Safe;
-    cuEventRecord: 2000, Context, Safe;
-    cuEventQuery: 2000, Init, Unsafe;
-    cuEventSynchronize: 2000, Init, Unsafe;
-    cuEventDestroy_v2: 4000, Context, Safe;
+    cuEventRecord: 2000, Init, Safe;
+    cuEventQuery: 2000, Init, Safe;
+    cuEventSynchronize: 2000, Init, Safe;
+    cuEventDestroy_v2: 4000, Init, Safe;
     cuStreamCreate: 2000, Context, Safe;
-    cuStreamDestroy_v2: 4000, Context, Safe;
-    cuStreamSynchronize: 2000, Context, Unsafe;
-    cuStreamQuery: 2000, Context, Unsafe;
-    cuStreamWaitEvent: 3020, Context, Safe;
-    cuStreamGetId: 12000, Init, Unsafe;
+    cuStreamDestroy_v2: 4000, Init, Safe;
+    cuStreamSynchronize: 2000, Init, Safe;
+    cuStreamQuery: 2000, Init, Safe;
+    cuStreamWaitEvent: 3020, Init, Safe;
+    cuStreamGetId: 12000, Init, Safe;
     cuStreamGetCtx: 9020, Init, Safe;
     cuStreamIsCapturing: 10000, Init, Safe;
     cuStreamGetCaptureInfo_v2: 11030, Init, Safe;
     cuThreadExchangeStreamCaptureMode: 10010, Init, Safe;
-    cuLaunchHostFunc: 10000, Context, Safe;
+    cuLaunchHostFunc: 10000, Init, Safe;
     cuModuleLoadData: 2000, Context, Unsafe;
     cuModuleUnload: 2000, Context, Unsafe;
     cuModuleGetFunction: 2000, Context, Safe;

@@ -4,21 +4,25 @@
 //! that was not copied, and after the teardown the state may be gone.
 
 use crate::code::Code;
-use crate::config::Teardown;
+use crate::config::Manner;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Not yet initialised, or initialised and well.
 const OPEN: u32 = 0;
 /// Initialised and well: a fork from here leaves the child with [`FORKED`].
 const READY: u32 = 1;
-/// A child of the process that initialised.
+/// A child of the process that initialised; calls answer `NOT_INITIALIZED`.
 const FORKED: u32 = 2;
+/// The same; calls abort the process.
+const FORKED_CRASH: u32 = 3;
 /// Torn down; calls answer `DEINITIALIZED`.
-const POLITE: u32 = 3;
-/// Torn down; calls abort the process.
-const CRASH: u32 = 4;
+const TORN_DOWN: u32 = 4;
+/// The same; calls abort the process.
+const TORN_DOWN_CRASH: u32 = 5;
 
 static LATCH: AtomicU32 = AtomicU32::new(OPEN);
+/// What a fork makes of the child's latch.
+static AFTER_FORK: AtomicU32 = AtomicU32::new(FORKED);
 
 /// Whether `cuInit` has succeeded and nothing happened since.
 pub(crate) fn is_ready() -> bool {
@@ -27,7 +31,7 @@ pub(crate) fn is_ready() -> bool {
 
 /// Whether this process is a child of the one that initialised.
 pub(crate) fn is_forked() -> bool {
-    LATCH.load(Ordering::Acquire) == FORKED
+    matches!(LATCH.load(Ordering::Acquire), FORKED | FORKED_CRASH)
 }
 
 /// The answer to every call in the present state, or `None` if calls may go on.
@@ -35,18 +39,20 @@ pub(crate) fn refusal() -> Option<Code> {
     match LATCH.load(Ordering::Acquire) {
         OPEN | READY => None,
         FORKED => Some(Code::NOT_INITIALIZED),
-        POLITE => Some(Code::DEINITIALIZED),
-        _ => {
-            eprintln!("emulated driver: called after its teardown");
+        TORN_DOWN => Some(Code::DEINITIALIZED),
+        state => {
+            let when = if state == FORKED_CRASH { "in a forked child" } else { "after its teardown" };
+            eprintln!("emulated driver: called {when}");
             std::process::abort()
         }
     }
 }
 
 /// Marks the library as initialised; the first time, also watches for forks and for the end of the process.
-pub(crate) fn ready() {
+pub(crate) fn ready(fork: Manner) {
+    AFTER_FORK.store(if fork == Manner::Crash { FORKED_CRASH } else { FORKED }, Ordering::Release);
     if LATCH.compare_exchange(OPEN, READY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-        // SAFETY: the handler only stores to an atomic, which is allowed in a forked child.
+        // SAFETY: the handler only uses atomics, which is allowed in a forked child.
         unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
         // SAFETY: the handler takes no arguments, and the library is never unloaded.
         unsafe { libc::atexit(at_exit) };
@@ -54,14 +60,14 @@ pub(crate) fn ready() {
 }
 
 /// Ends the driver for this process, as its own exit handler does.
-pub(crate) fn tear_down(how: Teardown) {
-    let state = if how == Teardown::Crash { CRASH } else { POLITE };
+pub(crate) fn tear_down(how: Manner) {
+    let state = if how == Manner::Crash { TORN_DOWN_CRASH } else { TORN_DOWN };
     LATCH.store(state, Ordering::Release);
 }
 
 extern "C" fn in_forked_child() {
     if is_ready() {
-        LATCH.store(FORKED, Ordering::Release);
+        LATCH.store(AFTER_FORK.load(Ordering::Acquire), Ordering::Release);
     }
 }
 

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 /// Every address handed out is a multiple of this, as with real devices.
 pub(crate) const ALIGNMENT: u64 = 512;
-/// Up to here allocations share pages.
-const SMALL: u64 = 1 << 20;
+/// Below, allocations share pages.
+const SMALL: u64 = PAGE;
 
 /// Memory obtained in one piece: whole pages, mapped for their own device and its peers.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub(crate) fn allocate(session: &mut Session, bytes: u64) -> Answer<u64> {
         return Ok(0);
     }
     let (context, state) = (session.context, &mut *session.state);
-    let address = if bytes <= SMALL {
+    let address = if bytes < SMALL {
         allocate_small(state, context, bytes)?
     } else {
         let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;

@@ -195,7 +195,8 @@ pub(crate) fn find(state: &mut State, handle: u64, context: u64) -> Answer<u64> 
 
 /// The legacy stream of a context, or the stream of one of its threads; made when first asked for.
 fn own_queue(state: &mut State, handle: u64, thread: Option<u32>) -> Answer<u64> {
-    let context = state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
+    let missing = if handle == 0 { Code::INVALID_CONTEXT } else { Code::CONTEXT_IS_DESTROYED };
+    let context = state.contexts.get_mut(&handle).ok_or(missing)?;
     if let Some(&queue) = context.own_queues.get(&thread) {
         return Ok(queue);
     }

@@ -79,6 +79,7 @@ pub(crate) fn to_device_now(session: &mut Session, to: u64, from: u64, bytes: u6
 pub(crate) fn synchronize(session: &mut Session, stream: u64) -> Answer<()> {
     let queue = stream::find(&mut session.state, stream, session.context)?;
     capture::check_wait(&mut session.state, queue)?;
+    capture::check_unsafe(&mut session.state)?;
     finish(session, queue)
 }
 
@@ -86,6 +87,7 @@ pub(crate) fn synchronize(session: &mut Session, stream: u64) -> Answer<()> {
 pub(crate) fn query(session: &mut Session, stream: u64) -> Answer<()> {
     let queue = stream::find(&mut session.state, stream, session.context)?;
     capture::check_wait(&mut session.state, queue)?;
+    capture::check_unsafe(&mut session.state)?;
     let context = session.state.streams.queue(queue)?.context;
     context::check(&session.state, context)?;
     let streams = &session.state.streams;

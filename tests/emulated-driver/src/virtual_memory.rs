@@ -138,22 +138,21 @@ impl VirtualMemory {
         (self.reservations.len(), self.mappings.len(), self.physical.len())
     }
 
-    /// The mappings that lie in `[start, start + bytes)`, if they cover it exactly.
-    fn tiles(&self, start: u64, bytes: u64) -> Result<Vec<u64>, Uncovered> {
-        let end = start.checked_add(bytes).ok_or(Uncovered::Gap)?;
-        let (mut at, mut found) = (start, Vec::new());
-        while at < end {
-            match self.mappings.get(&at) {
-                Some(mapping) if at + mapping.bytes <= end => {
-                    found.push(at);
-                    at += mapping.bytes;
-                }
-                Some(_) => return Err(Uncovered::Part),
-                None if self.containing(at).is_some() => return Err(Uncovered::Part),
-                None => return Err(Uncovered::Gap),
-            }
+    /// The mappings that lie in `[start, start + bytes)`, and whether they cover all of it.
+    fn inside(&self, start: u64, bytes: u64) -> Result<(Vec<u64>, bool), Cut> {
+        let end = start.checked_add(bytes).ok_or(Cut)?;
+        if self.containing(start).is_some_and(|(base, _)| base != start) {
+            return Err(Cut);
         }
-        if found.is_empty() { Err(Uncovered::Gap) } else { Ok(found) }
+        let (mut covered, mut found) = (0, Vec::new());
+        for (&base, mapping) in self.mappings.range(start..end) {
+            if base + mapping.bytes > end {
+                return Err(Cut);
+            }
+            covered += mapping.bytes;
+            found.push(base);
+        }
+        Ok((found, covered == bytes))
     }
 
     /// Whether anything is mapped in `[start, end)`.
@@ -162,14 +161,9 @@ impl VirtualMemory {
     }
 }
 
-/// Why mappings do not cover a range exactly.
+/// A range begins or ends inside a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Uncovered {
-    /// It ends inside one.
-    Part,
-    /// Nothing is mapped somewhere.
-    Gap,
-}
+struct Cut;
 
 /// `cuMemGetAllocationGranularity`.
 pub(crate) fn granularity(session: &Session, properties: &Properties) -> Answer<u64> {
@@ -252,10 +246,13 @@ pub(crate) fn map(session: &mut Session, at: u64, bytes: u64, offset: u64, handl
     let state = &mut *session.state;
     let memory = &mut state.virtual_memory;
     let number = *memory.handles.get(handle).map_err(|_| Code::INVALID_VALUE)?;
-    let physical = memory.physical.get_mut(&number).ok_or(Code::INVALID_VALUE)?;
+    let physical = memory.physical.get(&number).ok_or(Code::INVALID_VALUE)?;
     let aligned = at.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
-    if flags != 0 || offset != 0 || bytes == 0 || !aligned || bytes > physical.bytes {
+    if flags != 0 || bytes == 0 || !aligned || !offset.is_multiple_of(PAGE) {
         return Err(Code::INVALID_VALUE);
+    }
+    if offset != 0 || bytes != physical.bytes {
+        return state.answers.outcome("map_part");
     }
     let end = at.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
     let reservation = memory.reservations.range(..=at).next_back();
@@ -277,12 +274,16 @@ pub(crate) fn map(session: &mut Session, at: u64, bytes: u64, offset: u64, handl
 pub(crate) fn unmap(session: &mut Session, at: u64, bytes: u64) -> Answer<()> {
     supported(session)?;
     let state = &mut *session.state;
-    let tiles = match state.virtual_memory.tiles(at, bytes) {
-        Ok(tiles) => tiles,
-        Err(Uncovered::Part) => return state.answers.outcome("unmap_partial"),
-        Err(Uncovered::Gap) => return state.answers.outcome("unmap_gap"),
+    if bytes == 0 || !at.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let Ok((found, covered)) = state.virtual_memory.inside(at, bytes) else {
+        return state.answers.outcome("unmap_partial");
     };
-    for start in tiles {
+    if !covered {
+        state.answers.outcome("unmap_gap")?;
+    }
+    for start in found {
         let Some(mapping) = state.virtual_memory.mappings.remove(&start) else { continue };
         for &user in &mapping.users {
             state.space().unmap(user, start, mapping.bytes);
@@ -299,11 +300,12 @@ pub(crate) fn unmap(session: &mut Session, at: u64, bytes: u64) -> Answer<()> {
 pub(crate) fn set_access(session: &mut Session, at: u64, bytes: u64, wanted: &[AccessDescriptor]) -> Answer<()> {
     supported(session)?;
     let state = &mut *session.state;
-    let tiles = match state.virtual_memory.tiles(at, bytes) {
-        Ok(tiles) => tiles,
-        Err(Uncovered::Part) => return state.answers.outcome("access_partial"),
-        Err(Uncovered::Gap) => return state.answers.outcome("access_gap"),
+    let Ok((found, covered)) = state.virtual_memory.inside(at, bytes) else {
+        return state.answers.outcome("access_partial");
     };
+    if !covered || bytes == 0 {
+        return state.answers.outcome("access_gap");
+    }
     let mut changes = Vec::new();
     for descriptor in wanted {
         if descriptor.location.kind != LOCATION_DEVICE {
@@ -320,7 +322,7 @@ pub(crate) fn set_access(session: &mut Session, at: u64, bytes: u64, wanted: &[A
     if changes.is_empty() {
         return Err(Code::INVALID_VALUE);
     }
-    for start in tiles {
+    for start in found {
         for &(device, on) in &changes {
             change_access(state, start, device, on)?;
         }
@@ -337,7 +339,7 @@ fn change_access(state: &mut State, start: u64, device: usize, on: bool) -> Answ
     let physical = &virtual_memory.physical[&mapping.physical];
     if on && mapping.users.insert(device) {
         let descriptor = devices[physical.device].pages.descriptor();
-        let mapped = space.map(device, start, descriptor, &front(&physical.extents, mapping.bytes));
+        let mapped = space.map(device, start, descriptor, &physical.extents);
         if mapped.is_err() {
             mapping.users.remove(&device);
         }
@@ -347,20 +349,6 @@ fn change_access(state: &mut State, start: u64, device: usize, on: bool) -> Answ
         space.unmap(device, start, mapping.bytes);
     }
     Ok(())
-}
-
-/// The first `bytes` of extents.
-fn front(extents: &[Extent], bytes: u64) -> Vec<Extent> {
-    let mut left = bytes;
-    let mut cut = Vec::new();
-    for extent in extents {
-        let now = extent.bytes.min(left);
-        if now > 0 {
-            cut.push(Extent { offset: extent.offset, bytes: now });
-        }
-        left -= now;
-    }
-    cut
 }
 
 /// Gives physical memory back that nothing holds.

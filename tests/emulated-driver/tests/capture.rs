@@ -2,6 +2,7 @@
 
 mod common;
 
+use cachalot_emulated_driver::api::Api;
 use common::{Emulated, PAGE};
 
 const GLOBAL: i32 = 0;
@@ -115,10 +116,7 @@ fn other_threads_are_bound_by_global_captures_only() {
 #[test]
 fn waiting_for_a_capturing_stream_breaks_the_capture() {
     for mode in MODES {
-        for wait in [
-            |driver: &Emulated, stream| driver.cuStreamSynchronize(stream),
-            |driver: &Emulated, stream| driver.cuStreamQuery(stream),
-        ] {
+        for wait in [Api::cuStreamSynchronize, Api::cuStreamQuery] {
             let (driver, stream) = capturing(mode);
             assert_eq!((wait(&driver, stream), driver.end_capture(stream)), (900, Err(901)));
         }
@@ -126,19 +124,51 @@ fn waiting_for_a_capturing_stream_breaks_the_capture() {
 }
 
 #[test]
-fn captured_events_join_streams_and_cannot_be_asked() {
+fn captured_events_join_streams() {
     let (driver, stream) = capturing(RELAXED);
     let side = driver.stream(1).expect("a stream");
     let (fork, join) = (driver.event().expect("an event"), driver.event().expect("an event"));
     assert_eq!(driver.cuEventRecord(fork, stream), 0);
-    assert_eq!((driver.cuEventQuery(fork), driver.cuEventSynchronize(fork)), (907, 907));
     assert_eq!((driver.cuStreamWaitEvent(side, fork, 0), driver.capturing(side)), (0, Ok(1)));
     assert_eq!(driver.cuLaunchHostFunc(side, nothing, std::ptr::null_mut()), 0);
     assert_eq!((driver.cuEventRecord(join, side), driver.cuStreamWaitEvent(stream, join, 0)), (0, 0));
     assert!(driver.end_capture(stream).is_ok());
-    assert_eq!((driver.capturing(side), driver.cuEventQuery(join)), (Ok(0), 907));
-    // Recorded outside again, it is an event like any other.
+    assert_eq!(driver.capturing(side), Ok(0));
+    // The event stands for nothing any more, until it is recorded outside.
+    assert_eq!((driver.cuEventQuery(join), driver.cuEventSynchronize(join)), (1, 1));
+    assert_eq!(driver.cuStreamWaitEvent(side, join, 0), 1);
     assert_eq!((driver.cuEventRecord(join, side), driver.cuEventSynchronize(join)), (0, 0));
+}
+
+#[test]
+fn asking_for_a_captured_event_breaks_its_capture_in_every_mode() {
+    for mode in MODES {
+        for ask in [Api::cuEventQuery, Api::cuEventSynchronize] {
+            let (driver, stream) = capturing(mode);
+            let event = driver.event().expect("an event");
+            assert_eq!((driver.cuEventRecord(event, stream), ask(&driver, event)), (0, 907));
+            assert_eq!((ask(&driver, event), driver.end_capture(stream)), (1, Err(901)));
+        }
+    }
+}
+
+#[test]
+fn a_capturing_streams_identity_is_not_to_be_asked() {
+    for mode in MODES {
+        let (driver, stream) = capturing(mode);
+        let other = driver.stream(1).expect("a stream");
+        assert!(driver.stream_id(other).is_ok() && driver.stream_id(0).is_ok());
+        assert_eq!((driver.stream_id(stream), driver.end_capture(stream)), (Err(900), Err(901)));
+    }
+}
+
+#[test]
+fn waiting_for_the_context_breaks_captures_in_every_mode() {
+    for mode in MODES {
+        let (driver, stream) = capturing(mode);
+        assert_eq!((driver.cuCtxSynchronize(), driver.end_capture(stream)), (900, Err(901)));
+        assert_eq!(driver.cuCtxSynchronize(), 0);
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn every_thread_has_its_own_stack() {
     let mut device = 0;
     assert_eq!((driver.cuCtxGetDevice(&mut device), device), (0, 1));
     assert_eq!((driver.cuCtxSetCurrent(0), driver.cuCtxGetDevice(&mut device)), (0, 201));
-    assert_eq!((driver.cuCtxPushCurrent_v2(0), driver.cuCtxPushCurrent_v2(12_345)), (201, 201));
+    assert_eq!((driver.cuCtxPushCurrent_v2(0), driver.cuCtxPushCurrent_v2(12_345)), (1, 201));
 }
 
 #[test]
@@ -117,7 +117,8 @@ fn a_primary_context_ends_with_its_last_release() {
     assert_eq!((driver.cuDevicePrimaryCtxRelease_v2(0), driver.count("streams")), (0, 1));
     assert_eq!(driver.cuDevicePrimaryCtxRelease_v2(0), 0);
     assert_eq!((driver.count("allocations"), driver.count("streams"), driver.count("events")), (0, 0, 0));
-    assert_eq!((driver.alloc(1), driver.cuCtxPushCurrent_v2(context)), (Err(709), 709));
+    assert_eq!((driver.alloc(1), driver.cuCtxSynchronize()), (Err(709), 709));
+    assert_eq!((driver.cuCtxGetDevice(&mut 1), driver.cuCtxSetCurrent(context), driver.alloc(1)), (0, 0, Err(709)));
     assert_eq!((driver.cuDevicePrimaryCtxRelease_v2(0), driver.cuDevicePrimaryCtxRelease_v2(1)), (201, 201));
     // A new life under the same handle.
     assert_eq!(driver.enter(0), Ok(context));

@@ -167,7 +167,7 @@ fn peers_see_each_others_memory_only_when_enabled() {
     assert_eq!(driver.cuCtxDisablePeerAccess(other), 705);
     assert_eq!(driver.cuCtxEnablePeerAccess(other, 0), 0);
     assert_eq!(driver.cuCtxEnablePeerAccess(other, 0), 704);
-    assert_eq!(driver.cuCtxEnablePeerAccess(own, 0), 201);
+    assert_eq!(driver.cuCtxEnablePeerAccess(own, 0), 217);
     // Device 0's view of device 1's memory is real now.
     let seen = driver.control.seen_by(0, address).cast::<u8>();
     // SAFETY: mapped for device 0 by the call above, and nothing else writes there.

@@ -73,30 +73,39 @@ fn a_released_handle_lives_until_it_is_unmapped() {
 }
 
 #[test]
-fn partial_and_empty_ranges_are_refused_and_change_nothing() {
+fn a_part_of_a_mapping_is_refused_and_changes_nothing() {
     let driver = Emulated::new();
     let base = driver.reserve(8 * PAGE).expect("addresses");
     let handle = driver.create(2 * PAGE).expect("memory");
     assert_eq!(driver.cuMemMap(base + STEP, 2 * PAGE, 0, handle, 0), 0);
-    for (at, bytes) in [
-        (base + STEP, PAGE),
-        (base + 2 * STEP, PAGE),
-        (base, 3 * PAGE),
-        (base + STEP, 3 * PAGE),
-        (base + 4 * STEP, PAGE),
-        (base + STEP, 0),
-    ] {
-        assert_eq!(driver.cuMemUnmap(at, bytes), 1);
+    for (at, bytes) in [(base + STEP, PAGE), (base + 2 * STEP, PAGE), (base, 2 * PAGE), (base + 2 * STEP, 2 * PAGE)] {
+        assert_eq!((driver.cuMemUnmap(at, bytes), driver.allow(at, bytes)), (1, 1));
+    }
+    for (at, bytes) in [(base, 3 * PAGE), (base + STEP, 3 * PAGE), (base + 4 * STEP, PAGE), (base + STEP, 0)] {
         assert_eq!(driver.allow(at, bytes), 1);
     }
+    assert_eq!((driver.cuMemUnmap(base + STEP, 0), driver.cuMemUnmap(base + 4096, PAGE)), (1, 1));
     assert_eq!(driver.count("mappings"), 1);
     assert_eq!(driver.cuMemAddressFree(base, 8 * PAGE), 1);
     assert_eq!(driver.cuMemUnmap(base + STEP, 2 * PAGE), 0);
-    assert_eq!(driver.cuMemUnmap(base + STEP, 2 * PAGE), 1);
     for (at, bytes) in [(base, PAGE), (base + STEP, 7 * PAGE), (base, 9 * PAGE)] {
         assert_eq!(driver.cuMemAddressFree(at, bytes), 1);
     }
     assert_eq!((driver.cuMemAddressFree(base, 8 * PAGE), driver.cuMemAddressFree(base, 8 * PAGE)), (0, 1));
+}
+
+#[test]
+fn an_unmap_passes_over_gaps_unless_told_otherwise() {
+    let driver = Emulated::new();
+    let base = driver.reserve(8 * PAGE).expect("addresses");
+    let handle = driver.create(PAGE).expect("memory");
+    let map = |page| driver.cuMemMap(base + page * STEP, PAGE, 0, handle, 0);
+    assert_eq!((map(1), map(3)), (0, 0));
+    driver.control.answer("unmap_gap", 1).expect("an answer");
+    assert_eq!((driver.cuMemUnmap(base, 8 * PAGE), driver.count("mappings")), (1, 2));
+    driver.control.answer("unmap_gap", 0).expect("an answer");
+    assert_eq!((driver.cuMemUnmap(base, 8 * PAGE), driver.count("mappings")), (0, 0));
+    assert_eq!(driver.cuMemUnmap(base, 8 * PAGE), 0);
 }
 
 #[test]
@@ -110,13 +119,15 @@ fn mappings_lie_inside_reservations_and_never_overlap() {
         (base + 4096, 2 * PAGE, 0, handle, 0),
         (base, PAGE + 4096, 0, handle, 0),
         (base, 0, 0, handle, 0),
-        (base, 3 * PAGE, 0, handle, 0),
-        (base, PAGE, PAGE, handle, 0),
         (base, 2 * PAGE, 0, handle, 1),
         (base, 2 * PAGE, 0, 12345, 0),
     ];
     for (at, bytes, offset, handle, flags) in wrong {
         assert_eq!(driver.cuMemMap(at, bytes, offset, handle, flags), 1);
+    }
+    // The whole of a handle or nothing.
+    for (bytes, offset) in [(3 * PAGE, 0), (PAGE, 0), (PAGE, PAGE)] {
+        assert_eq!(driver.cuMemMap(base, bytes, offset, handle, 0), 801);
     }
     assert_eq!(driver.cuMemMap(base + STEP, 2 * PAGE, 0, handle, 0), 0);
     for at in [base, base + STEP, base + 2 * STEP] {

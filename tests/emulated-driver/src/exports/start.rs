@@ -27,7 +27,7 @@ extern "C" fn cuInit(flags: u32) -> u32 {
             if session.state.devices.is_empty() {
                 return Err(Code::NO_DEVICE);
             }
-            latch::ready();
+            latch::ready(session.state.config.fork);
             Ok(())
         },
         drop,

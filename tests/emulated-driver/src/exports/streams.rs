@@ -58,6 +58,7 @@ extern "C" fn cuStreamGetId(handle: u64, id: *mut u64) -> u32 {
             out.check()?;
             let queue = stream::find(&mut session.state, handle, session.context)?;
             context::check(&session.state, session.state.streams.queue(queue)?.context)?;
+            capture::check_wait(&mut session.state, queue)?;
             session.out = Some(queue);
             Ok(queue)
         },
@@ -74,7 +75,8 @@ extern "C" fn cuStreamGetCtx(handle: u64, context: *mut u64) -> u32 {
         |session| {
             out.check()?;
             let queue = stream::find(&mut session.state, handle, session.context)?;
-            session.state.streams.queue(queue).map(|queue| queue.context)
+            let context = session.state.streams.queue(queue)?.context;
+            context::check(&session.state, context).map(|()| context)
         },
         |value| out.write(value),
     )

@@ -1,0 +1,192 @@
+//! Making, describing and ending allocators.
+
+use crate::abi::{cachalot_allocator, cachalot_device, cachalot_options, cachalot_status};
+use crate::host::{Host, unknown_device};
+use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Status};
+use crate::wall::{self, Out, OutStruct, Versioned};
+use crate::{abi, handle};
+use cachalot_core::device::DeviceMemory;
+use cachalot_cuda::fork;
+use core::ffi::{c_char, c_int};
+use core::ptr::NonNull;
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_device {
+    // Version 0.1: everything up to `reserved`.
+    const FIRST_SIZE: usize = 72;
+}
+
+/// Makes an allocator.
+///
+/// # Safety
+/// The pointers are NULL or what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_create(
+    options: *const cachalot_options,
+    out: *mut *mut cachalot_allocator,
+) -> cachalot_status {
+    wall::alone(|| {
+        // Asked first here: whoever creates the first allocator is the parent of every child.
+        if fork::in_child() {
+            return Err(handle::forked());
+        }
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(out, "out") }?;
+        let options = match NonNull::new(options.cast_mut()) {
+            // SAFETY: the caller's promise.
+            Some(options) => unsafe { wall::read_struct(options.as_ptr(), "options") }?,
+            None => cachalot_options::INIT,
+        };
+        // SAFETY: the caller's promise.
+        let host = unsafe { Host::open(&options) }?;
+        out.write(handle::insert(host)?);
+        Ok(())
+    })
+}
+
+/// Ends an allocator.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_destroy(allocator: *mut cachalot_allocator) -> cachalot_status {
+    wall::alone(|| {
+        if allocator.is_null() {
+            return Ok(());
+        }
+        if let Ok(host) = handle::host(allocator) {
+            host.check_idle()?;
+        }
+        handle::remove(allocator)?.close()
+    })
+}
+
+/// Puts settings in force.
+///
+/// # Safety
+/// The text is NULL or ended by NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_configure(
+    allocator: *const cachalot_allocator,
+    config: *const c_char,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let text = unsafe { wall::text(config, "config") }?;
+        host.configure(text)
+    })
+}
+
+/// The settings in force.
+///
+/// # Safety
+/// The buffer is NULL or has `capacity` bytes that can be written; `length` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_config(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        let text = host.allocator.config(device)?.to_string();
+        if buffer.is_null() && (capacity > 0 || length.is_null()) {
+            return Err(Status::null("the buffer"));
+        }
+        if !buffer.is_null() {
+            if text.len() >= capacity {
+                let text = format_args!("the settings need {} bytes, and there are {capacity}", text.len() + 1);
+                return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
+            }
+            // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap with it.
+            unsafe { core::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len()) };
+            // SAFETY: behind the text, and still inside the buffer.
+            unsafe { buffer.add(text.len()).write(0) };
+        }
+        if let Some(length) = NonNull::new(length) {
+            // SAFETY: the caller's promise.
+            unsafe { length.write(text.len()) };
+        }
+        Ok(())
+    })
+}
+
+/// How many devices there are.
+///
+/// # Safety
+/// `out` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_device_count(
+    allocator: *const cachalot_allocator,
+    out: *mut c_int,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(out, "out") }?;
+        out.write(host.allocator.device_count() as c_int);
+        Ok(())
+    })
+}
+
+/// Describes a device.
+///
+/// # Safety
+/// `out` is NULL or a structure as long as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_device_info(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    out: *mut cachalot_device,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let (index, device) = host.device(device)?;
+        let memory = device.memory_info()?;
+        out.write(&cachalot_device {
+            struct_size: size_of::<cachalot_device>(),
+            total_bytes: memory.total,
+            free_bytes: memory.free,
+            process_bytes: device.process_use().unwrap_or(0),
+            reserved_bytes: host.allocator.stats(index)?.reserved_bytes().current as u64,
+            limit_bytes: host.allocator.limit(index)?.unwrap_or(abi::CACHALOT_NO_LIMIT),
+            leaked_bytes: host.allocator.leaked_bytes(index)?,
+            ordinal: device.ordinal,
+            simulated: c_int::from(device.simulated().is_some()),
+            virtual_memory: c_int::from(device.virtual_memory().is_some()),
+            reserved: 0,
+        });
+        Ok(())
+    })
+}
+
+/// Whether a device can still be used.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_health(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (index, device) = host.device(device)?;
+        host.allocator.health(index)?;
+        device.cuda().map_or(Ok(()), |device| Ok(device.health()?))
+    })
+}
+
+/// Lets a device's memory be used by another.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_enable_peer_access(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    peer: c_int,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (index, owner) = host.device(device)?;
+        let (peer_index, other) = host.device(peer)?;
+        if index == peer_index {
+            return Ok(());
+        }
+        match (owner.cuda(), other.cuda()) {
+            (Some(owner), Some(other)) => Ok(owner.allow_access_from(other)?),
+            // Simulated devices have no memory to keep from anyone.
+            (None, None) => Ok(()),
+            _ => Err(unknown_device(peer)),
+        }
+    })
+}

@@ -1,0 +1,175 @@
+//! Blocks: the functions that programs call all the time.
+
+use crate::abi::{
+    CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE,
+    cachalot_allocator, cachalot_block, cachalot_outlook, cachalot_status, cachalot_stream,
+};
+use crate::device::refuse;
+use crate::wall::{self, Out, OutStruct, Versioned};
+use cachalot_core::device::ErrorKind;
+use cachalot_core::reclaim::Forecast;
+use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_cuda::driver::types::CuStream;
+use core::ffi::{c_int, c_void};
+
+// SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
+unsafe impl Versioned for cachalot_block {
+    // Version 0.1: everything up to `reserved`.
+    const FIRST_SIZE: usize = 64;
+}
+
+// SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
+unsafe impl Versioned for cachalot_outlook {
+    // Version 0.1: everything up to `reserved`.
+    const FIRST_SIZE: usize = 32;
+}
+
+/// A device address, for C.
+fn pointer(address: DevicePtr) -> *mut c_void {
+    core::ptr::without_provenance_mut(address.0 as usize)
+}
+
+/// A device address from C.
+fn address(pointer: *const c_void) -> DevicePtr {
+    DevicePtr(pointer.addr() as u64)
+}
+
+/// Obtains a block.
+///
+/// # Safety
+/// `out` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_malloc(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    bytes: usize,
+    stream: cachalot_stream,
+    out: *mut *mut c_void,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(out, "out") }?;
+        let (index, device) = host.device(device)?;
+        let stream = device.stream_id(CuStream(stream.addr()))?;
+        out.write(pointer(host.allocator.malloc(index, bytes as u64, stream)?));
+        Ok(())
+    })
+}
+
+/// Gives a block back.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_free(allocator: *const cachalot_allocator, block: *mut c_void) -> cachalot_status {
+    wall::with_host(allocator, |host| Ok(host.allocator.free(address(block))?))
+}
+
+/// Gives a block of known size back.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_free_sized(
+    allocator: *const cachalot_allocator,
+    block: *mut c_void,
+    bytes: usize,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| Ok(host.allocator.free_sized(address(block), bytes as u64)?))
+}
+
+/// Announces another stream's use of a block.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_record_stream(
+    allocator: *const cachalot_allocator,
+    block: *mut c_void,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| Ok(host.allocator.record_stream(address(block), host.stream(stream)?)?))
+}
+
+/// Says that a stream is about to be destroyed.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_stream_destroyed(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (_, device) = host.device(device)?;
+        let handle = CuStream(stream.addr());
+        let number = match device.cuda() {
+            Some(cuda) => cuda.stream_destroyed(handle).map_err(|error| {
+                if error.kind == ErrorKind::InvalidArgument { refuse(handle, error.code) } else { error.into() }
+            })?,
+            None => device.stream_id(handle)?,
+        };
+        if number == StreamId::DEFAULT || handle == CuStream::PER_THREAD {
+            return Err(refuse(handle, 0));
+        }
+        let mut outcome = Ok(());
+        for index in host.devices() {
+            let released = host.allocator.stream_destroyed(index, number);
+            outcome = outcome.and_then(|()| Ok(released?));
+        }
+        outcome
+    })
+}
+
+/// Describes the block that contains an address.
+///
+/// # Safety
+/// `out` is NULL or a structure as long as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_base_of(
+    allocator: *const cachalot_allocator,
+    address: *const c_void,
+    out: *mut cachalot_block,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let block = host.allocator.base_of(self::address(address))?;
+        out.write(&cachalot_block {
+            struct_size: size_of::<cachalot_block>(),
+            base: pointer(block.base),
+            bytes: block.size as usize,
+            requested_bytes: block.requested as usize,
+            stream_id: block.stream.0,
+            segment_base: pointer(block.segment),
+            segment_bytes: block.segment_bytes as usize,
+            device: block.device.0 as c_int,
+            reserved: 0,
+        });
+        Ok(())
+    })
+}
+
+/// What a request would do first.
+///
+/// # Safety
+/// `out` is NULL or a structure as long as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_forecast(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    bytes: usize,
+    stream: cachalot_stream,
+    out: *mut cachalot_outlook,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let (index, device) = host.device(device)?;
+        let stream = device.stream_id(CuStream(stream.addr()))?;
+        let (outcome, address, bytes) = match host.allocator.forecast(index, bytes as u64, stream)? {
+            Forecast::Hit(at) => (CACHALOT_WOULD_HIT, at, 0),
+            Forecast::Obtain(bytes) => (CACHALOT_WOULD_OBTAIN, DevicePtr::NULL, bytes),
+            Forecast::Expand => (CACHALOT_WOULD_EXPAND, DevicePtr::NULL, 0),
+            Forecast::Release(at) => (CACHALOT_WOULD_RELEASE, at, 0),
+            Forecast::OutOfMemory => (CACHALOT_WOULD_FAIL, DevicePtr::NULL, 0),
+        };
+        out.write(&cachalot_outlook {
+            struct_size: size_of::<cachalot_outlook>(),
+            address: pointer(address),
+            bytes: bytes as usize,
+            outcome,
+            reserved: 0,
+        });
+        Ok(())
+    })
+}

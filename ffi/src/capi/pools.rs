@@ -1,0 +1,183 @@
+//! Private pools, and the graphs that are captured into them.
+
+use crate::abi::{
+    CACHALOT_POOL_NO_SPLIT, CACHALOT_POOL_USE_ON_OOM, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD,
+    cachalot_allocator, cachalot_pool, cachalot_route, cachalot_status, cachalot_stream,
+};
+use crate::device::Device;
+use crate::status::{Outcome, Status};
+use crate::wall::{self, Out};
+use cachalot_core::device::DeviceMemory;
+use cachalot_core::pool::{PoolId, PoolOptions, Route};
+use cachalot_cuda::driver::types::CuStream;
+use core::ffi::c_int;
+
+/// A pool's name from C.
+fn name(pool: cachalot_pool) -> PoolId {
+    PoolId(pool.first, pool.second)
+}
+
+/// A pool's options from C.
+fn options(flags: u32) -> Outcome<PoolOptions> {
+    let unknown = flags & !(CACHALOT_POOL_USE_ON_OOM | CACHALOT_POOL_NO_SPLIT);
+    if unknown != 0 {
+        return Err(Status::argument(format_args!("the pool's flags {unknown:#x} have no meaning")));
+    }
+    Ok(PoolOptions {
+        use_on_oom: flags & CACHALOT_POOL_USE_ON_OOM != 0,
+        no_split: flags & CACHALOT_POOL_NO_SPLIT != 0,
+    })
+}
+
+/// A route from C.
+fn route(device: &Device, route: cachalot_route, stream: cachalot_stream) -> Outcome<Route> {
+    match route {
+        CACHALOT_ROUTE_ALL => Ok(Route::All),
+        CACHALOT_ROUTE_STREAM => Ok(Route::Stream(device.stream_id(CuStream(stream.addr()))?)),
+        CACHALOT_ROUTE_THREAD => Ok(Route::Thread(device.thread_id())),
+        _ => Err(Status::argument(format_args!("{route} is no route"))),
+    }
+}
+
+/// Makes a private pool.
+///
+/// # Safety
+/// `out` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_pool_create(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    flags: u32,
+    out: *mut cachalot_pool,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(out, "out") }?;
+        let (device, _) = host.device(device)?;
+        let PoolId(first, second) = host.allocator.create_pool(device, options(flags)?)?;
+        out.write(cachalot_pool { first, second });
+        Ok(())
+    })
+}
+
+/// Adds a user to a pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_retain(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    flags: u32,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        let options = options(flags)?;
+        if name(pool) == PoolId::DEFAULT {
+            return Err(Status::argument(format_args!("the default pool has no users")));
+        }
+        Ok(host.allocator.retain_pool(device, name(pool), options)?)
+    })
+}
+
+/// Takes a user away.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_release(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        Ok(host.allocator.release_pool(device, name(pool))?)
+    })
+}
+
+/// How many users a pool has.
+///
+/// # Safety
+/// `out` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_pool_users(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    out: *mut u32,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(out, "out") }?;
+        let (device, _) = host.device(device)?;
+        out.write(host.allocator.pool_users(device, name(pool))?);
+        Ok(())
+    })
+}
+
+/// Gives back what an unused pool has cached.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_empty(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        Ok(host.allocator.empty_pool(device, name(pool))?)
+    })
+}
+
+/// Leads requests into a pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_begin(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    route: cachalot_route,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (index, device) = host.device(device)?;
+        let route = self::route(device, route, stream)?;
+        Ok(host.allocator.begin_allocate_to_pool(index, name(pool), route)?)
+    })
+}
+
+/// Ends a route into a pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pool_end(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        Ok(host.allocator.end_allocate_to_pool(device, name(pool))?)
+    })
+}
+
+/// Leads requests into a pool while a graph is captured.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_capture_begin(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+    route: cachalot_route,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (index, device) = host.device(device)?;
+        let route = self::route(device, route, stream)?;
+        Ok(host.allocator.begin_capture(index, name(pool), route)?)
+    })
+}
+
+/// The capture has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_capture_end(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    pool: cachalot_pool,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        Ok(host.allocator.end_capture(device, name(pool))?)
+    })
+}

@@ -1,0 +1,140 @@
+//! Statistics, as a structure and by name.
+
+use crate::abi::{cachalot_allocator, cachalot_counter, cachalot_stat_visitor, cachalot_statistics, cachalot_status};
+use crate::status::{CACHALOT_ERROR_STOPPED, CACHALOT_ERROR_UNKNOWN_KEY, Status};
+use crate::wall::{self, Out, OutStruct, Versioned};
+use cachalot_core::stats::{Counter, Stats};
+use core::ffi::{c_char, c_int, c_void};
+use std::ffi::CString;
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_statistics {
+    // Version 0.1: everything up to `leaked_bytes`.
+    const FIRST_SIZE: usize = 304;
+}
+
+/// A counter for C.
+fn counter(counter: Counter) -> cachalot_counter {
+    let Counter { current, peak, allocated, freed } = counter;
+    cachalot_counter { current, peak, allocated, freed }
+}
+
+/// A counter of all blocks, by its name.
+fn named(stats: &Stats, name: &str) -> cachalot_counter {
+    let mut found = cachalot_counter::default();
+    stats.for_each(|key, value| {
+        let Some(field) = key.strip_prefix(name).and_then(|rest| rest.strip_prefix(".all.")) else { return };
+        match field {
+            "current" => found.current = value,
+            "peak" => found.peak = value,
+            "allocated" => found.allocated = value,
+            "freed" => found.freed = value,
+            _ => {}
+        }
+    });
+    found
+}
+
+/// The statistics of a device.
+///
+/// # Safety
+/// `out` is NULL or a structure as long as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_stats(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    out: *mut cachalot_statistics,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let (device, _) = host.device(device)?;
+        let stats = host.allocator.stats(device)?;
+        out.write(&cachalot_statistics {
+            struct_size: size_of::<cachalot_statistics>(),
+            allocations: counter(stats.allocations()),
+            allocated_bytes: counter(stats.allocated_bytes()),
+            active_blocks: named(&stats, "active"),
+            active_bytes: counter(stats.active_bytes()),
+            requested_bytes: counter(stats.requested_bytes()),
+            inactive_split_bytes: named(&stats, "inactive_split_bytes"),
+            segments: counter(stats.segments()),
+            reserved_bytes: counter(stats.reserved_bytes()),
+            device_allocs: stats.device_allocs(),
+            device_frees: stats.device_frees(),
+            alloc_retries: stats.alloc_retries(),
+            ooms: stats.ooms(),
+            leaked_bytes: host.allocator.leaked_bytes(device)?,
+        });
+        Ok(())
+    })
+}
+
+/// One statistic by its name.
+///
+/// # Safety
+/// `key` is NULL or a text ended by NUL, `out` is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_stat(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    key: *const c_char,
+    out: *mut i64,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let key = unsafe { wall::text(key, "key") }?;
+        // SAFETY: the caller's promise.
+        let out = unsafe { Out::new(out, "out") }?;
+        let (device, _) = host.device(device)?;
+        let value = host.allocator.stats(device)?.get(key);
+        let unknown = || Status::new(CACHALOT_ERROR_UNKNOWN_KEY, format_args!("no statistic is called `{key}`"));
+        out.write(value.ok_or_else(unknown)?);
+        Ok(())
+    })
+}
+
+/// Every statistic by its name.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_stats_for_each(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    visit: cachalot_stat_visitor,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let visit = visit.ok_or_else(|| Status::null("the callback"))?;
+        let (device, _) = host.device(device)?;
+        let stats = host.allocator.stats(device)?;
+        let _running = host.callbacks.enter();
+        let mut stopped = false;
+        stats.for_each(|key, value| {
+            if !stopped && let Ok(key) = CString::new(key) {
+                // SAFETY: the caller's promise; the key outlives the call.
+                stopped = unsafe { visit(userdata, key.as_ptr(), value) } != 0;
+            }
+        });
+        if stopped { Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop")) } else { Ok(()) }
+    })
+}
+
+/// Starts the peaks anew.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_reset_peaks(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        Ok(host.allocator.reset_peak_stats(device)?)
+    })
+}
+
+/// Starts the accumulated statistics anew.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_reset_accumulated(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        Ok(host.allocator.reset_accumulated_stats(device)?)
+    })
+}
