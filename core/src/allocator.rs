@@ -499,7 +499,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
         }
-        let total = self.call(self.memory.memory_info())?.total;
+        let total = self.call(|| self.memory.memory_info())?.total;
         self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
         Ok(())
     }

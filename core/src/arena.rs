@@ -195,7 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let size = round_size(bytes, &self.divisions()).filter(|&size| size < MAX_REQUEST);
         let size = size.ok_or(Error::TooLarge(bytes))?;
         let kind = PoolKind::of(size);
-        let capturing = self.has(attention::CAPTURE) && self.call(self.memory.is_capturing(stream))?;
+        let capturing = self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
         let pool = if self.has(attention::ROUTES) {
             self.registry.lock().route(stream, || self.memory.thread_id())
         } else {
@@ -316,9 +316,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
-        let mut settled = self.peaks.lock();
+        let alone = self.peaks.try_lock();
+        let compete = alone.is_none();
+        let mut settled = alone.unwrap_or_else(|| self.peaks.lock());
         let before = self.slots.get(*settled).map(|before| (before.kind, &before.tally));
-        self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), before);
+        self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), before, compete);
         *settled = slot.number;
     }
 

@@ -154,9 +154,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         let event = match resting {
             Some(event) => event,
-            None => self.call(self.memory.create_event())?,
+            None => self.call(|| self.memory.create_event())?,
         };
-        match self.call(self.memory.record(event, stream)) {
+        match self.call(|| self.memory.record(event, stream)) {
             Ok(()) => Ok(event),
             Err(error) => {
                 self.order.lock().rest(event);
@@ -222,7 +222,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 core::hint::spin_loop();
                 continue;
             };
-            let answer = self.call(ask(wait.event));
+            let answer = self.call(|| ask(wait.event));
             let complete = matches!(answer, Ok(true));
             failed = failed.or(answer.err());
             next = {
@@ -272,7 +272,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Notes that `stream` uses the block at `ptr`, if this heap owns it.
     pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
-        let captured = self.has(attention::CAPTURE) && self.call(self.memory.is_capturing(stream))?;
+        let captured = self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
         let mut heap = self.lock(slot);
         let Some(block) = heap.lookup(ptr) else { return Err(Error::InvalidPointer(ptr)) };
         Ok(heap.add_use(block, stream, captured)?)

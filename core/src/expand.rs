@@ -74,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             if bytes < request.size {
                 return Ok(None);
             }
-            match self.call(memory.reserve(bytes)) {
+            match self.call(|| memory.reserve(bytes)) {
                 Ok(base) => reserved = Some((base, bytes, granule)),
                 Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -92,7 +92,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The length of a new range of addresses, and of its granules.
     fn range_to_reserve(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> Result<(u64, u64), Error> {
         let granule = self.granule(memory, kind);
-        let total = self.call(self.memory.memory_info())?.total;
+        let total = self.call(|| self.memory.memory_info())?.total;
         let largest = total + total / RESERVE_EXTRA;
         let wanted = self.config.lock().expandable_segments_reserve().map_or(largest, |r| r.bytes(total).min(largest));
         Ok((wanted.max(granule).next_multiple_of(granule), granule))
@@ -126,7 +126,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                     self.leaked.fetch_add(failure.in_doubt, Ordering::Relaxed);
                     self.lock(slot).blocks[block].state = State::Lost;
                 }
-                let Err(error) = self.call::<()>(Err(failure.error)) else { return Ok(false) };
+                let Err(error) = self.noted::<()>(Err(failure.error)) else { return Ok(false) };
                 return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
             self.reserved.fetch_add(range.bytes, Ordering::Relaxed);
@@ -155,7 +155,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some((base, bytes)) = segment
             && self.health().is_ok()
         {
-            let _addresses_lost = self.call(memory.unreserve(base, bytes));
+            let _addresses_lost = self.call(|| memory.unreserve(base, bytes));
         }
     }
 
@@ -169,7 +169,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         self.reserved.fetch_sub(range.bytes - in_doubt, Ordering::Relaxed);
         self.leaked.fetch_add(in_doubt, Ordering::Relaxed);
-        Ok(self.call(result)?)
+        Ok(self.noted(result)?)
     }
 
     /// Unmaps the whole granules of every free expandable block of a heap: those of the blocks free now, in the order of the index.
@@ -179,7 +179,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if held == NONE {
             return result;
         }
-        let waited = self.health().and_then(|()| self.call(self.memory.synchronize(stream)));
+        let waited = self.health().and_then(|()| self.call(|| self.memory.synchronize(stream)));
         result = result.and(waited.map_err(Error::from));
         while held != NONE {
             let mut heap = self.lock(slot);

@@ -106,7 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !config.throw_on_device_oom() {
             return Ok(false);
         }
-        let total = self.call(self.memory.memory_info())?.total;
+        let total = self.call(|| self.memory.memory_info())?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
         Ok(self.reserved.load(Ordering::Relaxed).saturating_add(more) > allowed)
     }
@@ -215,7 +215,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !self.hold(bytes) {
             return Ok(None);
         }
-        let base = match self.call(self.memory.obtain(bytes)) {
+        let base = match self.call(|| self.memory.obtain(bytes)) {
             Ok(base) => base,
             Err(error) => {
                 self.reserved.fetch_sub(bytes, Ordering::Relaxed);
@@ -248,7 +248,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Gives a segment that is in no heap and not in the directory back to the device.
     fn give_back(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
-        match self.call(self.memory.release(base, bytes)) {
+        match self.call(|| self.memory.release(base, bytes)) {
             Ok(()) => {
                 self.reserved.fetch_sub(bytes, Ordering::Relaxed);
                 Ok(())

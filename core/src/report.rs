@@ -53,7 +53,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             block: request.size,
             segment: self.segment_bytes(request),
             device: DeviceIndex(self.number),
-            memory: self.call(self.memory.memory_info()).unwrap_or_default(),
+            memory: self.call(|| self.memory.memory_info()).unwrap_or_default(),
             process: self.memory.process_use(),
             limit: Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != u64::MAX),
             allocated: 0,

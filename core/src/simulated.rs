@@ -130,6 +130,9 @@ struct State {
     granularity: u64,
     calls: [u64; Call::ALL.len()],
     failures: Vec<Failure>,
+    /// The error that lost the context: every later call fails with it.
+    lost: Option<DeviceError>,
+    calls_after_loss: u64,
 }
 
 const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
@@ -160,6 +163,8 @@ impl SimulatedDevice {
             granularity: ALIGNMENT,
             calls: [0; Call::ALL.len()],
             failures: Vec::new(),
+            lost: None,
+            calls_after_loss: 0,
         }))
     }
 
@@ -209,6 +214,11 @@ impl SimulatedDevice {
         self.0.lock().calls[call as usize]
     }
 
+    /// How many calls were made after one had lost the context: all of them failed.
+    pub fn calls_after_loss(&self) -> u64 {
+        self.0.lock().calls_after_loss
+    }
+
     /// What has not been given back.
     pub fn outstanding(&self) -> Outstanding {
         let state = self.0.lock();
@@ -247,8 +257,14 @@ impl State {
     fn enter(&mut self, call: Call) -> DeviceResult<()> {
         let count = &mut self.calls[call as usize];
         *count += 1;
+        if let Some(error) = self.lost {
+            self.calls_after_loss += 1;
+            return Err(error);
+        }
         let fails = |f: &&Failure| f.call == call && (f.nth == *count || f.persistent && f.nth <= *count);
-        self.failures.iter().find(fails).map_or(Ok(()), |failure| Err(failure.error))
+        let Some(failure) = self.failures.iter().find(fails) else { return Ok(()) };
+        self.lost = Some(failure.error).filter(|error| error.kind == ErrorKind::ContextLost);
+        Err(failure.error)
     }
 
     fn take_address(&mut self, bytes: u64) -> u64 {

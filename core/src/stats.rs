@@ -257,7 +257,7 @@ impl Totals {
 
     /// Leases the heap that asks as much as it holds: from what nobody has leased, else from the room of the heap that asked
     /// `before`, else from everyone's, after the peaks were brought up to date. One caller at a time (the owner's lock).
-    pub(crate) fn settle<'a, I>(&self, heaps: &I, asking: Party<'a>, before: Option<Party<'a>>)
+    pub(crate) fn settle<'a, I>(&self, heaps: &I, asking: Party<'a>, before: Option<Party<'a>>, compete: bool)
     where
         I: Iterator<Item = Party<'a>> + Clone,
     {
@@ -276,26 +276,34 @@ impl Totals {
             }
             if short() > 0 {
                 let others = heaps.clone().filter(|other| !core::ptr::eq(other.1, asking.1));
-                self.recall(stat, asking, others);
+                self.recall(stat, asking, others, compete);
             }
             let free = free().into_iter().min().unwrap_or(0).max(need);
             self.lease(asking, stat, free - need);
         }
     }
 
-    /// Brings the peaks of one statistic up to date, and takes the other heaps all of their room: heaps that rise in turn get it
-    /// back from each other without anyone looking at the rest.
-    fn recall<'a>(&self, stat: usize, asking: Party<'a>, others: impl Iterator<Item = Party<'a>>) {
+    /// Brings the peaks of one statistic up to date, and takes the other heaps their room: all of it, for heaps that rise in turn
+    /// get it back from each other without anyone looking at the rest; but when threads `compete`, all but a fair share.
+    fn recall<'a, I>(&self, stat: usize, asking: Party<'a>, others: I, compete: bool)
+    where
+        I: Iterator<Item = Party<'a>> + Clone,
+    {
         let wanted = asking.1.current_of(stat);
-        let (mut all, mut alike) = (wanted, wanted);
-        for other in others {
+        let (mut all, mut alike, mut sharers) = (wanted, wanted, 1);
+        for other in others.clone() {
             let held = other.1.current_of(stat);
             all += held;
             alike += if other.0 == asking.0 { held } else { 0 };
-            self.lease(other, stat, 0);
+            sharers += i64::from(other.1.lease[stat].load(Relaxed) > 0);
         }
-        self.peak[ALL][stat].fetch_max(all, Relaxed);
-        self.peak[column(asking.0)][stat].fetch_max(alike, Relaxed);
+        let peak = |of: usize, sum: i64| self.peak[of][stat].fetch_max(sum, Relaxed).max(sum) - sum;
+        let room = peak(ALL, all).min(peak(column(asking.0), alike));
+        let share = if compete { room / sharers } else { 0 };
+        for other in others {
+            let left = room_of(other.1, stat);
+            self.lease(other, stat, share.min(left));
+        }
     }
 
     /// Leases a heap what it holds and `room` beyond.

@@ -37,7 +37,9 @@ impl Drop for Running<'_> {
 }
 
 /// As [`Running`], with the thread marked.
-struct Inside<'a>(Running<'a>);
+struct Inside<'a> {
+    _running: Running<'a>,
+}
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
@@ -70,7 +72,7 @@ impl Callbacks {
 
     /// The same for a callback that a request led to. `None` if the request was itself made by one.
     fn enter_once(&self) -> Option<Inside<'_>> {
-        INSIDE.with(|inside| (!inside.replace(true)).then(|| Inside(self.enter())))
+        INSIDE.with(|inside| (!inside.replace(true)).then(|| Inside { _running: self.enter() }))
     }
 
     /// Asks the program to free memory. True if it says that it did.

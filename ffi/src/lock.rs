@@ -5,9 +5,9 @@ use lock_api::{GuardSend, RawMutex};
 use std::time::Duration;
 
 /// How often a waiter looks before it gives its processor away: as long as a heap is held, 10 to 20 ns.
-const SPINS: u32 = 64;
+const SPINS: u32 = 16;
 /// How often it does that before it goes to sleep.
-const YIELDS: u32 = 32;
+const YIELDS: u32 = 1000;
 /// How long it sleeps, the first time and at most.
 const SLEEPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
@@ -22,16 +22,16 @@ pub struct HeapMutex(AtomicBool);
 impl HeapMutex {
     #[cold]
     fn lock_contended(&self) {
-        let mut round = 0;
+        let mut round = 0_u32;
         let [mut sleep, longest] = SLEEPS;
         loop {
-            match round {
-                0..SPINS => core::hint::spin_loop(),
-                SPINS..const { SPINS + YIELDS } => std::thread::yield_now(),
-                _ => {
-                    std::thread::sleep(sleep);
-                    sleep = longest.min(sleep * 2);
-                }
+            if round < SPINS {
+                core::hint::spin_loop();
+            } else if round < SPINS + YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(sleep);
+                sleep = longest.min(sleep * 2);
             }
             round = round.saturating_add(1);
             // Looking first keeps the holder's line from being taken away without need.

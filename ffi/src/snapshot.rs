@@ -147,7 +147,7 @@ struct Parts<F>(F);
 
 impl<F: FnMut(&[u8]) -> bool> Write for Parts<F> {
     fn write(&mut self, part: &[u8]) -> io::Result<usize> {
-        if (self.0)(part) { Ok(part.len()) } else { Err(io::ErrorKind::Interrupted.into()) }
+        if (self.0)(part) { Ok(part.len()) } else { Err(io::ErrorKind::Other.into()) }
     }
 
     fn flush(&mut self) -> io::Result<()> {

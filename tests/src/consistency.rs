@@ -107,7 +107,8 @@ fn check_device(segments: &[SnapshotSegment], device: &SimulatedDevice, leaked: 
         ensure!(outstanding.handles == 0, "{outstanding:?}");
         let none = segments.iter().all(|segment| !segment.is_expandable);
         ensure!((outstanding.mappings == 0) == none, "{outstanding:?}, expandable segments: {}", !none);
-        ensure!((outstanding.reservations == 0) == none, "{outstanding:?}, expandable segments: {}", !none);
+        // Without expandable segments there may be addresses left that the device would not take back.
+        ensure!(none || outstanding.reservations > 0, "{outstanding:?}");
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 #[cfg(feature = "arbitrary")]
 pub mod arbitrary;
 pub mod consistency;
+pub mod hooked;
 pub mod host;
 pub mod model;
 pub mod program;

@@ -26,8 +26,10 @@ pub struct Twins<R: Lock = spin::mutex::SpinMutex<()>, S: Storage = Growable> {
     captures: Vec<(PoolId, StreamId)>,
     /// The least oversize size, as long as it has not changed.
     oversize: Option<u64>,
-    /// A table was full: from here on the two differ, and only the core goes on.
+    /// A table was full, or the core is alone on purpose: the two differ, and only the core goes on.
     parted: bool,
+    /// What the core answered last, if that was an error.
+    error: Option<Error>,
 }
 
 /// What a call to the core comes to in the model's words.
@@ -90,7 +92,16 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             captures: Vec::new(),
             oversize: config.max_split_size(),
             parted: false,
+            error: None,
         }
+    }
+
+    /// The core without the model.
+    ///
+    /// # Panics
+    /// If the core cannot be made.
+    pub fn alone(capacity: u64, number: u8) -> Self {
+        Self { parted: true, ..Self::new(capacity, number) }
     }
 
     /// The core's side.
@@ -132,12 +143,30 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         Ok(())
     }
 
+    /// Runs one operation on both, and checks no more than that their answers agree. Returns the core's, if it was an error.
+    ///
+    /// # Errors
+    /// A sentence that says what differs.
+    pub fn act(&mut self, op: &Op) -> Result<Option<Error>, String> {
+        self.error = None;
+        self.perform(op)?;
+        Ok(self.error)
+    }
+
     /// Runs one operation on both and checks that nothing differs.
     ///
     /// # Errors
     /// A sentence that says what differs or does not hold.
     pub fn step(&mut self, op: &Op) -> Result<(), String> {
         self.act(op)?;
+        self.check()
+    }
+
+    /// Checks that nothing differs, and what must hold of the core.
+    ///
+    /// # Errors
+    /// A sentence that says what differs or does not hold.
+    pub fn check(&self) -> Result<(), String> {
         if !self.parted {
             self.compare()?;
         }
@@ -150,6 +179,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         core: &Result<T, Error>,
         model: impl FnOnce(&mut Model) -> Result<T, Refusal>,
     ) -> Result<(), String> {
+        self.error = core.as_ref().err().copied();
         self.parted |= matches!(core, Err(Error::TableFull(_)));
         if self.parted {
             return Ok(());
@@ -158,7 +188,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         same(core, &model)
     }
 
-    fn act(&mut self, op: &Op) -> Result<(), String> {
+    fn perform(&mut self, op: &Op) -> Result<(), String> {
         let device = self.device;
         match *op {
             Op::Malloc { bytes, stream: number } => self.malloc(bytes, stream(number)),
@@ -446,14 +476,30 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     /// # Errors
     /// A sentence that says what is left.
     pub fn finish(mut self) -> Result<(), String> {
+        self.give_everything_back()?;
+        let (left, used) = (self.simulated().outstanding(), self.simulated().used());
+        if used == 0 && left == cachalot_core::simulated::Outstanding::default() {
+            return Ok(());
+        }
+        Err(format!("after everything was freed the device still holds {left:?}, {used} bytes"))
+    }
+
+    /// Frees everything, ends every capture and route, and gives the cache back.
+    ///
+    /// # Errors
+    /// A sentence that says what differs or does not hold, or cannot be freed.
+    pub fn give_everything_back(&mut self) -> Result<(), String> {
         while !self.captures.is_empty() {
             self.step(&Op::EndCapture { tidily: true })?;
         }
         for number in 0..crate::program::STREAMS {
             self.step(&Op::StopCapturing { stream: number })?;
         }
-        while !self.live.is_empty() {
+        for held in (1..=self.live.len()).rev() {
             self.step(&Op::Free { block: 0 })?;
+            if self.live.len() == held {
+                return Err(format!("{:?} cannot be freed: {:?}", self.live[0], self.error));
+            }
         }
         for pool in 1..self.pools.len() as u8 {
             while self.real.end_allocate_to_pool(self.device, self.pool(pool)).is_ok() {
@@ -466,11 +512,6 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                 self.step(&Op::ReleasePool { pool })?;
             }
         }
-        self.step(&Op::EmptyCache)?;
-        let (left, used) = (self.simulated().outstanding(), self.simulated().used());
-        if used == 0 && left == cachalot_core::simulated::Outstanding::default() {
-            return Ok(());
-        }
-        Err(format!("after everything was freed the device still holds {left:?}, {used} bytes"))
+        self.step(&Op::EmptyCache)
     }
 }

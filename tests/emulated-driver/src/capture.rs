@@ -5,11 +5,11 @@
 //! next node comes. A mistake invalidates the capture: everything in it answers `STREAM_CAPTURE_INVALIDATED` until
 //! the origin ends it.
 
+use crate::call::Call;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::driver::State;
 use crate::event::Point;
-use crate::session::Session;
 use crate::stream::{self, Kind};
 use crate::thread;
 use crate::work::Work;
@@ -77,14 +77,14 @@ pub(crate) fn of_queue(state: &mut State, number: u64) -> Answer<Option<u64>> {
 }
 
 /// Queues work, or records it if the stream captures.
-pub(crate) fn submit(session: &mut Session, stream: u64, work: Work) -> Answer<()> {
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    let context = session.state.streams.queue(queue)?.context;
-    context::check(&session.state, context)?;
-    match of_queue(&mut session.state, queue)? {
-        None => stream::push(&mut session.state, queue, work, Vec::new()),
+pub(crate) fn submit(call: &mut Call, stream: u64, work: Work) -> Answer<()> {
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let context = call.state.streams.queue(queue)?.context;
+    context::check(&call.state, context)?;
+    match of_queue(&mut call.state, queue)? {
+        None => stream::push(&mut call.state, queue, work, Vec::new()),
         Some(id) => {
-            record(&mut session.state, id, queue, work);
+            record(&mut call.state, id, queue, work);
             Ok(())
         }
     }
@@ -179,12 +179,12 @@ pub(crate) fn check_event(state: &mut State, id: u64) -> Answer<()> {
 }
 
 /// `cuStreamBeginCapture_v2`.
-pub(crate) fn begin(session: &mut Session, stream: u64, mode: i32) -> Answer<()> {
+pub(crate) fn begin(call: &mut Call, stream: u64, mode: i32) -> Answer<()> {
     if !(GLOBAL..=RELAXED).contains(&mode) {
         return Err(Code::INVALID_VALUE);
     }
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    let state = &mut *session.state;
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let state = &mut *call.state;
     let its = state.streams.queue(queue)?;
     context::check(state, its.context)?;
     if its.kind == Kind::Legacy {
@@ -200,14 +200,14 @@ pub(crate) fn begin(session: &mut Session, stream: u64, mode: i32) -> Answer<()>
     let capture = Capture { origin: queue, thread, mode, valid: true, nodes: Vec::new(), frontiers };
     state.captures.insert(id, capture);
     state.streams.queue_mut(queue)?.capture = Some(id);
-    session.out = Some(id);
+    call.out = Some(id);
     Ok(())
 }
 
 /// `cuStreamEndCapture`.
-pub(crate) fn end(session: &mut Session, stream: u64) -> Answer<u64> {
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    let state = &mut *session.state;
+pub(crate) fn end(call: &mut Call, stream: u64) -> Answer<u64> {
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let state = &mut *call.state;
     let Some(id) = state.streams.queue(queue)?.capture else {
         state.answers.outcome("end_idle")?;
         return Err(Code::ILLEGAL_STATE);
@@ -235,25 +235,25 @@ pub(crate) fn end(session: &mut Session, stream: u64) -> Answer<u64> {
         return Err(Code::STREAM_CAPTURE_UNJOINED);
     }
     let graph = state.graphs.add(Graph { nodes: capture.nodes });
-    session.made("graph", graph);
+    call.made("graph", graph);
     Ok(graph)
 }
 
 /// `cuStreamIsCapturing` and the first half of `cuStreamGetCaptureInfo`: status and id. Breaks nothing.
-pub(crate) fn status(session: &mut Session, stream: u64) -> Answer<(i32, u64)> {
-    let number = stream::find(&mut session.state, stream, session.context)?;
-    let queue = session.state.streams.queue(number)?;
-    context::check(&session.state, queue.context)?;
-    if queue.kind == Kind::Legacy && !implicit(&session.state, number).is_empty() {
+pub(crate) fn status(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
+    let number = stream::find(&mut call.state, stream, call.context)?;
+    let queue = call.state.streams.queue(number)?;
+    context::check(&call.state, queue.context)?;
+    if queue.kind == Kind::Legacy && !implicit(&call.state, number).is_empty() {
         return Err(Code::STREAM_CAPTURE_IMPLICIT);
     }
-    let capture = queue.capture.and_then(|id| session.state.captures.get(&id).map(|capture| (id, capture)));
+    let capture = queue.capture.and_then(|id| call.state.captures.get(&id).map(|capture| (id, capture)));
     let answer = match capture {
         None => (STATUS_NONE, 0),
         Some((id, capture)) if capture.valid => (STATUS_ACTIVE, id),
         Some((id, _)) => (STATUS_INVALIDATED, id),
     };
-    session.out = Some(answer.0 as u64);
+    call.out = Some(answer.0 as u64);
     Ok(answer)
 }
 
@@ -263,30 +263,30 @@ pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
 }
 
 /// `cuGraphInstantiateWithFlags`.
-pub(crate) fn instantiate(session: &mut Session, graph: u64) -> Answer<u64> {
+pub(crate) fn instantiate(call: &mut Call, graph: u64) -> Answer<u64> {
     // Nodes come after nodes of lower numbers only, so the order of recording is an order of execution.
-    let nodes = &session.state.graphs.get(graph).map_err(|_| Code::INVALID_VALUE)?.nodes;
+    let nodes = &call.state.graphs.get(graph).map_err(|_| Code::INVALID_VALUE)?.nodes;
     let works: Arc<[Work]> = nodes.iter().map(|node| node.work.clone()).collect();
-    let handle = session.state.executables.add(works);
-    session.made("executable graph", handle);
+    let handle = call.state.executables.add(works);
+    call.made("executable graph", handle);
     Ok(handle)
 }
 
 /// `cuGraphLaunch`.
-pub(crate) fn launch(session: &mut Session, executable: u64, stream: u64) -> Answer<()> {
-    let works = session.state.executables.get(executable).map_err(|_| Code::INVALID_VALUE)?;
+pub(crate) fn launch(call: &mut Call, executable: u64, stream: u64) -> Answer<()> {
+    let works = call.state.executables.get(executable).map_err(|_| Code::INVALID_VALUE)?;
     let works = Arc::clone(works);
-    submit(session, stream, Work::Graph(works))
+    submit(call, stream, Work::Graph(works))
 }
 
 /// `cuGraphDestroy`.
-pub(crate) fn destroy_graph(session: &mut Session, graph: u64) -> Answer<()> {
-    session.state.graphs.remove(graph).map(drop).map_err(|_| Code::INVALID_VALUE)
+pub(crate) fn destroy_graph(call: &mut Call, graph: u64) -> Answer<()> {
+    call.state.graphs.remove(graph).map(drop).map_err(|_| Code::INVALID_VALUE)
 }
 
 /// `cuGraphExecDestroy`. Launches under way go on.
-pub(crate) fn destroy_executable(session: &mut Session, executable: u64) -> Answer<()> {
-    session.state.executables.remove(executable).map(drop).map_err(|_| Code::INVALID_VALUE)
+pub(crate) fn destroy_executable(call: &mut Call, executable: u64) -> Answer<()> {
+    call.state.executables.remove(executable).map(drop).map_err(|_| Code::INVALID_VALUE)
 }
 
 /// Adds a node at a queue's frontier.

@@ -1,9 +1,9 @@
 //! Contexts: the primary one of each device, created ones, each thread's stack of them, and how they break.
 
+use crate::call::Call;
 use crate::code::{Answer, Code};
 use crate::device;
 use crate::driver::State;
-use crate::session::Session;
 use crate::{capture, memory, stream, thread};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,64 +51,64 @@ pub(crate) fn device_of(state: &State, handle: u64) -> Answer<usize> {
 }
 
 /// `cuDevicePrimaryCtxRetain`.
-pub(crate) fn retain(session: &mut Session, device: i32) -> Answer<u64> {
-    let index = device::index(&session.state, device)?;
-    if let Some(code) = session.state.devices[index].lost {
+pub(crate) fn retain(call: &mut Call, device: i32) -> Answer<u64> {
+    let index = device::index(&call.state, device)?;
+    if let Some(code) = call.state.devices[index].lost {
         return Err(code);
     }
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
-    let made = session.state.contexts.entry(handle).and_modify(|context| context.retains += 1);
+    let made = call.state.contexts.entry(handle).and_modify(|context| context.retains += 1);
     made.or_insert_with(|| Context::new(index));
-    session.made("primary context", handle);
+    call.made("primary context", handle);
     Ok(handle)
 }
 
 /// `cuDevicePrimaryCtxRelease_v2`: the last one ends the context and everything in it.
-pub(crate) fn release(session: &mut Session, device: i32) -> Answer<()> {
-    let index = device::index(&session.state, device)?;
+pub(crate) fn release(call: &mut Call, device: i32) -> Answer<()> {
+    let index = device::index(&call.state, device)?;
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
-    let context = session.state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
+    let context = call.state.contexts.get_mut(&handle).ok_or(Code::INVALID_CONTEXT)?;
     context.retains -= 1;
     if context.retains == 0 {
-        end(session, handle);
+        end(call, handle);
     }
     Ok(())
 }
 
 /// `cuCtxCreate_v2`: the new context becomes current.
-pub(crate) fn create(session: &mut Session, device: i32) -> Answer<u64> {
-    let index = device::index(&session.state, device)?;
-    if let Some(code) = session.state.devices[index].lost {
+pub(crate) fn create(call: &mut Call, device: i32) -> Answer<u64> {
+    let index = device::index(&call.state, device)?;
+    if let Some(code) = call.state.devices[index].lost {
         return Err(code);
     }
-    let last = session.state.contexts.range(CREATED_BASE..).next_back();
+    let last = call.state.contexts.range(CREATED_BASE..).next_back();
     let handle = last.map_or(CREATED_BASE, |(&handle, _)| handle + STRIDE);
     if !thread::push(handle) {
         return Err(Code::INVALID_CONTEXT);
     }
-    session.state.contexts.insert(handle, Context::new(index));
-    session.made("context", handle);
+    call.state.contexts.insert(handle, Context::new(index));
+    call.made("context", handle);
     Ok(handle)
 }
 
 /// `cuCtxDestroy_v2`. Other threads may still have it on their stacks; their calls are refused from now on.
-pub(crate) fn destroy(session: &mut Session, handle: u64) -> Answer<()> {
-    if handle < CREATED_BASE || !session.state.contexts.contains_key(&handle) {
+pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+    if handle < CREATED_BASE || !call.state.contexts.contains_key(&handle) {
         return Err(Code::INVALID_CONTEXT);
     }
-    if session.context == handle {
+    if call.context == handle {
         thread::pop();
     }
-    end(session, handle);
+    end(call, handle);
     Ok(())
 }
 
 /// `cuCtxPushCurrent_v2`.
-pub(crate) fn push(session: &Session, handle: u64) -> Answer<()> {
+pub(crate) fn push(call: &Call, handle: u64) -> Answer<()> {
     if handle == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    known(session, handle)?;
+    known(call, handle)?;
     if thread::push(handle) { Ok(()) } else { Err(Code::INVALID_VALUE) }
 }
 
@@ -118,41 +118,41 @@ pub(crate) fn pop() -> Answer<u64> {
 }
 
 /// `cuCtxSetCurrent`; 0 leaves the thread without a context.
-pub(crate) fn set_current(session: &Session, handle: u64) -> Answer<()> {
+pub(crate) fn set_current(call: &Call, handle: u64) -> Answer<()> {
     if handle != 0 {
-        known(session, handle)?;
+        known(call, handle)?;
     }
     thread::set_current(handle);
     Ok(())
 }
 
 /// `cuCtxEnablePeerAccess`: the current context's device may use the peer's memory, present and future.
-pub(crate) fn enable_peer(session: &mut Session, peer: u64, flags: u32) -> Answer<()> {
+pub(crate) fn enable_peer(call: &mut Call, peer: u64, flags: u32) -> Answer<()> {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    known(session, peer)?;
-    let own = session.context;
-    let devices = (device_of(&session.state, own)?, device_of(&session.state, peer)?);
-    if !device::can_access_peer(&session.state, devices.0 as i32, devices.1 as i32)? {
+    known(call, peer)?;
+    let own = call.context;
+    let devices = (device_of(&call.state, own)?, device_of(&call.state, peer)?);
+    if !device::can_access_peer(&call.state, devices.0 as i32, devices.1 as i32)? {
         return Err(Code::PEER_ACCESS_UNSUPPORTED);
     }
-    let context = session.state.contexts.get_mut(&own).ok_or(Code::INVALID_CONTEXT)?;
+    let context = call.state.contexts.get_mut(&own).ok_or(Code::INVALID_CONTEXT)?;
     if !context.peers.insert(peer) {
         return Err(Code::PEER_ACCESS_ALREADY_ENABLED);
     }
-    memory::share(&mut session.state, peer, devices.0, true)
+    memory::share(&mut call.state, peer, devices.0, true)
 }
 
 /// `cuCtxDisablePeerAccess`.
-pub(crate) fn disable_peer(session: &mut Session, peer: u64) -> Answer<()> {
-    let own = session.context;
-    let device = device_of(&session.state, own)?;
-    let context = session.state.contexts.get_mut(&own).ok_or(Code::INVALID_CONTEXT)?;
+pub(crate) fn disable_peer(call: &mut Call, peer: u64) -> Answer<()> {
+    let own = call.context;
+    let device = device_of(&call.state, own)?;
+    let context = call.state.contexts.get_mut(&own).ok_or(Code::INVALID_CONTEXT)?;
     if !context.peers.remove(&peer) {
         return Err(Code::PEER_ACCESS_NOT_ENABLED);
     }
-    memory::share(&mut session.state, peer, device, false)
+    memory::share(&mut call.state, peer, device, false)
 }
 
 /// Devices other than its own that may use a context's memory.
@@ -162,11 +162,11 @@ pub(crate) fn accessors(state: &State, handle: u64) -> Vec<usize> {
 }
 
 /// `cuCtxSynchronize`: waits for everything queued in a context so far.
-pub(crate) fn synchronize(session: &mut Session, handle: u64) -> Answer<()> {
-    capture::check_context_wait(&mut session.state, handle)?;
-    let marks = session.state.streams.ends_of_context(handle);
-    session.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
-    check(&session.state, handle)
+pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
+    capture::check_context_wait(&mut call.state, handle)?;
+    let marks = call.state.streams.ends_of_context(handle);
+    call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    check(&call.state, handle)
 }
 
 /// Breaks a context with an error that cannot be undone: work not begun is dropped, every later call answers it.
@@ -193,8 +193,8 @@ pub(crate) fn held(state: &State) -> Vec<(u64, u64)> {
 }
 
 /// Whether a handle names a context that may be made current: a primary one also while nobody retains it.
-fn known(session: &Session, handle: u64) -> Answer<()> {
-    let alive = session.state.contexts.contains_key(&handle) || primary_of(&session.state, handle).is_some();
+fn known(call: &Call, handle: u64) -> Answer<()> {
+    let alive = call.state.contexts.contains_key(&handle) || primary_of(&call.state, handle).is_some();
     if alive { Ok(()) } else { Err(Code::INVALID_CONTEXT) }
 }
 
@@ -206,10 +206,10 @@ fn primary_of(state: &State, handle: u64) -> Option<usize> {
 }
 
 /// Ends a context once its work is done: streams, events, modules and memory go with it.
-fn end(session: &mut Session, handle: u64) {
-    let marks = session.state.streams.ends_of_context(handle);
-    session.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
-    let state = &mut *session.state;
+fn end(call: &mut Call, handle: u64) {
+    let marks = call.state.streams.ends_of_context(handle);
+    call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    let state = &mut *call.state;
     state.contexts.remove(&handle);
     for context in state.contexts.values_mut() {
         context.peers.remove(&handle);
@@ -231,5 +231,5 @@ fn end(session: &mut Session, handle: u64) {
         let _gone = state.events.remove(event);
     }
     memory::free_all(state, handle);
-    session.changed();
+    call.changed();
 }

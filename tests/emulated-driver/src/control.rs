@@ -4,13 +4,13 @@
 //! Texts are handed out by copying: a function takes a buffer and its size, fills what fits and always ends it with
 //! NUL, and returns how many bytes the whole text has.
 
+use crate::call::Call;
 use crate::code::Code;
 use crate::config::Manner;
 use crate::context;
 use crate::driver::State;
 use crate::functions::Function;
 use crate::random::Random;
-use crate::session::Session;
 use crate::work::Work;
 use crate::{capture, latch, memory, report, stream};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -19,8 +19,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 const REFUSED: c_int = -1;
 
 /// Runs `action` on the state, unless this is a forked child.
-fn control<T>(refused: T, action: impl FnOnce(&mut Session) -> T) -> T {
-    if latch::is_forked() { refused } else { action(&mut Session::open()) }
+fn control<T>(refused: T, action: impl FnOnce(&mut Call) -> T) -> T {
+    if latch::is_forked() { refused } else { action(&mut Call::open()) }
 }
 
 /// The number for C of an outcome.
@@ -42,7 +42,7 @@ extern "C" fn cachalot_emulated_driver() -> c_int {
 unsafe extern "C" fn emu_plan(json: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let json = unsafe { CStr::from_ptr(json) }.to_string_lossy();
-    control(REFUSED, |session| match session.state.plan.add(&json) {
+    control(REFUSED, |call| match call.state.plan.add(&json) {
         Ok(()) => 0,
         Err(why) => {
             eprintln!("emu_plan: {why}");
@@ -54,13 +54,13 @@ unsafe extern "C" fn emu_plan(json: *const c_char) -> c_int {
 /// Empties the fault plan.
 #[unsafe(no_mangle)]
 extern "C" fn emu_plan_clear() {
-    control((), |session| session.state.plan.clear());
+    control((), |call| call.state.plan.clear());
 }
 
 /// How many calls the fault plan has hit.
 #[unsafe(no_mangle)]
 extern "C" fn emu_faults() -> u64 {
-    control(0, |session| session.state.plan.fired())
+    control(0, |call| call.state.plan.fired())
 }
 
 /// How often a function was called, or how many calls there were in all if `name` is null; `u64::MAX` for an unknown
@@ -71,12 +71,12 @@ extern "C" fn emu_faults() -> u64 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_calls(name: *const c_char) -> u64 {
     if name.is_null() {
-        return control(0, |session| session.state.log.calls());
+        return control(0, |call| call.state.log.calls());
     }
     // SAFETY: not null, and the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let Some(function) = Function::named(&name) else { return u64::MAX };
-    control(0, |session| session.state.log.count(function))
+    control(0, |call| call.state.log.count(function))
 }
 
 /// The remembered calls, one JSON object a line.
@@ -85,7 +85,7 @@ unsafe extern "C" fn emu_calls(name: *const c_char) -> u64 {
 /// `buffer` is null or has `size` writable bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_log(buffer: *mut c_char, size: u64) -> u64 {
-    let text = control(String::new(), |session| session.state.log.to_lines());
+    let text = control(String::new(), |call| call.state.log.to_lines());
     // SAFETY: the caller's promise.
     unsafe { hand_out(&text, buffer, size) }
 }
@@ -93,7 +93,7 @@ unsafe extern "C" fn emu_log(buffer: *mut c_char, size: u64) -> u64 {
 /// Forgets the remembered calls.
 #[unsafe(no_mangle)]
 extern "C" fn emu_log_clear() {
-    control((), |session| session.state.log.clear());
+    control((), |call| call.state.log.clear());
 }
 
 /// What is alive, a JSON object.
@@ -102,7 +102,7 @@ extern "C" fn emu_log_clear() {
 /// `buffer` is null or has `size` writable bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_report(buffer: *mut c_char, size: u64) -> u64 {
-    let text = control(String::new(), |session| report::to_json(&session.state).to_string());
+    let text = control(String::new(), |call| report::to_json(&call.state).to_string());
     // SAFETY: the caller's promise.
     unsafe { hand_out(&text, buffer, size) }
 }
@@ -110,41 +110,41 @@ unsafe extern "C" fn emu_report(buffer: *mut c_char, size: u64) -> u64 {
 /// Closes a gate on a stream of the current context: no work begins there until it is released as often as held.
 #[unsafe(no_mangle)]
 extern "C" fn emu_hold_stream(handle: u64) -> c_int {
-    control(REFUSED, |session| number(stream::hold(session, handle, true)))
+    control(REFUSED, |call| number(stream::hold(call, handle, true)))
 }
 
 /// Opens a gate on a stream.
 #[unsafe(no_mangle)]
 extern "C" fn emu_release_stream(handle: u64) -> c_int {
-    control(REFUSED, |session| number(stream::hold(session, handle, false)))
+    control(REFUSED, |call| number(stream::hold(call, handle, false)))
 }
 
 /// How many pieces of work on a stream are not done; `u64::MAX` if there is no such stream.
 #[unsafe(no_mangle)]
 extern "C" fn emu_pending(handle: u64) -> u64 {
-    control(u64::MAX, |session| {
-        let queue = stream::find(&mut session.state, handle, session.context);
-        queue.map_or(u64::MAX, |queue| session.state.streams.pending(queue))
+    control(u64::MAX, |call| {
+        let queue = stream::find(&mut call.state, handle, call.context);
+        queue.map_or(u64::MAX, |queue| call.state.streams.pending(queue))
     })
 }
 
 /// Step mode: does up to `count` pieces of work and returns how many there were.
 #[unsafe(no_mangle)]
 extern "C" fn emu_step(count: u64) -> u64 {
-    control(0, |session| {
-        let stepping = session.state.config.step;
-        if stepping { (0..count).take_while(|_| stream::step(session)).count() as u64 } else { 0 }
+    control(0, |call| {
+        let stepping = call.state.config.step;
+        if stepping { (0..count).take_while(|_| stream::step(call)).count() as u64 } else { 0 }
     })
 }
 
 /// Turns step mode on (1) or off (0). Only before the first work is queued: -1 afterwards.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_step(on: c_int) -> c_int {
-    control(REFUSED, |session| {
-        if !session.state.streams.queues.is_empty() {
+    control(REFUSED, |call| {
+        if !call.state.streams.queues.is_empty() {
             return REFUSED;
         }
-        session.state.config.step = on != 0;
+        call.state.config.step = on != 0;
         0
     })
 }
@@ -152,11 +152,11 @@ extern "C" fn emu_set_step(on: c_int) -> c_int {
 /// Sets how many bytes of addresses the devices have. Only before `cuInit`: -1 afterwards.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_address_space(bytes: u64) -> c_int {
-    control(REFUSED, |session| {
-        if session.state.space.is_some() {
+    control(REFUSED, |call| {
+        if call.state.space.is_some() {
             return REFUSED;
         }
-        session.state.config.address_space_bytes = bytes;
+        call.state.config.address_space_bytes = bytes;
         0
     })
 }
@@ -164,25 +164,25 @@ extern "C" fn emu_set_address_space(bytes: u64) -> c_int {
 /// Starts the sequence of choices anew.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_seed(seed: u64) {
-    control((), |session| session.state.random = Random::new(seed));
+    control((), |call| call.state.random = Random::new(seed));
 }
 
 /// Lets each piece of work wait a random time up to this before it runs, from now on.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_delay_us(delay_us: u64) {
-    control((), |session| session.state.config.delay_us = delay_us);
+    control((), |call| call.state.config.delay_us = delay_us);
 }
 
 /// Keeps freed addresses and handles from being used again (1), or hands them out again first (0).
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_quarantine(on: c_int) {
-    control((), |session| session.state.set_quarantine(on != 0));
+    control((), |call| call.state.set_quarantine(on != 0));
 }
 
 /// Lets `cuMemFree` wait for the context's work (1, as the real one does) or not (0).
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_free_waits(on: c_int) {
-    control((), |session| session.state.config.free_waits = on != 0);
+    control((), |call| call.state.config.free_waits = on != 0);
 }
 
 /// Changes an entry of the table of answers; -1 if there is none of this name.
@@ -193,33 +193,33 @@ extern "C" fn emu_set_free_waits(on: c_int) {
 unsafe extern "C" fn emu_answer(name: *const c_char, code: u32) -> c_int {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    control(REFUSED, |session| if session.state.answers.set(&name, code) { 0 } else { REFUSED })
+    control(REFUSED, |call| if call.state.answers.set(&name, code) { 0 } else { REFUSED })
 }
 
 /// Breaks a context (0: the current one) with a sticky error at once.
 #[unsafe(no_mangle)]
 extern "C" fn emu_break_context(context: u64, code: u32) -> c_int {
-    control(REFUSED, |session| {
-        let handle = if context == 0 { session.context } else { context };
-        context::break_down(&mut session.state, handle, Code(code));
-        session.changed();
-        number(context::device_of(&session.state, handle).map(drop))
+    control(REFUSED, |call| {
+        let handle = if context == 0 { call.context } else { context };
+        context::break_down(&mut call.state, handle, Code(code));
+        call.changed();
+        number(context::device_of(&call.state, handle).map(drop))
     })
 }
 
 /// Queues work that breaks its context with a sticky error when it runs.
 #[unsafe(no_mangle)]
 extern "C" fn emu_fail_later(handle: u64, code: u32) -> c_int {
-    control(REFUSED, |session| number(capture::submit(session, handle, Work::Fail(Code(code)))))
+    control(REFUSED, |call| number(capture::submit(call, handle, Work::Fail(Code(code)))))
 }
 
 /// Loses a device: its contexts break with `code` and no new one can be had.
 #[unsafe(no_mangle)]
 extern "C" fn emu_lose_device(device: c_int, code: u32) -> c_int {
-    control(REFUSED, |session| {
-        let index = crate::device::index(&session.state, device);
-        let lost = index.map(|index| context::lose_device(&mut session.state, index, Code(code)));
-        session.changed();
+    control(REFUSED, |call| {
+        let index = crate::device::index(&call.state, device);
+        let lost = index.map(|index| context::lose_device(&mut call.state, index, Code(code)));
+        call.changed();
         number(lost)
     })
 }
@@ -233,9 +233,9 @@ extern "C" fn emu_tear_down(crash: c_int) {
 /// Pretends that other processes use `bytes` of a device's memory.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_others_bytes(device: c_int, bytes: u64) -> c_int {
-    control(REFUSED, |session| {
-        let index = crate::device::index(&session.state, device);
-        number(index.map(|index| session.state.devices[index].others_bytes = bytes))
+    control(REFUSED, |call| {
+        let index = crate::device::index(&call.state, device);
+        number(index.map(|index| call.state.devices[index].others_bytes = bytes))
     })
 }
 
@@ -247,14 +247,14 @@ extern "C" fn emu_set_others_bytes(device: c_int, bytes: u64) -> c_int {
 unsafe extern "C" fn emu_peek(address: u64, buffer: *mut u8, bytes: u64) -> c_int {
     // SAFETY: the caller's promise.
     let into = unsafe { std::slice::from_raw_parts_mut(buffer, bytes as usize) };
-    control(REFUSED, |session| number(memory::peek(&session.state, address, into)))
+    control(REFUSED, |call| number(memory::peek(&call.state, address, into)))
 }
 
 /// Where work of a device finds a device address: for host functions that play a kernel. Null before `cuInit`.
 #[unsafe(no_mangle)]
 extern "C" fn emu_seen_by(device: c_int, address: u64) -> *mut c_void {
-    let seen = control(0, |session| {
-        let state: &State = &session.state;
+    let seen = control(0, |call| {
+        let state: &State = &call.state;
         let index = crate::device::index(state, device);
         match (index, &state.space) {
             (Ok(index), Some(space)) => space.seen_by(index, address),

@@ -1,10 +1,10 @@
 //! Events: a name for a point in a stream's order.
 
+use crate::call::Call;
 use crate::capture;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::driver::State;
-use crate::session::Session;
 use crate::stream::{self, Mark};
 use crate::work::Work;
 
@@ -30,71 +30,71 @@ pub(crate) struct Event {
 const FLAGS: u32 = 7;
 
 /// `cuEventCreate`.
-pub(crate) fn create(session: &mut Session, flags: u32) -> Answer<u64> {
+pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     // An interprocess event must be without timing.
     if flags & !FLAGS != 0 || flags & 6 == 4 {
         return Err(Code::INVALID_VALUE);
     }
-    let event = Event { context: session.context, point: Point::Never };
-    let handle = session.state.events.add(event);
-    session.made("event", handle);
+    let event = Event { context: call.context, point: Point::Never };
+    let handle = call.state.events.add(event);
+    call.made("event", handle);
     Ok(handle)
 }
 
 /// `cuEventDestroy_v2`. Work that waits for the event's last point goes on waiting for it.
-pub(crate) fn destroy(session: &mut Session, handle: u64) -> Answer<()> {
-    let context = find(&session.state, handle)?.context;
-    context::check(&session.state, context)?;
-    session.state.events.remove(handle).map(drop)
+pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+    let context = find(&call.state, handle)?.context;
+    context::check(&call.state, context)?;
+    call.state.events.remove(handle).map(drop)
 }
 
 /// `cuEventRecord`.
-pub(crate) fn record(session: &mut Session, handle: u64, stream: u64) -> Answer<()> {
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    let event = find(&session.state, handle)?;
-    let its = session.state.streams.queue(queue)?;
+pub(crate) fn record(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let event = find(&call.state, handle)?;
+    let its = call.state.streams.queue(queue)?;
     if event.context != its.context {
         return Err(Code::INVALID_HANDLE);
     }
-    context::check(&session.state, its.context)?;
-    let point = if let Some(id) = capture::of_queue(&mut session.state, queue)? {
-        Point::Captured(id, capture::frontier(&session.state, id, queue))
+    context::check(&call.state, its.context)?;
+    let point = if let Some(id) = capture::of_queue(&mut call.state, queue)? {
+        Point::Captured(id, capture::frontier(&call.state, id, queue))
     } else {
-        stream::push(&mut session.state, queue, Work::Nothing, Vec::new())?;
-        Point::At(session.state.streams.end_of(queue))
+        stream::push(&mut call.state, queue, Work::Nothing, Vec::new())?;
+        Point::At(call.state.streams.end_of(queue))
     };
-    session.state.events.get_mut(handle)?.point = point;
+    call.state.events.get_mut(handle)?.point = point;
     Ok(())
 }
 
 /// `cuEventQuery`.
-pub(crate) fn query(session: &mut Session, handle: u64) -> Answer<()> {
-    match waitable(&mut session.state, handle)? {
-        Some(mark) if !session.state.streams.reached(mark) => Err(Code::NOT_READY),
+pub(crate) fn query(call: &mut Call, handle: u64) -> Answer<()> {
+    match waitable(&mut call.state, handle)? {
+        Some(mark) if !call.state.streams.reached(mark) => Err(Code::NOT_READY),
         _ => Ok(()),
     }
 }
 
 /// `cuEventSynchronize`.
-pub(crate) fn synchronize(session: &mut Session, handle: u64) -> Answer<()> {
-    if let Some(mark) = waitable(&mut session.state, handle)? {
-        let context = find(&session.state, handle)?.context;
-        session.wait(|state| state.streams.reached(mark));
-        context::check(&session.state, context)?;
+pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
+    if let Some(mark) = waitable(&mut call.state, handle)? {
+        let context = find(&call.state, handle)?.context;
+        call.wait(|state| state.streams.reached(mark));
+        context::check(&call.state, context)?;
     }
     Ok(())
 }
 
 /// `cuStreamWaitEvent`.
-pub(crate) fn make_stream_wait(session: &mut Session, stream: u64, handle: u64, flags: u32) -> Answer<()> {
+pub(crate) fn make_stream_wait(call: &mut Call, stream: u64, handle: u64, flags: u32) -> Answer<()> {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    let event = find(&session.state, handle)?;
-    context::check(&session.state, event.context)?;
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let event = find(&call.state, handle)?;
+    context::check(&call.state, event.context)?;
     let point = event.point.clone();
-    capture::wait(&mut session.state, queue, &point)
+    capture::wait(&mut call.state, queue, &point)
 }
 
 /// The event of a living handle.

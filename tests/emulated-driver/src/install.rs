@@ -43,7 +43,12 @@ pub fn install(folder: &Path, hidden: &[&str]) -> Result<PathBuf> {
     std::fs::create_dir_all(folder)?;
     let path = folder.join(INSTALLED_NAME);
     std::fs::write(&path, &image)?;
-    std::fs::write(folder.join(LINKED_NAME), &image)?;
+    let linked = folder.join(LINKED_NAME);
+    if linked.symlink_metadata().is_ok() {
+        std::fs::remove_file(&linked)?;
+    }
+    // A link and not a copy: two files would be two drivers in one process.
+    std::os::unix::fs::symlink(INSTALLED_NAME, linked)?;
     Ok(path)
 }
 

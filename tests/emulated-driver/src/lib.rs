@@ -10,6 +10,7 @@
 
 mod answers;
 pub mod api;
+mod call;
 mod capture;
 pub mod client;
 mod code;
@@ -32,7 +33,6 @@ mod pages;
 mod random;
 mod ranges;
 mod report;
-mod session;
 mod space;
 mod stream;
 mod sync;

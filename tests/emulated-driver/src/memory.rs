@@ -1,12 +1,12 @@
 //! `cuMemAlloc`: regions of the device mapped at addresses of their own, and small allocations that share a page.
 
+use crate::call::Call;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::device;
 use crate::driver::State;
 use crate::pages::{Extent, PAGE, POISON_FREED, POISON_NEW};
 use crate::ranges::Ranges;
-use crate::session::Session;
 use std::collections::BTreeMap;
 
 /// Every address handed out is a multiple of this, as with real devices.
@@ -64,12 +64,12 @@ impl Memory {
 }
 
 /// `cuMemAlloc_v2`.
-pub(crate) fn allocate(session: &mut Session, bytes: u64) -> Answer<u64> {
+pub(crate) fn allocate(call: &mut Call, bytes: u64) -> Answer<u64> {
     if bytes == 0 {
-        session.state.answers.outcome("alloc_zero")?;
+        call.state.answers.outcome("alloc_zero")?;
         return Ok(0);
     }
-    let (context, state) = (session.context, &mut *session.state);
+    let (context, state) = (call.context, &mut *call.state);
     let address = if bytes < SMALL {
         allocate_small(state, context, bytes)?
     } else {
@@ -78,13 +78,13 @@ pub(crate) fn allocate(session: &mut Session, bytes: u64) -> Answer<u64> {
         add(state, region, Allocation { context, bytes, taken, region });
         region
     };
-    session.made("allocation", address);
+    call.made("allocation", address);
     Ok(address)
 }
 
 /// `cuMemFree_v2`. The address may be handed out again before the call returns, as by a real driver.
-pub(crate) fn free(session: &mut Session, address: u64) -> Answer<()> {
-    let state = &session.state;
+pub(crate) fn free(call: &mut Call, address: u64) -> Answer<()> {
+    let state = &call.state;
     if address == 0 {
         return state.answers.outcome("free_null");
     }
@@ -98,22 +98,22 @@ pub(crate) fn free(session: &mut Session, address: u64) -> Answer<()> {
         };
         return state.answers.outcome(case);
     };
-    if allocation.context != session.context {
+    if allocation.context != call.context {
         state.answers.outcome("free_other_context")?;
     }
     context::check(state, allocation.context)?;
-    session.state.memory.allocations.remove(&address);
-    if session.state.config.free_waits {
-        let marks = session.state.streams.ends_of_context(allocation.context);
-        session.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    call.state.memory.allocations.remove(&address);
+    if call.state.config.free_waits {
+        let marks = call.state.streams.ends_of_context(allocation.context);
+        call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
     }
-    give_back(&mut session.state, address, allocation);
+    give_back(&mut call.state, address, allocation);
     Ok(())
 }
 
 /// `cuMemGetAddressRange_v2`: base and size of what an address lies in.
-pub(crate) fn range_of(session: &Session, address: u64) -> Answer<(u64, u64)> {
-    let state = &session.state;
+pub(crate) fn range_of(call: &Call, address: u64) -> Answer<(u64, u64)> {
+    let state = &call.state;
     let allocation = state.memory.containing(address).map(|(start, allocation)| (start, allocation.bytes));
     allocation.or_else(|| state.virtual_memory.containing(address)).ok_or(Code::NOT_FOUND)
 }
@@ -253,13 +253,13 @@ fn give_back(state: &mut State, address: u64, allocation: Allocation) {
 }
 
 /// `cuMemGetInfo_v2` of the current context's device.
-pub(crate) fn info(session: &Session) -> Answer<(u64, u64)> {
-    let index = context::device_of(&session.state, session.context)?;
-    Ok(session.state.devices[index].info())
+pub(crate) fn info(call: &Call) -> Answer<(u64, u64)> {
+    let index = context::device_of(&call.state, call.context)?;
+    Ok(call.state.devices[index].info())
 }
 
 /// `cuDeviceTotalMem_v2`.
-pub(crate) fn total(session: &Session, device: i32) -> Answer<u64> {
-    let index = device::index(&session.state, device)?;
-    Ok(session.state.devices[index].pages.total())
+pub(crate) fn total(call: &Call, device: i32) -> Answer<u64> {
+    let index = device::index(&call.state, device)?;
+    Ok(call.state.devices[index].pages.total())
 }

@@ -6,9 +6,9 @@
 //! k_addresses` is a mask of the arguments that are device addresses; without it, every argument that is a device
 //! address handed out before is taken for one. Addresses are moved into the device's own view before the call.
 
+use crate::call::Call;
 use crate::capture;
 use crate::code::{Answer, Code};
-use crate::session::Session;
 use crate::work::{self, Kernel, Work};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char};
@@ -44,29 +44,29 @@ pub(crate) struct Function {
 ///
 /// # Safety
 /// `image` is null or points to an image.
-pub(crate) unsafe fn load(session: &mut Session, image: *const c_char) -> Answer<u64> {
+pub(crate) unsafe fn load(call: &mut Call, image: *const c_char) -> Answer<u64> {
     // SAFETY: the caller's promise.
     let path = unsafe { path_of(image) }?;
     // The loader has a lock of its own: another thread may hold it and wait for this driver's.
-    let object = session.state.unlocked(|| open(&path))?;
-    let handle = session.state.modules.add(Module { object: Arc::new(object) });
-    session.made("module", handle);
+    let object = call.state.unlocked(|| open(&path))?;
+    let handle = call.state.modules.add(Module { object: Arc::new(object) });
+    call.made("module", handle);
     Ok(handle)
 }
 
 /// `cuModuleUnload`.
-pub(crate) fn unload(session: &mut Session, module: u64) -> Answer<()> {
-    let module = session.state.modules.remove(module)?;
+pub(crate) fn unload(call: &mut Call, module: u64) -> Answer<()> {
+    let module = call.state.modules.remove(module)?;
     // Work queued earlier may still run the object's code.
     std::mem::forget(module.object);
     Ok(())
 }
 
 /// `cuModuleGetFunction`.
-pub(crate) fn function(session: &mut Session, module: u64, name: &CStr) -> Answer<u64> {
-    let object = Arc::clone(&session.state.modules.get(module)?.object);
-    let function = session.state.unlocked(|| find(object, name))?;
-    Ok(session.state.functions.add(function))
+pub(crate) fn function(call: &mut Call, module: u64, name: &CStr) -> Answer<u64> {
+    let object = Arc::clone(&call.state.modules.get(module)?.object);
+    let function = call.state.unlocked(|| find(object, name))?;
+    Ok(call.state.functions.add(function))
 }
 
 /// Loads an object and tells it how its kernels break their context.
@@ -111,13 +111,13 @@ pub(crate) struct Shape {
 /// # Safety
 /// `params` is null or points to as many pointers to 8 readable bytes as the kernel has parameters.
 pub(crate) unsafe fn launch(
-    session: &mut Session,
+    call: &mut Call,
     function: u64,
     shape: Shape,
     stream: u64,
     params: *const *const u64,
 ) -> Answer<()> {
-    let Function { kernel, params: count, addresses, .. } = session.state.functions.get(function)?.clone();
+    let Function { kernel, params: count, addresses, .. } = call.state.functions.get(function)?.clone();
     let volume = |sizes: [u32; 3]| sizes.iter().try_fold(1_u64, |all, &size| all.checked_mul(size.into()));
     let grid = volume(shape.grid).and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid > 0);
     let block = volume(shape.block).filter(|&block| block > 0 && block <= MAX_BLOCK);
@@ -132,7 +132,7 @@ pub(crate) unsafe fn launch(
         unsafe { param.read_unaligned() }
     };
     let args: Arc<[u64]> = (0..count).map(read).collect();
-    capture::submit(session, stream, Work::Kernel { kernel, args, addresses, grid, block: block as u32 })
+    capture::submit(call, stream, Work::Kernel { kernel, args, addresses, grid, block: block as u32 })
 }
 
 /// The object that an image names.

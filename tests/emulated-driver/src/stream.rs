@@ -6,10 +6,10 @@
 //! An item runs when everything before it in its queue is done and every [`Mark`] it comes after is reached. Events,
 //! the legacy stream's barriers and joins are all marks.
 
+use crate::call::Call;
 use crate::code::{Answer, Code};
 use crate::driver::State;
 use crate::handles::Handles;
-use crate::session::Session;
 use crate::sync::Condition;
 use crate::thread;
 use crate::work::{self, Task, Work};
@@ -207,29 +207,29 @@ fn own_queue(state: &mut State, handle: u64, thread: Option<u32>) -> Answer<u64>
 }
 
 /// `cuStreamCreate`.
-pub(crate) fn create(session: &mut Session, flags: u32) -> Answer<u64> {
+pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     let kind = match flags {
         0 => Kind::Blocking,
         1 => Kind::NonBlocking,
         _ => return Err(Code::INVALID_VALUE),
     };
-    let context = session.context;
-    let device = session.state.contexts[&context].device;
-    let queue = session.state.streams.open(context, device, kind);
-    let handle = session.state.streams.handles.add(queue);
-    session.made("stream", handle);
+    let context = call.context;
+    let device = call.state.contexts[&context].device;
+    let queue = call.state.streams.open(context, device, kind);
+    let handle = call.state.streams.handles.add(queue);
+    call.made("stream", handle);
     Ok(handle)
 }
 
 /// `cuStreamDestroy`: the handle goes at once, the queue when its work is done.
-pub(crate) fn destroy(session: &mut Session, handle: u64) -> Answer<()> {
+pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
     if handle <= 2 {
         return Err(Code::INVALID_HANDLE);
     }
-    let queue = find(&mut session.state, handle, session.context)?;
-    crate::context::check(&session.state, session.state.streams.queue(queue)?.context)?;
-    session.state.streams.handles.remove(handle)?;
-    close(&mut session.state, queue);
+    let queue = find(&mut call.state, handle, call.context)?;
+    crate::context::check(&call.state, call.state.streams.queue(queue)?.context)?;
+    call.state.streams.handles.remove(handle)?;
+    close(&mut call.state, queue);
     Ok(())
 }
 
@@ -290,24 +290,24 @@ pub(crate) fn finish(state: &mut State, number: u64) {
 
 /// In step mode: does one piece of work that may be done, chosen by the seed, on the calling thread. Whether there
 /// was one.
-pub(crate) fn step(session: &mut Session) -> bool {
-    let ready = session.state.streams.ready();
-    let choice = session.state.random.below(ready.len() as u64) as usize;
+pub(crate) fn step(call: &mut Call) -> bool {
+    let ready = call.state.streams.ready();
+    let choice = call.state.random.below(ready.len() as u64) as usize;
     let Some(&number) = ready.get(choice) else { return false };
-    let (tasks, context) = start(&mut session.state, number);
-    session.state.unlocked(|| work::run(tasks, context));
-    finish(&mut session.state, number);
-    session.changed();
+    let (tasks, context) = start(&mut call.state, number);
+    call.state.unlocked(|| work::run(tasks, context));
+    finish(&mut call.state, number);
+    call.changed();
     true
 }
 
 /// Closes a gate on a stream, or opens one: nothing starts while a gate is closed.
-pub(crate) fn hold(session: &mut Session, handle: u64, close: bool) -> Answer<()> {
-    let number = find(&mut session.state, handle, session.context)?;
-    let queue = session.state.streams.queue_mut(number)?;
+pub(crate) fn hold(call: &mut Call, handle: u64, close: bool) -> Answer<()> {
+    let number = find(&mut call.state, handle, call.context)?;
+    let queue = call.state.streams.queue_mut(number)?;
     queue.holds = if close { queue.holds + 1 } else { queue.holds.saturating_sub(1) };
-    session.state.streams.wake_ready();
-    session.changed();
+    call.state.streams.wake_ready();
+    call.changed();
     Ok(())
 }
 

@@ -1,112 +1,112 @@
 //! Fills and copies: argument checks, and the order with the host that CUDA documents for pageable memory.
 
+use crate::call::Call;
 use crate::capture;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::memory;
-use crate::session::Session;
 use crate::stream;
 use crate::work::{Place, Work};
 use std::sync::Arc;
 
 /// `cuMemsetD8Async`.
-pub(crate) fn fill(session: &mut Session, address: u64, value: u8, bytes: u64, stream: u64) -> Answer<()> {
+pub(crate) fn fill(call: &mut Call, address: u64, value: u8, bytes: u64, stream: u64) -> Answer<()> {
     if bytes == 0 {
         return Ok(());
     }
-    let device = resolve(session, address, bytes, stream)?;
-    capture::submit(session, stream, Work::Fill { device, address, bytes, value })
+    let device = resolve(call, address, bytes, stream)?;
+    capture::submit(call, stream, Work::Fill { device, address, bytes, value })
 }
 
 /// `cuMemcpyHtoDAsync_v2`. The host memory may be used again when the call returns, as with pageable memory on a real
 /// device; in a capture it is read at each replay instead.
-pub(crate) fn to_device(session: &mut Session, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+pub(crate) fn to_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     if bytes == 0 {
         return Ok(());
     }
     if from == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let device = resolve(session, to, bytes, stream)?;
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    let from = if capture::of_queue(&mut session.state, queue)?.is_some() {
+    let device = resolve(call, to, bytes, stream)?;
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let from = if capture::of_queue(&mut call.state, queue)?.is_some() {
         Place::Host(from)
     } else {
         // SAFETY: the caller promises `bytes` readable bytes at `from`, as for the real function.
         let data = unsafe { std::slice::from_raw_parts(from as *const u8, bytes as usize) };
         Place::Kept(Arc::from(data))
     };
-    capture::submit(session, stream, Work::Copy { to: Place::Device { device, address: to }, from, bytes })
+    capture::submit(call, stream, Work::Copy { to: Place::Device { device, address: to }, from, bytes })
 }
 
 /// `cuMemcpyDtoHAsync_v2`. Returns when the copy is done, as for pageable memory on a real device; in a capture it is
 /// recorded.
-pub(crate) fn to_host(session: &mut Session, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+pub(crate) fn to_host(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     if bytes == 0 {
         return Ok(());
     }
     if to == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let device = resolve(session, from, bytes, stream)?;
+    let device = resolve(call, from, bytes, stream)?;
     let from = Place::Device { device, address: from };
-    capture::submit(session, stream, Work::Copy { to: Place::Host(to), from, bytes })?;
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    if capture::of_queue(&mut session.state, queue)?.is_some() {
+    capture::submit(call, stream, Work::Copy { to: Place::Host(to), from, bytes })?;
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    if capture::of_queue(&mut call.state, queue)?.is_some() {
         return Ok(());
     }
-    finish(session, queue)
+    finish(call, queue)
 }
 
 /// `cuMemcpyDtoDAsync_v2`.
-pub(crate) fn on_device(session: &mut Session, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+pub(crate) fn on_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     if bytes == 0 {
         return Ok(());
     }
-    let to = Place::Device { device: resolve(session, to, bytes, stream)?, address: to };
-    let from = Place::Device { device: resolve(session, from, bytes, stream)?, address: from };
-    capture::submit(session, stream, Work::Copy { to, from, bytes })
+    let to = Place::Device { device: resolve(call, to, bytes, stream)?, address: to };
+    let from = Place::Device { device: resolve(call, from, bytes, stream)?, address: from };
+    capture::submit(call, stream, Work::Copy { to, from, bytes })
 }
 
 /// `cuMemcpyHtoD_v2`: on the legacy stream, done when it returns.
-pub(crate) fn to_device_now(session: &mut Session, to: u64, from: u64, bytes: u64) -> Answer<()> {
-    to_device(session, to, from, bytes, 0)?;
-    let queue = stream::find(&mut session.state, 0, session.context)?;
-    finish(session, queue)
+pub(crate) fn to_device_now(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
+    to_device(call, to, from, bytes, 0)?;
+    let queue = stream::find(&mut call.state, 0, call.context)?;
+    finish(call, queue)
 }
 
 /// `cuStreamSynchronize`.
-pub(crate) fn synchronize(session: &mut Session, stream: u64) -> Answer<()> {
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    capture::check_wait(&mut session.state, queue)?;
-    capture::check_unsafe(&mut session.state)?;
-    finish(session, queue)
+pub(crate) fn synchronize(call: &mut Call, stream: u64) -> Answer<()> {
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    capture::check_wait(&mut call.state, queue)?;
+    capture::check_unsafe(&mut call.state)?;
+    finish(call, queue)
 }
 
 /// `cuStreamQuery`.
-pub(crate) fn query(session: &mut Session, stream: u64) -> Answer<()> {
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    capture::check_wait(&mut session.state, queue)?;
-    capture::check_unsafe(&mut session.state)?;
-    let context = session.state.streams.queue(queue)?.context;
-    context::check(&session.state, context)?;
-    let streams = &session.state.streams;
+pub(crate) fn query(call: &mut Call, stream: u64) -> Answer<()> {
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    capture::check_wait(&mut call.state, queue)?;
+    capture::check_unsafe(&mut call.state)?;
+    let context = call.state.streams.queue(queue)?.context;
+    context::check(&call.state, context)?;
+    let streams = &call.state.streams;
     let done = streams.ends_of_stream(queue).into_iter().all(|mark| streams.reached(mark));
     if done { Ok(()) } else { Err(Code::NOT_READY) }
 }
 
 /// Waits for everything queued so far.
-fn finish(session: &mut Session, queue: u64) -> Answer<()> {
-    let context = session.state.streams.queue(queue)?.context;
-    context::check(&session.state, context)?;
-    let marks = session.state.streams.ends_of_stream(queue);
-    session.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
-    context::check(&session.state, context)
+fn finish(call: &mut Call, queue: u64) -> Answer<()> {
+    let context = call.state.streams.queue(queue)?.context;
+    context::check(&call.state, context)?;
+    let marks = call.state.streams.ends_of_stream(queue);
+    call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    context::check(&call.state, context)
 }
 
 /// The device through whose eyes work on a stream uses a range.
-fn resolve(session: &mut Session, address: u64, bytes: u64, stream: u64) -> Answer<usize> {
-    let queue = stream::find(&mut session.state, stream, session.context)?;
-    let device = session.state.streams.queue(queue)?.device;
-    memory::resolve(&session.state, address, bytes, device)
+fn resolve(call: &mut Call, address: u64, bytes: u64, stream: u64) -> Answer<usize> {
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let device = call.state.streams.queue(queue)?.device;
+    memory::resolve(&call.state, address, bytes, device)
 }

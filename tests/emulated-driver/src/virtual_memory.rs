@@ -3,12 +3,12 @@
 //! A mapping alone gives nobody access. `cuMemSetAccess` maps the memory into the named device's view of the addresses
 //! (see `space`), which is where its kernels look.
 
+use crate::call::Call;
 use crate::code::{Answer, Code};
 use crate::device::{self, Device, VIRTUAL_MEMORY_MANAGEMENT};
 use crate::driver::State;
 use crate::handles::Handles;
 use crate::pages::{Extent, PAGE, POISON_NEW};
-use crate::session::Session;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Reservations may have any multiple of the host's page size.
@@ -166,32 +166,32 @@ impl VirtualMemory {
 struct Cut;
 
 /// `cuMemGetAllocationGranularity`.
-pub(crate) fn granularity(session: &Session, properties: &Properties) -> Answer<u64> {
-    supported(session)?;
-    checked(session, properties).map(|_| PAGE)
+pub(crate) fn granularity(call: &Call, properties: &Properties) -> Answer<u64> {
+    supported(call)?;
+    checked(call, properties).map(|_| PAGE)
 }
 
 /// `cuMemAddressReserve`.
-pub(crate) fn reserve(session: &mut Session, bytes: u64, alignment: u64, hint: u64, flags: u64) -> Answer<u64> {
-    supported(session)?;
+pub(crate) fn reserve(call: &mut Call, bytes: u64, alignment: u64, hint: u64, flags: u64) -> Answer<u64> {
+    supported(call)?;
     let bad_alignment = alignment != 0 && !alignment.is_power_of_two();
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(HOST_PAGE) || bad_alignment {
         return Err(Code::INVALID_VALUE);
     }
     if !bytes.is_multiple_of(PAGE) {
-        session.state.answers.outcome("reserve_unaligned")?;
+        call.state.answers.outcome("reserve_unaligned")?;
     }
     let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
-    let base = session.state.space().take(taken, alignment.max(1), hint)?;
-    session.state.virtual_memory.reservations.insert(base, bytes);
-    session.made("reservation", base);
+    let base = call.state.space().take(taken, alignment.max(1), hint)?;
+    call.state.virtual_memory.reservations.insert(base, bytes);
+    call.made("reservation", base);
     Ok(base)
 }
 
 /// `cuMemAddressFree`.
-pub(crate) fn unreserve(session: &mut Session, base: u64, bytes: u64) -> Answer<()> {
-    supported(session)?;
-    let state = &mut *session.state;
+pub(crate) fn unreserve(call: &mut Call, base: u64, bytes: u64) -> Answer<()> {
+    supported(call)?;
+    let state = &mut *call.state;
     if state.virtual_memory.reservations.get(&base) != Some(&bytes) {
         return state.answers.outcome("address_free_unknown");
     }
@@ -204,13 +204,13 @@ pub(crate) fn unreserve(session: &mut Session, base: u64, bytes: u64) -> Answer<
 }
 
 /// `cuMemCreate`.
-pub(crate) fn create(session: &mut Session, bytes: u64, properties: &Properties, flags: u64) -> Answer<u64> {
-    supported(session)?;
-    let device = checked(session, properties)?;
+pub(crate) fn create(call: &mut Call, bytes: u64, properties: &Properties, flags: u64) -> Answer<u64> {
+    supported(call)?;
+    let device = checked(call, properties)?;
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(PAGE) {
         return Err(Code::INVALID_VALUE);
     }
-    let state = &mut *session.state;
+    let state = &mut *call.state;
     if let Some(code) = state.devices[device].lost {
         return Err(code);
     }
@@ -223,27 +223,27 @@ pub(crate) fn create(session: &mut Session, bytes: u64, properties: &Properties,
     memory.made += 1;
     memory.physical.insert(memory.made, Physical { device, bytes, extents, held: true, mappings: 0 });
     let handle = memory.handles.add(memory.made);
-    session.made("physical memory", handle);
+    call.made("physical memory", handle);
     Ok(handle)
 }
 
 /// `cuMemRelease`.
-pub(crate) fn release(session: &mut Session, handle: u64) -> Answer<()> {
-    supported(session)?;
-    let Ok(number) = session.state.virtual_memory.handles.remove(handle) else {
-        return session.state.answers.outcome("release_unknown");
+pub(crate) fn release(call: &mut Call, handle: u64) -> Answer<()> {
+    supported(call)?;
+    let Ok(number) = call.state.virtual_memory.handles.remove(handle) else {
+        return call.state.answers.outcome("release_unknown");
     };
-    if let Some(physical) = session.state.virtual_memory.physical.get_mut(&number) {
+    if let Some(physical) = call.state.virtual_memory.physical.get_mut(&number) {
         physical.held = false;
     }
-    drop_unused(&mut session.state, number);
+    drop_unused(&mut call.state, number);
     Ok(())
 }
 
 /// `cuMemMap`.
-pub(crate) fn map(session: &mut Session, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
-    supported(session)?;
-    let state = &mut *session.state;
+pub(crate) fn map(call: &mut Call, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
+    supported(call)?;
+    let state = &mut *call.state;
     let memory = &mut state.virtual_memory;
     let number = *memory.handles.get(handle).map_err(|_| Code::INVALID_VALUE)?;
     let physical = memory.physical.get(&number).ok_or(Code::INVALID_VALUE)?;
@@ -271,9 +271,9 @@ pub(crate) fn map(session: &mut Session, at: u64, bytes: u64, offset: u64, handl
 }
 
 /// `cuMemUnmap`. Does not wait: work that still uses the range is killed.
-pub(crate) fn unmap(session: &mut Session, at: u64, bytes: u64) -> Answer<()> {
-    supported(session)?;
-    let state = &mut *session.state;
+pub(crate) fn unmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
+    supported(call)?;
+    let state = &mut *call.state;
     if bytes == 0 || !at.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
         return Err(Code::INVALID_VALUE);
     }
@@ -297,9 +297,9 @@ pub(crate) fn unmap(session: &mut Session, at: u64, bytes: u64) -> Answer<()> {
 }
 
 /// `cuMemSetAccess`: all descriptors are checked before the first is acted upon.
-pub(crate) fn set_access(session: &mut Session, at: u64, bytes: u64, wanted: &[AccessDescriptor]) -> Answer<()> {
-    supported(session)?;
-    let state = &mut *session.state;
+pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessDescriptor]) -> Answer<()> {
+    supported(call)?;
+    let state = &mut *call.state;
     let Ok((found, covered)) = state.virtual_memory.inside(at, bytes) else {
         return state.answers.outcome("access_partial");
     };
@@ -363,15 +363,15 @@ fn drop_unused(state: &mut State, number: u64) {
 }
 
 /// Whether the devices have virtual memory.
-fn supported(session: &Session) -> Answer<()> {
-    let has = device::all_have(&session.state, VIRTUAL_MEMORY_MANAGEMENT);
+fn supported(call: &Call) -> Answer<()> {
+    let has = device::all_have(&call.state, VIRTUAL_MEMORY_MANAGEMENT);
     if has { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
 /// The device that properties name, if they can be had.
-fn checked(session: &Session, properties: &Properties) -> Answer<usize> {
+fn checked(call: &Call, properties: &Properties) -> Answer<usize> {
     if properties.kind != TYPE_PINNED || properties.location.kind != LOCATION_DEVICE {
         return Err(Code::INVALID_VALUE);
     }
-    device::index(&session.state, properties.location.id)
+    device::index(&call.state, properties.location.id)
 }

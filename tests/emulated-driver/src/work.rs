@@ -1,8 +1,8 @@
 //! Pieces of work: what a stream queues and a graph replays, and how one is done.
 
+use crate::call::Call;
 use crate::code::Code;
 use crate::context;
-use crate::session::Session;
 use crate::space::Space;
 use crate::thread;
 use std::ffi::c_void;
@@ -124,7 +124,7 @@ fn run_one(task: Task) {
 
 /// Breaks the context whose work the calling thread runs, as a faulting kernel does.
 pub(crate) fn raise(code: Code) {
-    let mut session = Session::open();
-    context::break_down(&mut session.state, thread::running(), code);
-    session.changed();
+    let mut call = Call::open();
+    context::break_down(&mut call.state, thread::running(), code);
+    call.changed();
 }

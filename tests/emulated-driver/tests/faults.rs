@@ -66,7 +66,7 @@ fn call(driver: &Emulated, name: &str) -> u32 {
 #[test]
 fn a_slow_call_does_not_stop_the_others() {
     let driver = Emulated::new();
-    driver.control.plan(r#"{"fn": "cuMemAlloc_v2", "delay_us": 300000, "when": "before"}"#).expect("a plan");
+    driver.control.plan(r#"{"fn": "cuMemAlloc_v2", "delay_us": 2000000, "when": "before"}"#).expect("a plan");
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| {
             driver.enter(0).expect("a context");
@@ -85,7 +85,7 @@ fn a_slow_call_does_not_stop_the_others() {
 fn an_address_can_be_had_again_before_its_free_returns() {
     let driver = Emulated::new();
     let address = driver.alloc(3 * PAGE).expect("memory");
-    driver.control.plan(r#"{"fn": "cuMemFree_v2", "delay_us": 300000, "when": "after"}"#).expect("a plan");
+    driver.control.plan(r#"{"fn": "cuMemFree_v2", "delay_us": 2000000, "when": "after"}"#).expect("a plan");
     std::thread::scope(|scope| {
         let free = scope.spawn(|| {
             driver.enter(0).expect("a context");

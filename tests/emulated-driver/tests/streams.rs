@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Emulated, PAGE};
+use common::{Emulated, PAGE, in_child, is_child, text};
 use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -218,6 +218,40 @@ fn step_mode_repeats_itself_for_equal_seeds_and_keeps_each_streams_order() {
             assert_eq!(own, [stream, stream + 4, stream + 8]);
         }
     }
+}
+
+#[test]
+fn step_mode_repeats_the_whole_log() {
+    let test = "step_mode_repeats_the_whole_log";
+    if is_child(test) {
+        let driver = Emulated::new();
+        let streams = [(); 3].map(|()| driver.stream(1).expect("a stream"));
+        let event = driver.event().expect("an event");
+        for round in 0..30 {
+            let address = driver.alloc(512 << (round % 14)).expect("memory");
+            let stream = streams[round % 3];
+            assert_eq!(driver.cuMemsetD8Async(address, 1, 512, stream), 0);
+            assert_eq!(driver.cuEventRecord(event, stream), 0);
+            // How often it is not ready is the seed's choice.
+            while driver.cuEventQuery(event) == 600 {}
+            assert_eq!(driver.cuMemFree_v2(address), 0);
+        }
+        for entry in driver.control.log() {
+            println!("call {} {} {}", entry["fn"], entry["out"], entry["result"]);
+        }
+        return;
+    }
+    let run = |seed| {
+        let output = in_child(test, &[("CACHALOT_EMU_STEP", "1"), ("CACHALOT_EMU_SEED", seed)]);
+        assert!(output.status.success(), "{}", text(&output));
+        let calls: Vec<String> =
+            text(&output).lines().filter(|line| line.starts_with("call")).map(str::to_owned).collect();
+        assert!(calls.len() > 120);
+        calls
+    };
+    let first = run("5");
+    assert_eq!(first, run("5"));
+    assert_ne!(first, run("6"));
 }
 
 #[test]

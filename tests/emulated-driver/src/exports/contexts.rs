@@ -1,54 +1,54 @@
 //! Contexts and peers.
 
 use super::Out;
+use crate::call::make;
 use crate::context;
 use crate::functions::Function;
-use crate::session::call;
 use crate::thread;
 use std::ffi::c_int;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: c_int) -> u32 {
     let out = Out(context);
-    call(
+    make(
         Function::cuDevicePrimaryCtxRetain,
         &[context as u64, device as u64],
-        |session| out.check().and_then(|()| context::retain(session, device)),
+        |call| out.check().and_then(|()| context::retain(call, device)),
         |value| out.write(value),
     )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> u32 {
-    call(Function::cuDevicePrimaryCtxRelease_v2, &[device as u64], |session| context::release(session, device), drop)
+    make(Function::cuDevicePrimaryCtxRelease_v2, &[device as u64], |call| context::release(call, device), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: c_int) -> u32 {
     let out = Out(context);
-    call(
+    make(
         Function::cuCtxCreate_v2,
         &[context as u64, flags.into(), device as u64],
-        |session| out.check().and_then(|()| context::create(session, device)),
+        |call| out.check().and_then(|()| context::create(call, device)),
         |value| out.write(value),
     )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDestroy_v2(context: u64) -> u32 {
-    call(Function::cuCtxDestroy_v2, &[context], |session| context::destroy(session, context), drop)
+    make(Function::cuCtxDestroy_v2, &[context], |call| context::destroy(call, context), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetCurrent(context: *mut u64) -> u32 {
     let out = Out(context);
-    call(
+    make(
         Function::cuCtxGetCurrent,
         &[context as u64],
-        |session| {
+        |call| {
             out.check()?;
-            session.out = Some(session.context);
-            Ok(session.context)
+            call.out = Some(call.context);
+            Ok(call.context)
         },
         |value| out.write(value),
     )
@@ -56,23 +56,23 @@ extern "C" fn cuCtxGetCurrent(context: *mut u64) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSetCurrent(context: u64) -> u32 {
-    call(Function::cuCtxSetCurrent, &[context], |session| context::set_current(session, context), drop)
+    make(Function::cuCtxSetCurrent, &[context], |call| context::set_current(call, context), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxPushCurrent_v2(context: u64) -> u32 {
-    call(Function::cuCtxPushCurrent_v2, &[context], |session| context::push(session, context), drop)
+    make(Function::cuCtxPushCurrent_v2, &[context], |call| context::push(call, context), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxPopCurrent_v2(context: *mut u64) -> u32 {
     let out = Out(context);
-    call(
+    make(
         Function::cuCtxPopCurrent_v2,
         &[context as u64],
-        |session| {
+        |call| {
             let popped = context::pop()?;
-            session.out = Some(popped);
+            call.out = Some(popped);
             Ok(popped)
         },
         |value| out.write(value),
@@ -82,15 +82,15 @@ extern "C" fn cuCtxPopCurrent_v2(context: *mut u64) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxGetDevice(device: *mut c_int) -> u32 {
     let out = Out(device);
-    call(
+    make(
         Function::cuCtxGetDevice,
         &[device as u64],
-        |session| {
+        |call| {
             out.check()?;
             if thread::current() == 0 {
                 return Err(crate::code::Code::INVALID_CONTEXT);
             }
-            context::device_of(&session.state, session.context).map(|index| index as c_int)
+            context::device_of(&call.state, call.context).map(|index| index as c_int)
         },
         |value| out.write(value),
     )
@@ -98,12 +98,12 @@ extern "C" fn cuCtxGetDevice(device: *mut c_int) -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> u32 {
-    call(
+    make(
         Function::cuCtxSynchronize,
         &[],
-        |session| {
-            let context = session.context;
-            context::synchronize(session, context)
+        |call| {
+            let context = call.context;
+            context::synchronize(call, context)
         },
         drop,
     )
@@ -111,15 +111,10 @@ extern "C" fn cuCtxSynchronize() -> u32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxEnablePeerAccess(peer: u64, flags: u32) -> u32 {
-    call(
-        Function::cuCtxEnablePeerAccess,
-        &[peer, flags.into()],
-        |session| context::enable_peer(session, peer, flags),
-        drop,
-    )
+    make(Function::cuCtxEnablePeerAccess, &[peer, flags.into()], |call| context::enable_peer(call, peer, flags), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDisablePeerAccess(peer: u64) -> u32 {
-    call(Function::cuCtxDisablePeerAccess, &[peer], |session| context::disable_peer(session, peer), drop)
+    make(Function::cuCtxDisablePeerAccess, &[peer], |call| context::disable_peer(call, peer), drop)
 }

@@ -1,11 +1,11 @@
 //! Devices.
 
 use super::Out;
+use crate::call::make;
 use crate::code::{Answer, Code};
 use crate::device;
 use crate::functions::Function;
 use crate::memory;
-use crate::session::call;
 use std::ffi::{c_char, c_int};
 
 /// The handle of a device's default pool, which never holds anything: nothing is allocated from it here.
@@ -16,10 +16,10 @@ const LAST_POOL_ATTRIBUTE: c_int = 8;
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
     let out = Out(count);
-    call(
+    make(
         Function::cuDeviceGetCount,
         &[count as u64],
-        |session| out.check().map(|()| session.state.devices.len() as c_int),
+        |call| out.check().map(|()| call.state.devices.len() as c_int),
         |value| out.write(value),
     )
 }
@@ -27,12 +27,12 @@ extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
     let out = Out(device);
-    call(
+    make(
         Function::cuDeviceGet,
         &[device as u64, ordinal as u64],
-        |session| {
+        |call| {
             out.check()?;
-            device::index(&session.state, ordinal).map(|index| index as c_int)
+            device::index(&call.state, ordinal).map(|index| index as c_int)
         },
         |value| out.write(value),
     )
@@ -41,12 +41,12 @@ extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> u32 {
     let out = Out(value);
-    call(
+    make(
         Function::cuDeviceGetAttribute,
         &[value as u64, attribute as u64, device as u64],
-        |session| {
+        |call| {
             out.check()?;
-            device::attribute(&session.state, attribute, device)
+            device::attribute(&call.state, attribute, device)
         },
         |value| out.write(value),
     )
@@ -54,20 +54,20 @@ extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: 
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetName(name: *mut c_char, bytes: c_int, device: c_int) -> u32 {
-    call(
+    make(
         Function::cuDeviceGetName,
         &[name as u64, bytes as u64, device as u64],
-        |session| writable(name, bytes).and_then(|()| device::name(&session.state, device)),
+        |call| writable(name, bytes).and_then(|()| device::name(&call.state, device)),
         |text| write_text(name, bytes, &text),
     )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, bytes: c_int, device: c_int) -> u32 {
-    call(
+    make(
         Function::cuDeviceGetPCIBusId,
         &[name as u64, bytes as u64, device as u64],
-        |session| writable(name, bytes).and_then(|()| device::bus_id(&session.state, device)),
+        |call| writable(name, bytes).and_then(|()| device::bus_id(&call.state, device)),
         |text| write_text(name, bytes, &text),
     )
 }
@@ -75,10 +75,10 @@ extern "C" fn cuDeviceGetPCIBusId(name: *mut c_char, bytes: c_int, device: c_int
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> u32 {
     let out = Out(uuid);
-    call(
+    make(
         Function::cuDeviceGetUuid_v2,
         &[uuid as u64, device as u64],
-        |session| out.check().and_then(|()| device::uuid(&session.state, device)),
+        |call| out.check().and_then(|()| device::uuid(&call.state, device)),
         |value| out.write(value),
     )
 }
@@ -86,10 +86,10 @@ extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> u32 {
     let out = Out(bytes);
-    call(
+    make(
         Function::cuDeviceTotalMem_v2,
         &[bytes as u64, device as u64],
-        |session| out.check().and_then(|()| memory::total(session, device)),
+        |call| out.check().and_then(|()| memory::total(call, device)),
         |value| out.write(value as usize),
     )
 }
@@ -97,10 +97,10 @@ extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> u32 {
     let out = Out(can);
-    call(
+    make(
         Function::cuDeviceCanAccessPeer,
         &[can as u64, device as u64, peer as u64],
-        |session| out.check().and_then(|()| device::can_access_peer(&session.state, device, peer)),
+        |call| out.check().and_then(|()| device::can_access_peer(&call.state, device, peer)),
         |value| out.write(value.into()),
     )
 }
@@ -108,13 +108,13 @@ extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int)
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: c_int) -> u32 {
     let out = Out(pool);
-    call(
+    make(
         Function::cuDeviceGetDefaultMemPool,
         &[pool as u64, device as u64],
-        |session| {
+        |call| {
             out.check()?;
-            let index = device::index(&session.state, device)?;
-            if !device::all_have(&session.state, device::MEMORY_POOLS) {
+            let index = device::index(&call.state, device)?;
+            if !device::all_have(&call.state, device::MEMORY_POOLS) {
                 return Err(Code::NOT_SUPPORTED);
             }
             Ok(POOL_BASE + index as u64 * 0x1000)
@@ -126,12 +126,12 @@ extern "C" fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: c_int) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut u64) -> u32 {
     let out = Out(value);
-    call(
+    make(
         Function::cuMemPoolGetAttribute,
         &[pool, attribute as u64, value as u64],
-        |session| {
+        |call| {
             out.check()?;
-            let end = POOL_BASE + session.state.devices.len() as u64 * 0x1000;
+            let end = POOL_BASE + call.state.devices.len() as u64 * 0x1000;
             // The first three are switches of 4 bytes, which this pool does not have.
             if !(POOL_BASE..end).contains(&pool) || !(4..=LAST_POOL_ATTRIBUTE).contains(&attribute) {
                 return Err(Code::INVALID_VALUE);

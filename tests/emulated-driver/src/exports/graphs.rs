@@ -1,11 +1,11 @@
 //! Modules, launches, captures and graphs.
 
 use super::Out;
+use crate::call::make;
 use crate::capture;
 use crate::code::Code;
 use crate::functions::Function;
 use crate::module::{self, Shape};
-use crate::session::call;
 use std::ffi::{CStr, c_char, c_int};
 
 /// # Safety
@@ -13,13 +13,13 @@ use std::ffi::{CStr, c_char, c_int};
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadData(handle: *mut u64, image: *const c_char) -> u32 {
     let out = Out(handle);
-    call(
+    make(
         Function::cuModuleLoadData,
         &[handle as u64, image as u64],
-        |session| {
+        |call| {
             out.check()?;
             // SAFETY: the caller's promise.
-            unsafe { module::load(session, image) }
+            unsafe { module::load(call, image) }
         },
         |value| out.write(value),
     )
@@ -27,7 +27,7 @@ unsafe extern "C" fn cuModuleLoadData(handle: *mut u64, image: *const c_char) ->
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleUnload(handle: u64) -> u32 {
-    call(Function::cuModuleUnload, &[handle], |session| module::unload(session, handle), drop)
+    make(Function::cuModuleUnload, &[handle], |call| module::unload(call, handle), drop)
 }
 
 /// # Safety
@@ -35,17 +35,17 @@ extern "C" fn cuModuleUnload(handle: u64) -> u32 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, handle: u64, name: *const c_char) -> u32 {
     let out = Out(function);
-    call(
+    make(
         Function::cuModuleGetFunction,
         &[function as u64, handle, name as u64],
-        |session| {
+        |call| {
             out.check()?;
             if name.is_null() {
                 return Err(Code::INVALID_VALUE);
             }
             // SAFETY: not null, and the caller's promise.
             let name = unsafe { CStr::from_ptr(name) };
-            module::function(session, handle, name)
+            module::function(call, handle, name)
         },
         |value| out.write(value),
     )
@@ -68,7 +68,7 @@ unsafe extern "C" fn cuLaunchKernel(
     params: *const *const u64,
     extra: *const u64,
 ) -> u32 {
-    call(
+    make(
         Function::cuLaunchKernel,
         &[
             function,
@@ -81,13 +81,13 @@ unsafe extern "C" fn cuLaunchKernel(
             shared_bytes.into(),
             stream,
         ],
-        |session| {
+        |call| {
             if !extra.is_null() {
                 return Err(Code::NOT_SUPPORTED);
             }
             let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z] };
             // SAFETY: the caller's promise.
-            unsafe { module::launch(session, function, shape, stream, params) }
+            unsafe { module::launch(call, function, shape, stream, params) }
         },
         drop,
     )
@@ -95,22 +95,17 @@ unsafe extern "C" fn cuLaunchKernel(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamBeginCapture_v2(stream: u64, mode: c_int) -> u32 {
-    call(
-        Function::cuStreamBeginCapture_v2,
-        &[stream, mode as u64],
-        |session| capture::begin(session, stream, mode),
-        drop,
-    )
+    make(Function::cuStreamBeginCapture_v2, &[stream, mode as u64], |call| capture::begin(call, stream, mode), drop)
 }
 
 /// The graph is null when the capture fails, as CUDA documents: the one result written on failure.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> u32 {
     let out = Out(graph);
-    let code = call(
+    let code = make(
         Function::cuStreamEndCapture,
         &[stream, graph as u64],
-        |session| out.check().and_then(|()| capture::end(session, stream)),
+        |call| out.check().and_then(|()| capture::end(call, stream)),
         |value| out.write(value),
     );
     if (Code::STREAM_CAPTURE_UNSUPPORTED.0..=Code::STREAM_CAPTURE_IMPLICIT.0).contains(&code) {
@@ -122,25 +117,25 @@ extern "C" fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphInstantiateWithFlags(executable: *mut u64, graph: u64, flags: u64) -> u32 {
     let out = Out(executable);
-    call(
+    make(
         Function::cuGraphInstantiateWithFlags,
         &[executable as u64, graph, flags],
-        |session| out.check().and_then(|()| capture::instantiate(session, graph)),
+        |call| out.check().and_then(|()| capture::instantiate(call, graph)),
         |value| out.write(value),
     )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphLaunch(executable: u64, stream: u64) -> u32 {
-    call(Function::cuGraphLaunch, &[executable, stream], |session| capture::launch(session, executable, stream), drop)
+    make(Function::cuGraphLaunch, &[executable, stream], |call| capture::launch(call, executable, stream), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecDestroy(executable: u64) -> u32 {
-    call(Function::cuGraphExecDestroy, &[executable], |session| capture::destroy_executable(session, executable), drop)
+    make(Function::cuGraphExecDestroy, &[executable], |call| capture::destroy_executable(call, executable), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphDestroy(graph: u64) -> u32 {
-    call(Function::cuGraphDestroy, &[graph], |session| capture::destroy_graph(session, graph), drop)
+    make(Function::cuGraphDestroy, &[graph], |call| capture::destroy_graph(call, graph), drop)
 }

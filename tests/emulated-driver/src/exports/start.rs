@@ -1,10 +1,10 @@
 //! Start, version, names of codes, addresses of functions.
 
 use super::Out;
+use crate::call::{Call, make};
 use crate::code::Code;
 use crate::functions::{FUNCTIONS, Function};
 use crate::latch;
-use crate::session::{Session, call};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 /// `CU_GET_PROC_ADDRESS_SUCCESS`.
@@ -16,18 +16,18 @@ const PROC_TOO_OLD: c_int = 2;
 
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: u32) -> u32 {
-    call(
+    make(
         Function::cuInit,
         &[flags.into()],
-        |session| {
+        |call| {
             if flags != 0 {
                 return Err(Code::INVALID_VALUE);
             }
-            session.state.initialise();
-            if session.state.devices.is_empty() {
+            call.state.initialise();
+            if call.state.devices.is_empty() {
                 return Err(Code::NO_DEVICE);
             }
-            latch::ready(session.state.config.fork);
+            latch::ready(call.state.config.fork);
             Ok(())
         },
         drop,
@@ -37,10 +37,10 @@ extern "C" fn cuInit(flags: u32) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuDriverGetVersion(version: *mut c_int) -> u32 {
     let out = Out(version);
-    call(
+    make(
         Function::cuDriverGetVersion,
         &[version as u64],
-        |session| out.check().map(|()| session.state.config.driver_version),
+        |call| out.check().map(|()| call.state.config.driver_version),
         |value| out.write(value),
     )
 }
@@ -69,7 +69,7 @@ fn describe(
     if latch::refusal().is_some() {
         return answer.map_or_else(|code| code.0, |()| Code::SUCCESS.0);
     }
-    call(function, &[code.into(), target as u64], |_| answer, drop)
+    make(function, &[code.into(), target as u64], |_| answer, drop)
 }
 
 /// # Safety
@@ -83,34 +83,34 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     status: *mut c_int,
 ) -> u32 {
     let (out, status_out) = (Out(address), Out(status));
-    call(
+    make(
         Function::cuGetProcAddress_v2,
         &[symbol as u64, address as u64, version as u64, flags, status as u64],
-        |session| {
+        |call| {
             out.check()?;
-            if symbol.is_null() || version > session.state.config.driver_version {
+            if symbol.is_null() || version > call.state.config.driver_version {
                 return Err(Code::INVALID_VALUE);
             }
             // SAFETY: not null, and the caller's promise.
             let name = unsafe { CStr::from_ptr(symbol) };
-            let (found, code) = look_up(session, name.to_str().map_err(|_| Code::INVALID_VALUE)?, version);
+            let (found, code) = look_up(call, name.to_str().map_err(|_| Code::INVALID_VALUE)?, version);
             // Written whatever the answer: the status is what tells why nothing was found.
             out.write(found);
             status_out.write(code);
-            if code == PROC_FOUND { Ok(()) } else { session.state.answers.outcome("proc_absent") }
+            if code == PROC_FOUND { Ok(()) } else { call.state.answers.outcome("proc_absent") }
         },
         drop,
     )
 }
 
 /// The newest function of a base name that a version has, and the status that goes with it.
-fn look_up(session: &mut Session, name: &str, version: c_int) -> (*mut c_void, c_int) {
-    let hidden = session.state.config.hidden.clone();
+fn look_up(call: &mut Call, name: &str, version: c_int) -> (*mut c_void, c_int) {
+    let hidden = call.state.config.hidden.clone();
     let wanted = |function: &&Function| function.base_name() == name;
     let shown = |function: &&Function| !hidden.iter().any(|one| one == function.name());
     let candidates = FUNCTIONS.iter().filter(wanted).filter(shown);
     // The loader has a lock of its own: another thread may hold it and wait for this driver's.
-    let there: Vec<_> = session.state.unlocked(|| {
+    let there: Vec<_> = call.state.unlocked(|| {
         candidates.filter_map(|function| Some((function.since(), own_symbol(function.name())?))).collect()
     });
     match there.iter().rfind(|(since, _)| *since <= version) {

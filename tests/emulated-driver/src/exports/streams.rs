@@ -1,12 +1,12 @@
 //! Streams and events.
 
 use super::Out;
+use crate::call::make;
 use crate::capture;
 use crate::code::Code;
 use crate::context;
 use crate::event;
 use crate::functions::Function;
-use crate::session::call;
 use crate::stream;
 use crate::transfer;
 use crate::work::{HostFunction, Work};
@@ -15,35 +15,35 @@ use std::ffi::{c_int, c_void};
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamCreate(handle: *mut u64, flags: u32) -> u32 {
     let out = Out(handle);
-    call(
+    make(
         Function::cuStreamCreate,
         &[handle as u64, flags.into()],
-        |session| out.check().and_then(|()| stream::create(session, flags)),
+        |call| out.check().and_then(|()| stream::create(call, flags)),
         |value| out.write(value),
     )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(handle: u64) -> u32 {
-    call(Function::cuStreamDestroy_v2, &[handle], |session| stream::destroy(session, handle), drop)
+    make(Function::cuStreamDestroy_v2, &[handle], |call| stream::destroy(call, handle), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(handle: u64) -> u32 {
-    call(Function::cuStreamSynchronize, &[handle], |session| transfer::synchronize(session, handle), drop)
+    make(Function::cuStreamSynchronize, &[handle], |call| transfer::synchronize(call, handle), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(handle: u64) -> u32 {
-    call(Function::cuStreamQuery, &[handle], |session| transfer::query(session, handle), drop)
+    make(Function::cuStreamQuery, &[handle], |call| transfer::query(call, handle), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(handle: u64, event: u64, flags: u32) -> u32 {
-    call(
+    make(
         Function::cuStreamWaitEvent,
         &[handle, event, flags.into()],
-        |session| event::make_stream_wait(session, handle, event, flags),
+        |call| event::make_stream_wait(call, handle, event, flags),
         drop,
     )
 }
@@ -51,15 +51,15 @@ extern "C" fn cuStreamWaitEvent(handle: u64, event: u64, flags: u32) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetId(handle: u64, id: *mut u64) -> u32 {
     let out = Out(id);
-    call(
+    make(
         Function::cuStreamGetId,
         &[handle, id as u64],
-        |session| {
+        |call| {
             out.check()?;
-            let queue = stream::find(&mut session.state, handle, session.context)?;
-            context::check(&session.state, session.state.streams.queue(queue)?.context)?;
-            capture::check_wait(&mut session.state, queue)?;
-            session.out = Some(queue);
+            let queue = stream::find(&mut call.state, handle, call.context)?;
+            context::check(&call.state, call.state.streams.queue(queue)?.context)?;
+            capture::check_wait(&mut call.state, queue)?;
+            call.out = Some(queue);
             Ok(queue)
         },
         |value| out.write(value),
@@ -69,14 +69,14 @@ extern "C" fn cuStreamGetId(handle: u64, id: *mut u64) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamGetCtx(handle: u64, context: *mut u64) -> u32 {
     let out = Out(context);
-    call(
+    make(
         Function::cuStreamGetCtx,
         &[handle, context as u64],
-        |session| {
+        |call| {
             out.check()?;
-            let queue = stream::find(&mut session.state, handle, session.context)?;
-            let context = session.state.streams.queue(queue)?.context;
-            context::check(&session.state, context).map(|()| context)
+            let queue = stream::find(&mut call.state, handle, call.context)?;
+            let context = call.state.streams.queue(queue)?.context;
+            context::check(&call.state, context).map(|()| context)
         },
         |value| out.write(value),
     )
@@ -85,10 +85,10 @@ extern "C" fn cuStreamGetCtx(handle: u64, context: *mut u64) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamIsCapturing(handle: u64, status: *mut c_int) -> u32 {
     let out = Out(status);
-    call(
+    make(
         Function::cuStreamIsCapturing,
         &[handle, status as u64],
-        |session| out.check().and_then(|()| capture::status(session, handle)),
+        |call| out.check().and_then(|()| capture::status(call, handle)),
         |(status, _)| out.write(status),
     )
 }
@@ -105,10 +105,10 @@ extern "C" fn cuStreamGetCaptureInfo_v2(
     // All but the status may be null. Graph and nodes of a capture under way are not shown: null, none.
     let (status_out, id_out) = (Out(status), Out(id));
     let (graph_out, nodes_out, count_out) = (Out(graph), Out(nodes), Out(count));
-    call(
+    make(
         Function::cuStreamGetCaptureInfo_v2,
         &[handle, status as u64, id as u64, graph as u64, nodes as u64, count as u64],
-        |session| status_out.check().and_then(|()| capture::status(session, handle)),
+        |call| status_out.check().and_then(|()| capture::status(call, handle)),
         |(status, id)| {
             status_out.write(status);
             id_out.write(id);
@@ -124,14 +124,14 @@ extern "C" fn cuStreamGetCaptureInfo_v2(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> u32 {
     let out = Out(mode);
-    call(
+    make(
         Function::cuThreadExchangeStreamCaptureMode,
         &[mode as u64],
-        |session| {
+        |call| {
             out.check()?;
             // SAFETY: not null, and the caller's promise.
             let wanted = unsafe { *mode };
-            session.out = Some(wanted as u64);
+            call.out = Some(wanted as u64);
             capture::exchange_mode(wanted)
         },
         |before| out.write(before),
@@ -142,12 +142,12 @@ unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> u32 
 extern "C" fn cuLaunchHostFunc(handle: u64, function: Option<HostFunction>, argument: *mut c_void) -> u32 {
     let argument = argument as u64;
     let number = function.map_or(0, |function| function as usize as u64);
-    call(
+    make(
         Function::cuLaunchHostFunc,
         &[handle, number, argument],
-        |session| {
+        |call| {
             let function = function.ok_or(Code::INVALID_VALUE)?;
-            capture::submit(session, handle, Work::Call { function, argument })
+            capture::submit(call, handle, Work::Call { function, argument })
         },
         drop,
     )
@@ -156,30 +156,30 @@ extern "C" fn cuLaunchHostFunc(handle: u64, function: Option<HostFunction>, argu
 #[unsafe(no_mangle)]
 extern "C" fn cuEventCreate(handle: *mut u64, flags: u32) -> u32 {
     let out = Out(handle);
-    call(
+    make(
         Function::cuEventCreate,
         &[handle as u64, flags.into()],
-        |session| out.check().and_then(|()| event::create(session, flags)),
+        |call| out.check().and_then(|()| event::create(call, flags)),
         |value| out.write(value),
     )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventDestroy_v2(handle: u64) -> u32 {
-    call(Function::cuEventDestroy_v2, &[handle], |session| event::destroy(session, handle), drop)
+    make(Function::cuEventDestroy_v2, &[handle], |call| event::destroy(call, handle), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(handle: u64, stream: u64) -> u32 {
-    call(Function::cuEventRecord, &[handle, stream], |session| event::record(session, handle, stream), drop)
+    make(Function::cuEventRecord, &[handle, stream], |call| event::record(call, handle, stream), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(handle: u64) -> u32 {
-    call(Function::cuEventQuery, &[handle], |session| event::query(session, handle), drop)
+    make(Function::cuEventQuery, &[handle], |call| event::query(call, handle), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(handle: u64) -> u32 {
-    call(Function::cuEventSynchronize, &[handle], |session| event::synchronize(session, handle), drop)
+    make(Function::cuEventSynchronize, &[handle], |call| event::synchronize(call, handle), drop)
 }

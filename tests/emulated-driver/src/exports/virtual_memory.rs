@@ -1,9 +1,9 @@
 //! Virtual memory.
 
 use super::Out;
+use crate::call::make;
 use crate::code::Code;
 use crate::functions::Function;
-use crate::session::call;
 use crate::virtual_memory::{self, AccessDescriptor, Properties};
 use std::ffi::c_int;
 
@@ -16,17 +16,17 @@ unsafe extern "C" fn cuMemGetAllocationGranularity(
     option: c_int,
 ) -> u32 {
     let out = Out(bytes);
-    call(
+    make(
         Function::cuMemGetAllocationGranularity,
         &[bytes as u64, properties as u64, option as u64],
-        |session| {
+        |call| {
             out.check()?;
             // SAFETY: the caller's promise.
             let properties = unsafe { properties.as_ref() }.ok_or(Code::INVALID_VALUE)?;
             if !(0..=1).contains(&option) {
                 return Err(Code::INVALID_VALUE);
             }
-            virtual_memory::granularity(session, properties)
+            virtual_memory::granularity(call, properties)
         },
         |value| out.write(value as usize),
     )
@@ -35,12 +35,12 @@ unsafe extern "C" fn cuMemGetAllocationGranularity(
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAddressReserve(address: *mut u64, bytes: usize, alignment: usize, hint: u64, flags: u64) -> u32 {
     let out = Out(address);
-    call(
+    make(
         Function::cuMemAddressReserve,
         &[address as u64, bytes as u64, alignment as u64, hint, flags],
-        |session| {
+        |call| {
             out.check()?;
-            virtual_memory::reserve(session, bytes as u64, alignment as u64, hint, flags)
+            virtual_memory::reserve(call, bytes as u64, alignment as u64, hint, flags)
         },
         |value| out.write(value),
     )
@@ -48,10 +48,10 @@ extern "C" fn cuMemAddressReserve(address: *mut u64, bytes: usize, alignment: us
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> u32 {
-    call(
+    make(
         Function::cuMemAddressFree,
         &[address, bytes as u64],
-        |session| virtual_memory::unreserve(session, address, bytes as u64),
+        |call| virtual_memory::unreserve(call, address, bytes as u64),
         drop,
     )
 }
@@ -61,14 +61,14 @@ extern "C" fn cuMemAddressFree(address: u64, bytes: usize) -> u32 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) -> u32 {
     let out = Out(handle);
-    call(
+    make(
         Function::cuMemCreate,
         &[handle as u64, bytes as u64, properties as u64, flags],
-        |session| {
+        |call| {
             out.check()?;
             // SAFETY: the caller's promise.
             let properties = unsafe { properties.as_ref() }.ok_or(Code::INVALID_VALUE)?;
-            virtual_memory::create(session, bytes as u64, properties, flags)
+            virtual_memory::create(call, bytes as u64, properties, flags)
         },
         |value| out.write(value),
     )
@@ -76,25 +76,25 @@ unsafe extern "C" fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *co
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemRelease(handle: u64) -> u32 {
-    call(Function::cuMemRelease, &[handle], |session| virtual_memory::release(session, handle), drop)
+    make(Function::cuMemRelease, &[handle], |call| virtual_memory::release(call, handle), drop)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> u32 {
-    call(
+    make(
         Function::cuMemMap,
         &[address, bytes as u64, offset as u64, handle, flags],
-        |session| virtual_memory::map(session, address, bytes as u64, offset as u64, handle, flags),
+        |call| virtual_memory::map(call, address, bytes as u64, offset as u64, handle, flags),
         drop,
     )
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemUnmap(address: u64, bytes: usize) -> u32 {
-    call(
+    make(
         Function::cuMemUnmap,
         &[address, bytes as u64],
-        |session| virtual_memory::unmap(session, address, bytes as u64),
+        |call| virtual_memory::unmap(call, address, bytes as u64),
         drop,
     )
 }
@@ -108,16 +108,16 @@ unsafe extern "C" fn cuMemSetAccess(
     descriptors: *const AccessDescriptor,
     count: usize,
 ) -> u32 {
-    call(
+    make(
         Function::cuMemSetAccess,
         &[address, bytes as u64, descriptors as u64, count as u64],
-        |session| {
+        |call| {
             if descriptors.is_null() {
                 return Err(Code::INVALID_VALUE);
             }
             // SAFETY: not null, and the caller's promise.
             let wanted = unsafe { std::slice::from_raw_parts(descriptors, count) };
-            virtual_memory::set_access(session, address, bytes as u64, wanted)
+            virtual_memory::set_access(call, address, bytes as u64, wanted)
         },
         drop,
     )

@@ -37,10 +37,10 @@ impl Emulated {
         let folder = std::env::temp_dir().join(name);
         let path = install(&folder, hidden).expect("installed");
         let emulated = Self { api: Api::load(&path).expect("loaded"), control: Client::load(&path).expect("emulated") };
-        // Each copy of the library has addresses of its own, and a test program loads many.
-        emulated.control.set_address_space(64 << 30).expect("before cuInit");
         // Loaded, it needs its file no more.
         std::fs::remove_dir_all(folder).expect("removed");
+        // Each copy of the library has addresses of its own, and a test program loads many.
+        emulated.control.set_address_space(64 << 30).expect("before cuInit");
         emulated
     }
 

@@ -12,7 +12,7 @@ use crate::{latch, thread};
 use std::time::Duration;
 
 /// A call under way: the state, locked, and who calls.
-pub(crate) struct Session {
+pub(crate) struct Call {
     /// Everything, for this thread alone.
     pub(crate) state: Guard<'static, State>,
     /// The driver, for its condition.
@@ -25,8 +25,8 @@ pub(crate) struct Session {
     made: Option<(&'static str, u64)>,
 }
 
-impl Session {
-    /// A session outside any driver call, for the control functions.
+impl Call {
+    /// The state for something that is no driver call: a control function, work that breaks its context.
     pub(crate) fn open() -> Self {
         let driver = driver();
         let context = thread::current();
@@ -83,10 +83,10 @@ impl Session {
 
 /// Makes a call of `function`: `body` acts and answers, `write` hands the answer out, which happens only if the call
 /// succeeds in the caller's eyes. Returns the code for the caller.
-pub(crate) fn call<T>(
+pub(crate) fn make<T>(
     function: Function,
     args: &[u64],
-    body: impl FnOnce(&mut Session) -> Answer<T>,
+    body: impl FnOnce(&mut Call) -> Answer<T>,
     write: impl FnOnce(T),
 ) -> u32 {
     if let Some(code) = latch::refusal() {
@@ -95,22 +95,22 @@ pub(crate) fn call<T>(
     if thread::in_host_function() && function.requires() != Requires::Nothing {
         return Code::NOT_PERMITTED.0;
     }
-    let mut session = Session::open();
-    let state = &mut *session.state;
+    let mut call = Call::open();
+    let state = &mut *call.state;
     let number = state.log.begin(function);
     let verdict = state.plan.judge(function, &mut state.random);
-    pause(&mut session, verdict.delay_before_us);
-    let context = session.context;
+    pause(&mut call, verdict.delay_before_us);
+    let context = call.context;
     let outcome = if let Some(code) = verdict.before {
         Err(code)
     } else {
-        session.pass_time();
-        let outcome = session.admit(function).and_then(|()| body(&mut session));
-        pause(&mut session, verdict.delay_after_us);
+        call.pass_time();
+        let outcome = call.admit(function).and_then(|()| body(&mut call));
+        pause(&mut call, verdict.delay_after_us);
         match (outcome, verdict.after) {
             (Ok(_) | Err(Code::NOT_READY), Some(code)) => {
-                let made = session.made;
-                session.state.abandoned.extend(made);
+                let made = call.made;
+                call.state.abandoned.extend(made);
                 Err(code)
             }
             (outcome, _) => outcome,
@@ -123,15 +123,15 @@ pub(crate) fn call<T>(
         }
         Err(code) => code,
     };
-    let out = session.out.filter(|_| result == Code::SUCCESS);
+    let out = call.out.filter(|_| result == Code::SUCCESS);
     let entry = Entry { number, function, args: args.to_vec(), out, thread: thread::number(), context, result };
-    session.state.log.add(entry);
+    call.state.log.add(entry);
     result.0
 }
 
 /// Sleeps with the lock given up: a slow driver call does not stop the others.
-fn pause(session: &mut Session, delay_us: u64) {
+fn pause(call: &mut Call, delay_us: u64) {
     if delay_us > 0 {
-        session.state.unlocked(|| std::thread::sleep(Duration::from_micros(delay_us)));
+        call.state.unlocked(|| std::thread::sleep(Duration::from_micros(delay_us)));
     }
 }

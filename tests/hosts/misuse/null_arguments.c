@@ -1,0 +1,49 @@
+/* NULL for every pointer of every function. */
+#include "every_call.h"
+
+#define ONE_CALL(name, arguments) REFUSED(&it, CACHALOT_ERROR_NULL, name arguments);
+
+static void no_allocator(const scene it) {
+  const cachalot_allocator *allocator = NULL;
+  const int device = 0;
+  const cachalot_pool pool = it.pool;
+  void *block = it.small;
+  EVERY_CALL(ONE_CALL, ONE_CALL)
+}
+
+int main(int argc, char **argv) {
+  scene it;
+  size_t length = 7;
+  cachalot_status ok = CACHALOT_OK;
+  begin(argc, argv);
+  it = scene_open();
+  no_allocator(it);
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_create(&scene_options, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_configure(it.allocator, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_config(it.allocator, 0, NULL, 0, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_config(it.allocator, 0, NULL, 100, &length));
+  CHECK(length == 7);
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_device_count(it.allocator, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_device_info(it.allocator, 0, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_malloc(it.allocator, 0, 100, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_malloc(it.allocator, 0, 0, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_base_of(it.allocator, it.small, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_forecast(it.allocator, 0, 100, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_pool_create(it.allocator, 0, 0, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_pool_users(it.allocator, 0, it.pool, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stats(it.allocator, 0, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stat(it.allocator, 0, NULL, &any_number));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stat(it.allocator, 0, "num_ooms", NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stats_for_each(it.allocator, 0, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_trace_for_each(it.allocator, 0, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot(it.allocator, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot_to_file(it.allocator, NULL));
+  /* Where NULL means something, it is fine. */
+  REFUSED(&it, ok, cachalot_free(it.allocator, NULL));
+  REFUSED(&it, ok, cachalot_free_sized(it.allocator, NULL, 100));
+  REFUSED(&it, ok, cachalot_record_stream(it.allocator, NULL, NULL));
+  REFUSED(&it, ok, cachalot_destroy(NULL));
+  REFUSED(&it, CACHALOT_ERROR_INVALID_POINTER, cachalot_base_of(it.allocator, NULL, &any_block));
+  scene_close(&it);
+  return failures != 0;
+}
