@@ -16,7 +16,7 @@ pub fn describe() -> String {
     let command: Vec<String> = std::env::args().skip(1).collect();
     let lines = [
         ("machine", format!("{}, {cores} cores", processor())),
-        ("system", run("uname", &["-sr"]).unwrap_or_default()),
+        ("system", system()),
         ("compiler", run("rustc", &["--version"]).unwrap_or_default()),
         ("date", run("date", &["-u", "+%Y-%m-%d"]).unwrap_or_default()),
         ("commit", commit),
@@ -34,6 +34,12 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (!text.is_empty()).then_some(text)
+}
+
+/// The kernel, without what its builder appended.
+fn system() -> String {
+    let kernel = run("uname", &["-sr"]).unwrap_or_default();
+    kernel.split('-').next().unwrap_or_default().to_owned()
 }
 
 fn processor() -> String {

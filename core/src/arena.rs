@@ -22,7 +22,7 @@ use crate::rounding::{Divisions, INTERVALS, PoolKind, round_size};
 use crate::rules::Rules;
 use crate::stats::{Tally, Totals};
 use crate::storage::{Shelf, Storage, Table};
-use crate::sync::Lock;
+use crate::sync::{Apart, Lock};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::trace::Trace;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
@@ -50,12 +50,18 @@ pub(crate) mod attention {
     pub(crate) const TRACE: u32 = 1 << 7;
 }
 
+/// How many heaps are asked for room before all are.
+const NEAR: usize = 4;
+
+/// How often a lock that is held for a moment is tried before the thread may sleep.
+const SPINS: u32 = 200;
+
 /// One heap and its counters.
 pub(crate) struct Slot<R: Lock, S: Storage> {
     pub number: u32,
     pub kind: PoolKind,
-    pub tally: Tally,
-    pub heap: Mutex<R, Heap<S>>,
+    pub tally: Apart<Tally>,
+    pub heap: Apart<Mutex<R, Heap<S>>>,
 }
 
 /// What a request comes down to.
@@ -101,19 +107,19 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub slots: S::Shelf<Slot<R, S>>,
     pub registry: Mutex<R, Registry<S>>,
     pub config: Mutex<R, Config>,
-    pub order: Mutex<R, Order<S>>,
+    pub order: Apart<Mutex<R, Order<S>>>,
     /// Held by the one who settles the peaks: the slot that was settled last.
-    peaks: Mutex<R, u32>,
-    pub totals: Totals,
+    peaks: Apart<Mutex<R, u32>>,
+    pub totals: Apart<Totals>,
     /// Bytes held from the device: what segments take, and what was lost in failed releases.
-    pub reserved: AtomicU64,
+    pub reserved: Apart<AtomicU64>,
     /// The most that may be held; `u64::MAX` for no limit.
     pub limit: AtomicU64,
     /// 0 ⟺ the free blocks are searched again after a wait for events.
     pub single_search: AtomicU32,
     /// Bytes whose release failed. They are never handed out again.
     pub leaked: AtomicU64,
-    pub trace: Trace<R, S>,
+    pub trace: Apart<Trace<R, S>>,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
@@ -129,14 +135,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             slots: S::Shelf::default(),
             registry: Mutex::new(Registry::default()),
             config: Mutex::new(config.clone()),
-            order: Mutex::new(Order::default()),
-            peaks: Mutex::new(0),
-            totals: Totals::new(config.max_split_size()),
-            reserved: AtomicU64::new(0),
+            order: Apart(Mutex::new(Order::default())),
+            peaks: Apart(Mutex::new(0)),
+            totals: Apart(Totals::new(config.max_split_size())),
+            reserved: Apart(AtomicU64::new(0)),
             limit: AtomicU64::new(u64::MAX),
             single_search: AtomicU32::new(0),
             leaked: AtomicU64::new(0),
-            trace: Trace::default(),
+            trace: Apart::default(),
         };
         arena.apply_config();
         arena
@@ -277,8 +283,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let make = || Slot {
                 number: slot_of(pair, kind),
                 kind,
-                tally: Tally::default(),
-                heap: Mutex::new(Heap::new(stream, pool, rules)),
+                tally: Apart::default(),
+                heap: Apart(Mutex::new(Heap::new(stream, pool, rules))),
             };
             let slot = self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
             let mut heap = slot.heap.lock();
@@ -316,12 +322,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
-        let alone = self.peaks.try_lock();
-        let compete = alone.is_none();
-        let mut settled = alone.unwrap_or_else(|| self.peaks.lock());
-        let before = self.slots.get(*settled).map(|before| (before.kind, &before.tally));
-        self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), before, compete);
+        let mut settled = self.lock_peaks();
+        // The heap that was settled last, and those behind it: they have the room, or are in turn to give some.
+        let mut number = *settled;
+        let near = core::iter::from_fn(|| {
+            let found = self.slots.get(number).or_else(|| self.slots.get(0))?;
+            number = found.number + 1;
+            Some((found.kind, &*found.tally))
+        });
+        self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), near.take(NEAR));
         *settled = slot.number;
+    }
+
+    /// Held for well under a microsecond: worth a short wait rather than sleep.
+    fn lock_peaks(&self) -> MutexGuard<'_, R, u32> {
+        for _ in 0..SPINS {
+            if let Some(peaks) = self.peaks.try_lock() {
+                return peaks;
+            }
+            core::hint::spin_loop();
+        }
+        self.peaks.lock()
     }
 
     /// With the peaks held still.
@@ -332,7 +353,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Every heap's counters, those of vacant pairs too: what they counted still counts.
     pub(crate) fn tallies(&self) -> impl Iterator<Item = (PoolKind, &Tally)> + Clone {
-        (0..).map_while(|slot| self.slots.get(slot).map(|found| (kind_of(slot), &found.tally)))
+        (0..).map_while(|slot| self.slots.get(slot).map(|found| (kind_of(slot), &*found.tally)))
     }
 
     /// Every heap's slot number.
@@ -396,8 +417,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(())
     }
 
-    /// Passes the result of a call to the device on, and remembers if it lost the context.
-    pub(crate) fn call<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
+    /// Calls the device, unless the context is lost, and remembers if this loses it.
+    pub(crate) fn call<T>(&self, call: impl FnOnce() -> DeviceResult<T>) -> DeviceResult<T> {
+        self.health()?;
+        self.noted(call())
+    }
+
+    /// The result of a call to the device, if it lost the context also remembered.
+    pub(crate) fn noted<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
         if let Err(error) = &result
             && error.kind == ErrorKind::ContextLost
         {

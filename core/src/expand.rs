@@ -118,6 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     ) -> Result<bool, Error> {
         loop {
             let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapping) else { return Ok(true) };
+            self.health()?;
             directory.insert(range.at, range.bytes, self.place(slot))?;
             if let Err(failure) = map(memory, range) {
                 directory.remove(range.at, range.bytes);
@@ -161,8 +162,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Unmaps a range and counts what is held no longer, and what is in doubt.
     fn unmap_counted(&self, memory: &dyn VirtualMemory, range: Range) -> Result<(), Error> {
-        let all_in_doubt = |error| Failure { error, in_doubt: range.bytes };
-        let unmapped = self.health().map_err(all_in_doubt).and_then(|()| unmap(memory, range));
+        let unmapped = self.health().map_err(with_doubt(range.bytes)).and_then(|()| unmap(memory, range));
         let (result, in_doubt) = match unmapped {
             Ok(()) => (Ok(()), 0),
             Err(Failure { error, in_doubt }) => (Err(error), in_doubt),
@@ -179,7 +179,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if held == NONE {
             return result;
         }
-        let waited = self.health().and_then(|()| self.call(|| self.memory.synchronize(stream)));
+        let waited = self.call(|| self.memory.synchronize(stream));
         result = result.and(waited.map_err(Error::from));
         while held != NONE {
             let mut heap = self.lock(slot);
@@ -253,6 +253,25 @@ struct Failure {
     in_doubt: u64,
 }
 
+impl Failure {
+    /// What a failure comes to after an attempt to undo what led to it, `bytes` of memory. None is made if the context is lost.
+    fn undo(self, bytes: u64, attempt: impl FnOnce() -> Result<(), Self>) -> Self {
+        let lost = Self { error: self.error, in_doubt: bytes };
+        match if is_well(self.error) { attempt() } else { Err(lost) } {
+            Ok(()) => self,
+            Err(Self { error, in_doubt }) => {
+                let error = if is_well(error) { self.error } else { error };
+                Self { error, in_doubt: self.in_doubt + in_doubt }
+            }
+        }
+    }
+}
+
+/// A failure with so many bytes in doubt.
+fn with_doubt(in_doubt: u64) -> impl Fn(DeviceError) -> Failure {
+    move |error| Failure { error, in_doubt }
+}
+
 /// Whether the device may be called after an error.
 fn is_well(error: DeviceError) -> bool {
     error.kind != ErrorKind::ContextLost
@@ -287,28 +306,18 @@ fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
         }
         mapped += range.granule;
     }
-    let accessible = || memory.set_access(range.at, range.bytes).map_err(|error| Failure { error, in_doubt: 0 });
-    result.and_then(|()| accessible()).map_err(|Failure { error, in_doubt }| {
-        let mapped = Range { bytes: mapped, ..range };
-        let undone =
-            if is_well(error) { unmap(memory, mapped) } else { Err(Failure { error, in_doubt: mapped.bytes }) };
-        Failure { error, in_doubt: in_doubt + undone.map_or_else(|failure| failure.in_doubt, |()| 0) }
-    })
+    let accessible = || memory.set_access(range.at, range.bytes).map_err(with_doubt(0));
+    let mapped = Range { bytes: mapped, ..range };
+    result.and_then(|()| accessible()).map_err(|failure| failure.undo(mapped.bytes, || unmap(memory, mapped)))
 }
 
 fn map_granule(memory: &dyn VirtualMemory, at: DevicePtr, bytes: u64) -> Result<(), Failure> {
-    let handle = memory.create(bytes).map_err(|error| Failure { error, in_doubt: 0 })?;
-    if let Err(error) = memory.map(at, bytes, handle) {
-        let undone = is_well(error) && memory.destroy(handle).is_ok();
-        return Err(Failure { error, in_doubt: if undone { 0 } else { bytes } });
-    }
-    // The mapping keeps the memory.
-    memory.destroy(handle).map_err(|error| {
-        if is_well(error) {
-            let _in_doubt_anyway = memory.unmap(at, bytes);
-        }
-        Failure { error, in_doubt: bytes }
-    })
+    let handle = memory.create(bytes).map_err(with_doubt(0))?;
+    let drop_handle = || memory.destroy(handle).map_err(with_doubt(bytes));
+    memory.map(at, bytes, handle).map_err(with_doubt(0)).map_err(|failure| failure.undo(bytes, drop_handle))?;
+    // The mapping keeps the memory. With the handle in doubt it would stay when it is unmapped, so it is in doubt as well.
+    let unmapped = || memory.unmap(at, bytes).map_err(with_doubt(0));
+    drop_handle().map_err(|failure| failure.undo(0, unmapped))
 }
 
 /// Unmaps every granule of `range`, as far as that is possible; reports the first error.

@@ -255,55 +255,48 @@ impl Totals {
         self.events[event as usize].fetch_add(1, Relaxed);
     }
 
-    /// Leases the heap that asks as much as it holds: from what nobody has leased, else from the room of the heap that asked
-    /// `before`, else from everyone's, after the peaks were brought up to date. One caller at a time (the owner's lock).
-    pub(crate) fn settle<'a, I>(&self, heaps: &I, asking: Party<'a>, before: Option<Party<'a>>, compete: bool)
+    /// Leases the heap that asks as much as it holds: from what nobody has leased, else from half of what room the heaps `near`
+    /// have, else from everyone's, after the peaks were brought up to date. One caller at a time (the owner's lock).
+    pub(crate) fn settle<'a, I>(&self, heaps: &I, asking: Party<'a>, near: impl Iterator<Item = Party<'a>>)
     where
         I: Iterator<Item = Party<'a>> + Clone,
     {
-        let columns = [ALL, column(asking.0)];
-        for stat in 0..STATS {
-            let lease = asking.1.lease[stat].load(Relaxed);
-            let need = asking.1.current_of(stat) - lease;
-            if need <= 0 {
-                continue;
+        let lacks = |stat: usize| asking.1.current_of(stat) - asking.1.lease[stat].load(Relaxed);
+        let short = |stat: usize| lacks(stat) - self.unleased(stat, asking.0);
+        for other in near.filter(|other| !core::ptr::eq(other.1, asking.1)) {
+            for stat in (0..STATS).filter(|&stat| lacks(stat) > 0 && short(stat) > 0) {
+                let left = room_of(other.1, stat);
+                self.lease(other, stat, (left - short(stat).min(left)) / 2);
             }
-            let free = || columns.map(|of| self.peak[of][stat].load(Relaxed) - self.leased[of][stat].load(Relaxed));
-            let short = || free().into_iter().min().map_or(0, |free| need - free);
-            if let Some(before) = before.filter(|before| short() > 0 && !core::ptr::eq(before.1, asking.1)) {
-                let left = room_of(before.1, stat);
-                self.lease(before, stat, (left - short().min(left)) / 2);
+        }
+        for stat in (0..STATS).filter(|&stat| lacks(stat) > 0) {
+            if short(stat) > 0 {
+                self.recall(stat, asking, heaps.clone().filter(|other| !core::ptr::eq(other.1, asking.1)));
             }
-            if short() > 0 {
-                let others = heaps.clone().filter(|other| !core::ptr::eq(other.1, asking.1));
-                self.recall(stat, asking, others, compete);
-            }
-            let free = free().into_iter().min().unwrap_or(0).max(need);
-            self.lease(asking, stat, free - need);
+            let room = self.unleased(stat, asking.0) - lacks(stat);
+            self.lease(asking, stat, room.max(0));
         }
     }
 
-    /// Brings the peaks of one statistic up to date, and takes the other heaps their room: all of it, for heaps that rise in turn
-    /// get it back from each other without anyone looking at the rest; but when threads `compete`, all but a fair share.
-    fn recall<'a, I>(&self, stat: usize, asking: Party<'a>, others: I, compete: bool)
-    where
-        I: Iterator<Item = Party<'a>> + Clone,
-    {
+    /// How much of a statistic a heap of `kind` may lease without anyone giving anything up.
+    fn unleased(&self, stat: usize, kind: PoolKind) -> i64 {
+        let below = |of: usize| self.peak[of][stat].load(Relaxed) - self.leased[of][stat].load(Relaxed);
+        below(ALL).min(below(column(kind)))
+    }
+
+    /// Brings the peaks of one statistic up to date, and takes the other heaps all of their room: heaps that rise in turn get it
+    /// back from each other without anyone looking at the rest.
+    fn recall<'a>(&self, stat: usize, asking: Party<'a>, others: impl Iterator<Item = Party<'a>>) {
         let wanted = asking.1.current_of(stat);
-        let (mut all, mut alike, mut sharers) = (wanted, wanted, 1);
-        for other in others.clone() {
+        let (mut all, mut alike) = (wanted, wanted);
+        for other in others {
             let held = other.1.current_of(stat);
             all += held;
             alike += if other.0 == asking.0 { held } else { 0 };
-            sharers += i64::from(other.1.lease[stat].load(Relaxed) > 0);
+            self.lease(other, stat, 0);
         }
-        let peak = |of: usize, sum: i64| self.peak[of][stat].fetch_max(sum, Relaxed).max(sum) - sum;
-        let room = peak(ALL, all).min(peak(column(asking.0), alike));
-        let share = if compete { room / sharers } else { 0 };
-        for other in others {
-            let left = room_of(other.1, stat);
-            self.lease(other, stat, share.min(left));
-        }
+        self.peak[ALL][stat].fetch_max(all, Relaxed);
+        self.peak[column(asking.0)][stat].fetch_max(alike, Relaxed);
     }
 
     /// Leases a heap what it holds and `room` beyond.

@@ -10,3 +10,18 @@ pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 pub trait Lock: lock_api::RawMutex + Send + Sync + 'static {}
 
 impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}
+
+/// Something that some threads write while others read what lies beside it: kept on cache lines of its own (128 bytes, for
+/// processors fetch lines in pairs).
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Apart<T>(pub T);
+
+impl<T> core::ops::Deref for Apart<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}

@@ -34,6 +34,8 @@ extern "C" {
 
 #define CACHALOT_KERNEL_FILL "cachalot_fill"
 #define CACHALOT_KERNEL_VERIFY "cachalot_verify"
+#define CACHALOT_KERNEL_FILL_MANY "cachalot_fill_many"
+#define CACHALOT_KERNEL_VERIFY_MANY "cachalot_verify_many"
 #define CACHALOT_KERNEL_CHECKSUM "cachalot_checksum"
 #define CACHALOT_KERNEL_HOLD "cachalot_hold"
 #define CACHALOT_KERNEL_SCRIBBLE "cachalot_scribble"
@@ -47,6 +49,14 @@ typedef struct cachalot_findings {
   uint64_t wrong_bytes;  /* how many bytes were not what they should be */
   uint64_t lowest_wrong; /* the lowest offset of such a byte; UINT64_MAX if there was none */
 } cachalot_findings;
+
+/* One block in a table for the kernels over many blocks. */
+typedef struct cachalot_kernel_row {
+  uint64_t distance;   /* the block's address less the table's, modulo 2^64 */
+  uint64_t bytes;      /* its length */
+  uint64_t block;      /* whose pattern: see cachalot_kernel_pattern */
+  uint64_t generation; /* whose pattern */
+} cachalot_kernel_row;
 
 /* What cuLaunchKernel is given. `parameters` points into `values`: do not copy or move the block once it is filled. */
 typedef struct cachalot_kernel_arguments {
@@ -83,6 +93,26 @@ static inline void cachalot_kernel_fill(cachalot_kernel_arguments *arguments, ui
 static inline void cachalot_kernel_verify(cachalot_kernel_arguments *arguments, uint64_t address, uint64_t bytes,
                                           uint64_t block, uint64_t generation, uint64_t result) {
   cachalot_kernel_prepare(arguments, bytes / 8, address, bytes, block, generation, result);
+}
+
+/* Fills a block for a kernel with a group of threads for each row of a table. Used by the functions below. */
+static inline void cachalot_kernel_prepare_many(cachalot_kernel_arguments *arguments, uint64_t table, uint64_t count,
+                                                uint64_t result) {
+  cachalot_kernel_prepare(arguments, count, table, count, result, 0, 0);
+  arguments->groups = count == 0 ? 1 : count > 2048 ? 2048 : (unsigned)count;
+  arguments->threads = 256;
+}
+
+/* Writes the patterns of the `count` blocks that the cachalot_kernel_rows at `table`, in device memory, describe. */
+static inline void cachalot_kernel_fill_many(cachalot_kernel_arguments *arguments, uint64_t table, uint64_t count) {
+  cachalot_kernel_prepare_many(arguments, table, count, 0);
+}
+
+/* Compares such blocks with their patterns; adds to the cachalot_findings at `result`, whose lowest_wrong is then the row
+ * of the first block with a wrong byte, times 2^40, plus the lowest offset of one in that block. */
+static inline void cachalot_kernel_verify_many(cachalot_kernel_arguments *arguments, uint64_t table, uint64_t count,
+                                               uint64_t result) {
+  cachalot_kernel_prepare_many(arguments, table, count, result);
 }
 
 /* Adds a sum over all bytes to the uint64_t at `result`; the order of bytes matters, that of threads does not. */

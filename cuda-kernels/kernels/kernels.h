@@ -30,6 +30,8 @@ struct Share {
 CACHALOT_BODY Share share() {
   return {u64(blockIdx.x) * blockDim.x + threadIdx.x, u64(gridDim.x) * blockDim.x};
 }
+CACHALOT_BODY Share share_of_blocks() { return {blockIdx.x, gridDim.x}; }
+CACHALOT_BODY Share share_of_words() { return {threadIdx.x, blockDim.x}; }
 CACHALOT_BODY void add_to(u64* word, u64 value) { atomicAdd(reinterpret_cast<unsigned long long*>(word), value); }
 CACHALOT_BODY void lower_to(u64* word, u64 value) { atomicMin(reinterpret_cast<unsigned long long*>(word), value); }
 CACHALOT_BODY u64 nanoseconds() {
@@ -41,6 +43,8 @@ CACHALOT_BODY void rest() { __nanosleep(200); }
 
 #else
 
+CACHALOT_BODY Share share_of_blocks() { return {0, 1}; }
+CACHALOT_BODY Share share_of_words() { return {0, 1}; }
 CACHALOT_BODY void add_to(u64* word, u64 value) { __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
 CACHALOT_BODY void lower_to(u64* word, u64 value) {
   u64 seen = __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -131,7 +135,7 @@ CACHALOT_BODY void fill(Share share, u64 address, u64 bytes, u64 block, u64 gene
 }
 
 // Compares with the pattern of (block, generation).
-CACHALOT_BODY void verify(Share share, u64 address, u64 bytes, u64 block, u64 generation, u64 result) {
+CACHALOT_BODY Found differences(Share share, u64 address, u64 bytes, u64 block, u64 generation) {
   const u64 key = seed(block, generation), words = bytes / 8;
   const u64* at = reinterpret_cast<const u64*>(address);
   Found found = {0, ~u64(0)};
@@ -142,7 +146,41 @@ CACHALOT_BODY void verify(Share share, u64 address, u64 bytes, u64 block, u64 ge
     const u64 tail = load_tail(reinterpret_cast<const unsigned char*>(at + words), bytes % 8);
     compare(found, pattern(key, words), tail, words * 8, bytes % 8);
   }
-  report(found, result);
+  return found;
+}
+
+// Compares with the pattern of (block, generation), and reports.
+CACHALOT_BODY void verify(Share share, u64 address, u64 bytes, u64 block, u64 generation, u64 result) {
+  report(differences(share, address, bytes, block, generation), result);
+}
+
+// One row of a table of blocks. A block is named by its distance from the table: on the emulated driver a table's
+// address is the device's view of it, and this leads to the device's view of the block.
+struct Row {
+  u64 distance, bytes, block, generation;
+};
+
+// Writes the pattern of every block of a table: a group of threads for each.
+CACHALOT_BODY void fill_many(Share, u64 table, u64 count) {
+  const Row* rows = reinterpret_cast<const Row*>(table);
+  const Share blocks = share_of_blocks();
+  for (u64 row = blocks.first; row < count; row += blocks.step) {
+    const Row it = rows[row];
+    fill(share_of_words(), table + it.distance, it.bytes, it.block, it.generation);
+  }
+}
+
+// Compares every block of a table with its pattern. What is reported as the lowest wrong offset is the row times 2^40,
+// plus the offset in that row's block.
+CACHALOT_BODY void verify_many(Share, u64 table, u64 count, u64 result) {
+  const Row* rows = reinterpret_cast<const Row*>(table);
+  const Share blocks = share_of_blocks();
+  for (u64 row = blocks.first; row < count; row += blocks.step) {
+    const Row it = rows[row];
+    Found found = differences(share_of_words(), table + it.distance, it.bytes, it.block, it.generation);
+    found.lowest += row << 40;
+    report(found, result);
+  }
 }
 
 // Adds a sum over all words, each mixed with its place, so that no order of threads changes it.
@@ -245,6 +283,10 @@ CACHALOT_BODY void trap(Share, u64 code) {
 
 #define CACHALOT_KERNEL_1(name, a) \
   extern "C" __global__ void cachalot_##name(cachalot::u64 a) { cachalot::name(cachalot::share(), a); }
+#define CACHALOT_KERNEL_2(name, a, b)                                                                 \
+  extern "C" __global__ void cachalot_##name(cachalot::u64 a, cachalot::u64 b) {                      \
+    cachalot::name(cachalot::share(), a, b);                                                          \
+  }
 #define CACHALOT_KERNEL_3(name, a, b, c)                                                              \
   extern "C" __global__ void cachalot_##name(cachalot::u64 a, cachalot::u64 b, cachalot::u64 c) {     \
     cachalot::name(cachalot::share(), a, b, c);                                                       \
@@ -274,6 +316,7 @@ CACHALOT_BODY void trap(Share, u64 code) {
   }                                                                                         \
   }
 #define CACHALOT_KERNEL_1(name, a) CACHALOT_HOST_KERNEL(name, 1, at(0))
+#define CACHALOT_KERNEL_2(name, a, b) CACHALOT_HOST_KERNEL(name, 2, at(0), at(1))
 #define CACHALOT_KERNEL_3(name, a, b, c) CACHALOT_HOST_KERNEL(name, 3, at(0), at(1), at(2))
 #define CACHALOT_KERNEL_4(name, a, b, c, d) CACHALOT_HOST_KERNEL(name, 4, at(0), at(1), at(2), at(3))
 #define CACHALOT_KERNEL_5(name, a, b, c, d, e) CACHALOT_HOST_KERNEL(name, 5, at(0), at(1), at(2), at(3), at(4))
@@ -285,6 +328,8 @@ extern "C" void cachalot_host_set_raise(void (*raise)(unsigned code)) { cachalot
 
 CACHALOT_KERNEL_4(fill, address, bytes, block, generation)
 CACHALOT_KERNEL_5(verify, address, bytes, block, generation, result)
+CACHALOT_KERNEL_2(fill_many, table, count)
+CACHALOT_KERNEL_3(verify_many, table, count, result)
 CACHALOT_KERNEL_3(checksum, address, bytes, result)
 CACHALOT_KERNEL_1(hold, microseconds)
 CACHALOT_KERNEL_4(scribble, address, bytes, value, microseconds)

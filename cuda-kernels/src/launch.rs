@@ -4,7 +4,7 @@ use crate::image::{device_image, emulated_image};
 use crate::pattern::Life;
 use cachalot_core::device::{DeviceError, DeviceResult};
 use cachalot_core::units::DevicePtr;
-use cachalot_cuda::driver::types::{CuFunction, CuModule, CuStream};
+use cachalot_cuda::driver::types::{CuCaptureStatus, CuFunction, CuModule, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice};
 use core::ffi::{CStr, c_void};
 use core::fmt;
@@ -61,7 +61,37 @@ pub struct Findings {
 impl Findings {
     /// Nothing wrong.
     pub const NONE: Self = Self { wrong_bytes: 0, lowest_wrong: u64::MAX };
+
+    /// After [`Kernels::verify_many`]: the first block with a wrong byte, by its place among those that were given, and the
+    /// lowest offset of such a byte in it.
+    #[must_use]
+    pub const fn first_of_many(self) -> Option<(usize, u64)> {
+        if self.wrong_bytes == 0 {
+            return None;
+        }
+        Some(((self.lowest_wrong >> ROW_SHIFT) as usize, self.lowest_wrong & ((1 << ROW_SHIFT) - 1)))
+    }
 }
+
+/// Where the row begins in what [`Kernels::verify_many`] leaves as the lowest wrong offset, as `kernels.h` has it.
+const ROW_SHIFT: u32 = 40;
+
+/// A block in a table for the kernels over many (`Row` in `kernels.h`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Row {
+    /// The block's address less the table's, modulo 2^64.
+    distance: u64,
+    /// Its length in bytes.
+    bytes: u64,
+    /// Its pattern.
+    block: u64,
+    /// Its pattern.
+    generation: u64,
+}
+
+/// Bytes of device memory that a table takes for each block.
+pub const ROW_BYTES: u64 = size_of::<Row>() as u64;
 
 /// Why the kernels could not be loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,10 +147,12 @@ enum Kernel {
     Copy,
     Add,
     Trap,
+    FillMany,
+    VerifyMany,
 }
 
 /// Their symbols, in the order of [`Kernel`].
-const NAMES: [&CStr; 9] = [
+const NAMES: [&CStr; 11] = [
     c"cachalot_fill",
     c"cachalot_verify",
     c"cachalot_checksum",
@@ -130,6 +162,8 @@ const NAMES: [&CStr; 9] = [
     c"cachalot_copy",
     c"cachalot_add",
     c"cachalot_trap",
+    c"cachalot_fill_many",
+    c"cachalot_verify_many",
 ];
 
 impl<'d> Kernels<'d> {
@@ -185,6 +219,39 @@ impl<'d> Kernels<'d> {
         let result = at_least(result, size_of::<Findings>())?;
         let arguments = [on.address.0, on.bytes, life.block, life.generation, result];
         self.launch(Kernel::Verify, stream, on.bytes / 8, &arguments)
+    }
+
+    /// Writes the patterns of many blocks with one launch. `table` is 8-aligned device memory of [`ROW_BYTES`] for each, which is
+    /// not used for anything else until the stream has come so far; the next table of the same stream may lie there.
+    ///
+    /// # Errors
+    /// The device's; [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) if the table is too short;
+    /// [`NotPermittedInCapture`](cachalot_core::device::ErrorKind::NotPermittedInCapture) while the stream captures.
+    pub fn fill_many(&self, stream: CuStream, blocks: &[(Region, Life)], table: Region) -> DeviceResult<()> {
+        if self.upload(stream, blocks, table)? {
+            self.launch_groups(Kernel::FillMany, stream, blocks.len(), &[table.address.0, blocks.len() as u64])?;
+        }
+        Ok(())
+    }
+
+    /// Compares many blocks with their patterns with one launch; adds to the [`Findings`] in `result`, which
+    /// [`first_of_many`](Findings::first_of_many) reads. The table is as for [`fill_many`](Self::fill_many).
+    ///
+    /// # Errors
+    /// As for [`fill_many`](Self::fill_many).
+    pub fn verify_many(
+        &self,
+        stream: CuStream,
+        blocks: &[(Region, Life)],
+        table: Region,
+        result: Region,
+    ) -> DeviceResult<()> {
+        let result = at_least(result, size_of::<Findings>())?;
+        if self.upload(stream, blocks, table)? {
+            let arguments = [table.address.0, blocks.len() as u64, result];
+            self.launch_groups(Kernel::VerifyMany, stream, blocks.len(), &arguments)?;
+        }
+        Ok(())
     }
 
     /// Adds the region's [`checksum`](crate::checksum) to the 64-bit number in `result`.
@@ -287,11 +354,56 @@ impl<'d> Kernels<'d> {
         Ok(*found)
     }
 
+    /// Puts a table into device memory, in the order of the stream. False: there is nothing in it.
+    fn upload(&self, stream: CuStream, blocks: &[(Region, Life)], table: Region) -> DeviceResult<bool> {
+        let bytes = blocks.len() * size_of::<Row>();
+        let base = at_least(table, bytes)?;
+        let row = |&(on, life): &(Region, Life)| Row {
+            distance: on.address.0.wrapping_sub(base),
+            bytes: on.bytes,
+            block: life.block,
+            generation: life.generation,
+        };
+        let rows: Vec<Row> = blocks.iter().map(row).collect();
+        let mut status = CuCaptureStatus::NONE;
+        self.device.with_context(|driver| {
+            // SAFETY: `status` outlives the call, which writes one integer to it.
+            unsafe { driver.stream_is_capturing(stream, &raw mut status) }
+        })?;
+        if status != CuCaptureStatus::NONE {
+            // The graph would read the host's table again whenever it runs.
+            return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
+        }
+        self.device.with_context(|driver| {
+            // SAFETY: 1. the driver copies pageable host memory aside before it returns, unless the stream captures;
+            // 2. the table is long enough, and its maker vouches that it may be written.
+            unsafe { driver.memcpy_htod_async(base, rows.as_ptr().cast(), bytes, stream) }
+        })?;
+        Ok(!rows.is_empty())
+    }
+
     /// Launches a kernel over `elements` elements. Every parameter is 64 bits wide.
     fn launch(&self, kernel: Kernel, stream: CuStream, elements: u64, arguments: &[u64]) -> DeviceResult<()> {
         let groups = u32::try_from(elements.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX).clamp(1, MAX_GROUPS);
         // A spin or a trap needs one thread, and more would only occupy more of the device.
         let (groups, threads) = if elements == 1 { (1, 1) } else { (groups, THREADS) };
+        self.launch_shape(kernel, stream, (groups, threads), arguments)
+    }
+
+    /// Launches a kernel with a group of threads for each of `count` blocks.
+    fn launch_groups(&self, kernel: Kernel, stream: CuStream, count: usize, arguments: &[u64]) -> DeviceResult<()> {
+        let groups = u32::try_from(count).unwrap_or(u32::MAX).clamp(1, MAX_GROUPS);
+        self.launch_shape(kernel, stream, (groups, THREADS), arguments)
+    }
+
+    /// Launches a kernel with so many groups of so many threads.
+    fn launch_shape(
+        &self,
+        kernel: Kernel,
+        stream: CuStream,
+        (groups, threads): (u32, u32),
+        arguments: &[u64],
+    ) -> DeviceResult<()> {
         let mut values = [0_u64; 5];
         values[..arguments.len()].copy_from_slice(arguments);
         let mut parameters = values.each_mut().map(|value| core::ptr::from_mut(value).cast::<c_void>());

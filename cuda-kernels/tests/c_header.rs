@@ -16,6 +16,9 @@ int main(void) {
   }
   cachalot_kernel_verify(&a, 8, 1u << 30, 3, 4, 16);
   printf("%u %u %d\n", a.groups, a.threads, *(uint64_t *)a.parameters[1] == 1u << 30 && *(uint64_t *)a.parameters[4] == 16);
+  cachalot_kernel_verify_many(&a, 64, 300, 16);
+  printf("%u %u %d\n", a.groups, a.threads, *(uint64_t *)a.parameters[1] == 300 && *(uint64_t *)a.parameters[2] == 16);
+  printf("%u\n", (unsigned)sizeof(cachalot_kernel_row));
   cachalot_kernel_hold(&a, 5);
   printf("%u %u %d\n", a.groups, a.threads, *(uint64_t *)a.parameters[0] == 5);
   return 0;
@@ -52,7 +55,7 @@ fn output(compiler: &str, language: &str, standard: &str) -> Option<String> {
 fn the_header_compiles_and_its_pattern_is_the_kernels() {
     let lives = [Life { block: 17, generation: 4 }, Life { block: 0, generation: 0 }];
     let rows = (0..20).map(|offset| format!("{} {}\n", lives[0].byte(offset), lives[1].byte(offset)));
-    let expected = rows.collect::<String>() + "2048 256 1\n1 1 1\n";
+    let expected = rows.collect::<String>() + "2048 256 1\n300 256 1\n32\n1 1 1\n";
     for (compiler, language, standard) in [("cc", "c", "c11"), ("cc", "c", "c17"), ("c++", "c++", "c++17")] {
         if let Some(output) = output(compiler, language, standard) {
             assert_eq!(output, expected, "{standard}");

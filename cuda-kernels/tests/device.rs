@@ -3,9 +3,9 @@
 use cachalot_core::device::{DeviceMemory, ErrorKind};
 use cachalot_core::units::DevicePtr;
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
-use cachalot_cuda::driver::types::{CuStream, CuStreamFlags};
+use cachalot_cuda::driver::types::{CuCaptureMode, CuGraph, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, Driver, LoadError};
-use cachalot_kernels::{Findings, KernelError, Kernels, Life, Region, checksum};
+use cachalot_kernels::{Findings, KernelError, Kernels, Life, ROW_BYTES, Region, checksum};
 use core::ffi::c_void;
 use std::io::Write;
 use std::time::Instant;
@@ -111,6 +111,61 @@ fn patterns_are_written_and_checked() {
         device.release(block.address(), bytes.next_multiple_of(512)).expect("released");
     }
     assert_eq!(kernels.unload(), Ok(()));
+}
+
+#[test]
+fn many_blocks_take_one_launch_each_way() {
+    let Some(device) = device() else { return };
+    let Some(kernels) = kernels(&device) else { return };
+    let stream = stream(&device);
+    // More than there are groups in the largest launch.
+    let count = 3000;
+    let segment = region(&device, count * 1024);
+    let result = region(&device, 16);
+    let size = |index: u64| SIZES[index as usize % 6] + index % 2;
+    let life = |index: u64| Life { block: index, generation: 9 };
+    let blocks: Vec<_> = (0..count).map(|index| (part(segment, index * 1024, size(index)), life(index))).collect();
+    let table = region(&device, count * ROW_BYTES);
+    kernels.fill_many(stream, &blocks, table).expect("launched");
+    kernels.clear(stream, result).expect("launched");
+    kernels.verify_many(stream, &blocks, table, result).expect("launched");
+    assert_eq!(kernels.findings(stream, result), Ok(Findings::NONE));
+    for &(block, life) in blocks.iter().step_by(571) {
+        kernels.verify(stream, block, life, result).expect("launched");
+        assert_eq!(kernels.findings(stream, result), Ok(Findings::NONE), "{life:?}");
+    }
+    let (wrong, at) = (blocks[2404].0, blocks[2404].0.bytes() - 1);
+    kernels.scribble(stream, part(wrong, at / 8 * 8, at % 8 + 1), 0, 0).expect("launched");
+    kernels.verify_many(stream, &blocks, table, result).expect("launched");
+    let found = kernels.findings(stream, result).expect("read");
+    assert_eq!((found.wrong_bytes, found.first_of_many()), (at % 8 + 1, Some((2404, at / 8 * 8))));
+
+    assert_eq!((kernels.fill_many(stream, &[], table), kernels.clear(stream, result)), (Ok(()), Ok(())));
+    let short = part(table, 0, count * ROW_BYTES - 1);
+    let refused = [kernels.fill_many(stream, &blocks, short), kernels.verify_many(stream, &blocks, short, result)];
+    assert!(refused.iter().all(|answer| answer.is_err_and(|error| error.kind == ErrorKind::InvalidArgument)));
+}
+
+/// A table read from the host by a graph would be read again whenever the graph runs.
+#[test]
+fn tables_are_refused_while_the_stream_captures() {
+    let Some(device) = device() else { return };
+    let Some(kernels) = kernels(&device) else { return };
+    let stream = stream(&device);
+    let block = region(&device, 512);
+    let table = region(&device, 512);
+    let begun = device.with_context(|driver| {
+        // SAFETY: takes no host pointers.
+        unsafe { driver.stream_begin_capture(stream, CuCaptureMode::THREAD_LOCAL) }
+    });
+    let refused = kernels.fill_many(stream, &[(block, LIFE)], table);
+    let mut graph = CuGraph::NULL;
+    let ended = device.with_context(|driver| {
+        // SAFETY: `graph` outlives the call, which writes one handle to it.
+        unsafe { driver.stream_end_capture(stream, &raw mut graph) }
+    });
+    assert_eq!((begun, ended), (Ok(()), Ok(())));
+    assert!(refused.is_err_and(|error| error.kind == ErrorKind::NotPermittedInCapture), "{refused:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The host's kernels against the pattern as Rust knows it. They are the same text as the device's.
 
-use cachalot_kernels::{Findings, Life, checksum, emulated_image};
+use cachalot_kernels::{Findings, Life, ROW_BYTES, checksum, emulated_image};
 use core::ffi::{c_uint, c_void};
 use libloading::Library;
 
@@ -123,6 +123,35 @@ fn verify_finds_every_wrong_byte() {
             }
         }
     }
+}
+
+#[test]
+fn many_blocks_are_filled_and_checked_at_once() {
+    let Some(kernels) = Kernels::load() else { return };
+    let mut buffers: Vec<Buffer> = SIZES.iter().map(|&bytes| Buffer::new(bytes)).collect();
+    let mut table = vec![0_u64; SIZES.len() * (ROW_BYTES as usize / 8)];
+    let at = table.as_mut_ptr() as u64;
+    let life = |row: usize| Life { block: 100 + row as u64, generation: row as u64 % 3 };
+    for (row, (buffer, entry)) in buffers.iter_mut().zip(table.chunks_mut(4)).enumerate() {
+        let distance = buffer.address().wrapping_sub(at);
+        entry.copy_from_slice(&[distance, buffer.bytes as u64, life(row).block, life(row).generation]);
+    }
+    kernels.run("cachalot_fill_many", &[at, SIZES.len() as u64]);
+    for (row, buffer) in buffers.iter_mut().enumerate() {
+        let expected: Vec<u8> = (0..buffer.bytes as u64).map(|offset| life(row).byte(offset)).collect();
+        assert_eq!(buffer.checked(), expected, "row {row}");
+    }
+    let verify = || {
+        let mut result = [0_u64, u64::MAX];
+        kernels.run("cachalot_verify_many", &[at, SIZES.len() as u64, result.as_mut_ptr() as u64]);
+        Findings { wrong_bytes: result[0], lowest_wrong: result[1] }
+    };
+    assert_eq!((verify(), verify().first_of_many()), (Findings::NONE, None));
+    for (row, offset) in [(11, 100_002), (8, 63), (4, 8)] {
+        buffers[row].checked()[offset] ^= 1;
+        assert_eq!(verify().first_of_many(), Some((row, offset as u64)));
+    }
+    assert_eq!(verify().wrong_bytes, 3);
 }
 
 #[test]

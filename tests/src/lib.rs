@@ -7,5 +7,6 @@ pub mod hooked;
 pub mod host;
 pub mod model;
 pub mod program;
+pub mod seen;
 pub mod strategies;
 pub mod twins;

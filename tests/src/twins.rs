@@ -368,7 +368,8 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         let forecast = self.real.forecast(self.device, bytes, stream);
         let before = self.calls();
         let core = self.real.malloc(self.device, bytes, stream);
-        if !waiting && !self.parted && bytes > 0 {
+        let full = matches!(core, Err(Error::TableFull(_)));
+        if !waiting && !self.parted && !full && bytes > 0 {
             self.check_forecast(&forecast, &core, &before)?;
         }
         if let Ok(ptr) = core

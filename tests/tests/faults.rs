@@ -4,8 +4,8 @@
 use cachalot_core::Error;
 use cachalot_core::device::{DeviceError, ErrorKind};
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
-use cachalot_core::snapshot::{BlockState, SnapshotSegment};
 use cachalot_tests::program::Op;
+use cachalot_tests::seen::Seen;
 use cachalot_tests::twins::Twins;
 use std::collections::BTreeMap;
 
@@ -126,54 +126,6 @@ fn device(twins: &Twins) -> &SimulatedDevice {
     twins.real().device(twins.device()).unwrap()
 }
 
-/// Everything that can be seen from outside.
-#[derive(PartialEq, Debug)]
-struct Seen {
-    segments: Vec<SnapshotSegment>,
-    stats: BTreeMap<String, i64>,
-    outstanding: Outstanding,
-}
-
-impl Seen {
-    fn of(twins: &Twins) -> Self {
-        let mut stats = BTreeMap::new();
-        let all = twins.real().stats(twins.device()).unwrap();
-        all.for_each(|key, value| _ = stats.insert(key.to_owned(), value));
-        Self { segments: twins.real().snapshot(), stats, outstanding: device(twins).outstanding() }
-    }
-
-    /// What the program holds: addresses, sizes, what was asked for.
-    fn held(&self) -> Vec<(u64, u64, u64)> {
-        let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
-        let held = blocks.filter(|block| block.state == BlockState::ActiveAllocated);
-        held.map(|block| (block.address.0, block.size, block.requested_size)).collect()
-    }
-
-    /// The statistics of what the program holds and ever did.
-    fn of_requests(&self) -> Vec<(&String, &i64)> {
-        let names = ["allocation.", "allocated_bytes.", "oversize_allocations."];
-        self.stats.iter().filter(|(key, _)| names.iter().any(|name| key.starts_with(name))).collect()
-    }
-}
-
-/// A failed operation changed nothing, but that memory may have been given back and frees may have completed on the way.
-fn check_unchanged(op: &Op, before: &Seen, after: &Seen) -> Result<(), String> {
-    let gives_back = matches!(
-        op,
-        Op::Malloc { .. } | Op::EmptyCache | Op::EmptyPool { .. } | Op::Trim { .. } | Op::StreamDestroyed { .. } | Op::ProcessEvents
-    );
-    if !gives_back && before != after {
-        return Err(format!("{op:?} failed and changed {before:#?} to {after:#?}"));
-    }
-    if before.held() != after.held() || before.of_requests() != after.of_requests() {
-        return Err(format!("{op:?} failed and changed what the program holds"));
-    }
-    if before.stats["num_device_alloc"] != after.stats["num_device_alloc"] {
-        return Err(format!("{op:?} failed and obtained memory"));
-    }
-    Ok(())
-}
-
 /// Runs the program with one failure to come, in operation number `first` of it.
 fn run(program: &[Op], failure: Failure, first: usize) -> Result<(), String> {
     let mut twins = Twins::alone(CAPACITY, PLAIN);
@@ -184,7 +136,7 @@ fn run(program: &[Op], failure: Failure, first: usize) -> Result<(), String> {
         let error = twins.act(op)?;
         let (Some(before), true) = (before, error.is_some() || number == first) else { continue };
         let failed = error.is_some();
-        let checked = twins.check().and_then(|()| if failed { check_unchanged(op, &before, &Seen::of(&twins)) } else { Ok(()) });
+        let checked = twins.check().and_then(|()| if failed { before.check_unchanged_by(op, &Seen::of(&twins)) } else { Ok(()) });
         checked.map_err(|why| format!("operation {number}, {op:?}, {error:?}: {why}"))?;
     }
     device(&twins).clear_failures();

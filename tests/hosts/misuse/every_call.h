@@ -9,18 +9,19 @@
 
 #include "misuse.h"
 
-/* Where results go. What they are is of no interest here. */
-static void *any_pointer;
-static int any_int;
-static int64_t any_number;
-static uint32_t any_users;
-static size_t any_length;
-static char any_text[512];
-static cachalot_pool any_pool;
-static cachalot_block any_block = CACHALOT_BLOCK_INIT;
-static cachalot_outlook any_outlook = CACHALOT_OUTLOOK_INIT;
-static cachalot_device any_device = CACHALOT_DEVICE_INIT;
-static cachalot_statistics any_statistics = CACHALOT_STATISTICS_INIT;
+/* Where results go. What they are is of no interest here, and not every program needs all. */
+#define UNUSED __attribute__((unused))
+static void *any_pointer UNUSED;
+static int any_int UNUSED;
+static int64_t any_number UNUSED;
+static uint32_t any_users UNUSED;
+static size_t any_length UNUSED;
+static char any_text[512] UNUSED;
+static cachalot_pool any_pool UNUSED;
+static cachalot_block any_block UNUSED = CACHALOT_BLOCK_INIT;
+static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
+static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
+static cachalot_statistics any_statistics UNUSED = CACHALOT_STATISTICS_INIT;
 
 static inline int ignore_stat(void *userdata, const char *key, int64_t value) {
   (void)userdata, (void)key, (void)value;

@@ -27,7 +27,10 @@ int main(int argc, char **argv) {
   every_use(&it, it.allocator);
   every_use(&it, (void *)UINTPTR_MAX);
   for (bit = 0; bit < 64; ++bit) {
-    every_use(&it, (void *)((uintptr_t)1 << bit));
+    void *power = (void *)((uintptr_t)1 << bit);
+    if (power != it.small) {
+      every_use(&it, power);
+    }
     every_use(&it, (void *)((uintptr_t)it.small ^ (uintptr_t)1 << 63 >> (bit % 16)));
   }
   free(on_the_heap);

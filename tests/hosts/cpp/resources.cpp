@@ -1,0 +1,184 @@
+// The C++ side of cachalot: blocks that free themselves, exceptions, callbacks, pools, a std::pmr resource.
+//
+//   resources [--simulated]
+//
+// Nothing here touches the memory, so it runs on simulated devices too.
+#include <cachalot.hpp>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory_resource>
+#include <type_traits>
+
+#define EXPECT(condition)                                                                       \
+  do {                                                                                          \
+    if (!(condition)) {                                                                         \
+      std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition);        \
+      std::exit(1);                                                                             \
+    }                                                                                           \
+  } while (false)
+
+static_assert(std::is_nothrow_move_constructible_v<cachalot::block> && !std::is_copy_constructible_v<cachalot::block>);
+static_assert(std::is_nothrow_move_constructible_v<cachalot::allocator> && !std::is_copy_assignable_v<cachalot::allocator>);
+
+namespace {
+
+void blocks(const cachalot::allocator& allocator, cachalot_stream stream) {
+  cachalot::block block = allocator.allocate(1000, stream);
+  EXPECT(block && block.size() == 1000 && allocator.base_of(block.as<char>() + 999).base == block.data());
+  cachalot::block moved = std::move(block);
+  EXPECT(!block && moved && allocator.stats().allocations.current == 1);
+  block = std::move(moved);
+  EXPECT(allocator.stats().allocations.current == 1);
+  void* const released = block.release();
+  EXPECT(allocator.stats().allocations.current == 1);
+  allocator.free(released, 1000);
+  EXPECT(allocator.stats().allocations.current == 0);
+  EXPECT(!allocator.allocate(0, stream));
+  // What was freed is cached, and is had again.
+  EXPECT(allocator.forecast(1000, stream).outcome == CACHALOT_WOULD_HIT);
+  EXPECT(allocator.allocate(1000, stream).data() == released);
+}
+
+void exceptions(const cachalot::allocator& allocator, cachalot_stream stream) {
+  bool thrown = false;
+  try {
+    allocator.free(&thrown);
+  } catch (const cachalot::error& error) {
+    thrown = error.status() == CACHALOT_ERROR_INVALID_POINTER && std::strstr(error.what(), "pointer") != nullptr;
+  }
+  EXPECT(thrown);
+  thrown = false;
+  allocator.set_limit(64 << 20);
+  try {
+    allocator.allocate(65 << 20, stream);
+  } catch (const std::bad_alloc& error) {
+    const std::bad_alloc& kept = error;
+    thrown = std::strstr(kept.what(), "Tried to allocate") != nullptr;
+  }
+  allocator.set_limit(CACHALOT_NO_LIMIT);
+  EXPECT(thrown);
+  thrown = false;
+  try {
+    cachalot::options wrong;
+    wrong.config = "nonsense:1";
+    cachalot::allocator never(wrong);
+  } catch (const cachalot::error& error) {
+    thrown = error.status() == CACHALOT_ERROR_INVALID_CONFIG;
+  }
+  EXPECT(thrown);
+}
+
+void callbacks(cachalot::allocator& allocator, cachalot_stream stream) {
+  allocator.empty_cache();
+  allocator.set_limit(64 << 20);
+  cachalot::block kept = allocator.allocate(40 << 20, stream);
+  int asked = 0, told = 0;
+  allocator.on_shortage([&](int device, std::size_t bytes) {
+    EXPECT(device == 0 && bytes >= 40u << 20);
+    ++asked;
+    kept.reset();
+    return true;
+  });
+  allocator.on_out_of_memory([&](const cachalot_oom_report& report) {
+    EXPECT(report.requested_bytes == 80u << 20 && report.limit_bytes == 64u << 20 && std::strlen(report.text) > 100);
+    ++told;
+    throw std::runtime_error("goes no further than the library's edge");
+  });
+  // The callback frees what is in the way.
+  cachalot::block served = allocator.allocate(40 << 20, stream);
+  EXPECT(asked == 1 && told == 0 && !kept && served);
+  bool failed = false;
+  try {
+    allocator.allocate(80 << 20, stream);
+  } catch (const cachalot::out_of_memory&) {
+    failed = true;
+  }
+  EXPECT(failed && asked == 2 && told == 1);
+  allocator.on_shortage(nullptr);
+  allocator.on_out_of_memory(nullptr);
+  allocator.set_limit(CACHALOT_NO_LIMIT);
+}
+
+void pools(const cachalot::allocator& allocator, cachalot_stream stream) {
+  cachalot::private_pool pool(allocator, 0);
+  void* const outside = allocator.allocate(1 << 20, stream).data();
+  {
+    cachalot::pool_scope scope(pool, stream);
+    const cachalot::block inside = allocator.allocate(1 << 20, stream);
+    EXPECT(inside.data() != outside);
+  }
+  EXPECT(allocator.allocate(1 << 20, stream).data() == outside);
+  {
+    cachalot::capture_scope scope(pool, stream);
+  }
+  std::uint32_t users = 0;
+  cachalot::check(cachalot_pool_users(allocator.get(), 0, pool.name(), &users));
+  EXPECT(users == 2);
+  pool.release();
+}
+
+void resources(const cachalot::allocator& allocator, cachalot_stream stream) {
+  cachalot::resource here(allocator, 0, stream), same(allocator, 0, stream);
+  cachalot::resource elsewhere(allocator, 0, reinterpret_cast<cachalot_stream>(1));
+  cachalot::allocator another = [] {
+    cachalot::options simulated;
+    simulated.flags = CACHALOT_SIMULATED;
+    return cachalot::allocator(simulated);
+  }();
+  cachalot::resource foreign(another, 0, stream);
+  EXPECT(here == same && here != foreign && here != *std::pmr::new_delete_resource());
+  EXPECT(stream == nullptr || here != elsewhere);
+  std::pmr::polymorphic_allocator<double> of_doubles(&here);
+  double* const numbers = of_doubles.allocate(1000);
+  EXPECT(allocator.base_of(numbers).requested_bytes == 1000 * sizeof(double));
+  of_doubles.deallocate(numbers, 1000);
+  void* const nothing = here.allocate(0);
+  EXPECT(nothing != nullptr);
+  here.deallocate(nothing, 0);
+  bool refused = false;
+  try {
+    static_cast<void>(here.allocate(1, 4096));
+  } catch (const std::bad_alloc&) {
+    refused = true;
+  }
+  EXPECT(refused && allocator.stats().allocations.current == 0);
+}
+
+void inside(const cachalot::allocator& allocator, cachalot_stream stream) {
+  allocator.start_trace(100);
+  const cachalot::block block = allocator.allocate(1000, stream);
+  const auto entries = allocator.trace();
+  EXPECT(!entries.empty() && entries.back().action == CACHALOT_ACTION_ALLOC && entries.back().bytes == 1000);
+  allocator.start_trace(0);
+  EXPECT(allocator.trace().empty());
+  const std::string json = allocator.snapshot();
+  EXPECT(json.front() == '{' && json.find("\"active_allocated\"") != std::string::npos);
+  allocator.configure("max_split_size_mb:64");
+  EXPECT(allocator.config() == "max_split_size_mb:64");
+  EXPECT(allocator.stat("allocation.all.current") == 1);
+  EXPECT(allocator.device_info(0).reserved_bytes > 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  cachalot::options wanted;
+  if (argc > 1 && std::strcmp(argv[1], "--simulated") == 0) {
+    wanted.flags = CACHALOT_SIMULATED;
+  }
+  cachalot::allocator allocator(wanted);
+  const cachalot_stream stream = nullptr;
+  blocks(allocator, stream);
+  exceptions(allocator, stream);
+  callbacks(allocator, stream);
+  pools(allocator, stream);
+  resources(allocator, stream);
+  inside(allocator, stream);
+  std::printf("resources: %d devices, %lld blocks were had\n", allocator.device_count(),
+              static_cast<long long>(allocator.stats().allocations.allocated));
+  cachalot::allocator moved = std::move(allocator);
+  moved.destroy();
+  return 0;
+}

@@ -1,0 +1,70 @@
+//! What a program can see of an allocator, to be compared before and after an operation that failed.
+
+use crate::program::Op;
+use crate::twins::Twins;
+use cachalot_core::simulated::Outstanding;
+use cachalot_core::snapshot::{BlockState, SnapshotSegment};
+use cachalot_core::storage::Storage;
+use cachalot_core::sync::Lock;
+use std::collections::BTreeMap;
+
+/// Everything that can be seen from outside.
+#[derive(PartialEq, Debug)]
+pub struct Seen {
+    segments: Vec<SnapshotSegment>,
+    stats: BTreeMap<String, i64>,
+    outstanding: Outstanding,
+}
+
+impl Seen {
+    /// What there is to be seen now.
+    ///
+    /// # Panics
+    /// If the allocator does not know its device.
+    pub fn of<R: Lock, S: Storage>(twins: &Twins<R, S>) -> Self {
+        let mut stats = BTreeMap::new();
+        let all = twins.real().stats(twins.device()).expect("it has the device");
+        all.for_each(|key, value| _ = stats.insert(key.to_owned(), value));
+        let device = twins.real().device(twins.device()).expect("it has the device");
+        Self { segments: twins.real().snapshot(), stats, outstanding: device.outstanding() }
+    }
+
+    /// What the program holds: addresses, sizes, what was asked for.
+    fn held(&self) -> Vec<(u64, u64, u64)> {
+        let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
+        let held = blocks.filter(|block| block.state == BlockState::ActiveAllocated);
+        held.map(|block| (block.address.0, block.size, block.requested_size)).collect()
+    }
+
+    /// The statistics of what the program holds and ever did.
+    fn of_requests(&self) -> Vec<(&String, &i64)> {
+        let names = ["allocation.", "allocated_bytes.", "oversize_allocations."];
+        self.stats.iter().filter(|(key, _)| names.iter().any(|name| key.starts_with(name))).collect()
+    }
+
+    /// A failed operation changed nothing, but that memory may have been given back and frees may have completed on the way.
+    ///
+    /// # Errors
+    /// A sentence that says what has changed.
+    pub fn check_unchanged_by(&self, op: &Op, after: &Self) -> Result<(), String> {
+        let gives_back = matches!(
+            op,
+            Op::Malloc { .. }
+                | Op::EmptyCache
+                | Op::EmptyPool { .. }
+                | Op::Trim { .. }
+                | Op::StreamDestroyed { .. }
+                | Op::ProcessEvents
+        );
+        if !gives_back && self != after {
+            return Err(format!("it failed and changed {self:#?} to {after:#?}"));
+        }
+        if self.held() != after.held() || self.of_requests() != after.of_requests() {
+            return Err("it failed and changed what the program holds".to_owned());
+        }
+        if self.stats["num_device_alloc"] != after.stats["num_device_alloc"] {
+            return Err("it failed and obtained memory".to_owned());
+        }
+        Ok(())
+    }
+}

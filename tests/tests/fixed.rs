@@ -1,0 +1,128 @@
+//! Tables of fixed capacity: the same programs as ever, and running out of entries is an error that changes nothing.
+
+use cachalot_core::storage::{Fixed, Storage};
+use cachalot_core::Error;
+use cachalot_tests::program::Op;
+use cachalot_tests::seen::Seen;
+use cachalot_tests::strategies::{program, with_pools};
+use cachalot_tests::twins::Twins;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use std::thread;
+
+const CAPACITY: u64 = 256 << 20;
+
+/// The tables are inside the allocator, which is made on the stack.
+const STACK_BYTES: usize = 256 << 20;
+
+fn run<S: Storage>(number: u8, program: &[Op]) -> Result<u32, String> {
+    let mut twins = Box::new(Twins::<spin::mutex::SpinMutex<()>, S>::new(CAPACITY, number));
+    let mut refused = 0;
+    for (number, op) in program.iter().enumerate() {
+        let at = |why| format!("operation {number}, {op:?}: {why}");
+        let before = Seen::of(&twins);
+        let error = twins.act(op).map_err(at)?;
+        twins.check().map_err(at)?;
+        if let Some(Error::TableFull(_)) = error {
+            refused += 1;
+            before.check_unchanged_by(op, &Seen::of(&twins)).map_err(at)?;
+        }
+    }
+    twins.finish()?;
+    Ok(refused)
+}
+
+fn run_with_stack<S: Storage>(number: u8, program: &[Op]) -> Result<u32, String> {
+    thread::scope(|scope| {
+        let spawned = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || run::<S>(number, program));
+        spawned.map_err(|error| error.to_string())?.join().map_err(|_| "the program panicked".to_owned())?
+    })
+}
+
+fn proptest_config(cases: u32) -> ProptestConfig {
+    let seeds = FileFailurePersistence::Direct("regressions/fixed.txt");
+    let mut config = ProptestConfig { failure_persistence: Some(Box::new(seeds)), ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    config
+}
+
+/// The same test over many capacities, degenerate ones included.
+macro_rules! fixed {
+    ($($name:ident: $storage:ty, $cases:literal;)+) => {
+        $(
+            proptest! {
+                #![proptest_config(proptest_config($cases))]
+                #[test]
+                fn $name((number, program) in program(with_pools(), 100)) {
+                    run_with_stack::<$storage>(number, &program).map_err(TestCaseError::fail)?;
+                }
+            }
+        )+
+    };
+}
+
+fixed! {
+    two_devices_eight_heaps_64_blocks: Fixed<2, 8, 64, 128>, 20;
+    few_blocks: Fixed<2, 16, 12, 128>, 20;
+    three_blocks: Fixed<2, 8, 3, 64>, 10;
+    few_pages: Fixed<2, 8, 64, 8>, 10;
+    one_pair_of_heaps: Fixed<2, 2, 32, 64>, 10;
+    not_even_a_pair: Fixed<2, 1, 32, 64>, 5;
+    nothing_at_all: Fixed<2, 0, 0, 1>, 5;
+    room_for_everything: Fixed<2, 32, 256, 512>, 5;
+}
+
+/// Requests until something runs out, and gives everything back.
+fn fill<S: Storage>(requests: impl Iterator<Item = Op> + Send, full: &'static str) {
+    thread::scope(|scope| {
+        let filled = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || {
+            let mut twins = Box::new(Twins::<spin::mutex::SpinMutex<()>, S>::alone(CAPACITY, 0));
+            for op in requests {
+                let before = Seen::of(&twins);
+                let error = twins.act(&op).unwrap();
+                twins.check().unwrap();
+                if let Some(error) = error {
+                    assert_eq!(error, Error::TableFull(full), "{op:?}");
+                    before.check_unchanged_by(&op, &Seen::of(&twins)).unwrap();
+                    twins.finish().unwrap();
+                    return;
+                }
+            }
+            panic!("the table of {full} never fills up");
+        });
+        filled.unwrap().join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+#[test]
+fn each_table_that_is_full_is_named() {
+    let small = || std::iter::repeat(Op::Malloc { bytes: 1, stream: 0 });
+    fill::<Fixed<2, 8, 16, 64>>(small(), "blocks");
+    fill::<Fixed<2, 8, 64, 4>>(std::iter::repeat(Op::Malloc { bytes: 5 << 20, stream: 0 }), "pages");
+    fill::<Fixed<2, 4, 16, 64>>((0..3).map(|stream| Op::Malloc { bytes: 1, stream }), "heaps");
+    fill::<Fixed<2, 8, 3, 64>>((0..4).map(|stream| Op::Malloc { bytes: 1 << 20, stream }), "streams");
+    let pools = std::iter::repeat(Op::CreatePool { use_on_oom: false, no_split: false });
+    fill::<Fixed<2, 8, 64, 64>>(pools.clone(), "pools");
+    fill::<Fixed<2, 64, 8, 64>>(pools.clone(), "pools");
+    fill::<Fixed<2, 8, 8, 64>>(pools.take(1).chain(std::iter::repeat(Op::Route { pool: 1, stream: None })), "routes");
+    let used = [Op::Malloc { bytes: 1, stream: 0 }, Op::RecordStream { block: 0, stream: 1 }, Op::Free { block: 0 }];
+    fill::<Fixed<2, 8, 16, 64>>(used.into_iter().cycle(), "blocks");
+    let used_by_three = [1, 2, 3].map(|stream| Op::RecordStream { block: 0, stream });
+    let used = [&[Op::Malloc { bytes: 1, stream: 0 }], &used_by_three[..], &[Op::Free { block: 0 }]].concat();
+    fill::<Fixed<2, 8, 16, 64>>(used.into_iter().cycle(), "events");
+    let capture = [Op::CreatePool { use_on_oom: false, no_split: false }, Op::Capture { pool: 1, stream: 3 }];
+    let freed = |stream| [Op::Malloc { bytes: 1, stream }, Op::RecordStream { block: 0, stream: 3 }, Op::Free { block: 0 }];
+    fill::<Fixed<2, 8, 16, 64>>(capture.into_iter().chain((0..3).cycle().flat_map(freed)), "deferred frees");
+    fill::<Fixed<2, 8, 16, 64>>(std::iter::once(Op::Trace { capacity: 17 }), "trace entries");
+}
+
+#[test]
+fn more_devices_than_fit() {
+    use cachalot_core::simulated::SimulatedDevice;
+    use cachalot_core::{Allocator, Config};
+    let devices = [0, 1, 2].map(|number| SimulatedDevice::numbered(number, CAPACITY));
+    let made = Allocator::<_, spin::mutex::SpinMutex<()>, Fixed<2, 1, 4, 4>>::new(devices, &Config::new());
+    assert_eq!(made.err(), Some(Error::TableFull("devices")));
+}
