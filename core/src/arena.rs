@@ -53,9 +53,6 @@ pub(crate) mod attention {
 /// How many heaps are asked for room before all are.
 const NEAR: usize = 4;
 
-/// How often a lock that is held for a moment is tried before the thread may sleep.
-const SPINS: u32 = 200;
-
 /// One heap and its counters.
 pub(crate) struct Slot<R: Lock, S: Storage> {
     pub number: u32,
@@ -322,7 +319,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
-        let mut settled = self.lock_peaks();
+        // Whoever is settling does so for a call that overlaps this one: to wait for them would let threads queue up here.
+        let Some(mut settled) = self.peaks.try_lock() else { return };
         // The heap that was settled last, and those behind it: they have the room, or are in turn to give some.
         let mut number = *settled;
         let near = core::iter::from_fn(|| {
@@ -332,17 +330,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         });
         self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), near.take(NEAR));
         *settled = slot.number;
-    }
-
-    /// Held for well under a microsecond: worth a short wait rather than sleep.
-    fn lock_peaks(&self) -> MutexGuard<'_, R, u32> {
-        for _ in 0..SPINS {
-            if let Some(peaks) = self.peaks.try_lock() {
-                return peaks;
-            }
-            core::hint::spin_loop();
-        }
-        self.peaks.lock()
     }
 
     /// With the peaks held still.

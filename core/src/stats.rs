@@ -6,8 +6,8 @@
 //! as every heap stays within its own, the sum stays below the peak. Only a heap that holds more than it has leased looks
 //! at the others: it brings the peak up to date and leases more ([`Totals::settle`]).
 //!
-//! So peaks are exact for calls that follow one another, on whatever threads. Of calls that overlap in time, one may
-//! be missing from the peak that another has just settled, until the next.
+//! So peaks are exact for calls that follow one another, on whatever threads. While one call settles, others that overlap it
+//! do not wait: what they add is missing from the peaks until the next one of their heap, or any that looks at all heaps.
 
 #![allow(clippy::needless_range_loop, reason = "several tables are walked by the same statistic")]
 
