@@ -4,7 +4,7 @@
 //! a sum are the difficulty: they are kept exact without a shared counter on the fast path by **leases**. Each heap
 //! has, for every statistic, a lease, and the leases of all heaps add up to no more than the peak that is on record: as long
 //! as every heap stays within its own, the sum stays below the peak. Only a heap that holds more than it has leased looks
-//! at the others: it brings the peak up to date and leases more ([`Totals::settle`]).
+//! at the others: it brings the peak up to date and leases more (`Totals::settle`).
 //!
 //! So peaks are exact for calls that follow one another, on whatever threads. While one call settles, others that overlap it
 //! do not wait: what they add is missing from the peaks until the next one of their heap, or any that looks at all heaps.
