@@ -320,6 +320,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
         // Whoever is settling does so for a call that overlaps this one: to wait for them would let threads queue up here.
+        // Looking first keeps the line of whoever settles from being taken away.
+        if self.peaks.is_locked() {
+            return;
+        }
         let Some(mut settled) = self.peaks.try_lock() else { return };
         // The heap that was settled last, and those behind it: they have the room, or are in turn to give some.
         let mut number = *settled;

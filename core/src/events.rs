@@ -143,33 +143,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// An event that marks the present end of `stream`.
+    /// An event that marks the present end of `stream`, to be queued.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
-        let resting = {
-            let mut order = self.order.lock();
-            if !order.make_room() {
-                return Err(Error::TableFull("events"));
-            }
-            order.take_event()
-        };
-        let event = match resting {
-            Some(event) => event,
-            None => self.call(|| self.memory.create_event())?,
-        };
-        match self.call(|| self.memory.record(event, stream)) {
-            Ok(()) => Ok(event),
-            Err(error) => {
-                self.order.lock().rest(event);
-                Err(error.into())
-            }
+        let promised = self.order.lock().promise();
+        let resting = promised.ok_or(Error::TableFull("events"))?;
+        let made = resting.map_or_else(|| self.call(|| self.memory.create_event()), Ok);
+        let recorded = made.and_then(|event| self.call(|| self.memory.record(event, stream)).map(|()| event));
+        if recorded.is_err() {
+            self.order.lock().give_promise_back(made.ok());
         }
+        Ok(recorded?)
     }
 
     /// Frees every block whose events are complete, and records those that a capture had deferred.
     pub(crate) fn process_events(&self, directory: &Directory<R, S>) -> Result<(), Error> {
         self.health()?;
-        self.record_deferred(directory)?;
-        self.ask_events(directory, false, |event| self.memory.is_complete(event))
+        // What there is no room for stays deferred until other events are complete.
+        let recorded = self.record_deferred(directory).map(|_all| ());
+        recorded.and(self.ask_events(directory, false, |event| self.memory.is_complete(event)))
     }
 
     /// Waits until nothing is pending, and frees all of it. Counts as a synchronisation of all streams.
@@ -179,22 +170,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(());
         }
         self.health()?;
-        self.record_deferred(directory)?;
-        self.ask_events(directory, true, |event| self.memory.wait(event).map(|()| true))
+        loop {
+            let recorded = self.record_deferred(directory);
+            let waiting = self.order.lock().is_waiting();
+            let waited = self.ask_events(directory, true, |event| self.memory.wait(event).map(|()| true));
+            match recorded {
+                // There is room for more events now.
+                Ok(false) if waiting && waited.is_ok() => {}
+                Ok(false) => return waited.and(Err(Error::TableFull("events"))),
+                recorded => return recorded.map(|_all| ()).and(waited),
+            }
+        }
     }
 
-    fn record_deferred(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+    /// Records the events of the blocks for which a capture had deferred that. False if there is no room for all.
+    fn record_deferred(&self, directory: &Directory<R, S>) -> Result<bool, Error> {
         while self.has(attention::DEFERRED) && !self.has(attention::CAPTURE) {
             let taken = self.order.lock().take_deferred();
             let Some(deferred) = taken else { break };
             let Deferred { heap, block } = deferred;
             if let Err(error) = self.record_events(directory, heap, block, false) {
                 self.order.lock().defer(deferred);
-                return Err(error);
+                return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
             }
             self.set_pending(&self.order.lock());
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Asks after the oldest event of every stream, and goes on with the next of the same stream as long as they are complete.

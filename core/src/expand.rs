@@ -63,11 +63,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 self.unreserve(memory, reserved.map(|(base, bytes, _)| (base, bytes)));
                 return Err(if served { Error::TableFull("blocks") } else { Error::InvalidStream });
             }
-            if let Some((base, bytes, granule)) = reserved.take() {
+            // Another thread may have added a range since, which is enough for both.
+            let mut first = heap.find_run(request.size);
+            if first.is_none()
+                && let Some((base, bytes, granule)) = reserved.take()
+            {
                 heap.add_range(base, bytes, granule);
+                first = heap.find_run(request.size);
             }
-            if let Some(first) = heap.find_run(request.size) {
-                return Ok(Some(heap.hold_run(first, request.size)));
+            if let Some(first) = first {
+                let run = heap.hold_run(first, request.size);
+                drop(heap);
+                self.unreserve(memory, reserved.map(|(base, bytes, _)| (base, bytes)));
+                return Ok(Some(run));
             }
             drop(heap);
             let (bytes, granule) = self.range_to_reserve(memory, request.kind)?;

@@ -3,7 +3,7 @@
 //! ```text
 //! summary   1 0 1 …           bit w set ⟺ words[w] ≠ 0
 //! words     …0110  …  0001…   bit b set ⟺ bins[b] is not empty
-//! bins      · ■ ■ · …         each an ordered set by (size, address): a link into the trie
+//! bins      · ■ ■ · …         each an ordered set by (size, address): its first block, and a trie of the others
 //! ```
 //!
 //! A bin holds one size up to 64 KiB, and above that a 64th of an octave. The search looks in the request's own bin for
@@ -34,12 +34,29 @@ const fn bin_of(size: u64) -> usize {
     ((shift as usize) << STEPS_LOG2) + (units >> shift) as usize
 }
 
-/// The order of the index.
+/// The order of the index, in units. Blocks are a unit long at least, so no two of them share the unit they begin in.
 #[inline]
 fn key(blocks: &[Block]) -> impl Fn(u32) -> Key {
     |block| {
         let Block { size, addr, .. } = blocks[block as usize];
-        Key::from(size) << 64 | Key::from(addr)
+        Key { major: size / UNIT, minor: addr / UNIT }
+    }
+}
+
+/// The blocks of a bin. The first is apart, and its place stays vacant once it is taken: it may be back soon.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Bin {
+    /// One block, which comes before all of `rest`, or nothing. Nothing ⟹ `rest` is empty or holds several.
+    front: Link,
+    rest: Link,
+}
+
+impl Bin {
+    const EMPTY: Self = Self { front: Link::EMPTY, rest: Link::EMPTY };
+
+    #[inline(always)]
+    const fn alone(block: u32) -> Self {
+        Self { front: Link::item(block), rest: Link::EMPTY }
     }
 }
 
@@ -50,13 +67,14 @@ pub(crate) struct FreeIndex<S: Storage> {
     /// Bit `b % 64` of `words[b / 64]` is set iff `bins[b]` is not empty.
     words: [u64; WORDS],
     /// `bins[b]` holds exactly the free blocks whose size falls into bin `b`.
-    bins: [Link; BINS],
+    bins: [Bin; BINS],
     trie: Trie<S>,
 }
 
 impl<S: Storage> Default for FreeIndex<S> {
+    #[expect(clippy::large_stack_arrays, reason = "23 KiB on the stack while a heap is made, once a stream and pool")]
     fn default() -> Self {
-        Self { summary: 0, words: [0; WORDS], bins: [Link::EMPTY; BINS], trie: Trie::default() }
+        Self { summary: 0, words: [0; WORDS], bins: [Bin::EMPTY; BINS], trie: Trie::default() }
     }
 }
 
@@ -71,11 +89,26 @@ impl<S: Storage> FreeIndex<S> {
     #[inline(always)]
     pub(crate) fn insert(&mut self, block: u32, blocks: &[Block]) {
         let bin = bin_of(blocks[block as usize].size);
-        let root = self.bins[bin];
-        if root.is_empty() {
+        if self.bins[bin] == Bin::EMPTY {
             self.occupy(bin, block);
         } else {
-            self.bins[bin] = self.trie.insert(root, block, key(blocks));
+            self.insert_beside(bin, block, blocks);
+        }
+    }
+
+    /// Adds a free block to a bin that is not empty.
+    #[inline(never)]
+    fn insert_beside(&mut self, bin: usize, block: u32, blocks: &[Block]) {
+        let key = key(blocks);
+        let Bin { front, rest } = &mut self.bins[bin];
+        if let Some(other) = front.as_item() {
+            let (first, second) = if key(block).is_below(key(other)) { (block, other) } else { (other, block) };
+            *front = Link::item(first);
+            *rest = self.trie.insert(*rest, second, key);
+        } else if self.trie.first(*rest).is_some_and(|first| key(block).is_below(key(first))) {
+            *front = Link::item(block);
+        } else {
+            *rest = self.trie.insert(*rest, block, key);
         }
     }
 
@@ -83,11 +116,18 @@ impl<S: Storage> FreeIndex<S> {
     #[inline(always)]
     pub(crate) fn remove(&mut self, block: u32, blocks: &[Block]) {
         let bin = bin_of(blocks[block as usize].size);
-        let root = self.bins[bin];
-        if root == Link::item(block) {
-            self.vacate(bin);
+        let Bin { mut front, mut rest } = self.bins[bin];
+        if front == Link::item(block) {
+            front = Link::EMPTY;
         } else {
-            self.bins[bin] = self.trie.remove(root, block, key(blocks));
+            rest = self.trie.remove(rest, block, key(blocks));
+        }
+        if front.is_empty() && rest.as_item().is_some() {
+            (front, rest) = (rest, Link::EMPTY);
+        }
+        self.bins[bin] = Bin { front, rest };
+        if self.bins[bin] == Bin::EMPTY {
+            self.vacate(bin);
         }
     }
 
@@ -96,7 +136,7 @@ impl<S: Storage> FreeIndex<S> {
     #[inline(always)]
     pub(crate) fn resize(&mut self, block: u32, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
         let old = bin_of(blocks[block as usize].size);
-        if self.bins[old] == Link::item(block) {
+        if self.bins[old] == Bin::alone(block) {
             let entry = &mut blocks[block as usize];
             change(entry);
             let new = bin_of(entry.size);
@@ -105,7 +145,7 @@ impl<S: Storage> FreeIndex<S> {
                 self.insert(block, blocks);
             }
         } else {
-            self.bins[old] = self.trie.remove(self.bins[old], block, key(blocks));
+            self.remove(block, blocks);
             change(&mut blocks[block as usize]);
             self.insert(block, blocks);
         }
@@ -114,7 +154,7 @@ impl<S: Storage> FreeIndex<S> {
     /// An empty bin gets its first block.
     #[inline(always)]
     fn occupy(&mut self, bin: usize, block: u32) {
-        self.bins[bin] = Link::item(block);
+        self.bins[bin] = Bin::alone(block);
         self.words[bin / 64] |= 1 << (bin % 64);
         self.summary |= 1 << (bin / 64);
     }
@@ -122,7 +162,7 @@ impl<S: Storage> FreeIndex<S> {
     /// A bin loses its only block.
     #[inline(always)]
     fn vacate(&mut self, bin: usize) {
-        self.bins[bin] = Link::EMPTY;
+        self.bins[bin] = Bin::EMPTY;
         self.words[bin / 64] &= !(1 << (bin % 64));
         self.summary &= !(u64::from(self.words[bin / 64] == 0) << (bin / 64));
     }
@@ -146,8 +186,10 @@ impl<S: Storage> FreeIndex<S> {
     /// The block before `block` in the order of (size, address).
     pub(crate) fn previous(&self, block: u32, blocks: &[Block]) -> Option<u32> {
         let bin = bin_of(blocks[block as usize].size);
-        let bound = key(blocks)(block) - 1;
-        if let Some(found) = self.trie.at_most(self.bins[bin], bound, key(blocks)) {
+        let key = key(blocks);
+        let bound = key(block);
+        let Bin { front, rest } = self.bins[bin];
+        if let Some(found) = self.trie.below(rest, bound, &key).or_else(|| self.trie.below(front, bound, &key)) {
             return Some(found);
         }
         let (word, bit) = (bin / 64, bin % 64);
@@ -158,21 +200,32 @@ impl<S: Storage> FreeIndex<S> {
             word_at = 63_usize.checked_sub(words.leading_zeros() as usize)?;
             bits = self.words[word_at];
         }
-        self.trie.last(self.bins[word_at * 64 + 63 - bits.leading_zeros() as usize])
+        self.last_of(word_at * 64 + 63 - bits.leading_zeros() as usize)
     }
 
     /// The first block in the order of (size, address).
     pub(crate) fn first(&self) -> Option<u32> {
         let word = self.summary.trailing_zeros() as usize;
         let bits = self.words.get(word)?;
-        self.trie.first(self.bins[word * 64 + bits.trailing_zeros() as usize])
+        self.first_of(word * 64 + bits.trailing_zeros() as usize)
     }
 
     /// The last block in the order of (size, address): the largest.
     pub(crate) fn last(&self) -> Option<u32> {
         let word = 63_usize.checked_sub(self.summary.leading_zeros() as usize)?;
         let bits = self.words[word];
-        self.trie.last(self.bins[word * 64 + 63 - bits.leading_zeros() as usize])
+        self.last_of(word * 64 + 63 - bits.leading_zeros() as usize)
+    }
+
+    #[inline(always)]
+    fn first_of(&self, bin: usize) -> Option<u32> {
+        let Bin { front, rest } = self.bins[bin];
+        front.as_item().or_else(|| self.trie.first(rest))
+    }
+
+    fn last_of(&self, bin: usize) -> Option<u32> {
+        let Bin { front, rest } = self.bins[bin];
+        self.trie.last(rest).or(front.as_item())
     }
 
     /// The first block of at least (`size`, `addr`).
@@ -180,19 +233,23 @@ impl<S: Storage> FreeIndex<S> {
     fn at_least(&self, size: u64, addr: u64, blocks: &[Block]) -> Option<u32> {
         let bin = bin_of(size);
         let first = self.occupied_from(bin)?;
-        let root = self.bins[first];
-        if let Some(alone) = root.as_item() {
-            let Block { size: alone_size, addr: alone_addr, .. } = blocks[alone as usize];
-            if (alone_size, alone_addr) >= (size, addr) {
-                return Some(alone);
+        let Bin { front, rest } = self.bins[first];
+        if let Some(front) = front.as_item() {
+            let entry = &blocks[front as usize];
+            if (entry.size, entry.addr) >= (size, addr) {
+                return Some(front);
             }
         } else if first > bin || bin < EXACT as usize && addr == 0 {
-            return self.trie.first(root);
-        } else if let Some(found) = self.trie.at_least(root, Key::from(size) << 64 | Key::from(addr), key(blocks)) {
+            return self.trie.first(rest);
+        }
+        let bound = Key { major: size / UNIT, minor: addr.div_ceil(UNIT) };
+        if !rest.is_empty()
+            && let Some(found) = self.trie.at_least(rest, bound, key(blocks))
+        {
             return Some(found);
         }
         // The request's own bin holds nothing that fits.
-        self.trie.first(self.bins[self.occupied_from(bin + 1)?])
+        self.first_of(self.occupied_from(bin + 1)?)
     }
 
     /// The first bin at or after `bin` that is not empty.
@@ -209,9 +266,18 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Every free block is in its bin, and nothing else is; the bitmaps say so. `count` is how many are free.
     pub(crate) fn check(&self, count: u32, blocks: &[Block]) -> Result<(), &'static str> {
-        for (bin, root) in self.bins.iter().enumerate() {
-            if root.is_empty() == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
+        for (bin, held) in self.bins.iter().enumerate() {
+            if (*held == Bin::EMPTY) == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
                 return Err("a bin's bit disagrees with the bin");
+            }
+            match (held.front.as_item(), self.trie.first(held.rest)) {
+                (None, Some(only)) if held.rest == Link::item(only) => {
+                    return Err("a bin's only block is not at its front");
+                }
+                (Some(front), Some(next)) if key(blocks)(front) >= key(blocks)(next) => {
+                    return Err("a bin's front does not come first");
+                }
+                _ => {}
             }
         }
         if (0..WORDS).any(|word| (self.words[word] == 0) == (self.summary >> word & 1 == 1)) {
@@ -230,9 +296,18 @@ impl<S: Storage> FreeIndex<S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
+    use crate::block::State;
+    use crate::slab::Vacant;
+    use crate::storage::Growable;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    /// Few sizes, so that bins fill up and run empty: some share a bin of several sizes, most have one of their own.
+    const UNITS: [u64; 8] = [1, 2, 127, 128, 4096, 4097, 4100, 1 << 20];
 
     #[test]
     fn bins_are_monotone_and_leave_no_gap() {
@@ -245,5 +320,44 @@ mod tests {
             units += (units >> 9).max(1);
         }
         assert_eq!(bin_of((1 << 60) - UNIT), BINS - 1);
+    }
+
+    proptest! {
+        /// Against a `BTreeSet`: blocks come and go, and change where they are.
+        #[test]
+        fn agrees_with_an_ordered_set(steps in prop::collection::vec((0_u32..64, 0_usize..8, any::<bool>()), 1..300)) {
+            let mut blocks: Vec<Block> = (0..64).map(|_| Block { state: State::Free, ..Block::vacant(0) }).collect();
+            let mut index = FreeIndex::<Growable>::default();
+            prop_assert!(index.make_room_for(64));
+            let mut model = BTreeSet::new();
+            for (block, size, stay) in steps {
+                let Block { size: old_size, addr: old_addr, .. } = blocks[block as usize];
+                let (size, addr) = (UNITS[size] * UNIT, (u64::from(block) + 1) * 9 * UNIT);
+                let held = model.remove(&(old_size, old_addr, block));
+                if held && stay {
+                    // Half a step further, and back: the order of two blocks changes with their addresses.
+                    let addr = if old_addr == addr { addr + 40 * 9 * UNIT + UNIT } else { addr };
+                    index.resize(block, &mut blocks, |entry| (entry.size, entry.addr) = (size, addr));
+                    model.insert((size, addr, block));
+                } else if held {
+                    index.remove(block, &blocks);
+                } else {
+                    (blocks[block as usize].size, blocks[block as usize].addr) = (size, addr);
+                    index.insert(block, &blocks);
+                    model.insert((size, addr, block));
+                }
+                prop_assert_eq!(index.check(model.len() as u32, &blocks), Ok(()));
+                prop_assert_eq!(index.first(), model.first().map(|&(.., block)| block));
+                prop_assert_eq!(index.last(), model.last().map(|&(.., block)| block));
+                let forwards: Vec<u32> = core::iter::successors(index.first(), |&at| index.next(at, &blocks)).collect();
+                prop_assert!(forwards.iter().eq(model.iter().map(|(.., block)| block)));
+                let backwards: Vec<u32> = core::iter::successors(index.last(), |&at| index.previous(at, &blocks)).collect();
+                prop_assert!(backwards.iter().rev().eq(&forwards));
+                for wanted in UNITS.map(|units| units * UNIT) {
+                    let fits = model.range((wanted, 0, 0)..).next().map(|&(.., block)| block);
+                    prop_assert_eq!(index.best_fit(wanted, &blocks), fits);
+                }
+            }
+        }
     }
 }

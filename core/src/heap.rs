@@ -461,6 +461,6 @@ impl<S: Storage> Heap<S> {
     }
 
     fn address(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {
-        |block| Key::from(blocks[block].addr)
+        |block| Key { major: 0, minor: blocks[block].addr }
     }
 }

@@ -44,6 +44,13 @@ struct Queue {
     busy: bool,
 }
 
+impl Queue {
+    /// Whether it may become that of another stream.
+    fn is_vacant(&self) -> bool {
+        self.head == NONE && !self.busy
+    }
+}
+
 /// A block whose events cannot be recorded yet, because a graph is being captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deferred {
@@ -59,6 +66,8 @@ pub(crate) struct Order<S: Storage> {
     events: S::Table<Event>,
     /// How many of `events` are at rest; those behind are in use.
     events_len: usize,
+    /// Events that are being recorded: room is kept for them.
+    promised: u32,
     deferred: S::Table<Deferred>,
     /// How many of `deferred` are still deferred.
     deferred_len: usize,
@@ -71,6 +80,7 @@ impl<S: Storage> Default for Order<S> {
             queues: S::Table::<Queue>::default(),
             events: S::Table::<Event>::default(),
             events_len: 0,
+            promised: 0,
             deferred: S::Table::<Deferred>::default(),
             deferred_len: 0,
         }
@@ -78,22 +88,33 @@ impl<S: Storage> Default for Order<S> {
 }
 
 impl<S: Storage> Order<S> {
-    /// Makes sure that one more event can be waited for and put to rest afterwards.
-    pub(crate) fn make_room(&mut self) -> bool {
-        let resting = self.waits.len() as usize + 1 + self.events_len;
-        self.waits.make_room(1)
-            && self.queues.make_room(1)
-            && self.events.make_room(resting.saturating_sub(self.events.len()))
+    /// Promises that one more event can be waited for and put to rest afterwards: one at rest, if there is any, or else one that
+    /// the caller makes. `None` if there is no room. The promise is kept by [`push`](Self::push), or given back.
+    pub(crate) fn promise(&mut self) -> Option<Option<Event>> {
+        let vacant = self.queues.iter().filter(|queue| queue.is_vacant()).count();
+        let all_events = self.waits.len() as usize + self.promised as usize + self.events_len.max(1);
+        let room = self.waits.make_room(self.promised + 1)
+            && self.queues.make_room((self.promised as usize + 1).saturating_sub(vacant))
+            && self.events.make_room(all_events.saturating_sub(self.events.len()));
+        if !room {
+            return None;
+        }
+        self.promised += 1;
+        let Some(resting) = self.events_len.checked_sub(1) else { return Some(None) };
+        self.events_len = resting;
+        Some(Some(self.events[resting]))
     }
 
-    /// An event at rest.
-    pub(crate) fn take_event(&mut self) -> Option<Event> {
-        self.events_len = self.events_len.checked_sub(1)?;
-        Some(self.events[self.events_len])
+    /// The promise is not needed: the event, if there is one, could not be recorded.
+    pub(crate) fn give_promise_back(&mut self, event: Option<Event>) {
+        self.promised -= 1;
+        if let Some(event) = event {
+            self.rest(event);
+        }
     }
 
     /// Puts an event to rest.
-    pub(crate) fn rest(&mut self, event: Event) {
+    fn rest(&mut self, event: Event) {
         if self.events_len < self.events.len() {
             self.events[self.events_len] = event;
         } else {
@@ -102,11 +123,12 @@ impl<S: Storage> Order<S> {
         self.events_len += 1;
     }
 
-    /// Queues an event that was recorded on `stream`. Room was made.
+    /// Queues an event that was promised, and recorded on `stream`.
     pub(crate) fn push(&mut self, stream: StreamId, event: Event, heap: u32, block: u32) {
+        self.promised -= 1;
         let wait = self.waits.insert(Wait { event, heap, block, next: NONE });
         let known = self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE);
-        let place = known.or_else(|| self.queues.iter().position(|queue| queue.head == NONE && !queue.busy));
+        let place = known.or_else(|| self.queues.iter().position(Queue::is_vacant));
         match (known, place) {
             (Some(known), _) => {
                 let queue = &mut self.queues[known];
@@ -194,6 +216,11 @@ impl<S: Storage> Order<S> {
     /// Whether any block is deferred.
     pub(crate) fn has_deferred(&self) -> bool {
         self.deferred_len > 0
+    }
+
+    /// Whether any event is waited for.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waits.len() > 0
     }
 
     /// Whether anything is waited for or deferred.

@@ -282,8 +282,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// In direct mode, a block that has become free goes straight back. It is freed whatever the device makes of that:
     /// a failure shows in the leaked bytes, or in the health of the context.
+    /// What a pool in use holds stays there: a graph that was captured into it uses it whenever it runs.
     pub(crate) fn release_directly(&self, directory: &Directory<R, S>, slot: u32) {
-        let _freed = self.release_ordinary(directory, slot, |_| true);
+        let pool = self.lock(slot).pool;
+        if pool == 0 || self.registry.lock().is_unused(pool) {
+            let _freed = self.release_ordinary(directory, slot, |_| true);
+        }
     }
 
     /// Releases everything that is wholly free in one heap.

@@ -1,22 +1,58 @@
-//! An ordered set of items as a radix tree: 16-way nodes, chains of single children left out.
+//! An ordered set of items as a radix tree: 32-way nodes, chains of single children left out.
 //!
 //! ```text
-//!            node shift 12            shift = the lowest bit of the digit the children differ in
+//!            node shift 15            shift = the lowest bit of the digit the children differ in
 //!           /      |      \
 //!      item 3   node 4   item 9       key order = child order
 //!              /      \
 //!          item 1   item 7
 //! ```
 //!
-//! Keys are 128 bits wide and distinct, so no path is longer than 32 nodes, however many items there are; `n` items
-//! need at most `n − 1` nodes. The items themselves live elsewhere: every operation is told how to read their keys.
+//! Keys are two words and distinct, so no path is longer than 26 nodes, however many items there are; `n` items need at
+//! most `n − 1` nodes. A node keeps what the keys below it have in common, so one descent suffices for every operation. The
+//! items themselves live elsewhere: every operation is told how to read their keys, and reads one at most beside its own.
 
 use crate::slab::{NONE, Slab, Vacant};
 use crate::storage::Storage;
-use core::cmp::Ordering;
+
+/// Bits of a digit: wider ones make paths shorter, and nodes larger than the few children they mostly have are worth.
+const DIGIT_BITS: u8 = 5;
+const FAN_OUT: usize = 1 << DIGIT_BITS;
+
+const _: () = assert!(FAN_OUT == u32::BITS as usize, "a bit of `Node::occupied` for each child");
 
 /// What orders an item among the others of its set.
-pub(crate) type Key = u128;
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Key {
+    pub major: u64,
+    /// Decides if `major` is equal.
+    pub minor: u64,
+}
+
+impl Key {
+    /// As `<`, but free of branches: which of two blocks comes first cannot be predicted.
+    #[inline(always)]
+    pub(crate) fn is_below(self, other: Self) -> bool {
+        let wide = |key: Self| u128::from(key.major) << 64 | u128::from(key.minor);
+        wide(self) < wide(other)
+    }
+
+    /// The digit at `shift`: of `minor`, or from 64 on of `major`.
+    #[inline(always)]
+    fn digit(self, shift: u8) -> usize {
+        let word = if shift < 64 { self.minor } else { self.major };
+        (word >> (shift % 64)) as usize % FAN_OUT
+    }
+
+    /// The shift of the highest digit that two keys differ in; 0 if they are equal.
+    #[inline(always)]
+    fn fork(self, other: Self) -> u8 {
+        let (major, minor) = (self.major ^ other.major, self.minor ^ other.minor);
+        let (word, base) = if major == 0 { (minor, 0) } else { (major, 64) };
+        let bit = (word | 1).ilog2() as u8;
+        base + (bit - bit % DIGIT_BITS)
+    }
+}
 
 /// A subtree: nothing, one item, or a node. A set is known by the link to its root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +67,7 @@ impl Link {
     pub(crate) const EMPTY: Self = Self(NONE);
 
     #[inline]
-    pub(crate) fn item(item: u32) -> Self {
+    pub(crate) const fn item(item: u32) -> Self {
         debug_assert!(item <= MAX_ITEM);
         Self(item)
     }
@@ -54,19 +90,21 @@ impl Link {
     }
 }
 
-/// A fork of the tree.
+/// A fork of the tree. What every descent reads comes first, in one cache line more often than not.
+#[repr(C)]
 pub(crate) struct Node {
-    /// `children[d]` is meaningful ⟺ bit `d` of `occupied` is set.
-    children: [Link; 16],
-    /// At least two bits are set, except while the node is vacant.
-    occupied: u16,
+    /// All keys below agree with it above the digit at `shift`.
+    prefix: Key,
+    /// Bit `d` is set iff `children[d]` is meaningful. At least two are set, except while the node is vacant.
+    occupied: u32,
     /// All keys below agree above this digit, and differ in it.
     shift: u8,
+    children: [Link; FAN_OUT],
 }
 
 impl Vacant for Node {
     fn vacant(next: u32) -> Self {
-        Self { children: [Link(next); 16], occupied: 0, shift: 0 }
+        Self { prefix: Key::default(), occupied: 0, shift: 0, children: [Link(next); FAN_OUT] }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -75,6 +113,31 @@ impl Vacant for Node {
 
     fn next_vacant(&self) -> u32 {
         self.children[0].0
+    }
+}
+
+impl Node {
+    #[inline(always)]
+    fn has(&self, digit: usize) -> bool {
+        self.occupied >> digit & 1 == 1
+    }
+
+    #[inline(always)]
+    fn put(&mut self, digit: usize, child: Link) {
+        self.children[digit] = child;
+        self.occupied |= 1 << digit;
+    }
+
+    /// The first child of those in `among`, which is not 0.
+    #[inline(always)]
+    fn first(&self, among: u32) -> Link {
+        self.children[among.trailing_zeros() as usize % FAN_OUT]
+    }
+
+    /// The last child of those in `among`, which is not 0.
+    #[inline(always)]
+    fn last(&self, among: u32) -> Link {
+        self.children[among.ilog2() as usize]
     }
 }
 
@@ -89,22 +152,6 @@ impl<S: Storage> Default for Trie<S> {
     }
 }
 
-#[inline]
-fn digit(key: Key, shift: u8) -> usize {
-    (key >> shift) as usize & 15
-}
-
-/// The digits of an occupied set above and below `digit`.
-#[inline]
-fn above(occupied: u16, digit: usize) -> u16 {
-    occupied & (!1_u16 << digit)
-}
-
-#[inline]
-fn below(occupied: u16, digit: usize) -> u16 {
-    occupied & !(!0_u16 << digit)
-}
-
 impl<S: Storage> Trie<S> {
     /// Makes sure that sets of `items` items in all fit.
     #[inline]
@@ -113,27 +160,37 @@ impl<S: Storage> Trie<S> {
     }
 
     /// Adds `item`, which is not in the set, and returns the new root.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn insert(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
         if root.is_empty() {
             return Link::item(item);
         }
         let new = key(item);
-        let near = key(self.nearest(root, new));
+        let nodes = self.nodes.entries_mut();
+        let (mut parent, mut at) = (NONE, root);
+        // What the way to the new key leaves: a key below it or in it, that differs from the new one.
+        let near = loop {
+            let Some(index) = at.node() else { break key(at.0) };
+            let node = &mut nodes[index as usize];
+            if new.fork(node.prefix) > node.shift {
+                break node.prefix;
+            }
+            let digit = new.digit(node.shift);
+            if !node.has(digit) {
+                node.put(digit, Link::item(item));
+                return root;
+            }
+            (parent, at) = (index, node.children[digit]);
+        };
         debug_assert_ne!(new, near, "an item is added once");
-        let shift = (new ^ near).ilog2() as u8 & !3;
-        let (parent, at) = self.fork(root, new, shift);
-        if let Some(node) = at.node().filter(|&n| self.nodes[n].shift == shift) {
-            self.put(node, digit(new, shift), Link::item(item));
-            return root;
-        }
-        let mut node = Node { children: [Link::EMPTY; 16], occupied: 0, shift };
-        for (digit, child) in [(digit(new, shift), Link::item(item)), (digit(near, shift), at)] {
-            node.children[digit] = child;
-            node.occupied |= 1 << digit;
-        }
-        let node = Link(self.nodes.insert(node) | NODE);
-        self.replace(root, parent, new, node)
+        let shift = new.fork(near);
+        let index = self.nodes.occupy();
+        // In place: to copy a node would cost more than all the rest.
+        let node = &mut self.nodes[index];
+        (node.prefix, node.occupied, node.shift) = (new, 0, shift);
+        node.put(near.digit(shift), at);
+        node.put(new.digit(shift), Link::item(item));
+        self.replace(root, parent, new, Link(index | NODE))
     }
 
     /// Removes `item`, which is in the set, and returns the new root.
@@ -143,26 +200,36 @@ impl<S: Storage> Trie<S> {
             return Link::EMPTY;
         }
         let old = key(item);
-        let mut parent = None;
-        let mut at = root;
+        let nodes = self.nodes.entries_mut();
+        let (mut parent, mut at) = (NONE, root);
         loop {
             let index = at.node().expect("a removed item is in the set");
-            let node = &mut self.nodes[index];
-            let digit = digit(old, node.shift);
+            let node = &mut nodes[index as usize];
+            let digit = old.digit(node.shift);
             let child = node.children[digit];
             if child != Link::item(item) {
-                parent = Some(index);
-                at = child;
+                (parent, at) = (index, child);
                 continue;
             }
             node.occupied &= !(1 << digit);
             if !node.occupied.is_power_of_two() {
                 return root;
             }
-            let only = node.children[node.occupied.trailing_zeros() as usize];
+            let only = node.first(node.occupied);
             self.nodes.remove(index);
             return self.replace(root, parent, old, only);
         }
+    }
+
+    /// Puts `child` where the way to `key` leaves `parent`, and returns the root.
+    #[inline(always)]
+    fn replace(&mut self, root: Link, parent: u32, key: Key, child: Link) -> Link {
+        if parent == NONE {
+            return child;
+        }
+        let parent = &mut self.nodes[parent];
+        parent.children[key.digit(parent.shift)] = child;
+        root
     }
 
     /// The item with the lowest key.
@@ -170,7 +237,7 @@ impl<S: Storage> Trie<S> {
     pub(crate) fn first(&self, mut at: Link) -> Option<u32> {
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
-            at = node.children[node.occupied.trailing_zeros() as usize];
+            at = node.first(node.occupied);
         }
         (!at.is_empty()).then_some(at.0)
     }
@@ -179,7 +246,7 @@ impl<S: Storage> Trie<S> {
     pub(crate) fn last(&self, mut at: Link) -> Option<u32> {
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
-            at = node.children[15 - node.occupied.leading_zeros() as usize];
+            at = node.last(node.occupied);
         }
         (!at.is_empty()).then_some(at.0)
     }
@@ -187,94 +254,46 @@ impl<S: Storage> Trie<S> {
     /// The item with the lowest key that is at least `bound`.
     #[inline(never)]
     pub(crate) fn at_least(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
-        let (at, sibling, order) = self.neighbours(root, bound, key, above, u16::trailing_zeros)?;
-        if order.is_ge() { self.first(at) } else { self.first(sibling) }
-    }
-
-    /// The item with the highest key that is at most `bound`.
-    pub(crate) fn at_most(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
-        let last = |set: u16| set.ilog2();
-        let (at, sibling, order) = self.neighbours(root, bound, key, below, last)?;
-        if order.is_le() { self.last(at) } else { self.last(sibling) }
-    }
-
-    /// The largest subtree whose keys all lie on one side of `bound` (or are it), the closest subtree beyond it in the
-    /// direction of `beyond`, and the side.
-    fn neighbours(
-        &self,
-        root: Link,
-        bound: Key,
-        key: impl Fn(u32) -> Key,
-        beyond: impl Fn(u16, usize) -> u16,
-        closest: impl Fn(u16) -> u32,
-    ) -> Option<(Link, Link, Ordering)> {
-        if root.is_empty() {
-            return None;
-        }
-        let near = key(self.nearest(root, bound));
-        let shift = (near != bound).then(|| (near ^ bound).ilog2() as u8 & !3);
-        let mut sibling = Link::EMPTY;
-        let mut at = root;
+        // `sibling` is the closest subtree whose keys are all above `bound`.
+        let (mut at, mut sibling) = (root, Link::EMPTY);
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
-            if shift.is_some_and(|shift| node.shift < shift) {
-                break;
+            if bound.fork(node.prefix) > node.shift {
+                return self.first(if node.prefix > bound { at } else { sibling });
             }
-            let digit = digit(bound, node.shift);
-            let others = beyond(node.occupied, digit);
-            if others != 0 {
-                sibling = node.children[closest(others) as usize];
+            let digit = bound.digit(node.shift);
+            let above = node.occupied & (!1 << digit);
+            if above != 0 {
+                sibling = node.first(above);
             }
-            if shift == Some(node.shift) {
-                // `bound` itself would be a new child here, so the answer is the sibling on either count.
-                return Some((sibling, sibling, Ordering::Equal));
+            if !node.has(digit) {
+                return self.first(sibling);
             }
             at = node.children[digit];
         }
-        Some((at, sibling, near.cmp(&bound)))
+        if !at.is_empty() && key(at.0) >= bound { Some(at.0) } else { self.first(sibling) }
     }
 
-    /// Some item whose key shares the longest prefix with `key` that any item of the set shares.
-    #[inline]
-    fn nearest(&self, mut at: Link, key: Key) -> u32 {
+    /// The item with the highest key that is less than `bound`.
+    pub(crate) fn below(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
+        // `sibling` is the closest subtree whose keys are all below `bound`.
+        let (mut at, mut sibling) = (root, Link::EMPTY);
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
-            let digit = digit(key, node.shift);
-            let digit = if node.occupied & (1 << digit) != 0 { digit } else { node.occupied.trailing_zeros() as usize };
+            if bound.fork(node.prefix) > node.shift {
+                return self.last(if node.prefix < bound { at } else { sibling });
+            }
+            let digit = bound.digit(node.shift);
+            let below = node.occupied & !(!0 << digit);
+            if below != 0 {
+                sibling = node.last(below);
+            }
+            if !node.has(digit) {
+                return self.last(sibling);
+            }
             at = node.children[digit];
         }
-        at.0
-    }
-
-    /// Where a fork at `shift` on the way to `key` is or belongs, and the node above it.
-    #[inline]
-    fn fork(&self, root: Link, key: Key, shift: u8) -> (Option<u32>, Link) {
-        let mut parent = None;
-        let mut at = root;
-        while let Some(index) = at.node() {
-            let node = &self.nodes[index];
-            if node.shift <= shift {
-                break;
-            }
-            parent = Some(index);
-            at = node.children[digit(key, node.shift)];
-        }
-        (parent, at)
-    }
-
-    /// Puts `child` where the way to `key` leaves `parent`, and returns the root.
-    #[inline]
-    fn replace(&mut self, root: Link, parent: Option<u32>, key: Key, child: Link) -> Link {
-        let Some(parent) = parent else { return child };
-        let digit = digit(key, self.nodes[parent].shift);
-        self.nodes[parent].children[digit] = child;
-        root
-    }
-
-    fn put(&mut self, node: u32, digit: usize, child: Link) {
-        let node = &mut self.nodes[node];
-        node.children[digit] = child;
-        node.occupied |= 1 << digit;
+        if !at.is_empty() && key(at.0) < bound { Some(at.0) } else { self.last(sibling) }
     }
 
     /// How many nodes are in use.
@@ -292,11 +311,15 @@ mod tests {
     use std::collections::BTreeMap;
     use std::vec::Vec;
 
+    fn wide(key: u128) -> Key {
+        Key { major: (key >> 64) as u64, minor: key as u64 }
+    }
+
     proptest! {
         /// Against a `BTreeMap`, over keys that share prefixes of every length.
         #[test]
         fn agrees_with_an_ordered_map(steps in prop::collection::vec((0_u8..128, 0_u8..8, any::<bool>()), 1..400)) {
-            let keys: Vec<Key> = (0..128_u128).flat_map(|bit| (0..8).map(move |low| (1 << bit) ^ (low << 2))).collect();
+            let keys: Vec<Key> = (0..128_u128).flat_map(|bit| (0..8).map(move |low| wide((1 << bit) ^ (low << 2)))).collect();
             let key = |item: u32| keys[item as usize];
             let mut trie = Trie::<Growable>::default();
             let (mut root, mut model) = (Link::EMPTY, BTreeMap::new());
@@ -315,9 +338,10 @@ mod tests {
                 prop_assert_eq!(trie.first(root), model.values().next().copied());
                 prop_assert_eq!(trie.last(root), model.values().next_back().copied());
                 prop_assert!(trie.node_count() < model.len().max(1) as u32);
-                for bound in [key(item), key(item).wrapping_add(1), key(item).wrapping_sub(1), 0, Key::MAX] {
+                let middle = u128::from(key(item).major) << 64 | u128::from(key(item).minor);
+                for bound in [middle, middle.wrapping_add(1), middle.wrapping_sub(1), 0, u128::MAX].map(wide) {
                     prop_assert_eq!(trie.at_least(root, bound, key), model.range(bound..).next().map(|(_, &i)| i));
-                    prop_assert_eq!(trie.at_most(root, bound, key), model.range(..=bound).next_back().map(|(_, &i)| i));
+                    prop_assert_eq!(trie.below(root, bound, key), model.range(..bound).next_back().map(|(_, &i)| i));
                 }
             }
         }

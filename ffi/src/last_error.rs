@@ -2,7 +2,7 @@
 //! be written when the host's memory has run out and read until the thread is gone.
 
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char};
+use core::ffi::c_char;
 use core::fmt::{self, Write};
 
 /// Bytes of the text, NUL included. An out-of-memory report has some 1,500.
@@ -56,11 +56,4 @@ pub(crate) fn driver_code() -> u32 {
         // SAFETY: of this thread alone, and no reference to it is held beyond `set`.
         unsafe { (*last.get()).driver_code }
     })
-}
-
-/// The text, for tests and for reports.
-#[allow(dead_code, reason = "used by tests")]
-pub(crate) fn to_string() -> String {
-    // SAFETY: the text is of this thread, ended by NUL, and nothing writes to it during the call.
-    unsafe { CStr::from_ptr(text()) }.to_string_lossy().into_owned()
 }

@@ -1,6 +1,7 @@
 //! What must hold of any allocator on a simulated device at any moment, seen from outside: the snapshot tiles what the device
 //! gave, and adds up to the statistics.
 
+use cachalot_core::device::DeviceMemory;
 use cachalot_core::rounding::PoolKind;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
@@ -9,6 +10,18 @@ use cachalot_core::sync::Lock;
 use cachalot_core::units::DeviceIndex;
 use cachalot_core::Allocator;
 use std::collections::BTreeMap;
+
+/// A device with a simulated one in it.
+pub trait Simulated: DeviceMemory {
+    /// The simulated device.
+    fn simulated(&self) -> &SimulatedDevice;
+}
+
+impl Simulated for SimulatedDevice {
+    fn simulated(&self) -> &SimulatedDevice {
+        self
+    }
+}
 
 /// Fails with a sentence if the condition does not hold.
 macro_rules! ensure {
@@ -23,8 +36,8 @@ macro_rules! ensure {
 ///
 /// # Errors
 /// A sentence that says what does not hold.
-pub fn check<R: Lock, S: Storage>(
-    allocator: &Allocator<SimulatedDevice, R, S>,
+pub fn check<D: Simulated, R: Lock, S: Storage>(
+    allocator: &Allocator<D, R, S>,
     device: DeviceIndex,
     oversize: Option<u64>,
 ) -> Result<(), String> {
@@ -35,7 +48,7 @@ pub fn check<R: Lock, S: Storage>(
         check_tiling(segment)?;
     }
     check_apart(&segments)?;
-    let simulated = allocator.device(device).ok_or("no such device")?;
+    let simulated = allocator.device(device).ok_or("no such device")?.simulated();
     let leaked = allocator.leaked_bytes(device).map_err(|error| error.to_string())?;
     check_device(&segments, simulated, leaked)?;
     let stats = allocator.stats(device).map_err(|error| error.to_string())?;

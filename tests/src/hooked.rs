@@ -1,5 +1,6 @@
 //! A simulated device that listens: to shortages, which it may remedy, and to reports; and that knows its threads.
 
+use crate::consistency::Simulated;
 use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, VirtualMemory};
 use cachalot_core::report::OutOfMemory;
 use cachalot_core::simulated::SimulatedDevice;
@@ -38,6 +39,12 @@ impl Hooked {
     /// If the thread of an earlier call has.
     pub fn reports(&self) -> Vec<OutOfMemory> {
         self.reports.lock().unwrap().clone()
+    }
+}
+
+impl Simulated for Hooked {
+    fn simulated(&self) -> &SimulatedDevice {
+        &self.inner
     }
 }
 

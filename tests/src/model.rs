@@ -348,7 +348,8 @@ impl Model {
             self.statistics.change("inactive_split", owner.kind, count - merged);
             self.statistics.change("inactive_split_bytes", owner.kind, bytes - absorbed.cast_signed());
         }
-        if !self.caching {
+        // What a graph uses that was captured into the pool stays even without a cache.
+        if !self.caching && self.releasable_pools().contains(&owner.pool) {
             self.release_ordinary(|of| of == owner);
         }
     }

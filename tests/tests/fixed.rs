@@ -16,7 +16,7 @@ const CAPACITY: u64 = 256 << 20;
 const STACK_BYTES: usize = 256 << 20;
 
 fn run<S: Storage>(number: u8, program: &[Op]) -> Result<u32, String> {
-    let mut twins = Box::new(Twins::<spin::mutex::SpinMutex<()>, S>::new(CAPACITY, number));
+    let mut twins = Box::new(Twins::<spin::mutex::SpinMutex<()>, S>::limited(CAPACITY, number));
     let mut refused = 0;
     for (number, op) in program.iter().enumerate() {
         let at = |why| format!("operation {number}, {op:?}: {why}");

@@ -80,14 +80,14 @@ impl<S: Storage> Heap<S> {
     /// The lowest run of free and unmapped blocks that has `size` bytes and something to map: its first block.
     pub(crate) fn find_run(&self, size: u64) -> Option<u32> {
         let address = Self::address(&self.blocks);
-        let mut bound: Key = 0;
+        let mut bound = Key::default();
         while let Some(unmapped) = self.by_address.at_least(self.unmapped, bound, &address) {
             let prev = self.blocks[unmapped].prev;
             let first = if prev != NONE && self.blocks[prev].is_free() { prev } else { unmapped };
             if self.run_bytes(first, size) >= size {
                 return Some(first);
             }
-            bound = Key::from(self.blocks[unmapped].end());
+            bound.minor = self.blocks[unmapped].end();
         }
         None
     }

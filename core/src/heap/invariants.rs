@@ -5,6 +5,7 @@ use crate::block::State;
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
+use crate::trie::Key;
 
 /// What one walk over the segments adds up.
 #[derive(Default)]
@@ -116,12 +117,12 @@ impl<S: Storage> Heap<S> {
     }
 
     fn check_unmapped(&self, count: u32) -> Result<(), &'static str> {
-        let (mut seen, mut bound) = (0, 0);
+        let (mut seen, mut bound) = (0, Key::default());
         while let Some(block) = self.by_address.at_least(self.unmapped, bound, Self::address(&self.blocks)) {
             if self.blocks[block].state != State::Unmapped {
                 return Err("the unmapped set holds a block that is mapped");
             }
-            (seen, bound) = (seen + 1, u128::from(self.blocks[block].addr) + 1);
+            (seen, bound.minor) = (seen + 1, self.blocks[block].addr + 1);
         }
         if seen == count { Ok(()) } else { Err("an unmapped block is missing from the set") }
     }

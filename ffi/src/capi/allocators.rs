@@ -51,6 +51,9 @@ pub extern "C" fn cachalot_destroy(allocator: *mut cachalot_allocator) -> cachal
         if allocator.is_null() {
             return Ok(());
         }
+        if fork::in_child() {
+            return Err(handle::forked());
+        }
         if let Ok(host) = handle::host(allocator) {
             host.check_idle()?;
         }

@@ -92,6 +92,13 @@ int main(int argc, char **argv) {
   CHECK(it.asked == 3 && it.told == 1);
   CHECK(strstr(cachalot_last_error(), "Tried to allocate 50.00 MiB") != NULL);
 
+  /* Nobody is called any more. */
+  NEEDED(cachalot_on_shortage(it.allocator, NULL, NULL));
+  NEEDED(cachalot_on_out_of_memory(it.allocator, NULL, NULL));
+  CHECK(cachalot_malloc(it.allocator, 0, 90 * MEBIBYTE, NULL, &served) == CACHALOT_ERROR_OUT_OF_MEMORY);
+  CHECK(it.asked == 3 && it.told == 1);
+
+  /* Visitors may call the allocator as well. */
   CHECK(cachalot_stats_for_each(it.allocator, 0, stop_at_third, &it) == CACHALOT_ERROR_STOPPED && it.visited == 3);
   it.visited = 0;
   NEEDED(cachalot_trace_start(it.allocator, 0, 1000));
@@ -102,12 +109,6 @@ int main(int argc, char **argv) {
   CHECK(cachalot_trace_for_each(it.allocator, 0, stop_entry, &it) == CACHALOT_ERROR_STOPPED && it.visited == 100);
   it.visited = 0;
   CHECK(cachalot_snapshot(it.allocator, stop_text, &it) == CACHALOT_ERROR_STOPPED && it.visited == 1);
-
-  /* Nobody is called any more. */
-  NEEDED(cachalot_on_shortage(it.allocator, NULL, NULL));
-  NEEDED(cachalot_on_out_of_memory(it.allocator, NULL, NULL));
-  CHECK(cachalot_malloc(it.allocator, 0, 90 * MEBIBYTE, NULL, &served) == CACHALOT_ERROR_OUT_OF_MEMORY);
-  CHECK(it.asked == 3 && it.told == 1);
   NEEDED(cachalot_destroy(it.allocator));
   return failures != 0;
 }

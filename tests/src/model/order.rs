@@ -89,17 +89,18 @@ impl Model {
     /// # Errors
     /// Those of the device.
     pub fn process_events(&mut self) -> Answer<()> {
-        self.record_deferred()?;
-        self.ask(|model, event| Ok(model.device.is_complete(event)?))
+        let recorded = self.record_deferred();
+        recorded.and(self.ask(|model, event| Ok(model.device.is_complete(event)?)))
     }
 
     /// Waits for every event.
     pub(super) fn wait_for_events(&mut self) -> Answer<()> {
         self.statistics.count("num_sync_all_streams");
-        self.record_deferred()?;
-        self.ask(|model, event| {
+        let recorded = self.record_deferred();
+        let waited = self.ask(|model, event| {
             model.device.wait(event)?;
             Ok(true)
-        })
+        });
+        recorded.and(waited)
     }
 }

@@ -72,7 +72,7 @@ impl Checker {
             device.kernels.clear(reader, part(results, slot * SLOT_BYTES, SLOT_BYTES))?;
         }
         device.synchronize(reader)?;
-        let mut half = || -> DeviceResult<Half> {
+        let half = || -> DeviceResult<Half> {
             Ok(Half { event: device.take_event()?, launches: Vec::new(), recorded: false })
         };
         let halves = [half()?, half()?];

@@ -5,9 +5,10 @@ use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
 use cachalot_cuda::driver::types::{
     CuCaptureMode, CuContext, CuEvent, CuGraph, CuGraphExec, CuStream, CuStreamFlags,
 };
-use cachalot_cuda::{CudaDevice, Driver};
+use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, Streams};
 use cachalot_kernels::{Findings, KernelError, Kernels, Region};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A stream that every thread may use. The stream behind it is another one after each round.
@@ -59,9 +60,15 @@ impl Device {
     ///
     /// # Errors
     /// The device's; [`KernelError::NoImage`] if the kernels were not compiled for this driver.
-    pub(crate) fn open(driver: &'static Driver, index: u32, streams: u32) -> Result<Self, KernelError> {
+    pub(crate) fn open(
+        driver: &'static Driver,
+        index: u32,
+        streams: u32,
+        numbers: &Arc<Streams>,
+    ) -> Result<Self, KernelError> {
+        let options = DeviceOptions { streams: Arc::clone(numbers), ..DeviceOptions::default() };
         // The process ends with the run, and every thread refers to its devices.
-        let cuda: &'static CudaDevice = Box::leak(Box::new(CudaDevice::open(driver, index)?));
+        let cuda: &'static CudaDevice = Box::leak(Box::new(CudaDevice::open_with(driver, index, options)?));
         let total_bytes = cuda.memory_info()?.total;
         let kernels = Kernels::load(cuda)?;
         let mut device = Self {

@@ -16,6 +16,8 @@ mod graph;
 mod inspect;
 mod move_blocks;
 
+pub(crate) use ending::check_lost;
+
 use crate::block::Block;
 use crate::checker::Checker;
 use crate::shared::Shared;
@@ -67,13 +69,17 @@ pub(crate) struct Worker {
     sites: Vec<Site>,
     graphs: Vec<Graph>,
     tenant: Option<Tenant>,
+    /// The device whose cache this thread turned off.
+    uncached: Option<usize>,
+    /// Rounds so far. Every other one is quiet: requests and frees alone, so that they take the shortest way.
+    rounds: u64,
     blocks_made: u64,
     pub(crate) latency: Latency,
     pub(crate) counts: Counts,
 }
 
 /// Out of a thousand steps, so many are not a request or a free.
-const OTHER_STEPS: u32 = 20;
+const OTHER_STEPS: u32 = 40;
 /// A worker may hold this part of what its share of the device is, as a fraction.
 const SHARE: (u64, u64) = (1, 2);
 /// The time is looked at after so many steps.
@@ -115,6 +121,8 @@ impl Worker {
             sites,
             graphs: Vec::new(),
             tenant: None,
+            uncached: None,
+            rounds: 0,
             blocks_made: 0,
             latency: Latency::default(),
             counts: Counts::default(),
@@ -156,33 +164,43 @@ impl Worker {
 
     /// One request, free or something else.
     fn step(&mut self) {
-        if self.rng.u64(0..self.shared.options.disturb) == 0 {
+        let disturbed = self.rng.u64(0..self.shared.options.disturb) == 0;
+        let quiet = self.is_quiet();
+        if disturbed && !quiet {
             self.disturb();
         }
         if self.rng.u32(0..1000) < OTHER_STEPS {
             return self.other_step();
+        }
+        // One takes a quarter of a batch along, so that a fifth or so of all blocks sees another stream.
+        if !quiet && self.rng.u32(0..self.shared.options.batch.max(8)) < 2 {
+            self.visit();
         }
         let target = u64::from(self.shared.options.blocks);
         let held = self.places.iter().map(|place| place.fresh.len() + place.filled.len()).sum::<usize>();
         let more = (held + self.ready.len()) as u64 <= target;
         // Drifts towards the target and swings around it.
         let request = self.rng.u32(0..100) < if more { 55 } else { 45 };
+        let before = self.counts.ops;
         if request || !self.free_one() {
             self.request_one();
         }
+        // A run ends even if nothing can be done any more.
+        self.counts.ops = self.counts.ops.max(before + 1);
     }
 
     /// What happens beside requests and frees.
     fn other_step(&mut self) {
         match self.rng.u32(0..10) {
-            0..=2 => self.exchange(),
-            3..=6 => self.inspect(),
+            0 | 1 => self.exchange(),
+            2..=4 => self.inspect(),
             _ => self.replay(),
         }
-        // A visit takes many blocks along, so that a fraction of a batch's blocks sees other streams.
-        if self.rng.u32(0..self.shared.options.batch) < 4 {
-            self.visit();
-        }
+    }
+
+    /// Whether nothing but requests and frees is to happen in this round.
+    fn is_quiet(&self) -> bool {
+        self.rounds % 2 == 1
     }
 
     fn line(&self, place: usize) -> Line {

@@ -4,6 +4,7 @@ use super::{Place, Worker};
 use crate::block::Block;
 use crate::stage::Line;
 use crate::visit::Visit;
+use cachalot_core::units::StreamId;
 use std::mem;
 
 /// More blocks than this do not wait for another thread.
@@ -127,7 +128,11 @@ impl Worker {
         }
         let most = (self.shared.options.batch as usize / 2).max(1);
         let mut blocks = self.take_some(from, most);
-        let reached = |block: &Block| devices[here].reaches.contains(&block.device);
+        // A device's default stream has no number that would be known as its own among another device's streams.
+        let default = self.line(to).id == StreamId::DEFAULT;
+        let reached = |block: &Block| {
+            block.device == here || !default && devices[here].reaches.contains(&block.device)
+        };
         let unreached: Vec<_> = blocks.extract_if(.., |block| !reached(block)).collect();
         self.places[from].filled.extend(unreached);
         let (before, after) = (self.line(from), self.line(to));

@@ -1,0 +1,199 @@
+//! What the tests share: the built library, C and C++ programs over it, and the drivers they run on.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// What every C and C++ program is compiled with.
+pub(crate) const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+/// What a program that links `libcachalot.a` needs of the system. The consumer files say the same, and a test compares them with
+/// what the compiler says.
+pub(crate) const SYSTEM_LIBRARIES: [&str; 7] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
+
+/// The repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_path_buf()
+}
+
+/// A folder of a test's own.
+pub(crate) fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).expect("the test's folder can be written");
+    folder
+}
+
+/// Where the build puts `libcachalot.a` and `libcachalot.so` for this test.
+pub(crate) fn library_folder() -> PathBuf {
+    let program = std::env::current_exe().expect("a test has a path");
+    let folder = program.parent().expect("it lies in a folder").to_path_buf();
+    assert!(folder.join("libcachalot.so").is_file() && folder.join("libcachalot.a").is_file(), "{}", folder.display());
+    folder
+}
+
+/// A folder where the shared library has the name that the loader asks for.
+pub(crate) fn library_path() -> PathBuf {
+    let folder = scratch("library");
+    let library = std::fs::canonicalize(library_folder().join("libcachalot.so")).expect("it exists");
+    for name in ["libcachalot.so".to_owned(), soname()] {
+        let link = folder.join(name);
+        // Test programs run one after the other, their tests at the same time: whoever comes second finds the link.
+        if std::fs::read_link(&link).ok().as_ref() != Some(&library) {
+            let _ = std::fs::remove_file(&link);
+            let _ = std::os::unix::fs::symlink(&library, &link);
+        }
+        assert!(link.is_file(), "{}", link.display());
+    }
+    folder
+}
+
+/// The SONAME by the package's version.
+pub(crate) fn soname() -> String {
+    let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
+    if major == "0" { format!("libcachalot.so.0.{minor}") } else { format!("libcachalot.so.{major}") }
+}
+
+/// Says in one line what is not tested, once. Straight to the stream, so that it is seen when the test passes.
+pub(crate) fn skip(what: &str, why: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let line = format!("skipped: {what} ({why})");
+    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(line.clone()) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+}
+
+/// Runs a command. `None` if there is no such program.
+pub(crate) fn output(command: &mut Command) -> Option<Output> {
+    match command.output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        output => Some(output.expect("the command runs")),
+    }
+}
+
+/// What a command printed.
+pub(crate) fn printed(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Runs a command that must succeed, and answers what it wrote to its standard output. `None` if there is no such program.
+pub(crate) fn succeed(command: &mut Command) -> Option<String> {
+    let output = output(command)?;
+    assert!(output.status.success(), "{command:?}\n{}\n{}", output.status, printed(&output));
+    Some(String::from_utf8(output.stdout).expect("UTF-8"))
+}
+
+/// How a program is linked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Link {
+    Shared,
+    Static,
+}
+
+/// A compiler with the header's folder and the standard's flags, in a language by the file's ending.
+pub(crate) fn compiler(source: &Path) -> Command {
+    let is_c = source.extension() == Some(OsStr::new("c"));
+    let mut command = Command::new(if is_c { "cc" } else { "c++" });
+    command.arg(if is_c { "-std=c11" } else { "-std=c++17" }).arg("-g").args(WARNINGS);
+    command.arg("-I").arg(root().join("include"));
+    command
+}
+
+/// Builds a program over the library. `None`, and a line, if there is no compiler.
+pub(crate) fn build(source: &Path, link: Link, flags: &[&OsStr]) -> Option<PathBuf> {
+    let name = format!("{}-{link:?}", source.file_stem().expect("a name").display());
+    let program = scratch("programs").join(name);
+    let mut command = compiler(source);
+    command.arg(source);
+    match link {
+        Link::Shared => {
+            let library = library_path();
+            command.arg("-L").arg(&library).arg("-lcachalot").arg(format!("-Wl,-rpath,{}", library.display()));
+            command.args(["-ldl", "-lpthread", "-lm"]);
+        }
+        Link::Static => {
+            command.arg(library_folder().join("libcachalot.a")).args(SYSTEM_LIBRARIES);
+        }
+    }
+    command.args(flags).arg("-o").arg(&program);
+    if succeed(&mut command).is_none() {
+        skip(&source.display().to_string(), "no compiler");
+        return None;
+    }
+    Some(program)
+}
+
+/// The programs in a folder of `tests/hosts`.
+pub(crate) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let folder = root().join("tests/hosts").join(folder);
+    let entries = std::fs::read_dir(&folder).expect("the folder exists").map(|entry| entry.expect("an entry").path());
+    let mut found: Vec<_> = entries.filter(|path| path.extension() == Some(OsStr::new(ending))).collect();
+    found.sort();
+    assert!(!found.is_empty(), "{}", folder.display());
+    found
+}
+
+/// The emulated driver, installed as `libcuda.so.1`.
+pub(crate) fn emulated_driver() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        // Each test program installs its own: they may run at the same time.
+        let folder = scratch(&format!("driver-{}", std::process::id()));
+        cachalot_emulated_driver::install::install(&folder, &[]).expect("the emulated driver is built")
+    })
+}
+
+/// A command on simulated devices.
+pub(crate) fn simulated(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg("--simulated").env("CACHALOT_LIBCUDA", "/nonexistent");
+    command
+}
+
+/// A command on the emulated driver, which tells at its end what leaked.
+pub(crate) fn emulated(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    let driver = emulated_driver();
+    command.env("CACHALOT_LIBCUDA", driver).env("LD_LIBRARY_PATH", driver.parent().expect("a folder"));
+    command
+}
+
+/// The same command under valgrind, which finds what is used after it was freed and what is lost. `None` if there is none.
+pub(crate) fn checked(command: &Command) -> Option<Command> {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    if !*FOUND.get_or_init(|| output(Command::new("valgrind").arg("--version")).is_some()) {
+        return None;
+    }
+    let mut checked = Command::new("valgrind");
+    checked.args(["--quiet", "--leak-check=full", "--error-exitcode=99", "--num-callers=30"]);
+    checked.arg(format!("--suppressions={}", root().join("tests/hosts/valgrind.supp").display()));
+    checked.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => checked.env(name, value),
+            None => checked.env_remove(name),
+        };
+    }
+    Some(checked)
+}
+
+/// Asks the emulated driver to write at its end what is still alive, and checks that nothing is.
+pub(crate) fn without_leaks(command: &mut Command, name: &str) -> Option<String> {
+    let report = scratch("leaks").join(format!("{name}-{}.json", std::process::id()));
+    let _ = std::fs::remove_file(&report);
+    let said = succeed(command.env("CACHALOT_EMU_LEAKS", &report))?;
+    let report = std::fs::read_to_string(&report).expect("the driver wrote its report");
+    let left: serde_json::Value = serde_json::from_str(&report).expect("it is JSON");
+    for (what, count) in left.as_object().expect("an object of counts") {
+        let nothing = match count {
+            serde_json::Value::Array(counts) => counts.iter().all(|count| count == 0),
+            count => count == 0,
+        };
+        assert!(nothing, "{name}: {what} are left: {report}");
+    }
+    Some(said)
+}

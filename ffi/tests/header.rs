@@ -1,0 +1,388 @@
+//! `cachalot.h` as the contract: it compiles everywhere, and every type, number and function in it is the library's.
+
+mod common;
+
+use cachalot::abi;
+use common::{WARNINGS, library_folder, library_path, output, printed, root, scratch, skip, soname, succeed};
+use quote::ToTokens;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
+use std::fmt::Write;
+use std::mem::offset_of;
+use std::path::Path;
+use std::process::Command;
+
+/// The header's text.
+fn header() -> String {
+    std::fs::read_to_string(root().join("include/cachalot.h")).expect("the header exists")
+}
+
+/// The functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let header = header();
+    let declarations = header.lines().filter(|line| line.starts_with("CACHALOT_API") || line.starts_with("CACHALOT_CHECKED"));
+    let names = declarations.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
+    let names: BTreeSet<_> = names.map(str::to_owned).collect();
+    assert!(names.len() > 40, "{names:?}");
+    names
+}
+
+/// The compilers that there are, for a language.
+fn compilers(names: [&'static str; 2]) -> Vec<&'static str> {
+    let (found, missing): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| output(Command::new(name).arg("--version")).is_some());
+    for name in missing {
+        skip("the header with another compiler", &format!("no {name}"));
+    }
+    found
+}
+
+/// Compiles a program that includes the headers, and answers what it prints when it runs.
+fn run(compiler: &str, language: &str, standard: &str, program: &str) -> String {
+    let folder = scratch("header");
+    let name = format!("{compiler}-{standard}-{:x}", program.len()).replace('+', "x");
+    let (source, binary) = (folder.join(&name).with_extension("txt"), folder.join(&name));
+    std::fs::write(&source, program).expect("the test's folder can be written");
+    let mut command = Command::new(compiler);
+    command.args(["-x", language]).arg(format!("-std={standard}")).args(WARNINGS).arg("-I").arg(root().join("include"));
+    command.arg(&source).args(["-x", "none"]).arg("-L").arg(library_path()).arg("-lcachalot").arg("-o").arg(&binary);
+    succeed(&mut command).expect("the compiler was found before");
+    succeed(Command::new(&binary).env("LD_LIBRARY_PATH", library_path())).expect("it was just built")
+}
+
+/// A program that prints the composed version and makes one of everything that is initialised by a macro.
+const PROGRAM: &str = r#"
+#define CACHALOT_EXPERIMENTAL
+#include "cachalot.h"
+#include "cachalot.h" /* twice is fine */
+#include <stdio.h>
+int main(void) {
+  cachalot_options options = CACHALOT_OPTIONS_INIT;
+  cachalot_block block = CACHALOT_BLOCK_INIT;
+  cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+  cachalot_device device = CACHALOT_DEVICE_INIT;
+  cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
+  const cachalot_pool pool = {0, 0};
+  printf("%d %u %s\n", CACHALOT_VERSION, (unsigned)cachalot_version(), cachalot_version_string());
+  printf("%d %d %d\n", CACHALOT_VERSION_MAJOR, CACHALOT_VERSION_MINOR, CACHALOT_VERSION_PATCH);
+  printf("%d\n", options.struct_size == sizeof options && block.struct_size == sizeof block &&
+    outlook.struct_size == sizeof outlook && device.struct_size == sizeof device &&
+    statistics.struct_size == sizeof statistics && options.flags == 0 && statistics.leaked_bytes == 0 && pool.first == 0);
+  return 0;
+}
+"#;
+
+#[test]
+fn the_header_compiles_in_every_language_and_its_version_is_the_librarys() {
+    let part = |part: &str| part.parse::<u32>().expect("a number");
+    let (major, minor, patch) = (
+        part(env!("CARGO_PKG_VERSION_MAJOR")),
+        part(env!("CARGO_PKG_VERSION_MINOR")),
+        part(env!("CARGO_PKG_VERSION_PATCH")),
+    );
+    let number = major * 1_000_000 + minor * 1_000 + patch;
+    let expected = format!("{number} {number} {}\n{major} {minor} {patch}\n1\n", env!("CARGO_PKG_VERSION"));
+    for compiler in compilers(["gcc", "clang"]) {
+        for standard in ["c11", "c17", "gnu17"] {
+            assert_eq!(run(compiler, "c", standard, PROGRAM), expected, "{compiler} {standard}");
+        }
+    }
+    for compiler in compilers(["g++", "clang++"]) {
+        for standard in ["c++17", "c++20"] {
+            assert_eq!(run(compiler, "c++", standard, PROGRAM), expected, "{compiler} {standard}");
+            let with_classes = PROGRAM.replacen("cachalot.h", "cachalot.hpp", 1);
+            assert_eq!(run(compiler, "c++", standard, &with_classes), expected, "{compiler} {standard}");
+        }
+    }
+}
+
+#[test]
+fn a_composed_version_takes_all_three_parts() {
+    let program = r#"
+#include "cachalot.h"
+#include <stdio.h>
+#undef CACHALOT_VERSION_MAJOR
+#undef CACHALOT_VERSION_MINOR
+#undef CACHALOT_VERSION_PATCH
+#define CACHALOT_VERSION_MAJOR 1
+#define CACHALOT_VERSION_MINOR 2
+#define CACHALOT_VERSION_PATCH 3
+int main(void) { printf("%d", CACHALOT_VERSION); return CACHALOT_VERSION != 1002003; }
+"#;
+    for compiler in compilers(["gcc", "clang"]) {
+        assert_eq!(run(compiler, "c", "c11", program), "1002003");
+    }
+}
+
+/// Where the fields of a structure lie, here.
+macro_rules! layouts {
+    ($($name:ident { $($field:ident),* })*) => {
+        &[$((stringify!($name), size_of::<abi::$name>(), &[$((stringify!($field), offset_of!(abi::$name, $field))),*])),*]
+    };
+}
+
+/// A structure's name, its size, and its fields with their offsets.
+type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
+
+const LAYOUTS: &[Layout] = layouts! {
+    cachalot_pool { first, second }
+    cachalot_options { struct_size, flags, device_count, devices, contexts, config, limit_bytes, simulated_bytes }
+    cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
+    cachalot_outlook { struct_size, address, bytes, outcome, reserved }
+    cachalot_counter { current, peak, allocated, freed }
+    cachalot_statistics {
+        struct_size, allocations, allocated_bytes, active_blocks, active_bytes, requested_bytes, inactive_split_bytes, segments,
+        reserved_bytes, device_allocs, device_frees, alloc_retries, ooms, leaked_bytes
+    }
+    cachalot_oom_report {
+        struct_size, text, requested_bytes, block_bytes, segment_bytes, device_total_bytes, device_free_bytes, process_bytes,
+        limit_bytes, allocated_bytes, reserved_bytes, pending_bytes, private_free_bytes, largest_free_bytes,
+        largest_free_elsewhere_bytes, device, capturing
+    }
+    cachalot_trace_entry { struct_size, address, bytes, stream_id, time_us, action, reserved }
+    cachalot_device {
+        struct_size, total_bytes, free_bytes, process_bytes, reserved_bytes, limit_bytes, leaked_bytes, ordinal, simulated,
+        virtual_memory, reserved
+    }
+};
+
+#[test]
+fn structures_lie_in_memory_as_the_c_compiler_has_them() {
+    let (mut body, mut expected) = (String::new(), String::new());
+    for (name, size, fields) in LAYOUTS {
+        writeln!(body, "printf(\"{name} %zu\\n\", sizeof({name}));").expect("a string");
+        writeln!(expected, "{name} {size}").expect("a string");
+        for (field, offset) in *fields {
+            writeln!(body, "printf(\"{field} %zu\\n\", offsetof({name}, {field}));").expect("a string");
+            writeln!(expected, "{field} {offset}").expect("a string");
+        }
+    }
+    let program = format!("#include \"cachalot.h\"\n#include <stdio.h>\nint main(void) {{\n{body}return 0;\n}}\n");
+    for compiler in compilers(["gcc", "clang"]) {
+        assert_eq!(run(compiler, "c", "c11", &program), expected);
+    }
+}
+
+/// The constants of the header, with what stands behind `=` or the name.
+fn constants() -> BTreeMap<String, String> {
+    let header = header();
+    let of_enums = header.lines().filter_map(|line| line.trim_start().strip_prefix("CACHALOT_")?.split_once(" = "));
+    let of_macros = header.lines().filter_map(|line| line.strip_prefix("#define CACHALOT_")?.split_once(' '));
+    let of_macros = of_macros.filter(|(name, _)| {
+        !(name.starts_with("VERSION") || name.ends_with("_INIT") || ["H", "API", "CHECKED"].contains(name))
+    });
+    let value = |text: &str| text.split([',', ' ']).next().expect("split has a first part").to_owned();
+    of_enums.chain(of_macros).map(|(name, text)| (format!("CACHALOT_{name}"), value(text))).collect()
+}
+
+/// The Rust constant of this name.
+macro_rules! number_of {
+    ($wanted:expr; $($name:ident)*) => {
+        match $wanted {
+            $(stringify!($name) => Some(i128::from(abi::$name)),)*
+            _ => None,
+        }
+    };
+}
+
+/// The name of a status.
+fn name_of(status: i32) -> &'static str {
+    // SAFETY: the library's texts last for ever.
+    let name = unsafe { CStr::from_ptr(cachalot::capi::cachalot_status_name(status)) };
+    name.to_str().expect("ASCII")
+}
+
+#[test]
+fn constants_are_the_librarys() {
+    let constants = constants();
+    let list = constants.keys().fold(String::new(), |list, name| list + &format!("printf(\"%lld\\n\", (long long){name});\n"));
+    let program = format!("#include \"cachalot.h\"\n#include <stdio.h>\nint main(void) {{\n{list}return 0;\n}}\n");
+    let Some(compiler) = compilers(["gcc", "clang"]).pop() else { return };
+    let printed = run(compiler, "c", "c11", &program);
+    let values = printed.lines().map(|line| line.parse::<i128>().expect("a number"));
+    for (name, value) in constants.keys().zip(values) {
+        if name == "CACHALOT_OK" || name.starts_with("CACHALOT_ERROR_") {
+            let status = i32::try_from(value).expect("a status");
+            assert_eq!(name_of(status), name);
+            continue;
+        }
+        let known = number_of!(name.as_str();
+            CACHALOT_SIMULATED CACHALOT_NO_CACHING CACHALOT_ASK_STREAM_ID CACHALOT_PEER_ACCESS CACHALOT_ENVIRONMENT
+            CACHALOT_POOL_USE_ON_OOM CACHALOT_POOL_NO_SPLIT CACHALOT_ROUTE_ALL CACHALOT_ROUTE_STREAM CACHALOT_ROUTE_THREAD
+            CACHALOT_WOULD_HIT CACHALOT_WOULD_OBTAIN CACHALOT_WOULD_EXPAND CACHALOT_WOULD_RELEASE CACHALOT_WOULD_FAIL
+            CACHALOT_ACTION_ALLOC CACHALOT_ACTION_FREE_REQUESTED CACHALOT_ACTION_FREE_COMPLETED
+            CACHALOT_ACTION_SEGMENT_ALLOC CACHALOT_ACTION_SEGMENT_FREE CACHALOT_ACTION_SEGMENT_MAP
+            CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM);
+        // The one that is printed as a signed number.
+        let known = if name == "CACHALOT_NO_LIMIT" { Some(i128::from(abi::CACHALOT_NO_LIMIT.cast_signed())) } else { known };
+        assert_eq!(known, Some(value), "{name}");
+    }
+    let statuses = constants.keys().filter(|name| name.starts_with("CACHALOT_ERROR_")).count();
+    // Every status of the library is in the header too.
+    let known = (1..2000).filter(|&status| name_of(status) != "CACHALOT_ERROR_UNKNOWN");
+    assert_eq!(known.count(), statuses);
+}
+
+/// Numbers that were published once stay what they are.
+#[test]
+fn statuses_have_the_numbers_that_they_always_had() {
+    let pinned = [
+        ("CACHALOT_OK", 0),
+        ("CACHALOT_ERROR_NULL", 110),
+        ("CACHALOT_ERROR_STRUCT_SIZE", 114),
+        ("CACHALOT_ERROR_INVALID_HANDLE", 120),
+        ("CACHALOT_ERROR_POISONED", 124),
+        ("CACHALOT_ERROR_BUSY", 128),
+        ("CACHALOT_ERROR_UNKNOWN_DEVICE", 132),
+        ("CACHALOT_ERROR_INVALID_POINTER", 136),
+        ("CACHALOT_ERROR_WRONG_SIZE", 140),
+        ("CACHALOT_ERROR_TOO_LARGE", 144),
+        ("CACHALOT_ERROR_INVALID_STREAM", 148),
+        ("CACHALOT_ERROR_UNKNOWN_POOL", 152),
+        ("CACHALOT_ERROR_NOT_ROUTED", 156),
+        ("CACHALOT_ERROR_INVALID_CONFIG", 160),
+        ("CACHALOT_ERROR_INVALID_FRACTION", 164),
+        ("CACHALOT_ERROR_UNKNOWN_KEY", 168),
+        ("CACHALOT_ERROR_INVALID_ARGUMENT", 172),
+        ("CACHALOT_ERROR_BUFFER_TOO_SMALL", 176),
+        ("CACHALOT_ERROR_OUT_OF_MEMORY", 210),
+        ("CACHALOT_ERROR_REJECTED", 214),
+        ("CACHALOT_ERROR_TABLE_FULL", 220),
+        ("CACHALOT_ERROR_STILL_HELD", 230),
+        ("CACHALOT_ERROR_NO_DRIVER", 310),
+        ("CACHALOT_ERROR_DRIVER_TOO_OLD", 314),
+        ("CACHALOT_ERROR_DRIVER", 320),
+        ("CACHALOT_ERROR_UNSUPPORTED", 330),
+        ("CACHALOT_ERROR_CAPTURING", 340),
+        ("CACHALOT_ERROR_CONTEXT_LOST", 350),
+        ("CACHALOT_ERROR_SHUTDOWN", 354),
+        ("CACHALOT_ERROR_FORKED", 358),
+        ("CACHALOT_ERROR_IO", 410),
+        ("CACHALOT_ERROR_STOPPED", 420),
+        ("CACHALOT_ERROR_PANIC", 910),
+    ];
+    for (name, number) in pinned {
+        assert_eq!(name_of(number), name, "{number}");
+    }
+}
+
+/// A type or a parameter as text. What bindgen names by its whole path, the library names by its last part.
+fn canonical(tokens: &impl ToTokens) -> String {
+    let text = tokens.to_token_stream().to_string();
+    let text = [":: std :: os :: raw :: ", ":: std :: option :: "].iter().fold(text, |text, path| text.replace(path, ""));
+    text.replace(" , >", " >").replace(" , )", " )")
+}
+
+/// Functions: names and types of parameters, and what is returned. Other types: what they stand for.
+#[derive(Default)]
+struct Interface {
+    functions: BTreeMap<String, String>,
+    types: BTreeMap<String, String>,
+}
+
+impl Interface {
+    fn learn_function(&mut self, signature: &syn::Signature) {
+        let parameters = signature.inputs.iter().map(canonical).collect::<Vec<_>>().join(", ");
+        self.functions.insert(signature.ident.to_string(), format!("({parameters}) {}", canonical(&signature.output)));
+    }
+
+    /// Takes in an item of the library's source or of what bindgen makes of the header.
+    fn learn(&mut self, item: &syn::Item) {
+        match item {
+            syn::Item::ForeignMod(block) => {
+                for item in &block.items {
+                    if let syn::ForeignItem::Fn(function) = item {
+                        self.learn_function(&function.sig);
+                    }
+                }
+            }
+            syn::Item::Fn(function) if function.sig.abi.is_some() => self.learn_function(&function.sig),
+            syn::Item::Type(alias) if alias.ident.to_string().starts_with("cachalot_") => {
+                self.types.insert(alias.ident.to_string(), canonical(&alias.ty));
+            }
+            syn::Item::Struct(of) if of.ident.to_string().starts_with("cachalot_") => {
+                let fields = of.fields.iter().filter_map(|field| Some((field.ident.as_ref()?, &field.ty)));
+                let fields = fields.filter(|(name, _)| !name.to_string().starts_with('_'));
+                let fields: Vec<_> = fields.map(|(name, ty)| format!("{name}: {}", canonical(ty))).collect();
+                self.types.insert(of.ident.to_string(), fields.join(", "));
+            }
+            _ => {}
+        }
+    }
+
+    /// What the library's source says.
+    fn of_library() -> Self {
+        let mut interface = Self::default();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let functions = std::fs::read_dir(source.join("capi")).expect("the folder exists");
+        let files = functions.map(|entry| entry.expect("an entry").path()).chain([source.join("abi.rs")]);
+        for file in files {
+            let text = std::fs::read_to_string(&file).expect("the file exists");
+            syn::parse_file(&text).expect("Rust").items.iter().for_each(|item| interface.learn(item));
+        }
+        interface
+    }
+
+    /// What bindgen makes of the header.
+    fn of_header() -> Self {
+        let mut builder = bindgen::builder()
+            .header(root().join("include/cachalot.h").display().to_string())
+            .clang_arg("-DCACHALOT_EXPERIMENTAL")
+            .default_enum_style(bindgen::EnumVariation::Consts)
+            .formatter(bindgen::Formatter::None)
+            .layout_tests(false)
+            .allowlist_item("cachalot_.*");
+        // The packaged libclang comes without its own headers; those of the C compiler serve.
+        if let Some(include) = output(Command::new("cc").arg("-print-file-name=include")) {
+            builder = builder.clang_arg(format!("-I{}", String::from_utf8_lossy(&include.stdout).trim()));
+        }
+        let text = builder.generate().expect("libclang reads the header").to_string();
+        let mut interface = Self::default();
+        syn::parse_file(&text).expect("bindgen writes Rust").items.iter().for_each(|item| interface.learn(item));
+        interface
+    }
+}
+
+#[test]
+fn every_signature_is_what_bindgen_reads_in_the_header() {
+    let library = Interface::of_library();
+    let names: BTreeSet<_> = library.functions.keys().cloned().collect();
+    assert_eq!(names, declared(), "exported and declared functions");
+    if std::env::var_os("LIBCLANG_PATH").is_none() && output(Command::new("clang").arg("--version")).is_none() {
+        return skip("signatures against the header", "no libclang: LIBCLANG_PATH is not set");
+    }
+    let header = Interface::of_header();
+    for (name, signature) in &header.functions {
+        assert_eq!(library.functions.get(name), Some(signature), "{name}");
+    }
+    for (name, meaning) in &header.types {
+        assert_eq!(library.types.get(name), Some(meaning), "{name}");
+    }
+    assert_eq!(library.types.keys().collect::<Vec<_>>(), header.types.keys().collect::<Vec<_>>());
+}
+
+/// The names that a library offers to programs.
+fn symbols(arguments: &[&str], library: &str) -> Option<BTreeSet<String>> {
+    let file = library_folder().join(library);
+    let Some(listed) = output(Command::new("nm").args(arguments).args(["-g", "--defined-only"]).arg(file)) else {
+        skip("exported symbols", "no nm");
+        return None;
+    };
+    let text = printed(&listed);
+    Some(text.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect())
+}
+
+#[test]
+fn the_shared_library_exports_the_headers_functions_and_nothing_else() {
+    let Some(exported) = symbols(&["-D"], "libcachalot.so") else { return };
+    assert_eq!(exported, declared());
+}
+
+#[test]
+fn the_shared_library_has_a_name_for_the_versions_that_it_can_replace() {
+    let library = library_folder().join("libcachalot.so");
+    let Some(read) = output(Command::new("readelf").arg("-d").arg(library)) else {
+        return skip("SONAME", "no readelf");
+    };
+    assert!(printed(&read).contains(&format!("[{}]", soname())), "{}", printed(&read));
+}

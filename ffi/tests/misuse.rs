@@ -1,0 +1,40 @@
+//! What programs must not do, from C: the status is the one that the header promises, nothing changes, no driver is called.
+//!
+//! The programs are in `tests/hosts/misuse`, one kind of misuse each.
+
+mod common;
+
+use common::{Link, build, checked, emulated, simulated, skip, sources, succeed, without_leaks};
+
+#[test]
+fn every_misuse_is_refused() {
+    for source in sources("misuse", "c") {
+        let name = source.file_stem().expect("a name").display().to_string();
+        let Some(program) = build(&source, Link::Shared, &[]) else { return };
+        succeed(&mut simulated(&program));
+        without_leaks(&mut emulated(&program), &name);
+    }
+}
+
+#[test]
+fn no_misuse_touches_memory_that_it_should_not() {
+    for source in sources("misuse", "c") {
+        let Some(program) = build(&source, Link::Static, &[]) else { return };
+        let Some(mut command) = checked(&simulated(&program)) else {
+            return skip("misuse under valgrind", "no valgrind");
+        };
+        succeed(&mut command);
+    }
+}
+
+/// A function that is missing from the list would not be tried with a dead handle, a wrong device, or in a child.
+#[test]
+fn the_list_of_calls_has_every_function_of_an_allocator() {
+    let read = |path: &str| std::fs::read_to_string(common::root().join(path)).expect("the file exists");
+    let (header, list) = (read("include/cachalot.h"), read("tests/hosts/misuse/every_call.h"));
+    let declarations = header.split(';').filter(|text| text.contains("(const cachalot_allocator *allocator"));
+    let names: Vec<_> = declarations.filter_map(|text| text.rsplit_once('(')?.0.rsplit([' ', '*']).next()).collect();
+    assert!(names.len() > 35, "{names:?}");
+    let missing: Vec<_> = names.into_iter().filter(|name| !list.contains(&format!("({name}, ("))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

@@ -1,0 +1,89 @@
+//! Whole lives of processes, from C: forks, exits, unloading, lost contexts, callbacks, drivers that are missing or old.
+
+mod common;
+
+use common::{Link, build, checked, emulated, emulated_driver, library_folder, root, simulated, skip, succeed, without_leaks};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program of `tests/hosts/process`.
+fn program(name: &str) -> Option<PathBuf> {
+    build(&root().join("tests/hosts/process").join(name).with_extension("c"), Link::Shared, &[])
+}
+
+#[test]
+fn a_forked_child_is_told_that_it_is_one() {
+    let Some(program) = program("fork") else { return };
+    succeed(&mut simulated(&program));
+    without_leaks(&mut emulated(&program), "fork");
+}
+
+#[test]
+fn nothing_is_called_at_exit() {
+    let Some(program) = program("exit") else { return };
+    succeed(&mut simulated(&program));
+    succeed(simulated(&program).arg("--late"));
+    for teardown in ["polite", "crash"] {
+        succeed(emulated(&program).env("CACHALOT_EMU_TEARDOWN", teardown));
+    }
+    succeed(emulated(&program).arg("--late").env("CACHALOT_EMU_TEARDOWN", "polite"));
+}
+
+#[test]
+fn the_library_can_be_unloaded() {
+    let Some(program) = program("unload") else { return };
+    let command = || {
+        let mut command = Command::new(&program);
+        command.arg(library_folder().join("libcachalot.so"));
+        command
+    };
+    succeed(&mut command());
+    match checked(&command()) {
+        Some(mut command) => drop(succeed(&mut command)),
+        None => skip("unloading under valgrind", "no valgrind"),
+    }
+}
+
+#[test]
+fn a_lost_context_is_remembered_and_not_called() {
+    let Some(program) = program("context_lost") else { return };
+    succeed(&mut emulated(&program));
+}
+
+#[test]
+fn callbacks_may_call_back() {
+    let Some(program) = program("callbacks") else { return };
+    succeed(&mut simulated(&program));
+    without_leaks(&mut emulated(&program), "callbacks");
+    match checked(&simulated(&program)) {
+        Some(mut command) => drop(succeed(&mut command)),
+        None => skip("callbacks under valgrind", "no valgrind"),
+    }
+}
+
+/// A copy of the emulated driver without some of its functions.
+fn driver_without(folder: &str, hidden: &[&str]) -> PathBuf {
+    cachalot_emulated_driver::install::install(&common::scratch(folder), hidden).expect("the emulated driver is built")
+}
+
+#[test]
+fn a_driver_that_will_not_do_is_named_as_such() {
+    let Some(program) = program("drivers") else { return };
+    let expect = |driver: &Path, variables: &[(&str, &str)], status: &str| {
+        let mut command = Command::new(&program);
+        command.arg(status).env("CACHALOT_LIBCUDA", driver).envs(variables.iter().copied());
+        succeed(&mut command);
+    };
+    expect(emulated_driver(), &[], "CACHALOT_OK");
+    expect(Path::new("/nonexistent/libcuda.so.1"), &[], "CACHALOT_ERROR_NO_DRIVER");
+    expect(&library_folder().join("libcachalot.so"), &[], "CACHALOT_ERROR_DRIVER_TOO_OLD");
+    expect(emulated_driver(), &[("CACHALOT_EMU_DRIVER_VERSION", "11030")], "CACHALOT_ERROR_DRIVER_TOO_OLD");
+    expect(&driver_without("no-events", &["cuEventRecord"]), &[], "CACHALOT_ERROR_DRIVER_TOO_OLD");
+    for (code, status) in [(100, "NO_DRIVER"), (34, "NO_DRIVER"), (3, "NO_DRIVER")] {
+        let plan = format!(r#"[{{"fn": "cuInit", "nth": 1, "code": {code}, "persistent": true}}]"#);
+        expect(emulated_driver(), &[("CACHALOT_EMU_PLAN", &plan)], &format!("CACHALOT_ERROR_{status}"));
+    }
+    // Without virtual memory or stream numbers the allocator works.
+    let optional = ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuStreamGetId", "cuStreamIsCapturing"];
+    expect(&driver_without("fewer-functions", &optional), &[], "CACHALOT_OK");
+}

@@ -1,0 +1,18 @@
+/* Uses an installed cachalot from C. */
+#include <cachalot.h>
+
+#include <stdio.h>
+
+int main(void) {
+  cachalot_options options = CACHALOT_OPTIONS_INIT;
+  cachalot_allocator *allocator = NULL;
+  void *block = NULL;
+  options.flags = CACHALOT_SIMULATED;
+  if (cachalot_create(&options, &allocator) != CACHALOT_OK || cachalot_malloc(allocator, 0, 100, NULL, &block) != CACHALOT_OK ||
+      cachalot_free(allocator, block) != CACHALOT_OK || cachalot_destroy(allocator) != CACHALOT_OK) {
+    fprintf(stderr, "%s\n", cachalot_last_error());
+    return 1;
+  }
+  printf("cachalot %s\n", cachalot_version_string());
+  return cachalot_version() != CACHALOT_VERSION;
+}

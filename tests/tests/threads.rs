@@ -1,0 +1,304 @@
+//! Real threads on the same streams: no two blocks ever overlap, what another stream still uses is never handed out, and
+//! everything adds up at the end.
+
+use cachalot_core::pool::{PoolOptions, Route};
+use cachalot_core::storage::{Fixed, Growable, Storage};
+use cachalot_core::sync::Lock;
+use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
+use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_tests::consistency;
+use cachalot_tests::hooked::{Hooked, thread_id};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const MIB: u64 = 1 << 20;
+
+/// More than there are cores, so that some wait while others hold locks.
+const THREADS: u64 = 4;
+
+/// Requests are made on these, by every thread.
+const STREAMS: [StreamId; 3] = [StreamId(0), StreamId(7), StreamId(9)];
+
+/// Blocks are used on this one too; it goes on all the time.
+const SIDE: StreamId = StreamId(100);
+
+/// This one does not get anywhere before it is told to.
+const BUSY: StreamId = StreamId(200);
+
+/// Which addresses are in use, whatever the allocator thinks: by start, the end.
+#[derive(Default)]
+struct Shadow(Mutex<BTreeMap<u64, u64>>);
+
+impl Shadow {
+    fn take(&self, ptr: DevicePtr, bytes: u64) {
+        let mut ranges = self.0.lock().unwrap();
+        let (start, end) = (ptr.0, ptr.0 + bytes);
+        if let Some((&other, &reached)) = ranges.range(..end).next_back() {
+            assert!(reached <= start, "{start:#x}..{end:#x} was handed out while {other:#x}..{reached:#x} was in use");
+        }
+        ranges.insert(start, end);
+    }
+
+    fn give(&self, ptr: DevicePtr) {
+        assert!(self.0.lock().unwrap().remove(&ptr.0).is_some());
+    }
+}
+
+/// A generator of numbers (Knuth's MMIX).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+struct Arena<R: Lock, S: Storage> {
+    allocator: Allocator<Hooked, R, S>,
+    shadow: Shadow,
+    /// Blocks that one thread leaves for another to free.
+    left: Mutex<Vec<DevicePtr>>,
+    /// Freed, and used on [`BUSY`]: nobody may get them.
+    busy: Mutex<Vec<DevicePtr>>,
+    /// Whether memory may be given back under way, which waits for every stream.
+    wild: bool,
+}
+
+impl<R: Lock, S: Storage> Arena<R, S> {
+    fn new(config: &str, capacity: u64, wild: bool) -> Self {
+        let config = Config::parse(config).unwrap();
+        let allocator = Allocator::new([Hooked::new(SimulatedDevice::new(capacity))], &config).unwrap();
+        if wild {
+            allocator.set_limit(DEVICE, Some(capacity / 4 * 3)).unwrap();
+        }
+        let (left, busy) = (Mutex::default(), Mutex::default());
+        Self { allocator, shadow: Shadow::default(), left, busy, wild }
+    }
+
+    fn device(&self) -> &SimulatedDevice {
+        &self.allocator.device(DEVICE).unwrap().inner
+    }
+
+    fn malloc(&self, random: &mut Random) -> Option<DevicePtr> {
+        let bytes = match random.below(10) {
+            0..6 => 1 + random.below(8192),
+            6..8 => 1 + random.below(2 * MIB),
+            _ => 1 + random.below(24 * MIB),
+        };
+        match self.allocator.malloc(DEVICE, bytes, STREAMS[random.below(3) as usize]) {
+            Ok(ptr) => {
+                self.shadow.take(ptr, bytes);
+                Some(ptr)
+            }
+            Err(Error::OutOfMemory(_) | Error::TableFull(_)) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn free(&self, ptr: DevicePtr, random: &mut Random) {
+        let use_on = |stream| match self.allocator.record_stream(ptr, stream) {
+            Ok(()) => true,
+            Err(Error::TableFull(_)) => false,
+            Err(error) => panic!("{error}"),
+        };
+        let side = random.below(4) == 0 && use_on(SIDE);
+        let busy = !self.wild && random.below(8) == 0 && use_on(BUSY);
+        if !busy {
+            self.shadow.give(ptr);
+        }
+        loop {
+            match self.allocator.free(ptr) {
+                Ok(()) => break,
+                // There is no room for another event before some are complete.
+                Err(Error::TableFull(_)) if side || busy => {
+                    self.device().complete(SIDE);
+                    self.allocator.process_events(DEVICE).unwrap();
+                    if busy {
+                        self.shadow.give(ptr);
+                        self.shadow.take(ptr, 1);
+                    }
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if busy {
+            self.busy.lock().unwrap().push(ptr);
+        }
+    }
+
+    /// One thread's share of a phase.
+    fn work(&self, seed: u64, steps: u32) {
+        let mut random = Random(seed);
+        let mut own: Vec<DevicePtr> = Vec::new();
+        for _ in 0..steps {
+            match random.below(100) {
+                0..50 => own.extend(self.malloc(&mut random)),
+                50..85 if !own.is_empty() => {
+                    let ptr = own.swap_remove(random.below(own.len() as u64) as usize);
+                    self.free(ptr, &mut random);
+                }
+                85..90 if !own.is_empty() => self.left.lock().unwrap().extend(own.pop()),
+                90..94 => {
+                    let ptr = self.left.lock().unwrap().pop();
+                    if let Some(ptr) = ptr {
+                        self.free(ptr, &mut random);
+                    }
+                }
+                94 => self.allocator.process_events(DEVICE).unwrap(),
+                95 => self.look(&own),
+                96 => self.in_a_pool(&mut random),
+                _ => self.give_back(&mut random),
+            }
+            if own.len() > 60 {
+                own.drain(..30).for_each(|ptr| self.free(ptr, &mut random));
+            }
+        }
+        own.into_iter().for_each(|ptr| self.free(ptr, &mut random));
+    }
+
+    fn look(&self, own: &[DevicePtr]) {
+        for &ptr in own {
+            assert_eq!(self.allocator.base_of(ptr).unwrap().base, ptr);
+        }
+        let stats = self.allocator.stats(DEVICE).unwrap();
+        assert!(stats.reserved_bytes().peak >= stats.reserved_bytes().current);
+        self.allocator.reset_peak_stats(DEVICE).unwrap();
+    }
+
+    /// A few blocks in a pool of this thread's own.
+    fn in_a_pool(&self, random: &mut Random) {
+        let Ok(pool) = self.allocator.create_pool(DEVICE, PoolOptions { use_on_oom: true, no_split: false }) else { return };
+        if self.allocator.begin_allocate_to_pool(DEVICE, pool, Route::Thread(thread_id())).is_ok() {
+            let blocks: Vec<_> = (0..3).filter_map(|_| self.malloc(random)).collect();
+            self.allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+            self.allocator.release_pool(DEVICE, pool).unwrap();
+            blocks.into_iter().for_each(|ptr| self.free(ptr, random));
+        }
+        self.allocator.release_pool(DEVICE, pool).unwrap();
+    }
+
+    fn give_back(&self, random: &mut Random) {
+        let result = match random.below(4) {
+            _ if !self.wild => return,
+            0 => self.allocator.empty_cache(DEVICE),
+            1 => self.allocator.trim(DEVICE, random.below(400) * MIB),
+            2 => {
+                self.allocator.configure(&self.allocator.config(DEVICE).unwrap());
+                Ok(())
+            }
+            _ => {
+                let limit = self.allocator.limit(DEVICE).unwrap();
+                self.allocator.set_limit(DEVICE, limit)
+            }
+        };
+        assert!(matches!(result, Ok(()) | Err(Error::TableFull(_))), "{result:?}");
+    }
+
+    /// Threads at work, and the device.
+    fn phase(&self, number: u64, steps: u32) {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    self.device().complete_one(SIDE);
+                    thread::yield_now();
+                }
+            });
+            let workers = (0..THREADS).map(|thread| scope.spawn(move || self.work(number * THREADS + thread, steps)));
+            let workers: Vec<_> = workers.collect();
+            let results: Vec<_> = workers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            done.store(true, Ordering::Relaxed);
+            results.into_iter().for_each(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        });
+        consistency::check(&self.allocator, DEVICE, None).unwrap();
+        for ptr in self.busy.lock().unwrap().drain(..) {
+            self.shadow.give(ptr);
+        }
+        self.device().complete(BUSY);
+    }
+
+    /// Frees what is left, and finds the device as new.
+    fn finish(&self) {
+        let mut random = Random(1);
+        let left = std::mem::take(&mut *self.left.lock().unwrap());
+        left.into_iter().for_each(|ptr| self.free(ptr, &mut random));
+        self.busy.lock().unwrap().clear();
+        self.allocator.empty_cache(DEVICE).unwrap();
+        consistency::check(&self.allocator, DEVICE, None).unwrap();
+        let stats = self.allocator.stats(DEVICE).unwrap();
+        for counter in [stats.allocated_bytes(), stats.active_bytes(), stats.requested_bytes(), stats.reserved_bytes()] {
+            assert_eq!((counter.current, counter.allocated), (0, counter.freed));
+        }
+        assert_eq!(self.device().used(), 0);
+        assert_eq!(self.device().outstanding(), cachalot_core::simulated::Outstanding::default());
+    }
+}
+
+fn stress<R: Lock, S: Storage>(config: &str, wild: bool, steps: u32) {
+    let run = || {
+        let capacity = if wild { 512 * MIB } else { 64 << 30 };
+        let arena = Box::new(Arena::<R, S>::new(config, capacity, wild));
+        for number in 0..3 {
+            arena.phase(number, steps);
+        }
+        arena.finish();
+    };
+    // Fixed tables are inside the allocator, which is made on the stack.
+    thread::scope(|scope| {
+        let stress = thread::Builder::new().stack_size(256 << 20).spawn_scoped(scope, run).unwrap();
+        stress.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+type Parking = parking_lot::RawMutex;
+type Spinning = spin::mutex::SpinMutex<()>;
+
+#[test]
+fn calm_with_parking_locks() {
+    stress::<Parking, Growable>("", false, 1500);
+}
+
+#[test]
+fn calm_with_spin_locks() {
+    stress::<Spinning, Growable>("", false, 1500);
+}
+
+#[test]
+fn calm_and_expandable() {
+    stress::<Parking, Growable>("expandable_segments:True", false, 1500);
+}
+
+#[test]
+fn wild_with_parking_locks() {
+    stress::<Parking, Growable>("max_split_size_mb:20", true, 1500);
+}
+
+#[test]
+fn wild_with_spin_locks() {
+    stress::<Spinning, Growable>("roundup_power2_divisions:4", true, 1500);
+}
+
+#[test]
+fn wild_and_expandable() {
+    stress::<Parking, Growable>("expandable_segments:True", true, 1500);
+}
+
+#[test]
+fn wild_with_collection() {
+    stress::<Parking, Growable>("garbage_collection_threshold:0.3", true, 1500);
+}
+
+#[test]
+fn wild_in_fixed_tables() {
+    stress::<Spinning, Fixed<1, 32, 256, 512>>("", true, 800);
+}
+
+#[test]
+fn wild_in_fixed_tables_and_expandable() {
+    stress::<Parking, Fixed<1, 32, 256, 512>>("expandable_segments:True", true, 800);
+}
