@@ -12,80 +12,88 @@
  *   ... launch kernels that use the block on `stream` ...
  *   cachalot_free(allocator, block);
  *
- * OWNERSHIP
- *   An allocator belongs to whoever created it, until cachalot_destroy. Its handle is a number in the shape of a pointer:
- *   compare it and pass it on, never dereference it. Every function checks it, so a handle that was destroyed, or never was
- *   one, is an error and not a crash. cachalot_destroy(NULL) does nothing.
- *   A block belongs to the program from cachalot_malloc to cachalot_free. Its address is one of device memory, which the host
- *   must not dereference either. Addresses are unique among the allocators of a process.
- *   Texts and structures that a function takes are read during the call only. Texts that a function returns belong to the
- *   library; each says how long they last. The library has no allocator of its own and no settings for the whole
- *   process. A structure that begins with `struct_size` is told by its size: set the field to sizeof (the _INIT macros
- *   do). Programs compiled with an older or newer header than the library work: of a shorter structure the rest is
- *   taken for 0, and of a longer one the rest must be 0 where the library reads and is left alone where it writes.
+ * Ownership
+ *   - An allocator belongs to whoever created it, until cachalot_destroy. Its handle is a number in the shape of a
+ *     pointer: compare it and pass it on, never dereference it. Every function checks it, so a handle that was
+ *     destroyed, or never was one, is an error and not a crash. cachalot_destroy(NULL) does nothing.
+ *   - A block belongs to the program from cachalot_malloc to cachalot_free. Its address is one of device memory, which
+ *     the host must not dereference either. Addresses are unique among the allocators of a process.
+ *   - Texts and structures that a function takes are read during the call only. Texts that it returns belong to the
+ *     library; each says how long they last.
+ *   - A structure that begins with `struct_size` is told by its size: set the field to sizeof, as the _INIT macros do.
+ *     So programs compiled with an older or a newer header than the library work: of a shorter structure the rest is
+ *     taken for 0; of a longer one the rest must be 0 where the library reads, and is left alone where it writes.
+ *   - Allocators share nothing, and there are no settings of the whole process.
  *
- * THREADS
- *   Every function may be called from any thread. Those that take `const cachalot_allocator *` may be called at the
- *   same time as any others; cachalot_destroy may not be called while another call of the same allocator is running or
- *   blocked. Requests on different streams share no lock. No lock is held across a call of the driver that another
- *   stream's cached request would need, nor across any callback. Callbacks run on the thread whose call led to them,
- *   and may call every function of the allocator but cachalot_destroy, which answers CACHALOT_ERROR_BUSY there. They
- *   must return: neither a C++ exception nor longjmp may leave one. Requests that they make do not lead to further
- *   callbacks. Signal handlers may not call anything here, and threads must not be cancelled inside.
+ * Threads
+ *   - Every function may be called from any thread. Those that take `const cachalot_allocator *` may be called at the
+ *     same time as any others. cachalot_destroy may not be called while another call of the same allocator is running.
+ *   - Requests on different streams share no lock. No lock is held across a call of the driver that another stream's
+ *     cached request would need, nor across a callback.
+ *   - Callbacks run on the thread whose call led to them, and may call every function of the allocator but
+ *     cachalot_destroy, which answers CACHALOT_ERROR_BUSY there. They must return: neither a C++ exception nor longjmp
+ *     may leave one. Requests that they make lead to no further callbacks.
+ *   - Signal handlers may call nothing here, and threads must not be cancelled inside.
  *
- * ERRORS
- *   Functions that can fail return a cachalot_status: CACHALOT_OK, which is 0, or one of the CACHALOT_ERROR_ numbers,
- *   which stay what they are in every later version. New ones may come: treat an unknown number as a failure. A call
- *   that fails has written nothing to the program's variables and has changed nothing that can be observed, but for
- *   segments that were given back to the driver in the attempt. There are no partial successes. cachalot_last_error
- *   tells the calling thread in a sentence what went wrong, cachalot_last_driver_code the driver's own code. Mistakes
- *   of the program (100 to 199) are found before anything is changed and without a call of the driver. A double free is
- *   found until the address is handed out again: from then on it cannot be told from a correct free. An error that
- *   loses the CUDA context (CACHALOT_ERROR_CONTEXT_LOST) is remembered: later calls that need the driver answer the
- *   same without calling it. A fault of the library itself is CACHALOT_ERROR_PANIC and poisons that one allocator,
- *   which answers CACHALOT_ERROR_POISONED from then on; others go on working. (Where the library was built to abort on
- *   panics, the process ends instead.)
+ * Errors
+ *   - Functions that can fail return a cachalot_status: CACHALOT_OK, which is 0, or one of the CACHALOT_ERROR_ numbers,
+ *     which stay what they are in every later version. New ones may come: treat an unknown number as a failure.
+ *   - A call that fails has written nothing to the program's variables and has changed nothing that can be observed,
+ *     but for segments that were given back to the driver in the attempt. There are no partial successes.
+ *   - cachalot_last_error tells the calling thread in words what went wrong, cachalot_last_driver_code the driver's own
+ *     code.
+ *   - Mistakes of the program (100 to 199) are found before anything is changed and without a call of the driver. A
+ *     double free is found until the address is handed out again: from then on it cannot be told from a correct one.
+ *   - The first error that loses the CUDA context is remembered: later calls that need the driver answer
+ *     CACHALOT_ERROR_CONTEXT_LOST without calling it.
+ *   - A fault of the library itself is CACHALOT_ERROR_PANIC and poisons that one allocator, which answers
+ *     CACHALOT_ERROR_POISONED from then on; others go on working. (A library that was built to abort on panics ends the
+ *     process instead.)
  *
- * STREAMS
- *   A cachalot_stream is a cudaStream_t or CUstream, the same type under another name. NULL and cudaStreamLegacy are
- *   the legacy default stream, cudaStreamPerThread is the calling thread's own. A block is allocated for one stream, in
- *   whose order it may be used at once. It is freed when its last use on that stream has been queued, not when it is
- *   done: the next block at its address goes to the same stream, behind that use. Work on other streams that uses a
- *   block is announced with cachalot_record_stream after it was queued and before the block is freed; the block is then
- *   kept until that work is done. How the other stream knows that the block's contents are ready is the program's
- *   affair (an event and cudaStreamWaitEvent), as with memory of cudaMalloc. The driver gives the handle of a destroyed
- *   stream to a new one. Call cachalot_stream_destroyed before cudaStreamDestroy, or create the allocator with
- *   CACHALOT_ASK_STREAM_ID, which costs some 30 ns a call and needs a driver of CUDA 12.0. Contents of a new block are
- *   unspecified and may be those of an earlier one of the same allocator.
+ * Streams
+ *   - A cachalot_stream is a cudaStream_t or CUstream: the same type under another name. NULL and cudaStreamLegacy are
+ *     the legacy default stream, cudaStreamPerThread is the calling thread's own.
+ *   - A block is allocated for one stream, in whose order it may be used at once. It is freed when its last use on that
+ *     stream has been queued, not when it is done: the next block at its address goes to the same stream, behind that
+ *     use.
+ *   - Work on other streams that uses a block is announced with cachalot_record_stream, after it was queued and before
+ *     the block is freed; the block is then kept until that work is done. How the other stream knows that the block's
+ *     contents are ready is the program's affair (an event, and cudaStreamWaitEvent), as with cudaMalloc.
+ *   - The driver gives the handle of a destroyed stream to a new one. Call cachalot_stream_destroyed before
+ *     cudaStreamDestroy, or create the allocator with CACHALOT_ASK_STREAM_ID, which costs some 30 ns a call and needs a
+ *     driver of CUDA 12.0.
+ *   - Contents of a new block are unspecified and may be those of an earlier one of the same allocator.
  *
- * CAPTURE
- *   Every function may be called while streams capture a graph, in every capture mode; none of them becomes part of the
- *   graph. Memory that a graph uses must stay its own as long as the graph can be launched: capture with the requests
- *   led into a private pool, between cachalot_capture_begin and cachalot_capture_end, and give the pool up with
- *   cachalot_pool_release after the graph was destroyed. Blocks that other streams used and that are freed meanwhile
- *   are kept until the capture ends.
+ * Capture
+ *   - Every function may be called while streams capture a graph, in every capture mode; none becomes part of the
+ *     graph.
+ *   - Memory that a graph uses must stay its own as long as the graph can be launched: capture with the requests led
+ *     into a private pool, between cachalot_capture_begin and cachalot_capture_end, and give the pool up with
+ *     cachalot_pool_release once the graph was destroyed.
+ *   - Blocks that other streams use and that are freed during a capture are kept until it ends.
  *
- * FORK
- *   CUDA does not survive a fork. In a child of the process that created the first allocator every function that takes
- *   an allocator answers CACHALOT_ERROR_FORKED, takes no lock and calls no driver; cachalot_create too. The parent is
- *   not affected. A child that calls exec at once, or never uses the library, is fine.
+ * Fork
+ *   - CUDA does not survive a fork. In a child of the process that created the first allocator, cachalot_create and
+ *     every function that takes an allocator answer CACHALOT_ERROR_FORKED, take no lock and call no driver. The parent
+ *     is not affected. A child that calls exec at once, or never uses the library, is fine.
  *
- * SHUTDOWN
- *   Nothing is called when the process ends, neither by the library's own destructors nor by those of threads: memory
- *   goes back with the process. Destroying an allocator before is optional, and only sound while the driver works: not
- *   in functions that run at exit, where the driver may be gone. Calls that reach a driver which says so answer
- *   CACHALOT_ERROR_SHUTDOWN. The library does not unload the driver, and must not be unloaded itself while an allocator
- *   exists.
+ * Shutdown
+ *   - Nothing is called when the process or a thread ends: memory goes back with the process. To destroy an allocator
+ *     before is optional, and only sound while the driver works; functions that run at exit may find it gone. Calls
+ *     that reach a driver which says so answer CACHALOT_ERROR_SHUTDOWN.
+ *   - The library never unloads the driver, and must not be unloaded itself while an allocator exists.
  *
- * VERSIONING
- *   CACHALOT_VERSION is the version of this header, cachalot_version that of the library. Within a major version
- *   (before 1.0: within a minor one) programs need not be compiled anew, and the shared library keeps its SONAME. What
- *   came after 0.1 says `Since`. What is declared under CACHALOT_EXPERIMENTAL may change at any time.
+ * Versioning
+ *   - CACHALOT_VERSION is the version of this header, cachalot_version that of the library. Within a major version
+ *     (before 1.0: within a minor one) programs need not be compiled anew, and the shared library keeps its SONAME.
+ *   - What came after 0.1 says `Since`. What is declared under CACHALOT_EXPERIMENTAL may change at any time.
  *
- * In the descriptions below, `Driver:` says when a call reaches the driver (else it never does), and `Errors:` names those
- * beside CACHALOT_ERROR_NULL, _INVALID_HANDLE, _FORKED, _POISONED and _PANIC, which every function with an allocator has, and
- * CACHALOT_ERROR_UNKNOWN_DEVICE, which every one with a device has. What reaches the driver can fail with those of 300 to 399.
- * Sizes are in bytes. C11, C17, C++17 and later.
+ * In the descriptions below `Driver:` says when a call reaches the driver, which it else never does. What reaches it
+ * can fail with 300 to 399. `Errors:` names others, without CACHALOT_ERROR_, beside those that every function with an
+ * allocator has (NULL, INVALID_HANDLE, POISONED, FORKED, PANIC) and every one with a device (UNKNOWN_DEVICE). Sizes are
+ * in bytes.
+ *
+ * C11, C17, C++17 and later.
  */
 #ifndef CACHALOT_H
 #define CACHALOT_H
@@ -114,48 +122,48 @@ extern "C" {
 
 /* ---- Types ---- */
 
-/* The outcome of a call: one of the numbers that follow. A plain integer, so that those of a later version are values too. */
+/* The outcome of a call: one of the numbers that follow. A plain integer: those of later versions are values too. */
 typedef int32_t cachalot_status;
 
 enum {
-  CACHALOT_OK = 0,                    /* it worked */
+  CACHALOT_OK = 0,                       /* it worked */
   /* 100 to 199: a mistake of the program. Nothing was changed and the driver was not called. */
-  CACHALOT_ERROR_NULL = 110,          /* a pointer that is needed is NULL */
-  CACHALOT_ERROR_STRUCT_SIZE = 114,   /* struct_size is below the first version's, or what lies beyond the known part is not 0 */
-  CACHALOT_ERROR_INVALID_HANDLE = 120, /* not an allocator, or one that was destroyed */
-  CACHALOT_ERROR_POISONED = 124,      /* an earlier call of this allocator ended in CACHALOT_ERROR_PANIC */
-  CACHALOT_ERROR_BUSY = 128,          /* cachalot_destroy was called from a callback of the same allocator */
-  CACHALOT_ERROR_UNKNOWN_DEVICE = 132, /* the allocator has no device of this number */
-  CACHALOT_ERROR_INVALID_POINTER = 136, /* the program holds no block that begins there (cachalot_base_of: that contains it) */
-  CACHALOT_ERROR_WRONG_SIZE = 140,    /* the block was requested with another size */
-  CACHALOT_ERROR_TOO_LARGE = 144,     /* no device could ever have so much: 1 EiB and more */
-  CACHALOT_ERROR_INVALID_STREAM = 148, /* no stream can have this handle */
-  CACHALOT_ERROR_UNKNOWN_POOL = 152,  /* the device has no such private pool, or it was released */
-  CACHALOT_ERROR_NOT_ROUTED = 156,    /* the pool is not being allocated to, or captured into */
-  CACHALOT_ERROR_INVALID_CONFIG = 160, /* the configuration string cannot be understood */
+  CACHALOT_ERROR_NULL = 110,             /* a pointer that is needed is NULL */
+  CACHALOT_ERROR_STRUCT_SIZE = 114,      /* struct_size is out of range, or what lies beyond the known part is not 0 */
+  CACHALOT_ERROR_INVALID_HANDLE = 120,   /* not an allocator, or one that was destroyed */
+  CACHALOT_ERROR_POISONED = 124,         /* an earlier call of this allocator ended in CACHALOT_ERROR_PANIC */
+  CACHALOT_ERROR_BUSY = 128,             /* cachalot_destroy was called from a callback of the same allocator */
+  CACHALOT_ERROR_UNKNOWN_DEVICE = 132,   /* the allocator has no device of this number */
+  CACHALOT_ERROR_INVALID_POINTER = 136,  /* the program holds no block there */
+  CACHALOT_ERROR_WRONG_SIZE = 140,       /* the block was requested with another size */
+  CACHALOT_ERROR_TOO_LARGE = 144,        /* no device could ever have so much: 1 EiB and more */
+  CACHALOT_ERROR_INVALID_STREAM = 148,   /* no stream can have this handle */
+  CACHALOT_ERROR_UNKNOWN_POOL = 152,     /* the device has no such private pool, or it was released */
+  CACHALOT_ERROR_NOT_ROUTED = 156,       /* the pool is not being allocated to, or captured into */
+  CACHALOT_ERROR_INVALID_CONFIG = 160,   /* the configuration string cannot be understood */
   CACHALOT_ERROR_INVALID_FRACTION = 164, /* a fraction outside of 0 to 1 */
-  CACHALOT_ERROR_UNKNOWN_KEY = 168,   /* no statistic has this name */
-  CACHALOT_ERROR_INVALID_ARGUMENT = 172, /* unknown flags, or another number that means nothing; the last error says which */
+  CACHALOT_ERROR_UNKNOWN_KEY = 168,      /* no statistic has this name */
+  CACHALOT_ERROR_INVALID_ARGUMENT = 172, /* flags, or another argument, that mean nothing */
   CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, /* the text does not fit */
   /* 200 to 299: something has run out. */
-  CACHALOT_ERROR_OUT_OF_MEMORY = 210, /* device memory, after everything that could be given back was */
-  CACHALOT_ERROR_REJECTED = 214,      /* device memory, by `throw_on_cudamalloc_oom`, with nothing given back */
-  CACHALOT_ERROR_TABLE_FULL = 220,    /* the host's memory, or a table of the library */
-  CACHALOT_ERROR_STILL_HELD = 230,    /* cachalot_destroy: blocks or pools were in use; their memory was not given back */
+  CACHALOT_ERROR_OUT_OF_MEMORY = 210,    /* device memory, after everything that could be given back was */
+  CACHALOT_ERROR_REJECTED = 214,         /* device memory, by `throw_on_cudamalloc_oom`, with nothing given back */
+  CACHALOT_ERROR_TABLE_FULL = 220,       /* the host's memory, or a table of the library */
+  CACHALOT_ERROR_STILL_HELD = 230,       /* cachalot_destroy: what was in use was not given back */
   /* 300 to 399: the driver. */
-  CACHALOT_ERROR_NO_DRIVER = 310,     /* there is no CUDA driver, or it did not start */
-  CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /* the driver is older than CUDA 11.4 or lacks a function that nothing works without */
-  CACHALOT_ERROR_DRIVER = 320,        /* the driver refused; cachalot_last_driver_code says with which code */
-  CACHALOT_ERROR_UNSUPPORTED = 330,   /* this device or driver cannot do it */
-  CACHALOT_ERROR_CAPTURING = 340,     /* not possible while a stream captures a graph */
-  CACHALOT_ERROR_CONTEXT_LOST = 350,  /* the CUDA context is lost, as after a fault of a kernel */
-  CACHALOT_ERROR_SHUTDOWN = 354,      /* the driver is shutting down */
-  CACHALOT_ERROR_FORKED = 358,        /* this is a forked child process */
+  CACHALOT_ERROR_NO_DRIVER = 310,        /* there is no CUDA driver, or it did not start */
+  CACHALOT_ERROR_DRIVER_TOO_OLD = 314,   /* the driver is older than CUDA 11.4, or lacks a function */
+  CACHALOT_ERROR_DRIVER = 320,           /* the driver refused; see cachalot_last_driver_code */
+  CACHALOT_ERROR_UNSUPPORTED = 330,      /* this device or driver cannot do it */
+  CACHALOT_ERROR_CAPTURING = 340,        /* not possible while a stream captures a graph */
+  CACHALOT_ERROR_CONTEXT_LOST = 350,     /* the CUDA context is lost, as by a fault in a kernel */
+  CACHALOT_ERROR_SHUTDOWN = 354,         /* the driver is shutting down */
+  CACHALOT_ERROR_FORKED = 358,           /* this is a forked child process */
   /* 400 to 499: the host. */
-  CACHALOT_ERROR_IO = 410,            /* a file could not be written */
-  CACHALOT_ERROR_STOPPED = 420,       /* a callback asked to stop */
+  CACHALOT_ERROR_IO = 410,               /* a file could not be written */
+  CACHALOT_ERROR_STOPPED = 420,          /* a callback asked to stop */
   /* 900 to 999: the library. */
-  CACHALOT_ERROR_PANIC = 910          /* a fault inside the library; the allocator is poisoned */
+  CACHALOT_ERROR_PANIC = 910             /* a fault inside the library; the allocator is poisoned */
 };
 
 /* An allocator. Opaque; see Ownership. */
@@ -189,22 +197,22 @@ typedef int (*cachalot_trace_visitor)(void *userdata, const struct cachalot_trac
 typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 
 /* Flags of cachalot_options. */
-#define CACHALOT_SIMULATED 0x1u       /* simulated devices in place of CUDA's: decisions only, no memory behind the addresses */
-#define CACHALOT_NO_CACHING 0x2u      /* every request and free goes to the driver: for memory checkers */
-#define CACHALOT_ASK_STREAM_ID 0x4u   /* the driver is asked which stream a handle is, at each call; see Streams */
-#define CACHALOT_PEER_ACCESS 0x8u     /* devices that can reach each other's memory may */
-#define CACHALOT_ENVIRONMENT 0x10u    /* PYTORCH_ALLOC_CONF, or else PYTORCH_CUDA_ALLOC_CONF, is read before `config` */
+#define CACHALOT_SIMULATED 0x1u     /* simulated devices: decisions only, no memory behind them */
+#define CACHALOT_NO_CACHING 0x2u    /* every request and free goes to the driver: for memory checkers */
+#define CACHALOT_ASK_STREAM_ID 0x4u /* the driver is asked which stream a handle is; see Streams */
+#define CACHALOT_PEER_ACCESS 0x8u   /* devices that can reach each other's memory may */
+#define CACHALOT_ENVIRONMENT 0x10u  /* PYTORCH_ALLOC_CONF, else PYTORCH_CUDA_ALLOC_CONF, comes before `config` */
 
-/* How an allocator is made. Initialise with CACHALOT_OPTIONS_INIT, which asks for every device with the default settings. */
+/* How an allocator is made. CACHALOT_OPTIONS_INIT asks for every device, with the default settings. */
 typedef struct cachalot_options {
-  size_t struct_size;         /* sizeof(cachalot_options) */
-  uint32_t flags;             /* CACHALOT_SIMULATED and its neighbours */
-  uint32_t device_count;      /* entries of `devices` and `contexts`, 127 at most; 0: every device of the driver, or one simulated */
-  const int *devices;         /* the driver's ordinals; the allocator's device i is devices[i]. NULL: 0, 1, 2 … */
-  void *const *contexts;      /* the CUcontext to work in on each, kept alive by the program; NULL, or NULL entries: primary ones */
-  const char *config;         /* settings in the syntax of PYTORCH_CUDA_ALLOC_CONF; NULL: the defaults */
-  uint64_t limit_bytes;       /* the most that may be held of each device; 0: no limit */
-  uint64_t simulated_bytes;   /* memory of each simulated device; 0: 16 GiB */
+  size_t struct_size;       /* sizeof(cachalot_options) */
+  uint32_t flags;           /* CACHALOT_SIMULATED and its neighbours */
+  uint32_t device_count;    /* how many devices, 127 at most; 0: all of the driver's, or one simulated */
+  const int *devices;       /* the driver's numbers; the allocator's device i is devices[i]. NULL: 0, 1, 2 ... */
+  void *const *contexts;    /* the CUcontext to work in on each, kept alive; NULL: its primary one */
+  const char *config;       /* settings in the syntax of PYTORCH_CUDA_ALLOC_CONF; NULL: the defaults */
+  uint64_t limit_bytes;     /* the most that may be held of each device; 0: no limit */
+  uint64_t simulated_bytes; /* memory of each simulated device; 0: 16 GiB */
 } cachalot_options;
 
 /* No limit, for cachalot_set_limit. */
@@ -217,54 +225,54 @@ typedef struct cachalot_options {
 /* Which requests are led into a pool. */
 typedef int32_t cachalot_route;
 enum {
-  CACHALOT_ROUTE_ALL = 1,             /* every one of the device */
-  CACHALOT_ROUTE_STREAM = 2,          /* those on one stream */
-  CACHALOT_ROUTE_THREAD = 3           /* those of the calling thread */
+  CACHALOT_ROUTE_ALL = 1,    /* every one of the device */
+  CACHALOT_ROUTE_STREAM = 2, /* those on one stream */
+  CACHALOT_ROUTE_THREAD = 3  /* those of the calling thread */
 };
 
 /* A block that the program holds. */
 typedef struct cachalot_block {
-  size_t struct_size;         /* sizeof(cachalot_block) */
-  void *base;                 /* its first byte */
-  size_t bytes;               /* its length: at least what was requested */
-  size_t requested_bytes;     /* what was requested */
-  uint64_t stream_id;         /* the allocator's number of its stream, as in statistics and snapshots; the low 48 bits are the handle */
-  void *segment_base;         /* the first byte of its segment: of the driver's own allocation */
-  size_t segment_bytes;       /* the length of that */
-  int device;                 /* its device */
-  uint32_t reserved;          /* 0 */
+  size_t struct_size;     /* sizeof(cachalot_block) */
+  void *base;             /* its first byte */
+  size_t bytes;           /* its length: at least what was requested */
+  size_t requested_bytes; /* what was requested */
+  uint64_t stream_id;     /* the allocator's number of its stream; the low 48 bits are the handle */
+  void *segment_base;     /* the first byte of its segment: of the driver's own allocation */
+  size_t segment_bytes;   /* the length of that */
+  int device;             /* its device */
+  uint32_t reserved;      /* 0 */
 } cachalot_block;
 
 /* What a request would do first. */
 typedef int32_t cachalot_outcome;
 enum {
-  CACHALOT_WOULD_HIT = 1,             /* be served by the cached block at `address` */
-  CACHALOT_WOULD_OBTAIN = 2,          /* ask the driver for `bytes` */
-  CACHALOT_WOULD_EXPAND = 3,          /* map more memory into an expandable segment */
-  CACHALOT_WOULD_RELEASE = 4,         /* give cached memory back, that at `address` first, and then ask the driver */
-  CACHALOT_WOULD_FAIL = 5             /* fail: the limit does not allow it, and nothing can be given back */
+  CACHALOT_WOULD_HIT = 1,     /* be served by the cached block at `address` */
+  CACHALOT_WOULD_OBTAIN = 2,  /* ask the driver for `bytes` */
+  CACHALOT_WOULD_EXPAND = 3,  /* map more memory into an expandable segment */
+  CACHALOT_WOULD_RELEASE = 4, /* give cached memory back, that at `address` first, and then ask the driver */
+  CACHALOT_WOULD_FAIL = 5     /* fail: the limit does not allow it, and nothing can be given back */
 };
 
 /* The answer of cachalot_forecast. */
 typedef struct cachalot_outlook {
-  size_t struct_size;         /* sizeof(cachalot_outlook) */
-  void *address;              /* see cachalot_outcome; else NULL */
-  size_t bytes;               /* see cachalot_outcome; else 0 */
+  size_t struct_size; /* sizeof(cachalot_outlook) */
+  void *address;      /* see cachalot_outcome; else NULL */
+  size_t bytes;       /* see cachalot_outcome; else 0 */
   cachalot_outcome outcome;
-  uint32_t reserved;          /* 0 */
+  uint32_t reserved; /* 0 */
 } cachalot_outlook;
 
 /* One quantity over time. */
 typedef struct cachalot_counter {
-  int64_t current;            /* how much there is now */
-  int64_t peak;               /* the most there was since the peaks were reset */
-  int64_t allocated;          /* how much was added since the accumulated statistics were reset */
-  int64_t freed;              /* how much was taken away since then */
+  int64_t current;   /* how much there is now */
+  int64_t peak;      /* the most there was since the peaks were reset */
+  int64_t allocated; /* how much was added since the accumulated statistics were reset */
+  int64_t freed;     /* how much was taken away since then */
 } cachalot_counter;
 
 /* The statistics of one device. The same numbers, and more, can be had by name: cachalot_stat. */
 typedef struct cachalot_statistics {
-  size_t struct_size;         /* sizeof(cachalot_statistics) */
+  size_t struct_size;                    /* sizeof(cachalot_statistics) */
   cachalot_counter allocations;          /* blocks that the program holds */
   cachalot_counter allocated_bytes;      /* bytes of those */
   cachalot_counter active_blocks;        /* blocks held, or freed and still used by other streams */
@@ -282,23 +290,23 @@ typedef struct cachalot_statistics {
 
 /* Why a request failed. */
 typedef struct cachalot_oom_report {
-  size_t struct_size;         /* sizeof(cachalot_oom_report), by the library's header: check it before reading later additions */
-  const char *text;           /* all of it in words, as cachalot_last_error will tell */
-  size_t requested_bytes;     /* what the program asked for */
-  size_t block_bytes;         /* the block that would have served it */
-  size_t segment_bytes;       /* what would have been asked of the driver for it */
-  uint64_t device_total_bytes; /* the device's memory; 0: the driver did not tell */
-  uint64_t device_free_bytes; /* how much of it nobody uses */
-  uint64_t process_bytes;     /* how much this process uses, whoever obtained it; 0: not known */
-  uint64_t limit_bytes;       /* the most that may be held; CACHALOT_NO_LIMIT: no limit */
-  uint64_t allocated_bytes;   /* held by the program */
-  uint64_t reserved_bytes;    /* held from the driver */
-  uint64_t pending_bytes;     /* freed, but still used by other streams */
-  uint64_t private_free_bytes; /* free in private pools */
-  uint64_t largest_free_bytes; /* the largest free block of the request's stream and pool */
+  size_t struct_size;                    /* by the library's header: check it before reading later additions */
+  const char *text;                      /* all of it in words, as cachalot_last_error will tell */
+  size_t requested_bytes;                /* what the program asked for */
+  size_t block_bytes;                    /* the block that would have served it */
+  size_t segment_bytes;                  /* what would have been asked of the driver for it */
+  uint64_t device_total_bytes;           /* the device's memory; 0: the driver did not tell */
+  uint64_t device_free_bytes;            /* how much of it nobody uses */
+  uint64_t process_bytes;                /* how much this process uses, whoever obtained it; 0: not known */
+  uint64_t limit_bytes;                  /* the most that may be held; CACHALOT_NO_LIMIT: no limit */
+  uint64_t allocated_bytes;              /* held by the program */
+  uint64_t reserved_bytes;               /* held from the driver */
+  uint64_t pending_bytes;                /* freed, but still used by other streams */
+  uint64_t private_free_bytes;           /* free in private pools */
+  uint64_t largest_free_bytes;           /* the largest free block of the request's stream and pool */
   uint64_t largest_free_elsewhere_bytes; /* the largest free block of others */
-  int device;                 /* the device */
-  int capturing;              /* 1: a graph was being captured on the stream, so nothing could be given back; else 0 */
+  int device;                            /* the device */
+  int capturing;                         /* 1: the stream was capturing, so nothing could be given back; else 0 */
 } cachalot_oom_report;
 
 /* What happened, in a trace. */
@@ -316,28 +324,28 @@ enum {
 
 /* One event of a trace. */
 typedef struct cachalot_trace_entry {
-  size_t struct_size;         /* sizeof(cachalot_trace_entry), by the library's header */
-  uint64_t address;           /* where */
-  uint64_t bytes;             /* how many */
-  uint64_t stream_id;         /* on which stream, see cachalot_block */
-  uint64_t time_us;           /* when: microseconds since 1970 */
-  cachalot_action action;     /* what */
-  uint32_t reserved;          /* 0 */
+  size_t struct_size;     /* by the library's header */
+  uint64_t address;       /* where */
+  uint64_t bytes;         /* how many */
+  uint64_t stream_id;     /* on which stream, see cachalot_block */
+  uint64_t time_us;       /* when: microseconds since 1970 */
+  cachalot_action action; /* what */
+  uint32_t reserved;      /* 0 */
 } cachalot_trace_entry;
 
 /* One device as it stands. */
 typedef struct cachalot_device {
-  size_t struct_size;         /* sizeof(cachalot_device) */
-  uint64_t total_bytes;       /* its memory */
-  uint64_t free_bytes;        /* how much of it no process uses */
-  uint64_t process_bytes;     /* how much this process uses, whoever obtained it; 0: not known */
-  uint64_t reserved_bytes;    /* how much this allocator holds */
-  uint64_t limit_bytes;       /* the most that it may hold; CACHALOT_NO_LIMIT: no limit */
-  uint64_t leaked_bytes;      /* see cachalot_statistics */
-  int ordinal;                /* the driver's number of the device */
-  int simulated;              /* 1: a simulated device; 0: one of CUDA */
-  int virtual_memory;         /* 1: segments can be expandable; 0: they cannot */
-  uint32_t reserved;          /* 0 */
+  size_t struct_size;      /* sizeof(cachalot_device) */
+  uint64_t total_bytes;    /* its memory */
+  uint64_t free_bytes;     /* how much of it no process uses */
+  uint64_t process_bytes;  /* how much this process uses, whoever obtained it; 0: not known */
+  uint64_t reserved_bytes; /* how much this allocator holds */
+  uint64_t limit_bytes;    /* the most that it may hold; CACHALOT_NO_LIMIT: no limit */
+  uint64_t leaked_bytes;   /* see cachalot_statistics */
+  int ordinal;             /* the driver's number of the device */
+  int simulated;           /* 1: a simulated device; 0: one of CUDA */
+  int virtual_memory;      /* 1: segments can be expandable; 0: they cannot */
+  uint32_t reserved;       /* 0 */
 } cachalot_device;
 
 /* Initialisers: the size, and 0 for everything else. */
@@ -352,7 +360,7 @@ typedef struct cachalot_device {
 
 /* ---- The library ---- */
 
-/* The version of the library, as CACHALOT_VERSION is that of the header. Programs may assert that they are compatible. */
+/* The version of the library, as CACHALOT_VERSION is that of the header. */
 CACHALOT_API uint32_t cachalot_version(void);
 
 /* The same as a text, "1.2.3". Lasts for ever. */
@@ -374,154 +382,190 @@ CACHALOT_API uint32_t cachalot_last_driver_code(void);
 /* ---- Allocators ---- */
 
 /* Makes an allocator and writes its handle to `out`. `options` may be NULL, which means CACHALOT_OPTIONS_INIT. 1024
- * allocators can exist at a time. No memory is obtained yet, and none is obtained beyond what requests need. Driver:
- * loads and starts it, and makes or retains a context on each device (0.1 s and more for the first). Errors:
- * STRUCT_SIZE, INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_DEVICE, NO_DRIVER, DRIVER_TOO_OLD, TABLE_FULL. */
+ * allocators can exist at a time. No memory is obtained yet, and none is obtained beyond what requests need.
+ * Driver: loads and starts it, and makes or retains a context on each device (0.1 s and more for the first).
+ * Errors: STRUCT_SIZE, INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_DEVICE, NO_DRIVER, DRIVER_TOO_OLD, TABLE_FULL. */
 CACHALOT_CHECKED cachalot_status cachalot_create(const cachalot_options *options, cachalot_allocator **out);
 
 /* Ends an allocator: waits for frees that are pending, gives its memory back to the driver, then its contexts. The
  * handle is invalid from then on, whatever is returned, except after BUSY and FORKED. NULL is none, and fine. No other
  * call of the same allocator may be running. Blocks that the program still holds, and private pools that still have
  * users, keep their memory, so that work that uses them goes on: STILL_HELD says so, and the memory goes back with the
- * process. Driver: yes, and it waits for the device. Errors: STILL_HELD, BUSY; POISONED, in which case nothing is given
- * back. */
+ * process.
+ * Driver: yes, and it waits for the device.
+ * Errors: STILL_HELD, BUSY; POISONED, in which case nothing is given back. */
 CACHALOT_API cachalot_status cachalot_destroy(cachalot_allocator *allocator);
 
 /* Puts settings in force on every device, as PyTorch does at run time: max_split_size_mb, max_non_split_rounding_mb,
  * garbage_collection_threshold and roundup_power2_divisions fall back to their defaults unless `config` names them; all
- * others stay as they are unless named. Blocks and segments stay as they are. Driver: only if `config` names
- * per_process_memory_fraction. Errors: INVALID_CONFIG. */
+ * others stay as they are unless named. Blocks and segments stay as they are.
+ * Driver: only if `config` names per_process_memory_fraction.
+ * Errors: INVALID_CONFIG. */
 CACHALOT_API cachalot_status cachalot_configure(const cachalot_allocator *allocator, const char *config);
 
 /* Writes the settings in force, in the same syntax and ended by NUL, to the `capacity` bytes at `buffer`, and their
  * length without the NUL to `length`. Either may be NULL (with a capacity of 0), so that the length can be asked for
- * first. Errors: BUFFER_TOO_SMALL. */
-CACHALOT_API cachalot_status cachalot_config(const cachalot_allocator *allocator, int device, char *buffer, size_t capacity,
-                                             size_t *length);
+ * first.
+ * Errors: BUFFER_TOO_SMALL. */
+CACHALOT_API cachalot_status cachalot_config(const cachalot_allocator *allocator, int device, char *buffer,
+                                             size_t capacity, size_t *length);
 
 /* How many devices the allocator has; they are numbered from 0. */
 CACHALOT_API cachalot_status cachalot_device_count(const cachalot_allocator *allocator, int *out);
 
-/* Describes a device. Driver: yes (about 5 us; the first time it may load the management library, some ms). Errors:
- * STRUCT_SIZE. */
-CACHALOT_API cachalot_status cachalot_device_info(const cachalot_allocator *allocator, int device, cachalot_device *out);
+/* Describes a device.
+ * Driver: yes (about 5 us; the first time it may load the management library, some ms).
+ * Errors: STRUCT_SIZE. */
+CACHALOT_API cachalot_status cachalot_device_info(const cachalot_allocator *allocator, int device,
+                                                  cachalot_device *out);
 
-/* Whether the device can still be used: CACHALOT_OK, or what lost it, with the driver's code of that time. Errors:
- * CONTEXT_LOST, SHUTDOWN. */
+/* Whether the device can still be used: CACHALOT_OK, or what lost it, with the driver's code of that time.
+ * Errors: CONTEXT_LOST, SHUTDOWN. */
 CACHALOT_API cachalot_status cachalot_health(const cachalot_allocator *allocator, int device);
 
 /* Lets work on device `peer` use the memory of `device`, what was obtained and what will be. One direction; twice is
- * fine. Driver: yes. Errors: UNSUPPORTED if the devices cannot reach each other. */
+ * fine.
+ * Driver: yes.
+ * Errors: UNSUPPORTED if the devices cannot reach each other. */
 CACHALOT_API cachalot_status cachalot_enable_peer_access(const cachalot_allocator *allocator, int device, int peer);
 
 /* ---- Memory ---- */
 
 /* Obtains a block of at least `bytes` on `device`, aligned to 512, usable on `stream` at once, and writes its address
- * to `out`. For 0 bytes that is NULL. Driver: if no cached block fits, or frees are pending; never to hand out a cached
- * block. Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM, TABLE_FULL. */
+ * to `out`. For 0 bytes that is NULL.
+ * Driver: if no cached block fits, or frees are pending; never to hand out a cached block.
+ * Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_CHECKED cachalot_status cachalot_malloc(const cachalot_allocator *allocator, int device, size_t bytes,
                                                  cachalot_stream stream, void **out);
 
-/* Gives a block back, on its own stream's order: its last use there has been queued. NULL is none, and fine. Driver:
- * records an event for each other stream that was recorded; else never. Errors: INVALID_POINTER (foreign, interior,
- * freed before), TABLE_FULL. The block is the program's still. */
+/* Gives a block back, on its own stream's order: its last use there has been queued. NULL is none, and fine.
+ * Driver: records an event for each other stream that was recorded; else never.
+ * Errors: INVALID_POINTER (foreign, interior, freed before), TABLE_FULL. The block is the program's still. */
 CACHALOT_API cachalot_status cachalot_free(const cachalot_allocator *allocator, void *block);
 
-/* As cachalot_free, if the block was requested with exactly `bytes`. Errors: WRONG_SIZE, and those of cachalot_free. */
+/* As cachalot_free, if the block was requested with exactly `bytes`.
+ * Errors: WRONG_SIZE, and those of cachalot_free. */
 CACHALOT_API cachalot_status cachalot_free_sized(const cachalot_allocator *allocator, void *block, size_t bytes);
 
 /* Announces that work queued on `stream` uses the block: once freed, it is not reused before that work is done. Nothing
- * for the block's own stream, and for NULL. Driver: only while a graph is being captured. Errors: INVALID_POINTER,
- * INVALID_STREAM, TABLE_FULL. */
-CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *allocator, void *block, cachalot_stream stream);
+ * for the block's own stream, and for NULL.
+ * Driver: only while a graph is being captured.
+ * Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *allocator, void *block,
+                                                    cachalot_stream stream);
 
 /* Says that a stream of `device` is about to be destroyed; called before cudaStreamDestroy. Its work need not be done.
  * What is cached for it on any device goes back to the driver; blocks of it that the program holds stay valid, and are
- * freed as usual. Driver: yes. Errors: INVALID_STREAM, also for default streams, which cannot be destroyed. */
+ * freed as usual.
+ * Driver: yes.
+ * Errors: INVALID_STREAM, also for default streams, which cannot be destroyed. */
 CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream);
 
-/* Describes the block that contains `address`, which may lie anywhere in it. Errors: INVALID_POINTER, STRUCT_SIZE. */
-CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocator, const void *address, cachalot_block *out);
+/* Describes the block that contains `address`, which may lie anywhere in it.
+ * Errors: INVALID_POINTER, STRUCT_SIZE. */
+CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocator, const void *address,
+                                              cachalot_block *out);
 
 /* What cachalot_malloc would do first if it were called now. Changes nothing; whether the driver would give what it is
- * asked for is not known before it is asked. Driver: only while a graph is being captured. Errors: TOO_LARGE,
- * INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
+ * asked for is not known before it is asked.
+ * Driver: only while a graph is being captured.
+ * Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
                                                cachalot_stream stream, cachalot_outlook *out);
 
 /* ---- The cache ---- */
 
-/* Makes blocks that other streams no longer use available. cachalot_malloc does so by itself. Driver: if frees are pending. */
+/* Makes blocks that other streams no longer use available. cachalot_malloc does so by itself.
+ * Driver: if frees are pending. */
 CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *allocator, int device);
 
 /* Waits for pending frees, then gives every segment without blocks in use back, but for those of private pools with
- * users. Driver: yes, and it waits for the streams. What can be given back is, even if some of it fails. */
+ * users.
+ * Driver: yes, and it waits for the streams. What can be given back is, even if some of it fails. */
 CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allocator, int device);
 
 /* Gives such segments back, the largest first, until at most `keep_bytes` are held or none is left. Does not wait for
- * pending frees. Driver: if anything is given back. */
+ * pending frees.
+ * Driver: if anything is given back. */
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
 
-/* Turns the cache off (0) or on. Off, every request and every free goes to the driver. Blocks handed out before stay valid. */
+/* Turns the cache off (0) or on. Off, every request and every free goes to the driver. Blocks handed out before stay
+ * valid. */
 CACHALOT_API cachalot_status cachalot_set_caching(const cachalot_allocator *allocator, int device, int on);
 
-/* Sets the most that may be held of a device, or CACHALOT_NO_LIMIT. What is held beyond is not given back: cachalot_trim. */
+/* Sets the most that may be held of a device, or CACHALOT_NO_LIMIT. What is held beyond is not given back:
+ * cachalot_trim. */
 CACHALOT_API cachalot_status cachalot_set_limit(const cachalot_allocator *allocator, int device, uint64_t bytes);
 
-/* Sets the limit to a part of the device's memory, 0 to 1; 1 is no limit. Driver: asks how much that is. Errors:
- * INVALID_FRACTION. */
-CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocator *allocator, int device, double fraction);
+/* Sets the limit to a part of the device's memory, 0 to 1; 1 is no limit.
+ * Driver: asks how much that is.
+ * Errors: INVALID_FRACTION. */
+CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocator *allocator, int device,
+                                                          double fraction);
 
 /* ---- Private pools and graphs ---- */
 
-/* Makes a private pool with one user, the caller, and writes its name to `out`. Errors: INVALID_ARGUMENT, TABLE_FULL. */
+/* Makes a private pool with one user, the caller, and writes its name to `out`.
+ * Errors: INVALID_ARGUMENT, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_create(const cachalot_allocator *allocator, int device, uint32_t flags,
                                                   cachalot_pool *out);
 
 /* Adds a user to a pool. One of a name of the program's own is made, with these flags, if there is none; else they
- * count for nothing. Errors: INVALID_ARGUMENT (flags, or the default pool), TABLE_FULL. */
+ * count for nothing.
+ * Errors: INVALID_ARGUMENT (flags, or the default pool), TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_retain(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                   uint32_t flags);
 
 /* Takes a user away. The memory of a pool without users goes back with the rest of the cache, and its name is forgotten
- * then. Errors: UNKNOWN_POOL. */
+ * then.
+ * Errors: UNKNOWN_POOL. */
 CACHALOT_API cachalot_status cachalot_pool_release(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
-/* How many users a pool has. Errors: UNKNOWN_POOL. */
+/* How many users a pool has.
+ * Errors: UNKNOWN_POOL. */
 CACHALOT_API cachalot_status cachalot_pool_users(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  uint32_t *out);
 
-/* As cachalot_empty_cache, for one pool without users only. Driver: yes. Errors: UNKNOWN_POOL. */
+/* As cachalot_empty_cache, for one pool without users only.
+ * Driver: yes.
+ * Errors: UNKNOWN_POOL. */
 CACHALOT_API cachalot_status cachalot_pool_empty(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
 /* Leads requests into a pool from here on, before any route in force already. The pool gains a user, who stays beyond
- * cachalot_pool_end, until cachalot_pool_release. `stream` counts with CACHALOT_ROUTE_STREAM only. Errors:
- * UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
+ * cachalot_pool_end, until cachalot_pool_release. `stream` counts with CACHALOT_ROUTE_STREAM only.
+ * Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  cachalot_route route, cachalot_stream stream);
 
-/* Ends the latest such route into the pool. Errors: UNKNOWN_POOL, NOT_ROUTED. */
+/* Ends the latest such route into the pool.
+ * Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_pool_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
 /* As cachalot_pool_begin, for a graph that is captured meanwhile; called before or after the capture begins. The user
- * it adds is the graph: release it when the graph has been destroyed. Errors: those of cachalot_pool_begin. */
+ * it adds is the graph: release it when the graph has been destroyed.
+ * Errors: those of cachalot_pool_begin. */
 CACHALOT_API cachalot_status cachalot_capture_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                     cachalot_route route, cachalot_stream stream);
 
-/* The capture into the pool has ended; called before or after cudaStreamEndCapture. Errors: UNKNOWN_POOL, NOT_ROUTED. */
+/* The capture into the pool has ended; called before or after cudaStreamEndCapture.
+ * Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
 /* ---- Statistics ---- */
 
-/* The statistics of a device. Peaks are exact; numbers that change meanwhile are of slightly different moments. Errors:
- * STRUCT_SIZE. */
+/* The statistics of a device. Peaks are exact but for calls that overlap in time, of which one may be missing until the
+ * next; numbers that change meanwhile are of slightly different moments.
+ * Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_stats(const cachalot_allocator *allocator, int device, cachalot_statistics *out);
 
-/* One of them by its name in torch.cuda.memory_stats(), flattened: "reserved_bytes.all.peak". Errors: UNKNOWN_KEY. */
-CACHALOT_API cachalot_status cachalot_stat(const cachalot_allocator *allocator, int device, const char *key, int64_t *out);
+/* One of them by its name in torch.cuda.memory_stats(), flattened: "reserved_bytes.all.peak".
+ * Errors: UNKNOWN_KEY. */
+CACHALOT_API cachalot_status cachalot_stat(const cachalot_allocator *allocator, int device, const char *key,
+                                           int64_t *out);
 
-/* Calls `visit` with each of those names and its value, in a fixed order. Errors: STOPPED. */
+/* Calls `visit` with each of those names and its value, in a fixed order.
+ * Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_stats_for_each(const cachalot_allocator *allocator, int device,
                                                      cachalot_stat_visitor visit, void *userdata);
 
@@ -535,29 +579,33 @@ CACHALOT_API cachalot_status cachalot_reset_accumulated(const cachalot_allocator
 
 /* Sets who is asked to free memory before more is obtained; NULL: nobody. A call under way elsewhere may still use the
  * one before for a moment. For what a callback may do, see Threads. */
-CACHALOT_API cachalot_status cachalot_on_shortage(const cachalot_allocator *allocator, cachalot_shortage_callback callback,
-                                                  void *userdata);
+CACHALOT_API cachalot_status cachalot_on_shortage(const cachalot_allocator *allocator,
+                                                  cachalot_shortage_callback callback, void *userdata);
 
-/* Sets who is told that a request is about to fail for want of memory; NULL: nobody. Otherwise as cachalot_on_shortage. */
-CACHALOT_API cachalot_status cachalot_on_out_of_memory(const cachalot_allocator *allocator, cachalot_oom_callback callback,
-                                                       void *userdata);
+/* Sets who is told that a request is about to fail for want of memory; NULL: nobody. Otherwise as
+ * cachalot_on_shortage. */
+CACHALOT_API cachalot_status cachalot_on_out_of_memory(const cachalot_allocator *allocator,
+                                                       cachalot_oom_callback callback, void *userdata);
 
 /* ---- Looking inside ---- */
 
-/* Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped. Errors:
- * TABLE_FULL. */
+/* Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped.
+ * Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trace_start(const cachalot_allocator *allocator, int device, size_t capacity);
 
-/* Calls `visit` with every recorded event, oldest first. Errors: STOPPED. */
+/* Calls `visit` with every recorded event, oldest first.
+ * Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_trace_for_each(const cachalot_allocator *allocator, int device,
                                                      cachalot_trace_visitor visit, void *userdata);
 
 /* Writes every segment and block, the traces and the settings as JSON, with the keys of torch.cuda.memory._snapshot(),
- * in parts of up to 64 KiB. Heaps are looked at one after the other, so stop the program for an exact picture. Errors:
- * STOPPED. */
-CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocator, cachalot_writer write, void *userdata);
+ * in parts of up to 64 KiB. Heaps are looked at one after the other, so stop the program for an exact picture.
+ * Errors: STOPPED. */
+CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocator, cachalot_writer write,
+                                               void *userdata);
 
-/* The same to a file, which is made or replaced once it is complete. Errors: IO. */
+/* The same to a file, which is made or replaced once it is complete.
+ * Errors: IO. */
 CACHALOT_API cachalot_status cachalot_snapshot_to_file(const cachalot_allocator *allocator, const char *path);
 
 /* Checks every invariant of every heap, for tests: it visits every block. CACHALOT_ERROR_PANIC names one that does not
@@ -568,11 +616,13 @@ CACHALOT_API cachalot_status cachalot_check(const cachalot_allocator *allocator)
 /* ---- Simulated devices ---- */
 
 /* Lets a stream of a simulated device get as far as it has been queued. Otherwise it only does so when it is waited
- * for. Errors: INVALID_STREAM, UNSUPPORTED on other devices. */
+ * for.
+ * Errors: INVALID_STREAM, UNSUPPORTED on other devices. */
 CACHALOT_API cachalot_status cachalot_simulate_progress(const cachalot_allocator *allocator, int device,
                                                         cachalot_stream stream);
 
-/* Begins (not 0) or ends the capture of a graph on a stream of a simulated device. Errors: as before. */
+/* Begins (not 0) or ends the capture of a graph on a stream of a simulated device.
+ * Errors: as before. */
 CACHALOT_API cachalot_status cachalot_simulate_capture(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream, int on);
 #endif

@@ -269,3 +269,70 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, feature = "alloc", loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    fn map_with(key: u64, value: u32) -> Arc<AtomicMap<GrowingCells>> {
+        let map = AtomicMap::default();
+        assert!(map.make_room(1));
+        map.insert(key, value);
+        Arc::new(map)
+    }
+
+    #[test]
+    fn loom_a_key_is_found_while_the_map_grows() {
+        loom::model(|| {
+            let map = map_with(1, 10);
+            let reader = thread::spawn({
+                let map = Arc::clone(&map);
+                move || assert_eq!(map.get(1), Some(10))
+            });
+            for key in [2, 3] {
+                assert!(map.make_room(1));
+                map.insert(key, 20);
+            }
+            reader.join().unwrap();
+            assert_eq!((map.get(1), map.get(2), map.get(3)), (Some(10), Some(20), Some(20)));
+        });
+    }
+
+    #[test]
+    fn loom_a_key_that_is_removed_is_answered_with_a_value_that_was_there_or_none() {
+        loom::model(|| {
+            let map = map_with(1, 10);
+            let reader = thread::spawn({
+                let map = Arc::clone(&map);
+                move || assert!([None, Some(10), Some(20)].contains(&map.get(1)))
+            });
+            map.remove(1);
+            assert!(map.make_room(1));
+            map.insert(2, 20);
+            reader.join().unwrap();
+            assert_eq!((map.get(1), map.get(2)), (None, Some(20)));
+        });
+    }
+
+    #[test]
+    fn loom_what_is_inserted_before_it_is_told_is_found() {
+        loom::model(|| {
+            let map = map_with(1, 10);
+            let told = Arc::new(loom::sync::atomic::AtomicBool::new(false));
+            let reader = thread::spawn({
+                let (map, told) = (Arc::clone(&map), Arc::clone(&told));
+                move || {
+                    if told.load(Ordering::Acquire) {
+                        assert_eq!(map.get(2), Some(20));
+                    }
+                }
+            });
+            assert!(map.make_room(1));
+            map.insert(2, 20);
+            told.store(true, Ordering::Release);
+            reader.join().unwrap();
+        });
+    }
+}

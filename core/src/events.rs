@@ -5,7 +5,7 @@ use crate::block::Use;
 use crate::device::{DeviceMemory, Event};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
-use crate::heap::{GivenUp, Heap};
+use crate::heap::{Full, GivenUp, Heap};
 use crate::order::{Deferred, Order};
 use crate::slab::NONE;
 use crate::stats;
@@ -146,7 +146,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// An event that marks the present end of `stream`, to be queued.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         let promised = self.order.lock().promise();
-        let resting = promised.ok_or(Error::TableFull("events"))?;
+        let resting = promised.map_err(|Full| Error::TableFull("events"))?;
         let made = resting.map_or_else(|| self.call(|| self.memory.create_event()), Ok);
         let recorded = made.and_then(|event| self.call(|| self.memory.record(event, stream)).map(|()| event));
         if recorded.is_err() {

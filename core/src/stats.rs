@@ -490,3 +490,52 @@ impl Stats {
         found
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use std::sync::Arc;
+
+    /// Two heaps and their peaks, settled as the arena does: by whoever gets the lock.
+    #[derive(Default)]
+    struct Heaps {
+        tallies: [Tally; 2],
+        peaks: loom::sync::Mutex<()>,
+    }
+
+    fn parties(heaps: &Heaps) -> impl Iterator<Item = Party<'_>> + Clone {
+        heaps.tallies.iter().map(|tally| (PoolKind::Small, tally))
+    }
+
+    fn allocate(heaps: &Heaps, totals: &Totals, heap: usize) {
+        if heaps.tallies[heap].up(Stat::Allocation, 1)
+            && let Ok(_peaks) = heaps.peaks.try_lock()
+        {
+            totals.settle(&parties(heaps), (PoolKind::Small, &heaps.tallies[heap]), parties(heaps).take(1));
+        }
+    }
+
+    #[test]
+    fn loom_peaks_hold_what_calls_in_turn_add_after_calls_that_overlapped() {
+        // Every statistic is a few atomics, so one path is long; two preemptions show every overlap of two calls.
+        let mut model = loom::model::Builder::new();
+        (model.max_branches, model.preemption_bound) = (100_000, Some(2));
+        model.check(|| {
+            let shared = Arc::new((Heaps::default(), Totals::new(None)));
+            let other = thread::spawn({
+                let shared = Arc::clone(&shared);
+                move || allocate(&shared.0, &shared.1, 1)
+            });
+            allocate(&shared.0, &shared.1, 0);
+            other.join().unwrap();
+            let (heaps, totals) = &*shared;
+            // Nobody overlaps any more: the next that asks sees everything.
+            for heap in 0..2 {
+                allocate(heaps, totals, heap);
+            }
+            let stats = totals.stats(parties(heaps));
+            assert_eq!((stats.allocations().current, stats.allocations().peak), (4, 4));
+        });
+    }
+}

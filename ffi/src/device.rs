@@ -6,14 +6,15 @@ use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, Virtu
 use cachalot_core::report::OutOfMemory;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::units::{DevicePtr, StreamId};
-use cachalot_cuda::driver::types::CuStream;
 use cachalot_cuda::CudaDevice;
+use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where the memory of a device comes from.
+#[allow(clippy::large_enum_variant, reason = "there are a few of these, and the larger one is the usual one")]
 pub(crate) enum Backing {
     /// A device of the driver.
     Cuda(CudaDevice),
@@ -167,4 +168,3 @@ impl DeviceMemory for Device {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64)
     }
 }
-

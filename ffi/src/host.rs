@@ -202,16 +202,19 @@ impl Plan {
             return Err(Status::argument(format_args!("options: the flags {:#x} have no meaning", flags & !FLAGS)));
         }
         if device_count > MAX_DEVICES {
-            return Err(Status::argument(format_args!("options: {device_count} devices, and {MAX_DEVICES} are the most")));
+            return Err(Status::argument(format_args!(
+                "options: {device_count} devices, and {MAX_DEVICES} are the most"
+            )));
         }
         if device_count == 0 && !(devices.is_null() && contexts.is_null()) {
             return Err(Status::argument(format_args!("options: devices are named, and device_count is 0")));
         }
-        let devices = (0..device_count as usize).map(|index| {
-            // SAFETY: not NULL, and the caller's array has `device_count` entries.
-            let ordinal = if devices.is_null() { index as c_int } else { unsafe { devices.add(index).read() } };
-            // SAFETY: as above.
-            let context = (!contexts.is_null()).then(|| CuContext(unsafe { contexts.add(index).read() }.addr()));
+        let count = device_count as usize;
+        // SAFETY: the caller's promise.
+        let (ordinals, contexts) = (unsafe { wall::array(devices, count) }, unsafe { wall::array(contexts, count) });
+        let devices = (0..count).map(|index| {
+            let context = contexts.get(index).map(|context| CuContext(context.addr()));
+            let ordinal = ordinals.get(index).copied().unwrap_or(index as c_int);
             (ordinal, context.filter(|context| !context.is_null()))
         });
         Ok(Self {
@@ -253,7 +256,8 @@ impl Plan {
         let streams = Arc::new(Streams::new());
         let mut opened = Ok(());
         for (ordinal, context) in wanted {
-            let identity = if self.has(CACHALOT_ASK_STREAM_ID) { StreamIdentity::Asked } else { StreamIdentity::Reported };
+            let identity =
+                if self.has(CACHALOT_ASK_STREAM_ID) { StreamIdentity::Asked } else { StreamIdentity::Reported };
             let options = DeviceOptions { context, identity, streams: Arc::clone(&streams) };
             match open_one(driver, ordinal, options) {
                 Ok(device) => devices.push((ordinal, device)),
@@ -310,7 +314,8 @@ unsafe fn config(options: &cachalot_options) -> Outcome<Config> {
     if options.flags & CACHALOT_ENVIRONMENT != 0
         && let Some(set) = ENVIRONMENT.iter().find_map(std::env::var_os)
     {
-        let set = set.to_str().ok_or_else(|| Status::argument(format_args!("the environment's settings are not UTF-8")))?;
+        let set =
+            set.to_str().ok_or_else(|| Status::argument(format_args!("the environment's settings are not UTF-8")))?;
         text.push_str(set);
     }
     if !options.config.is_null() {

@@ -26,7 +26,11 @@ thread_local! {
 impl Write for LastError {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = CAPACITY - 1 - self.length;
-        let fits = if text.len() <= room { text } else { &text[..text.floor_char_boundary(room)] };
+        let mut end = text.len().min(room);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let fits = &text[..end];
         self.text[self.length..self.length + fits.len()].copy_from_slice(fits.as_bytes());
         self.length += fits.len();
         self.text[self.length] = 0;

@@ -44,8 +44,10 @@ struct Segment {
     active_size: u64,
     requested_size: u64,
     stream: u64,
-    segment_type: &'static str,
-    segment_pool_id: [u64; 2],
+    #[serde(rename = "segment_type")]
+    kind: &'static str,
+    #[serde(rename = "segment_pool_id")]
+    pool: [u64; 2],
     is_expandable: bool,
     /// Stacks are not recorded; readers expect the key.
     frames: [u8; 0],
@@ -97,11 +99,11 @@ impl From<&SnapshotSegment> for Segment {
             active_size: segment.active_size(),
             requested_size: segment.requested_size(),
             stream: segment.stream.0,
-            segment_type: match segment.kind {
+            kind: match segment.kind {
                 PoolKind::Small => "small",
                 PoolKind::Large => "large",
             },
-            segment_pool_id: [segment.pool.0, segment.pool.1],
+            pool: [segment.pool.0, segment.pool.1],
             is_expandable: segment.is_expandable,
             frames: [],
             blocks: segment.blocks.iter().map(Block::from).collect(),
@@ -170,7 +172,8 @@ pub(crate) fn write(host: &Host, mut write: impl FnMut(&[u8]) -> bool) -> Result
 pub(crate) fn write_file(host: &Host, path: &Path) -> io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".part");
-    let written = File::create(&unfinished).and_then(|file| write_to(host, file)).and_then(|()| fs::rename(&unfinished, path));
+    let written =
+        File::create(&unfinished).and_then(|file| write_to(host, file)).and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
         // The first failure is the one to tell.
         let _ = fs::remove_file(&unfinished);

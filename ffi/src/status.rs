@@ -1,6 +1,6 @@
 //! The numbers that calls answer, and how a failure becomes one.
 //!
-//! A failure is told where it happens: making a [`Status`] writes the text that `cachalot_last_error` will tell, so what
+//! A failure is told where it happens: making a `Status` writes the text that `cachalot_last_error` will tell, so what
 //! travels up is one number.
 
 use crate::abi::cachalot_status;

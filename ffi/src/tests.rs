@@ -74,7 +74,6 @@ fn a_panic_leaves_no_lock_behind() {
     // Past the wall: what another thread was in the middle of goes on.
     let block = host.allocator.malloc(DeviceIndex(0), 100, StreamId::DEFAULT).expect("no lock is held");
     assert_eq!(host.allocator.free(block), Ok(()));
-    assert_eq!(host.allocator.check_invariants(), Ok(()));
     assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_POISONED);
 }
 

@@ -3,9 +3,7 @@
 
 use crate::abi::cachalot_allocator;
 use crate::host::Host;
-use crate::status::{
-    CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STRUCT_SIZE, CACHALOT_OK, Outcome, Status, describe,
-};
+use crate::status::{CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STRUCT_SIZE, CACHALOT_OK, Outcome, Status, describe};
 use crate::{abi::cachalot_status, handle};
 use core::any::Any;
 use core::ffi::{CStr, c_char, c_void};
@@ -86,18 +84,22 @@ pub(crate) unsafe trait Versioned: Copy {
     const FIRST_SIZE: usize;
 }
 
+/// No version's structure is longer, in bytes: a size that was never set is refused, and not believed.
+const MOST_BYTES: usize = 4096;
+
 /// The size that a structure of the program's begins with.
+///
+/// # Safety
+/// A pointer that is not NULL is to a structure that begins with its size.
 unsafe fn size_of_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome<usize> {
     if pointer.is_null() {
         return Err(Status::null(what));
     }
     // SAFETY: not NULL, and the caller's structure begins with its size.
     let size = unsafe { pointer.cast::<usize>().read() };
-    if size < T::FIRST_SIZE {
-        return Err(Status::new(
-            CACHALOT_ERROR_STRUCT_SIZE,
-            format_args!("{what}: struct_size is {size} and must be {} at least", T::FIRST_SIZE),
-        ));
+    if !(T::FIRST_SIZE..=MOST_BYTES).contains(&size) {
+        let text = format_args!("{what}: struct_size is {size}, and not {} to {MOST_BYTES}", T::FIRST_SIZE);
+        return Err(Status::new(CACHALOT_ERROR_STRUCT_SIZE, text));
     }
     Ok(size)
 }
@@ -112,20 +114,16 @@ unsafe fn size_of_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome
 pub(crate) unsafe fn read_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome<T> {
     // SAFETY: the caller's promise.
     let size = unsafe { size_of_struct(pointer, what) }?;
-    let known = size.min(size_of::<T>());
-    let beyond = pointer.cast::<u8>();
-    for at in known..size {
-        // SAFETY: inside the structure, whose bytes are initialised in C's terms: the program set them.
-        if unsafe { beyond.add(at).read() } != 0 {
-            return Err(Status::new(
-                CACHALOT_ERROR_STRUCT_SIZE,
-                format_args!("{what}: byte {at} is set, and this version knows {known}"),
-            ));
-        }
+    // SAFETY: the structure is so long, and its bytes are set: the program initialised it.
+    let bytes = unsafe { core::slice::from_raw_parts(pointer.cast::<u8>(), size) };
+    let (known, beyond) = bytes.split_at(size.min(size_of::<T>()));
+    if let Some(at) = beyond.iter().position(|&byte| byte != 0) {
+        let text = format_args!("{what}: byte {} is set, and this version knows {}", known.len() + at, known.len());
+        return Err(Status::new(CACHALOT_ERROR_STRUCT_SIZE, text));
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: both are at least `known` bytes long, and do not overlap.
-    unsafe { core::ptr::copy_nonoverlapping(beyond, value.as_mut_ptr().cast::<u8>(), known) };
+    // SAFETY: both are at least so long, and do not overlap.
+    unsafe { core::ptr::copy_nonoverlapping(known.as_ptr(), value.as_mut_ptr().cast::<u8>(), known.len()) };
     // SAFETY: zeros and what the program set: every pattern of bits is a value.
     Ok(unsafe { value.assume_init() })
 }
@@ -162,6 +160,15 @@ impl<T: Versioned> OutStruct<T> {
         // SAFETY: both are at least `known` bytes long, and do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(from, to, known - SIZE) };
     }
+}
+
+/// An array of the program's; empty if it is NULL.
+///
+/// # Safety
+/// A pointer that is not NULL is to so many entries that nobody changes during the call.
+pub(crate) unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
+    // SAFETY: the caller's promise.
+    if pointer.is_null() { &[] } else { unsafe { core::slice::from_raw_parts(pointer, length) } }
 }
 
 /// A text of the program's.

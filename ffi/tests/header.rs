@@ -20,7 +20,8 @@ fn header() -> String {
 /// The functions that the header declares.
 fn declared() -> BTreeSet<String> {
     let header = header();
-    let declarations = header.lines().filter(|line| line.starts_with("CACHALOT_API") || line.starts_with("CACHALOT_CHECKED"));
+    let declarations =
+        header.lines().filter(|line| line.starts_with("CACHALOT_API") || line.starts_with("CACHALOT_CHECKED"));
     let names = declarations.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
     let names: BTreeSet<_> = names.map(str::to_owned).collect();
     assert!(names.len() > 40, "{names:?}");
@@ -195,7 +196,8 @@ fn name_of(status: i32) -> &'static str {
 #[test]
 fn constants_are_the_librarys() {
     let constants = constants();
-    let list = constants.keys().fold(String::new(), |list, name| list + &format!("printf(\"%lld\\n\", (long long){name});\n"));
+    let list =
+        constants.keys().fold(String::new(), |list, name| list + &format!("printf(\"%lld\\n\", (long long){name});\n"));
     let program = format!("#include \"cachalot.h\"\n#include <stdio.h>\nint main(void) {{\n{list}return 0;\n}}\n");
     let Some(compiler) = compilers(["gcc", "clang"]).pop() else { return };
     let printed = run(compiler, "c", "c11", &program);
@@ -214,7 +216,8 @@ fn constants_are_the_librarys() {
             CACHALOT_ACTION_SEGMENT_ALLOC CACHALOT_ACTION_SEGMENT_FREE CACHALOT_ACTION_SEGMENT_MAP
             CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM);
         // The one that is printed as a signed number.
-        let known = if name == "CACHALOT_NO_LIMIT" { Some(i128::from(abi::CACHALOT_NO_LIMIT.cast_signed())) } else { known };
+        let known =
+            if name == "CACHALOT_NO_LIMIT" { Some(i128::from(abi::CACHALOT_NO_LIMIT.cast_signed())) } else { known };
         assert_eq!(known, Some(value), "{name}");
     }
     let statuses = constants.keys().filter(|name| name.starts_with("CACHALOT_ERROR_")).count();
@@ -269,7 +272,8 @@ fn statuses_have_the_numbers_that_they_always_had() {
 /// A type or a parameter as text. What bindgen names by its whole path, the library names by its last part.
 fn canonical(tokens: &impl ToTokens) -> String {
     let text = tokens.to_token_stream().to_string();
-    let text = [":: std :: os :: raw :: ", ":: std :: option :: "].iter().fold(text, |text, path| text.replace(path, ""));
+    let text =
+        [":: std :: os :: raw :: ", ":: std :: option :: "].iter().fold(text, |text, path| text.replace(path, ""));
     text.replace(" , >", " >").replace(" , )", " )")
 }
 
@@ -359,6 +363,29 @@ fn every_signature_is_what_bindgen_reads_in_the_header() {
         assert_eq!(library.types.get(name), Some(meaning), "{name}");
     }
     assert_eq!(library.types.keys().collect::<Vec<_>>(), header.types.keys().collect::<Vec<_>>());
+}
+
+/// A panic must not leave a function: every body is inside the wall, and nothing is outside of it.
+#[test]
+fn every_exported_function_is_one_call_of_the_wall() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/capi");
+    let mut walled = BTreeSet::new();
+    for file in std::fs::read_dir(folder).expect("the folder exists") {
+        let text = std::fs::read_to_string(file.expect("an entry").path()).expect("it can be read");
+        for item in syn::parse_file(&text).expect("Rust").items {
+            let syn::Item::Fn(function) = item else { continue };
+            let body = function.block.stmts.iter().rfind(|statement| !matches!(statement, syn::Stmt::Item(_)));
+            let body = body.to_token_stream().to_string();
+            let statements =
+                function.block.stmts.iter().filter(|statement| !matches!(statement, syn::Stmt::Item(_))).count();
+            let is_walled =
+                ["with_host", "alone", "infallible"].iter().any(|wall| body.starts_with(&format!("wall :: {wall} (")));
+            if statements == 1 && is_walled {
+                walled.insert(function.sig.ident.to_string());
+            }
+        }
+    }
+    assert_eq!(walled, declared());
 }
 
 /// The names that a library offers to programs.

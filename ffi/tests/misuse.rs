@@ -19,7 +19,7 @@ fn every_misuse_is_refused() {
 #[test]
 fn no_misuse_touches_memory_that_it_should_not() {
     for source in sources("misuse", "c") {
-        let Some(program) = build(&source, Link::Static, &[]) else { return };
+        let Some(program) = build(&source, Link::Shared, &[]) else { return };
         let Some(mut command) = checked(&simulated(&program)) else {
             return skip("misuse under valgrind", "no valgrind");
         };

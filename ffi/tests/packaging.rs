@@ -1,4 +1,4 @@
-//! What is installed, used as a program outside of the repository uses it: pkg-config, CMake, cargo-c, other Rust libraries.
+//! What is installed, used as a program outside of the repository uses it: pkg-config, `CMake`, cargo-c, other Rust libraries.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 /// What a consumer prints.
 const SAYS: &str = concat!("cachalot ", env!("CARGO_PKG_VERSION"), "\n");
 
-/// An installed tree, made once: headers, libraries, pkg-config file, CMake package.
+/// An installed tree, made once: headers, libraries, pkg-config file, `CMake` package.
 fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -86,11 +86,13 @@ fn pkg_config_leads_to_the_library() {
 #[test]
 fn other_folders_can_be_chosen() {
     let stage = empty("stage");
-    let variables = [("DESTDIR", stage.to_str().expect("UTF-8")), ("LIBDIR", "lib/x86_64-linux-gnu"), ("INCLUDEDIR", "include/c")];
+    let variables =
+        [("DESTDIR", stage.to_str().expect("UTF-8")), ("LIBDIR", "lib/x86_64-linux-gnu"), ("INCLUDEDIR", "include/c")];
     install(Path::new("/opt/cachalot"), &variables);
     let tree = stage.join("opt/cachalot");
     assert!(tree.join("include/c/cachalot.hpp").is_file());
-    let described = std::fs::read_to_string(tree.join("lib/x86_64-linux-gnu/pkgconfig/cachalot.pc")).expect("it is there");
+    let described =
+        std::fs::read_to_string(tree.join("lib/x86_64-linux-gnu/pkgconfig/cachalot.pc")).expect("it is there");
     for line in ["prefix=/opt/cachalot", "libdir=${prefix}/lib/x86_64-linux-gnu", "includedir=${prefix}/include/c"] {
         assert!(described.lines().any(|found| found == line), "{described}");
     }
@@ -98,12 +100,12 @@ fn other_folders_can_be_chosen() {
     build_with_cmake(&tree.join("lib/x86_64-linux-gnu/cmake"), "staged");
 }
 
-/// CMake: the one that `CMAKE` names, or that is on the path.
+/// `CMake`: the one that `CMAKE` names, or that is on the path.
 fn cmake() -> Command {
     Command::new(std::env::var_os("CMAKE").unwrap_or_else(|| "cmake".into()))
 }
 
-/// Builds the consumers with the CMake package in a folder and runs them, if there is CMake.
+/// Builds the consumers with the `CMake` package in a folder and runs them, if there is `CMake`.
 fn build_with_cmake(packages: &Path, name: &str) {
     let build = empty(name);
     let mut configure = cmake();
@@ -137,7 +139,12 @@ fn cmake_refuses_versions_that_do_not_fit() {
     let folder = empty("versions");
     let minor: u32 = env!("CARGO_PKG_VERSION_MINOR").parse().expect("a number");
     let version = |minor: u32, patch: u32| format!("{}.{minor}.{patch}", env!("CARGO_PKG_VERSION_MAJOR"));
-    let cases = [(version(minor, 0), true), (version(minor, 99), false), (version(minor + 1, 0), false), ("99".to_owned(), false)];
+    let cases = [
+        (version(minor, 0), true),
+        (version(minor, 99), false),
+        (version(minor + 1, 0), false),
+        ("99".to_owned(), false),
+    ];
     for (wanted, fits) in cases {
         let script = format!(
             "cmake_minimum_required(VERSION 3.16)\nproject(version LANGUAGES NONE)\nfind_package(cachalot {wanted})\n\
@@ -165,7 +172,8 @@ fn the_system_libraries_are_those_that_the_compiler_names() {
     command.args(["--crate-type", "staticlib", "--print", "native-static-libs", "empty.rs"]).current_dir(&folder);
     let Some(said) = output(&mut command) else { return skip("system libraries", "no rustc") };
     let said = printed(&said);
-    let named = said.lines().find_map(|line| line.split_once("native-static-libs: ")).expect("the compiler names them").1;
+    let named =
+        said.lines().find_map(|line| line.split_once("native-static-libs: ")).expect("the compiler names them").1;
     let ours = SYSTEM_LIBRARIES.join(" ");
     assert_eq!(named, ours);
     let script = std::fs::read_to_string(root().join("ffi/packaging/install.sh")).expect("the script is there");

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Link, build, checked, emulated, emulated_driver, library_folder, root, simulated, skip, succeed, without_leaks};
+use common::{
+    Link, build, checked, emulated, emulated_driver, library_folder, root, simulated, skip, succeed, without_leaks,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -86,4 +88,23 @@ fn a_driver_that_will_not_do_is_named_as_such() {
     // Without virtual memory or stream numbers the allocator works.
     let optional = ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuStreamGetId", "cuStreamIsCapturing"];
     expect(&driver_without("fewer-functions", &optional), &[], "CACHALOT_OK");
+}
+
+#[test]
+fn the_environments_settings_come_before_the_programs_own() {
+    let Some(program) = program("environment") else { return };
+    let said = |variables: &[(&str, &str)], own: &[&str]| {
+        let mut command = Command::new(&program);
+        command.env_remove("PYTORCH_ALLOC_CONF").env_remove("PYTORCH_CUDA_ALLOC_CONF");
+        let said = succeed(command.args(own).envs(variables.iter().copied())).expect("it was just built");
+        said.trim_end().to_owned()
+    };
+    let (old, new) = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF");
+    assert_eq!(said(&[], &[]), "");
+    assert_eq!(said(&[], &["max_split_size_mb:64"]), "max_split_size_mb:64");
+    assert_eq!(said(&[(old, "max_split_size_mb:32")], &[]), "max_split_size_mb:32");
+    assert_eq!(said(&[(old, "max_split_size_mb:32"), (new, "max_split_size_mb:48")], &[]), "max_split_size_mb:48");
+    assert_eq!(said(&[(old, "max_split_size_mb:32")], &["max_split_size_mb:64"]), "max_split_size_mb:64");
+    let both = said(&[(old, "max_split_size_mb:32")], &["expandable_segments:True"]);
+    assert_eq!(both, "max_split_size_mb:32,expandable_segments:True");
 }

@@ -1,6 +1,7 @@
 //! What must hold of any allocator on a simulated device at any moment, seen from outside: the snapshot tiles what the device
 //! gave, and adds up to the statistics.
 
+use cachalot_core::Allocator;
 use cachalot_core::device::DeviceMemory;
 use cachalot_core::rounding::PoolKind;
 use cachalot_core::simulated::SimulatedDevice;
@@ -8,7 +9,6 @@ use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 use cachalot_core::storage::Storage;
 use cachalot_core::sync::Lock;
 use cachalot_core::units::DeviceIndex;
-use cachalot_core::Allocator;
 use std::collections::BTreeMap;
 
 /// A device with a simulated one in it.

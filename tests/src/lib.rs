@@ -1,7 +1,5 @@
 //! What the tests of the core share: a naive model of it, programs that are run on both, and checks from outside.
 
-#[cfg(feature = "arbitrary")]
-pub mod arbitrary;
 pub mod consistency;
 pub mod hooked;
 pub mod host;

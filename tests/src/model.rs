@@ -110,6 +110,9 @@ struct Request {
 
 impl Model {
     /// A model of the allocator of device number `number`.
+    ///
+    /// # Panics
+    /// If the simulated device fails when it is asked for its memory.
     pub fn new(device: SimulatedDevice, number: u32, config: &Config) -> Self {
         let mut model = Self {
             device,

@@ -92,6 +92,9 @@ pub const CONFIGS: [&str; 15] = [
 ];
 
 /// The configuration of a number.
+///
+/// # Panics
+/// If one of the strings is refused: they are all valid.
 pub fn config(number: u8) -> Config {
     Config::parse(CONFIGS[usize::from(number) % CONFIGS.len()]).expect("every configuration here is valid")
 }

@@ -136,7 +136,8 @@ fn run(program: &[Op], failure: Failure, first: usize) -> Result<(), String> {
         let error = twins.act(op)?;
         let (Some(before), true) = (before, error.is_some() || number == first) else { continue };
         let failed = error.is_some();
-        let checked = twins.check().and_then(|()| if failed { before.check_unchanged_by(op, &Seen::of(&twins)) } else { Ok(()) });
+        let checked =
+            twins.check().and_then(|()| if failed { before.check_unchanged_by(op, &Seen::of(&twins)) } else { Ok(()) });
         checked.map_err(|why| format!("operation {number}, {op:?}, {error:?}: {why}"))?;
     }
     device(&twins).clear_failures();

@@ -1,7 +1,7 @@
 //! Tables of fixed capacity: the same programs as ever, and running out of entries is an error that changes nothing.
 
-use cachalot_core::storage::{Fixed, Storage};
 use cachalot_core::Error;
+use cachalot_core::storage::{Fixed, Storage};
 use cachalot_tests::program::Op;
 use cachalot_tests::seen::Seen;
 use cachalot_tests::strategies::{program, with_pools};
@@ -113,7 +113,8 @@ fn each_table_that_is_full_is_named() {
     let used = [&[Op::Malloc { bytes: 1, stream: 0 }], &used_by_three[..], &[Op::Free { block: 0 }]].concat();
     fill::<Fixed<2, 8, 16, 64>>(used.into_iter().cycle(), "events");
     let capture = [Op::CreatePool { use_on_oom: false, no_split: false }, Op::Capture { pool: 1, stream: 3 }];
-    let freed = |stream| [Op::Malloc { bytes: 1, stream }, Op::RecordStream { block: 0, stream: 3 }, Op::Free { block: 0 }];
+    let freed =
+        |stream| [Op::Malloc { bytes: 1, stream }, Op::RecordStream { block: 0, stream: 3 }, Op::Free { block: 0 }];
     fill::<Fixed<2, 8, 16, 64>>(capture.into_iter().chain((0..3).cycle().flat_map(freed)), "deferred frees");
     fill::<Fixed<2, 8, 16, 64>>(std::iter::once(Op::Trace { capacity: 17 }), "trace entries");
 }

@@ -29,9 +29,8 @@ fn three_epochs_of_training() {
             "empty_cache" => host.empty_cache(),
             "stage" => {
                 let expected: Vec<i64> = (2..6).map(|field| record[field].parse().unwrap()).collect();
-                let keys = ["allocated", "reserved"].map(|name| {
-                    ["current", "peak"].map(|field| host.stat(&format!("{name}_bytes.all.{field}")))
-                });
+                let keys = ["allocated", "reserved"]
+                    .map(|name| ["current", "peak"].map(|field| host.stat(&format!("{name}_bytes.all.{field}"))));
                 assert_eq!(keys.concat(), expected, "{}", &record[1]);
                 stages += 1;
             }
@@ -168,7 +167,9 @@ fn the_table_of_sizes() {
 #[test]
 fn rounding_by_divisions() {
     let host = Host::new("roundup_power2_divisions:4", CAPACITY);
-    for (bytes, size) in [(1200, 1536), (2049, 2560), (84 * MIB, 96 * MIB), (100 * MIB, 112 * MIB), (1025 * MIB, 1280 * MIB)] {
+    for (bytes, size) in
+        [(1200, 1536), (2049, 2560), (84 * MIB, 96 * MIB), (100 * MIB, 112 * MIB), (1025 * MIB, 1280 * MIB)]
+    {
         let ptr = host.malloc(bytes);
         assert_eq!(host.allocator.base_of(ptr).unwrap().size, size, "{bytes}");
         host.free(ptr);

@@ -58,7 +58,9 @@ fn impossible_sizes_are_refused_and_the_next_request_is_served() {
     let host = Host::new("", 80 * GIB);
     let text = host.refused(800_000_000 * GIB).to_string();
     assert!(
-        text.contains("Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 80.00 GiB is free."),
+        text.contains(
+            "Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 80.00 GiB is free."
+        ),
         "{text}"
     );
     for bytes in [8_000_000_000 * GIB, MAX_REQUEST, MAX_REQUEST + 1, u64::MAX, u64::MAX - 511] {
@@ -213,7 +215,9 @@ fn a_failed_request_is_reported_to_the_program() {
         let config = Config::parse(config).unwrap();
         let device = Hooked::new(SimulatedDevice::new(GIB));
         let allocator = Allocator::<_, parking_lot::RawMutex, Growable>::new([device], &config).unwrap();
-        let Err(Error::OutOfMemory(report)) = allocator.malloc(DEVICE, 2 * GIB, STREAM) else { panic!("it cannot fit") };
+        let Err(Error::OutOfMemory(report)) = allocator.malloc(DEVICE, 2 * GIB, STREAM) else {
+            panic!("it cannot fit")
+        };
         assert_eq!(allocator.device(DEVICE).unwrap().reports(), [report]);
         assert_eq!((report.requested, report.segment, report.memory.total), (2 * GIB, 2 * GIB, GIB));
         allocator.malloc(DEVICE, GIB, STREAM).unwrap();
@@ -309,7 +313,9 @@ fn the_last_events_before_an_empty_cache_are_its_releases() {
         host.free(ptr);
         host.empty_cache();
         let mut actions = Vec::new();
-        host.allocator.for_each_trace_entry(DEVICE, |entry| actions.push((entry.action.name(), entry.addr, entry.size))).unwrap();
+        host.allocator
+            .for_each_trace_entry(DEVICE, |entry| actions.push((entry.action.name(), entry.addr, entry.size)))
+            .unwrap();
         let obtained = if config.is_empty() { "segment_alloc" } else { "segment_map" };
         let expected = [
             (obtained, 20 * MIB),
@@ -327,7 +333,10 @@ fn a_snapshot_names_what_it_shows() {
     let host = Host::new("", GIB);
     let ptr = host.malloc_on(3 * MIB, SIDE);
     let [segment] = &host.allocator.snapshot()[..] else { panic!("one segment") };
-    assert_eq!((segment.address, segment.total_size, segment.stream, segment.kind), (ptr, 20 * MIB, SIDE, PoolKind::Large));
+    assert_eq!(
+        (segment.address, segment.total_size, segment.stream, segment.kind),
+        (ptr, 20 * MIB, SIDE, PoolKind::Large)
+    );
     assert_eq!([segment.allocated_size(), segment.active_size(), segment.requested_size()], [3 * MIB; 3]);
     let states: Vec<_> = segment.blocks.iter().map(|block| block.state.name()).collect();
     assert_eq!(states, ["active_allocated", "inactive"]);

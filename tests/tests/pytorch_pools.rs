@@ -64,8 +64,8 @@ fn five_sums(host: &Host, bytes: u64) -> DevicePtr {
     b
 }
 
-fn graph_statistics(config: &str, cases: [(u64, &str, [u64; 2], [u64; 2]); 5]) {
-    for (bytes, kind, captured_figures, left) in cases {
+fn graph_statistics(config: &str, cases: &[(u64, &str, [u64; 2], [u64; 2]); 5]) {
+    for &(bytes, kind, captured_figures, left) in cases {
         let host = Host::new(config, GIB);
         let pool = pool(&host, PLAIN);
         let result = captured(&host, pool, || five_sums(&host, bytes));
@@ -91,7 +91,7 @@ fn graph_statistics(config: &str, cases: [(u64, &str, [u64; 2], [u64; 2]); 5]) {
 fn statistics_of_a_captured_graph() {
     graph_statistics(
         "",
-        [
+        &[
             (512, "small_pool", [1, 2], [1, 2]),
             (MIB, "small_pool", [2, 4], [1, 2]),
             (MIB + 512, "large_pool", [1, 20], [1, 20]),
@@ -105,7 +105,7 @@ fn statistics_of_a_captured_graph() {
 fn statistics_of_a_captured_graph_with_expandable_segments() {
     graph_statistics(
         "expandable_segments:True",
-        [
+        &[
             (512, "small_pool", [0, 2], [0, 2]),
             (MIB, "small_pool", [0, 4], [0, 2]),
             (MIB + 512, "large_pool", [0, 20], [0, 20]),

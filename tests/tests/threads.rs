@@ -2,11 +2,11 @@
 //! everything adds up at the end.
 
 use cachalot_core::pool::{PoolOptions, Route};
+use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::storage::{Fixed, Growable, Storage};
 use cachalot_core::sync::Lock;
 use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
 use cachalot_core::{Allocator, Config, Error};
-use cachalot_core::simulated::SimulatedDevice;
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::{Hooked, thread_id};
 use std::collections::BTreeMap;
@@ -69,7 +69,10 @@ struct Arena<R: Lock, S: Storage> {
     wild: bool,
 }
 
-impl<R: Lock, S: Storage> Arena<R, S> {
+impl<R: Lock, S: Storage> Arena<R, S>
+where
+    Allocator<Hooked, R, S>: Sync,
+{
     fn new(config: &str, capacity: u64, wild: bool) -> Self {
         let config = Config::parse(config).unwrap();
         let allocator = Allocator::new([Hooked::new(SimulatedDevice::new(capacity))], &config).unwrap();
@@ -172,7 +175,9 @@ impl<R: Lock, S: Storage> Arena<R, S> {
 
     /// A few blocks in a pool of this thread's own.
     fn in_a_pool(&self, random: &mut Random) {
-        let Ok(pool) = self.allocator.create_pool(DEVICE, PoolOptions { use_on_oom: true, no_split: false }) else { return };
+        let Ok(pool) = self.allocator.create_pool(DEVICE, PoolOptions { use_on_oom: true, no_split: false }) else {
+            return;
+        };
         if self.allocator.begin_allocate_to_pool(DEVICE, pool, Route::Thread(thread_id())).is_ok() {
             let blocks: Vec<_> = (0..3).filter_map(|_| self.malloc(random)).collect();
             self.allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
@@ -231,7 +236,8 @@ impl<R: Lock, S: Storage> Arena<R, S> {
         self.allocator.empty_cache(DEVICE).unwrap();
         consistency::check(&self.allocator, DEVICE, None).unwrap();
         let stats = self.allocator.stats(DEVICE).unwrap();
-        for counter in [stats.allocated_bytes(), stats.active_bytes(), stats.requested_bytes(), stats.reserved_bytes()] {
+        for counter in [stats.allocated_bytes(), stats.active_bytes(), stats.requested_bytes(), stats.reserved_bytes()]
+        {
             assert_eq!((counter.current, counter.allocated), (0, counter.freed));
         }
         assert_eq!(self.device().used(), 0);
@@ -239,9 +245,16 @@ impl<R: Lock, S: Storage> Arena<R, S> {
     }
 }
 
-fn stress<R: Lock, S: Storage>(config: &str, wild: bool, steps: u32) {
+fn stress<R: Lock, S: Storage>(config: &str, wild: bool, steps: u32)
+where
+    Allocator<Hooked, R, S>: Sync,
+{
+    // For longer campaigns: so many times as many steps.
+    let times = std::env::var("STRESS_TIMES").map_or(1, |times| times.parse().unwrap());
+    let steps = steps * times;
     let run = || {
-        let capacity = if wild { 512 * MIB } else { 64 << 30 };
+        // Waiting for memory would be waiting for the busy stream: there is enough of it.
+        let capacity = if wild { 512 * MIB } else { 1 << 43 };
         let arena = Box::new(Arena::<R, S>::new(config, capacity, wild));
         for number in 0..3 {
             arena.phase(number, steps);

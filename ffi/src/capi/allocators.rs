@@ -9,6 +9,7 @@ use cachalot_core::device::DeviceMemory;
 use cachalot_cuda::fork;
 use core::ffi::{c_char, c_int};
 use core::ptr::NonNull;
+use std::ffi::CString;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
 unsafe impl Versioned for cachalot_device {
@@ -91,23 +92,23 @@ pub unsafe extern "C" fn cachalot_config(
 ) -> cachalot_status {
     wall::with_host(allocator, |host| {
         let (device, _) = host.device(device)?;
-        let text = host.allocator.config(device)?.to_string();
+        // Settings are written in ASCII, without NUL.
+        let text = CString::new(host.allocator.config(device)?.to_string()).unwrap_or_default();
+        let text = text.as_bytes_with_nul();
         if buffer.is_null() && (capacity > 0 || length.is_null()) {
             return Err(Status::null("the buffer"));
         }
         if !buffer.is_null() {
-            if text.len() >= capacity {
-                let text = format_args!("the settings need {} bytes, and there are {capacity}", text.len() + 1);
+            if text.len() > capacity {
+                let text = format_args!("the settings need {} bytes, and there are {capacity}", text.len());
                 return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
             }
             // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap with it.
             unsafe { core::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len()) };
-            // SAFETY: behind the text, and still inside the buffer.
-            unsafe { buffer.add(text.len()).write(0) };
         }
         if let Some(length) = NonNull::new(length) {
             // SAFETY: the caller's promise.
-            unsafe { length.write(text.len()) };
+            unsafe { length.write(text.len() - 1) };
         }
         Ok(())
     })

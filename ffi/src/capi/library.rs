@@ -5,9 +5,9 @@ use crate::{last_error, wall};
 use core::ffi::c_char;
 
 /// The version, as the header's `CACHALOT_VERSION`.
-const VERSION: u32 =
-    number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000 + number(env!("CARGO_PKG_VERSION_MINOR")) * 1_000
-        + number(env!("CARGO_PKG_VERSION_PATCH"));
+const VERSION: u32 = number(env!("CARGO_PKG_VERSION_MAJOR")) * 1_000_000
+    + number(env!("CARGO_PKG_VERSION_MINOR")) * 1_000
+    + number(env!("CARGO_PKG_VERSION_PATCH"));
 
 /// A decimal number, at compile time.
 const fn number(text: &str) -> u32 {

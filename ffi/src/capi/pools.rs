@@ -23,10 +23,7 @@ fn options(flags: u32) -> Outcome<PoolOptions> {
     if unknown != 0 {
         return Err(Status::argument(format_args!("the pool's flags {unknown:#x} have no meaning")));
     }
-    Ok(PoolOptions {
-        use_on_oom: flags & CACHALOT_POOL_USE_ON_OOM != 0,
-        no_split: flags & CACHALOT_POOL_NO_SPLIT != 0,
-    })
+    Ok(PoolOptions { use_on_oom: flags & CACHALOT_POOL_USE_ON_OOM != 0, no_split: flags & CACHALOT_POOL_NO_SPLIT != 0 })
 }
 
 /// A route from C.

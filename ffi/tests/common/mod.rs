@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -103,10 +103,19 @@ pub(crate) fn compiler(source: &Path) -> Command {
     command
 }
 
-/// Builds a program over the library. `None`, and a line, if there is no compiler.
+/// Builds a program over the library, once. `None`, and a line, if there is no compiler.
 pub(crate) fn build(source: &Path, link: Link, flags: &[&OsStr]) -> Option<PathBuf> {
+    static BUILT: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
     let name = format!("{}-{link:?}", source.file_stem().expect("a name").display());
     let program = scratch("programs").join(name);
+    // Held while it is built: of several tests that need a program, one builds it.
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_built = *built.entry(program.clone()).or_insert_with(|| compile(source, link, flags, &program));
+    is_built.then_some(program)
+}
+
+/// Compiles a program. False, and a line, if there is no compiler.
+fn compile(source: &Path, link: Link, flags: &[&OsStr], program: &Path) -> bool {
     let mut command = compiler(source);
     command.arg(source);
     match link {
@@ -119,12 +128,15 @@ pub(crate) fn build(source: &Path, link: Link, flags: &[&OsStr]) -> Option<PathB
             command.arg(library_folder().join("libcachalot.a")).args(SYSTEM_LIBRARIES);
         }
     }
-    command.args(flags).arg("-o").arg(&program);
+    // Under another name first: another process may be running the one that is replaced.
+    let unfinished = program.with_extension(std::process::id().to_string());
+    command.args(flags).arg("-o").arg(&unfinished);
     if succeed(&mut command).is_none() {
         skip(&source.display().to_string(), "no compiler");
-        return None;
+        return false;
     }
-    Some(program)
+    std::fs::rename(&unfinished, program).expect("the test's folder can be written");
+    true
 }
 
 /// The programs in a folder of `tests/hosts`.
@@ -141,8 +153,14 @@ pub(crate) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
 pub(crate) fn emulated_driver() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        // Each test program installs its own: they may run at the same time.
-        let folder = scratch(&format!("driver-{}", std::process::id()));
+        // Each test program installs its own, as they may run at the same time, and clears away those of earlier ones.
+        let drivers = scratch("drivers");
+        for left in std::fs::read_dir(&drivers).expect("it was just made").flatten() {
+            if !Path::new("/proc").join(left.file_name()).exists() {
+                let _ = std::fs::remove_dir_all(left.path());
+            }
+        }
+        let folder = drivers.join(std::process::id().to_string());
         cachalot_emulated_driver::install::install(&folder, &[]).expect("the emulated driver is built")
     })
 }
@@ -183,10 +201,10 @@ pub(crate) fn checked(command: &Command) -> Option<Command> {
 
 /// Asks the emulated driver to write at its end what is still alive, and checks that nothing is.
 pub(crate) fn without_leaks(command: &mut Command, name: &str) -> Option<String> {
-    let report = scratch("leaks").join(format!("{name}-{}.json", std::process::id()));
-    let _ = std::fs::remove_file(&report);
-    let said = succeed(command.env("CACHALOT_EMU_LEAKS", &report))?;
-    let report = std::fs::read_to_string(&report).expect("the driver wrote its report");
+    let file = scratch("leaks").join(format!("{name}-{}.json", std::process::id()));
+    let said = succeed(command.env("CACHALOT_EMU_LEAKS", &file))?;
+    let report = std::fs::read_to_string(&file).expect("the driver wrote its report");
+    std::fs::remove_file(&file).expect("it was just read");
     let left: serde_json::Value = serde_json::from_str(&report).expect("it is JSON");
     for (what, count) in left.as_object().expect("an object of counts") {
         let nothing = match count {

@@ -14,7 +14,7 @@ typedef struct later_block {
 
 /* The reader of `struct_size` alone, so that a checker sees whether more is touched. */
 static void output_sizes(const scene *it) {
-  size_t sizes[] = {0, 1, 7, 8, 16};
+  const size_t sizes[] = {0, 1, 7, 8, 16, 4097, SIZE_MAX / 2, SIZE_MAX};
   size_t index;
   for (index = 0; index < sizeof sizes / sizeof *sizes; ++index) {
     size_t *alone = malloc(sizeof *alone);
@@ -44,6 +44,8 @@ int main(int argc, char **argv) {
     options.now.struct_size = size;
     REFUSED(&it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_create(&options.now, &made));
   }
+  options.now.struct_size = 0x5a5a5a5a5a5a5a5a;
+  REFUSED(&it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_create(&options.now, &made));
   options.now.struct_size = sizeof options;
   options.later[3] = (uint64_t)1 << 63;
   REFUSED(&it, CACHALOT_ERROR_STRUCT_SIZE, cachalot_create(&options.now, &made));

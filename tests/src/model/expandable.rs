@@ -168,7 +168,8 @@ impl Model {
 
     /// Unmaps the whole granules of the free expandable blocks of one owner, in the order of its free list.
     pub(super) fn unmap_free(&mut self, owner: Owner) -> Answer<()> {
-        let found: Vec<_> = self.memory.free_list_of(owner).into_iter().filter_map(|block| self.whole(block.addr)).collect();
+        let found: Vec<_> =
+            self.memory.free_list_of(owner).into_iter().filter_map(|block| self.whole(block.addr)).collect();
         if found.is_empty() {
             return Ok(());
         }

@@ -147,7 +147,8 @@ impl Model {
         while reclaimed < target && !old.is_empty() {
             let ages: u64 = old.iter().map(|block| age(self, block.addr)).sum();
             let average = ages as f64 / old.len() as f64;
-            let (go, stay): (Vec<_>, Vec<_>) = old.into_iter().partition(|block| age(self, block.addr) as f64 >= average);
+            let (go, stay): (Vec<_>, Vec<_>) =
+                old.into_iter().partition(|block| age(self, block.addr) as f64 >= average);
             for block in &go {
                 reclaimed += block.size;
                 self.release(block.addr);
@@ -247,10 +248,10 @@ impl Model {
     pub fn trim(&mut self, keep: u64) -> Answer<()> {
         let pools = self.releasable_pools();
         while self.reserved() > keep {
-            let may_go = |segment: &&Segment| {
-                pools.contains(&segment.owner.pool) && self.memory.is_releasable(segment.base)
-            };
-            let largest = self.memory.segments.iter().filter(may_go).max_by_key(|segment| (segment.bytes, segment.base));
+            let may_go =
+                |segment: &&Segment| pools.contains(&segment.owner.pool) && self.memory.is_releasable(segment.base);
+            let largest =
+                self.memory.segments.iter().filter(may_go).max_by_key(|segment| (segment.bytes, segment.base));
             let Some(base) = largest.map(|segment| segment.base) else { break };
             self.release(base);
         }

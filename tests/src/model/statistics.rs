@@ -57,7 +57,7 @@ impl Statistics {
         Self {
             counters: by_pool.chain(oversize).map(|key| (key, Counter::default())).collect(),
             events: EVENTS.into_iter().map(|name| (name, 0)).collect(),
-            max_split_size: max_split_size.map_or(-1, |bytes| bytes.cast_signed()),
+            max_split_size: max_split_size.map_or(-1, u64::cast_signed),
         }
     }
 
