@@ -16,7 +16,7 @@ use crate::status::{
     Status,
 };
 use cachalot_cuda::fork;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// How many allocators there can be at a time.
 const SLOTS: usize = 1 << SLOT_BITS;
@@ -65,11 +65,12 @@ pub(crate) fn host(handle: *const cachalot_allocator) -> Outcome<&'static Host> 
     let handle = number(handle);
     let slot = slot(handle);
     // Acquire: the host that was stored before the word is seen too.
-    if slot.word.load(Ordering::Acquire) == handle && !fork::in_child() {
+    if slot.word.load(Ordering::Acquire) == handle
         // SAFETY: the pointer is null, or to a host that `insert` leaked and that nobody destroys during the call.
-        if let Some(host) = unsafe { slot.host.load(Ordering::Relaxed).as_ref() } {
-            return Ok(host);
-        }
+        && let Some(host) = unsafe { slot.host.load(Ordering::Relaxed).as_ref() }
+        && !fork::in_child()
+    {
+        return Ok(host);
     }
     Err(refuse(handle))
 }
@@ -77,7 +78,7 @@ pub(crate) fn host(handle: *const cachalot_allocator) -> Outcome<&'static Host> 
 /// Why a handle is refused.
 #[cold]
 fn refuse(handle: u64) -> Status {
-    if fork::in_child() {
+    if in_child() {
         return forked();
     }
     if handle == 0 {
@@ -87,6 +88,20 @@ fn refuse(handle: u64) -> Status {
         return Status::new(CACHALOT_ERROR_POISONED, "the allocator is poisoned: an earlier call ended in a fault");
     }
     Status::new(CACHALOT_ERROR_INVALID_HANDLE, format_args!("{handle:#x} is no allocator, or was destroyed"))
+}
+
+/// Whether an allocator was ever asked for. Before that nobody is anybody's child, and none is to be noted as a parent.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Notes that this process makes allocators. False if it is a child of one that did.
+pub(crate) fn begin() -> bool {
+    BEGUN.store(true, Ordering::Relaxed);
+    !fork::in_child()
+}
+
+/// Whether this is a forked child of a process that made allocators.
+pub(crate) fn in_child() -> bool {
+    BEGUN.load(Ordering::Relaxed) && fork::in_child()
 }
 
 /// The answer in a forked child.

@@ -6,7 +6,6 @@ use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Status};
 use crate::wall::{self, Out, OutStruct, Versioned};
 use crate::{abi, handle};
 use cachalot_core::device::DeviceMemory;
-use cachalot_cuda::fork;
 use core::ffi::{c_char, c_int};
 use core::ptr::NonNull;
 use std::ffi::CString;
@@ -27,8 +26,7 @@ pub unsafe extern "C" fn cachalot_create(
     out: *mut *mut cachalot_allocator,
 ) -> cachalot_status {
     wall::alone(|| {
-        // Asked first here: whoever creates the first allocator is the parent of every child.
-        if fork::in_child() {
+        if !handle::begin() {
             return Err(handle::forked());
         }
         // SAFETY: the caller's promise.
@@ -52,7 +50,7 @@ pub extern "C" fn cachalot_destroy(allocator: *mut cachalot_allocator) -> cachal
         if allocator.is_null() {
             return Ok(());
         }
-        if fork::in_child() {
+        if handle::in_child() {
             return Err(handle::forked());
         }
         if let Ok(host) = handle::host(allocator) {
