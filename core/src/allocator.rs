@@ -125,11 +125,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
+        if let Owner::Heap(place) = self.directory.owner(ptr)
+            && let Some(arena) = self.arenas.get(place.device as usize)
+        {
+            return arena.free(&self.directory, place, ptr, bytes);
+        }
+        self.free_anywhere(ptr, bytes)
+    }
+
+    /// The same for an address that leads to no heap in particular.
+    #[cold]
+    fn free_anywhere(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         self.at_owner(ptr, |arena, place| arena.free(&self.directory, place, ptr, bytes))
     }
 
     /// Lets the heap that owns `ptr` do something with it; one that does not own it answers [`Error::InvalidPointer`].
-    #[inline(always)]
     fn at_owner<T>(
         &self,
         ptr: DevicePtr,

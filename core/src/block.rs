@@ -51,6 +51,8 @@ pub(crate) struct Block {
     pub uses: u32,
     /// Events still awaited; not 0 ⟹ pending.
     pub events: u32,
+    /// The bin of the free index that it is in; meaningful while it is free.
+    pub bin: u16,
     pub state: State,
     /// Whether the segment is expandable.
     pub expandable: bool,
@@ -82,6 +84,7 @@ impl Block {
             segment: self.segment,
             uses: NONE,
             events: 0,
+            bin: 0,
             state,
             expandable: self.expandable,
         }
@@ -107,6 +110,7 @@ impl Vacant for Block {
             segment: NONE,
             uses: NONE,
             events: 0,
+            bin: 0,
             state: State::Held,
             expandable: false,
         }

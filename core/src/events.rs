@@ -79,6 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(());
         }
         drop(heap);
+        self.with_totals(|_| tally.follow_pending());
         let waiting = if self.has(attention::CAPTURE) {
             self.trace_free(&self.lock(slot), block, false);
             let deferred = self.order.lock().defer(Deferred { heap: slot, block });

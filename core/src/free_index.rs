@@ -18,12 +18,11 @@ use crate::units::UNIT;
 const STEPS_LOG2: u32 = 6;
 /// Sizes below this many units have a bin of their own.
 const EXACT: u64 = 2 << STEPS_LOG2;
-/// Enough for every size below 2^60 bytes.
-const BINS: usize = 46 * 64;
-const WORDS: usize = BINS / 64;
+/// As many as one summary word covers, which is more than there are sizes for.
+const BINS: usize = 64 * WORDS;
+const WORDS: usize = 64;
 
-const _: () = assert!(bin_of((1 << 60) - UNIT) < BINS);
-const _: () = assert!(WORDS <= 64, "one summary word covers all words");
+const _: () = assert!(bin_of(u64::MAX) < BINS, "every size has a bin");
 
 /// The bin of blocks of `size` bytes: monotone in `size`, and its own number of units below [`EXACT`]. Free of branches, which
 /// the sizes of a real program would mispredict.
@@ -31,7 +30,13 @@ const _: () = assert!(WORDS <= 64, "one summary word covers all words");
 const fn bin_of(size: u64) -> usize {
     let units = size / UNIT;
     let shift = (units | (EXACT / 2)).ilog2() - STEPS_LOG2;
-    ((shift as usize) << STEPS_LOG2) + (units >> shift) as usize
+    (((shift as usize) << STEPS_LOG2) + (units >> shift) as usize) % BINS
+}
+
+/// The bin that a free block is in.
+#[inline(always)]
+fn bin_in(blocks: &[Block], block: u32) -> usize {
+    usize::from(blocks[block as usize].bin) % BINS
 }
 
 /// The order of the index, in units. Blocks are a unit long at least, so no two of them share the unit they begin in.
@@ -72,7 +77,7 @@ pub(crate) struct FreeIndex<S: Storage> {
 }
 
 impl<S: Storage> Default for FreeIndex<S> {
-    #[expect(clippy::large_stack_arrays, reason = "23 KiB on the stack while a heap is made, once a stream and pool")]
+    #[expect(clippy::large_stack_arrays, reason = "33 KiB on the stack while a heap is made, once a stream and pool")]
     fn default() -> Self {
         Self { summary: 0, words: [0; WORDS], bins: [Bin::EMPTY; BINS], trie: Trie::default() }
     }
@@ -87,8 +92,10 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Adds a free block.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, block: u32, blocks: &[Block]) {
-        let bin = bin_of(blocks[block as usize].size);
+    pub(crate) fn insert(&mut self, block: u32, blocks: &mut [Block]) {
+        let entry = &mut blocks[block as usize];
+        let bin = bin_of(entry.size);
+        entry.bin = bin as u16;
         if self.bins[bin] == Bin::EMPTY {
             self.occupy(bin, block);
         } else {
@@ -115,19 +122,25 @@ impl<S: Storage> FreeIndex<S> {
     /// Removes a block that is in the index.
     #[inline(always)]
     pub(crate) fn remove(&mut self, block: u32, blocks: &[Block]) {
-        let bin = bin_of(blocks[block as usize].size);
-        let Bin { mut front, mut rest } = self.bins[bin];
-        if front == Link::item(block) {
-            front = Link::EMPTY;
+        let bin = bin_in(blocks, block);
+        if self.bins[bin] == Bin::alone(block) {
+            self.vacate(bin);
         } else {
-            rest = self.trie.remove(rest, block, key(blocks));
+            self.remove_from_among(bin, block, blocks);
+        }
+    }
+
+    /// Removes a block that is not alone in its bin.
+    #[inline(never)]
+    fn remove_from_among(&mut self, bin: usize, block: u32, blocks: &[Block]) {
+        let Bin { front, rest } = &mut self.bins[bin];
+        if *front == Link::item(block) {
+            *front = Link::EMPTY;
+        } else {
+            *rest = self.trie.remove(*rest, block, key(blocks));
         }
         if front.is_empty() && rest.as_item().is_some() {
-            (front, rest) = (rest, Link::EMPTY);
-        }
-        self.bins[bin] = Bin { front, rest };
-        if self.bins[bin] == Bin::EMPTY {
-            self.vacate(bin);
+            (*front, *rest) = (*rest, Link::EMPTY);
         }
     }
 
@@ -135,12 +148,11 @@ impl<S: Storage> FreeIndex<S> {
     /// costs next to nothing.
     #[inline(always)]
     pub(crate) fn resize(&mut self, block: u32, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
-        let old = bin_of(blocks[block as usize].size);
+        let entry = &mut blocks[block as usize];
+        let old = usize::from(entry.bin) % BINS;
         if self.bins[old] == Bin::alone(block) {
-            let entry = &mut blocks[block as usize];
             change(entry);
-            let new = bin_of(entry.size);
-            if new != old {
+            if bin_of(entry.size) != old {
                 self.vacate(old);
                 self.insert(block, blocks);
             }
@@ -185,7 +197,7 @@ impl<S: Storage> FreeIndex<S> {
 
     /// The block before `block` in the order of (size, address).
     pub(crate) fn previous(&self, block: u32, blocks: &[Block]) -> Option<u32> {
-        let bin = bin_of(blocks[block as usize].size);
+        let bin = bin_in(blocks, block);
         let key = key(blocks);
         let bound = key(block);
         let Bin { front, rest } = self.bins[bin];
@@ -255,13 +267,16 @@ impl<S: Storage> FreeIndex<S> {
     /// The first bin at or after `bin` that is not empty.
     #[inline(always)]
     fn occupied_from(&self, bin: usize) -> Option<usize> {
-        let own = bin / 64;
-        let mask = !0 << (bin % 64);
-        let further = (self.summary & (!1 << own)).trailing_zeros() as usize;
-        let here = self.words.get(own)? & mask != 0;
-        let (word, mask) = if here { (own, mask) } else { (further, !0) };
-        let bits = self.words.get(word)? & mask;
-        Some((word * 64 + bits.trailing_zeros() as usize) % BINS)
+        let own = bin / 64 % WORDS;
+        let here = self.words[own] & !0 << (bin % 64);
+        let further = self.summary & !1 << own;
+        // Which of the two it is cannot be predicted, that it is one of them can.
+        if here | further == 0 {
+            return None;
+        }
+        let word = if here == 0 { further.trailing_zeros() as usize % WORDS } else { own };
+        let bits = if here == 0 { self.words[word] } else { here };
+        Some(word * 64 + bits.trailing_zeros() as usize % 64)
     }
 
     /// Every free block is in its bin, and nothing else is; the bitmaps say so. `count` is how many are free.
@@ -287,8 +302,9 @@ impl<S: Storage> FreeIndex<S> {
         let mut at = self.first();
         while let Some(block) = at {
             seen += 1;
-            if seen > count || !blocks[block as usize].is_free() {
-                return Err("the index holds a block that is not free");
+            let entry = &blocks[block as usize];
+            if seen > count || !entry.is_free() || usize::from(entry.bin) != bin_of(entry.size) {
+                return Err("the index holds a block that is not free, or in a bin of another size");
             }
             at = self.next(block, blocks);
         }
@@ -319,7 +335,6 @@ mod tests {
             last = bin;
             units += (units >> 9).max(1);
         }
-        assert_eq!(bin_of((1 << 60) - UNIT), BINS - 1);
     }
 
     proptest! {
@@ -343,7 +358,7 @@ mod tests {
                     index.remove(block, &blocks);
                 } else {
                     (blocks[block as usize].size, blocks[block as usize].addr) = (size, addr);
-                    index.insert(block, &blocks);
+                    index.insert(block, &mut blocks);
                     model.insert((size, addr, block));
                 }
                 prop_assert_eq!(index.check(model.len() as u32, &blocks), Ok(()));

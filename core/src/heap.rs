@@ -41,6 +41,42 @@ pub(crate) enum GivenUp {
     Used(u32),
 }
 
+/// A block that has become free, one with its free neighbours.
+struct Joined {
+    /// The entry that is left.
+    block: u32,
+    /// Its segment holds other blocks.
+    is_split: bool,
+    /// Length in bytes of the block that has become free.
+    size: u64,
+    /// How many neighbours were absorbed.
+    absorbed: u64,
+    /// Their bytes.
+    more: u64,
+}
+
+impl Joined {
+    /// Counts it: a free block counts as long as its segment holds others. Its neighbours did, and do no more. True if the peaks
+    /// must be settled.
+    #[inline(always)]
+    fn count(&self, tally: &Tally) -> bool {
+        if !self.is_split {
+            tally.down(Stat::InactiveSplit, self.absorbed);
+            tally.down(Stat::InactiveSplitBytes, self.more);
+            return false;
+        }
+        let unsettled = tally.up(Stat::InactiveSplitBytes, self.size);
+        match self.absorbed {
+            0 => unsettled | tally.up(Stat::InactiveSplit, 1),
+            1 => unsettled,
+            _ => {
+                tally.down(Stat::InactiveSplit, 1);
+                unsettled
+            }
+        }
+    }
+}
+
 pub(crate) struct Heap<S: Storage> {
     pub stream: StreamId,
     /// Number of the pool among the device's pools.
@@ -109,18 +145,18 @@ impl<S: Storage> Heap<S> {
     #[inline(always)]
     pub(crate) fn find(&self, size: u64) -> Option<u32> {
         let blocks = self.blocks.entries();
-        let mut block = self.free.best_fit(size, blocks)?;
-        if blocks[block as usize].expandable {
-            block = self.find_among_expandable(block)?;
-        }
-        (!self.rules.refuse(blocks[block as usize].size, size)).then_some(block)
+        let block = self.free.best_fit(size, blocks)?;
+        let Block { expandable, size: whole, .. } = blocks[block as usize];
+        let (block, whole) = if expandable { self.find_among_expandable(block)? } else { (block, whole) };
+        (!self.rules.refuse(whole, size)).then_some(block)
     }
 
     /// Hands out the front of a free block of at least `size` bytes; the rest stays free if the rules split it off. Room was
     /// made.
     #[inline(always)]
     pub(crate) fn hand_out(&mut self, block: u32, size: u64, requested: u64, tally: &Tally) -> Done<DevicePtr> {
-        let Block { size: whole, addr, prev, next, expandable, .. } = self.blocks[block];
+        let (blocks, vacancies) = self.blocks.parts();
+        let Block { size: whole, addr, prev, next, segment, expandable, .. } = blocks[block as usize];
         let was_split = prev != NONE || next != NONE;
         let remaining = whole - size;
         let mut unsettled = false;
@@ -131,20 +167,33 @@ impl<S: Storage> Heap<S> {
                 unsettled |= tally.up(Stat::InactiveSplit, 1);
                 unsettled |= tally.up(Stat::InactiveSplitBytes, remaining);
             }
-            (self.split_free(block, size, requested), size)
+            let front = vacancies.occupy(blocks);
+            blocks[front as usize] = blocks[block as usize].front(block, size, requested, State::Allocated);
+            if prev == NONE {
+                self.segments[segment].first = front;
+            } else {
+                blocks[prev as usize].next = front;
+            }
+            let clock = self.clock;
+            self.free.resize(block, blocks, |rest| {
+                rest.addr += size;
+                rest.size -= size;
+                rest.prev = front;
+                rest.born = clock;
+            });
+            (front, size)
         } else {
             if was_split && !expandable {
                 tally.down(Stat::InactiveSplit, 1);
                 tally.down(Stat::InactiveSplitBytes, whole);
             }
-            let blocks = self.blocks.entries_mut();
             self.free.remove(block, blocks);
             let entry = &mut blocks[block as usize];
             entry.state = State::Allocated;
             entry.requested = requested;
             (block, whole)
         };
-        self.ledger.insert(given, self.blocks.entries_mut());
+        self.ledger.insert(given, blocks);
         unsettled |= tally.up(Stat::Allocation, 1);
         unsettled |= tally.up(Stat::AllocatedBytes, given_bytes);
         unsettled |= tally.up(Stat::RequestedBytes, requested);
@@ -152,29 +201,6 @@ impl<S: Storage> Heap<S> {
             unsettled |= tally.up(Stat::OversizeAllocations, 1);
         }
         Done { value: DevicePtr(addr), unsettled }
-    }
-
-    /// Cuts the first `size` bytes off a free block, as an allocated block; the rest stays free.
-    #[inline(always)]
-    fn split_free(&mut self, block: u32, size: u64, requested: u64) -> u32 {
-        let front = self.blocks.occupy();
-        let blocks = self.blocks.entries_mut();
-        let entry = blocks[block as usize].front(block, size, requested, State::Allocated);
-        let Block { prev, segment, .. } = entry;
-        blocks[front as usize] = entry;
-        if prev == NONE {
-            self.segments[segment].first = front;
-        } else {
-            blocks[prev as usize].next = front;
-        }
-        let clock = self.clock;
-        self.free.resize(block, blocks, |rest| {
-            rest.addr += size;
-            rest.size -= size;
-            rest.prev = front;
-            rest.born = clock;
-        });
-        front
     }
 
     /// The block that the program holds at exactly `ptr`.
@@ -258,62 +284,57 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// A block that is in no set, and that nothing uses any longer, becomes free, one with its free neighbours. True if the peaks must be settled.
+    /// A block that is in no set, and that nothing uses any longer, becomes free, one with its free neighbours. True if the peaks must
+    /// be settled.
     #[inline(always)]
     pub(crate) fn complete(&mut self, block: u32, tally: &Tally) -> bool {
-        let Block { size, requested, expandable, .. } = self.blocks[block];
+        let Block { requested, expandable, .. } = self.blocks[block];
         tally.down(Stat::RequestedBytes, requested);
-        let (block, merged) = self.join_free(block);
-        if expandable {
-            return false;
-        }
-        // A free block counts as long as its segment holds others; the neighbours it absorbed did, and count no more.
-        let Block { size: whole, prev, next, .. } = self.blocks[block];
-        if prev == NONE && next == NONE {
-            tally.change(Stat::InactiveSplit, -merged)
-                | tally.change(Stat::InactiveSplitBytes, size as i64 - whole as i64)
-        } else {
-            tally.change(Stat::InactiveSplit, 1 - merged) | tally.up(Stat::InactiveSplitBytes, size)
-        }
+        let joined = self.join_free(block);
+        !expandable && joined.count(tally)
     }
 
-    /// Puts a block that is in no set into the free index, one with its free neighbours. Says which entry is left and how many
-    /// neighbours were absorbed. What remains of them is `block`'s requested size; the age begins anew.
+    /// Puts a block that is in no set into the free index, one with its free neighbours. What remains of them is `block`'s
+    /// requested size; the age begins anew.
     #[inline(always)]
-    fn join_free(&mut self, block: u32) -> (u32, i64) {
+    fn join_free(&mut self, block: u32) -> Joined {
         let clock = self.clock;
-        let blocks = self.blocks.entries_mut();
+        let (blocks, vacancies) = self.blocks.parts();
         let Block { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
         let prev_free = prev != NONE && blocks[prev as usize].is_free();
         let next_free = next != NONE && blocks[next as usize].is_free();
+        let (mut left, mut before, mut more, mut after) = (block, prev, 0, next);
+        if next_free {
+            let Block { size, next, .. } = blocks[next as usize];
+            (more, after) = (size, next);
+        }
         if prev_free {
-            let (mut bytes, mut after) = (size, next);
             if next_free {
                 self.free.remove(next, blocks);
-                bytes += blocks[next as usize].size;
-                after = blocks[next as usize].next;
             }
             if after != NONE {
                 blocks[after as usize].prev = prev;
             }
+            (left, before) = (prev, blocks[prev as usize].prev);
+            let behind = size + more;
+            more += blocks[prev as usize].size;
             self.free.resize(prev, blocks, |entry| {
-                entry.size += bytes;
+                entry.size += behind;
                 entry.requested = requested;
                 entry.next = after;
                 entry.born = clock;
             });
-            self.blocks.remove(block);
+            vacancies.vacate(block, blocks);
             if next_free {
-                self.blocks.remove(next);
+                vacancies.vacate(next, blocks);
             }
-            return (prev, 1 + i64::from(next_free));
-        }
-        if next_free {
+        } else if next_free {
             if prev == NONE {
                 self.segments[segment].first = next;
             } else {
                 blocks[prev as usize].next = next;
             }
+            left = next;
             self.free.resize(next, blocks, |entry| {
                 entry.addr = addr;
                 entry.size += size;
@@ -321,14 +342,15 @@ impl<S: Storage> Heap<S> {
                 entry.prev = prev;
                 entry.born = clock;
             });
-            self.blocks.remove(block);
-            return (next, 1);
+            vacancies.vacate(block, blocks);
+        } else {
+            let entry = &mut blocks[block as usize];
+            entry.state = State::Free;
+            entry.born = clock;
+            self.free.insert(block, blocks);
         }
-        let entry = &mut blocks[block as usize];
-        entry.state = State::Free;
-        entry.born = clock;
-        self.free.insert(block, blocks);
-        (block, 0)
+        let absorbed = u64::from(prev_free) + u64::from(next_free);
+        Joined { block: left, is_split: before != NONE || after != NONE, size, absorbed, more }
     }
 
     /// Adds an ordinary segment that was obtained from the device: one free block. Room was made.
@@ -389,7 +411,7 @@ impl<S: Storage> Heap<S> {
         let entry = &mut self.blocks[block];
         entry.state = State::Free;
         entry.born = self.clock;
-        self.free.insert(block, self.blocks.entries());
+        self.free.insert(block, self.blocks.entries_mut());
     }
 
     /// Cuts the first `size` bytes off `block`, which is in no set. They become a block of their own, in no set either.
@@ -436,6 +458,7 @@ impl<S: Storage> Heap<S> {
             segment,
             uses: NONE,
             events: 0,
+            bin: 0,
             state: State::Held,
             expandable: granule != 0,
         });

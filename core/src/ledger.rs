@@ -35,9 +35,9 @@ impl<S: Storage> Ledger<S> {
     /// Adds a block; room was made.
     #[inline(always)]
     pub(crate) fn insert(&mut self, block: u32, blocks: &mut [Block]) {
-        let bucket = self.bucket(blocks[block as usize].addr);
-        blocks[block as usize].chain = self.buckets[bucket];
-        self.buckets[bucket] = block;
+        let entry = &mut blocks[block as usize];
+        let bucket = self.bucket(entry.addr);
+        entry.chain = core::mem::replace(&mut self.buckets[bucket], block);
         self.len += 1;
     }
 
@@ -55,12 +55,12 @@ impl<S: Storage> Ledger<S> {
     #[inline(always)]
     pub(crate) fn take(&mut self, addr: u64, blocks: &mut [Block]) -> Option<u32> {
         let bucket = self.bucket(addr);
-        let first = *self.buckets.get(bucket)?;
-        if first == NONE {
-            return None;
-        }
-        if blocks[first as usize].addr == addr {
-            self.buckets[bucket] = blocks[first as usize].chain;
+        let head = self.buckets.get_mut(bucket)?;
+        let first = *head;
+        // No entry is at `NONE`.
+        let entry = blocks.get(first as usize)?;
+        if entry.addr == addr {
+            *head = entry.chain;
             self.len -= 1;
             return Some(first);
         }

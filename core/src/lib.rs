@@ -57,5 +57,7 @@ pub use allocator::{Allocation, Allocator};
 pub use config::Config;
 pub use error::Error;
 
+#[cfg(all(test, feature = "alloc", loom))]
+mod loom_tests;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests;

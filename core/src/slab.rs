@@ -21,15 +21,39 @@ pub(crate) trait Vacant: Send + 'static {
 pub(crate) struct Slab<T: Vacant, S: Storage> {
     /// Every entry, occupied or vacant.
     table: S::Table<T>,
-    /// Head of the list of vacant entries.
-    vacant: u32,
-    /// How many entries are vacant; the length of that list.
-    vacancies: u32,
+    vacancies: Vacancies,
+}
+
+/// The vacant entries of a table.
+pub(crate) struct Vacancies {
+    /// Head of their list.
+    first: u32,
+    /// Its length.
+    count: u32,
+}
+
+impl Vacancies {
+    /// Occupies an entry, for which room was made, that the caller fills at once.
+    #[inline(always)]
+    pub(crate) fn occupy<T: Vacant>(&mut self, entries: &[T]) -> u32 {
+        let index = self.first;
+        self.first = entries[index as usize].next_vacant();
+        self.count -= 1;
+        index
+    }
+
+    /// Takes the entry at `index` back.
+    #[inline(always)]
+    pub(crate) fn vacate<T: Vacant>(&mut self, index: u32, entries: &mut [T]) {
+        entries[index as usize].vacate(self.first);
+        self.first = index;
+        self.count += 1;
+    }
 }
 
 impl<T: Vacant, S: Storage> Default for Slab<T, S> {
     fn default() -> Self {
-        Self { table: S::Table::<T>::default(), vacant: NONE, vacancies: 0 }
+        Self { table: S::Table::<T>::default(), vacancies: Vacancies { first: NONE, count: 0 } }
     }
 }
 
@@ -37,13 +61,13 @@ impl<T: Vacant, S: Storage> Slab<T, S> {
     /// Whether `extra` further entries fit as it is.
     #[inline]
     pub(crate) fn has_room(&self, extra: u32) -> bool {
-        extra <= self.vacancies
+        extra <= self.vacancies.count
     }
 
     /// Makes sure that `extra` further entries fit.
     #[inline]
     pub(crate) fn make_room(&mut self, extra: u32) -> bool {
-        self.has_room(extra) || self.grow(extra - self.vacancies)
+        self.has_room(extra) || self.grow(extra - self.vacancies.count)
     }
 
     /// Adds `missing` vacant entries, and as many again as there are if that can be had.
@@ -57,9 +81,9 @@ impl<T: Vacant, S: Storage> Slab<T, S> {
             return false;
         }
         for _ in 0..more.max(missing) {
-            self.table.add(T::vacant(self.vacant));
-            self.vacant = self.table.len() as u32 - 1;
-            self.vacancies += 1;
+            self.table.add(T::vacant(self.vacancies.first));
+            self.vacancies.first = self.table.len() as u32 - 1;
+            self.vacancies.count += 1;
         }
         true
     }
@@ -67,26 +91,21 @@ impl<T: Vacant, S: Storage> Slab<T, S> {
     /// Adds `entry`, for which room was made, and says where it is.
     #[inline(always)]
     pub(crate) fn insert(&mut self, entry: T) -> u32 {
-        let index = self.occupy();
+        let index = self.vacancies.occupy(&self.table);
         self.table[index as usize] = entry;
-        index
-    }
-
-    /// Occupies an entry, for which room was made, that the caller fills at once.
-    #[inline(always)]
-    pub(crate) fn occupy(&mut self) -> u32 {
-        let index = self.vacant;
-        self.vacant = self.table[index as usize].next_vacant();
-        self.vacancies -= 1;
         index
     }
 
     /// Gives the entry at `index` back.
     #[inline(always)]
     pub(crate) fn remove(&mut self, index: u32) {
-        self.table[index as usize].vacate(self.vacant);
-        self.vacant = index;
-        self.vacancies += 1;
+        self.vacancies.vacate(index, &mut self.table);
+    }
+
+    /// All entries, and which of them are vacant.
+    #[inline(always)]
+    pub(crate) fn parts(&mut self) -> (&mut [T], &mut Vacancies) {
+        (&mut self.table, &mut self.vacancies)
     }
 
     /// All entries, occupied and vacant. To keep the slice at hand spares the optimiser from asking where it is again and again.
@@ -102,7 +121,7 @@ impl<T: Vacant, S: Storage> Slab<T, S> {
 
     /// How many entries are occupied.
     pub(crate) fn len(&self) -> u32 {
-        self.capacity() - self.vacancies
+        self.capacity() - self.vacancies.count
     }
 
     /// How many entries there are, occupied or vacant.

@@ -184,9 +184,10 @@ impl<S: Storage> Trie<S> {
         };
         debug_assert_ne!(new, near, "an item is added once");
         let shift = new.fork(near);
-        let index = self.nodes.occupy();
+        let (nodes, vacancies) = self.nodes.parts();
+        let index = vacancies.occupy(nodes);
         // In place: to copy a node would cost more than all the rest.
-        let node = &mut self.nodes[index];
+        let node = &mut nodes[index as usize];
         (node.prefix, node.occupied, node.shift) = (new, 0, shift);
         node.put(near.digit(shift), at);
         node.put(new.digit(shift), Link::item(item));

@@ -39,15 +39,16 @@ impl<S: Storage> Heap<S> {
 
     /// With `block` the smallest free one that fits, and expandable: the one to take. While segments expand, a block that
     /// can grow counts as large as it can become, so that inner gaps are filled first; while they do not, expandable blocks
-    /// are passed over.
+    /// are passed over. Says how large it is, too.
     #[cold]
-    pub(super) fn find_among_expandable(&self, mut block: u32) -> Option<u32> {
+    pub(super) fn find_among_expandable(&self, mut block: u32) -> Option<(u32, u64)> {
+        let size_of = |block: u32| (block, self.blocks[block].size);
         loop {
             let next = self.free.next(block, self.blocks.entries());
             if !self.rules.expandable {
                 block = next?;
                 if !self.blocks[block].expandable {
-                    return Some(block);
+                    return Some(size_of(block));
                 }
                 continue;
             }
@@ -56,7 +57,7 @@ impl<S: Storage> Heap<S> {
                 Some(next) if self.blocks[block].expandable && self.growable(next) < self.growable(block) => {
                     block = next;
                 }
-                _ => return Some(block),
+                _ => return Some(size_of(block)),
             }
         }
     }
@@ -171,7 +172,7 @@ impl<S: Storage> Heap<S> {
         while self.blocks[run.first].end() < end {
             self.absorb_next(run.first);
         }
-        let (block, _) = self.join_free(run.first);
+        let block = self.join_free(run.first).block;
         Done { value: (block, parts), unsettled }
     }
 
