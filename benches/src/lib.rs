@@ -9,6 +9,7 @@
 pub mod btree;
 pub mod cachalot;
 pub mod crowd;
+pub mod floor;
 pub mod instructions;
 pub mod locks;
 pub mod machine;

@@ -2,6 +2,7 @@
 
 use crate::btree::BTree;
 use crate::cachalot::Cachalot;
+use crate::floor::Floor;
 use crate::measure::{Clock, Lane};
 use crate::peers::{BuddyFrames, BuddyHeap, Offset, Rlsf};
 use crate::subject::Subject;
@@ -13,8 +14,16 @@ pub const OURS: &str = "cachalot";
 pub const YARDSTICK: &str = "BTreeSet";
 
 /// The names of all subjects, in the order of their lanes.
-pub const SUBJECTS: [&str; 7] =
-    [OURS, "cachalot, spin lock", YARDSTICK, "rlsf", "offset-allocator", "buddy, frames", "buddy, heap"];
+pub const SUBJECTS: [&str; 8] = [
+    OURS,
+    "cachalot, spin lock",
+    YARDSTICK,
+    "rlsf",
+    "offset-allocator",
+    "buddy, frames",
+    "buddy, heap",
+    "locks and counts",
+];
 
 /// The settings of a caching allocator.
 #[derive(Clone, Default, Debug)]
@@ -66,6 +75,7 @@ pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
         "buddy, frames" => work.lane(BuddyFrames::new(arena * 2)),
         "buddy, heap" if !work.allows_walks() => None,
         "buddy, heap" => work.lane(BuddyHeap::new(arena * 2)),
+        "locks and counts" => work.lane(Floor::default()),
         _ => panic!("there is no subject {name}"),
     };
     run.map(|run| Lane { name, operations: work.operations(), clock: Clock::Thread, run })

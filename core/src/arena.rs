@@ -15,10 +15,10 @@ use crate::config::Config;
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
-use crate::heap::{Done, Heap};
+use crate::heap::{Done, Full, Heap};
 use crate::order::Order;
 use crate::pool::{Pair, PoolOptions, Registry, SharedPool};
-use crate::rounding::{Divisions, INTERVALS, PoolKind, round_size};
+use crate::rounding::{INTERVALS, PoolKind, divide};
 use crate::rules::Rules;
 use crate::stats::{Tally, Totals};
 use crate::storage::{Shelf, Storage, Table};
@@ -28,7 +28,7 @@ use crate::trace::Trace;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 use lock_api::{Mutex, MutexGuard};
 
-/// Reasons to leave the fast path. Any bit set sends every request the attentive way.
+/// Circumstances to be seen to. Any bit but the [`LIGHT`] ones sends every request the attentive way.
 pub(crate) mod attention {
     /// Events are waited for, or their recording is deferred.
     pub(crate) const PENDING: u32 = 1;
@@ -48,6 +48,8 @@ pub(crate) mod attention {
     pub(crate) const LOST: u32 = 1 << 6;
     /// Events are recorded in the trace.
     pub(crate) const TRACE: u32 = 1 << 7;
+    /// What the fast path sees to itself.
+    pub(crate) const LIGHT: u32 = AGES | DIVISIONS;
 }
 
 /// How many heaps are asked for room before all are.
@@ -151,16 +153,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if bytes == 0 {
             return Ok(DevicePtr::NULL);
         }
+        let noted = self.attention.load(Ordering::Relaxed);
         if bytes <= MAX_REQUEST - UNIT
-            && self.attention.load(Ordering::Relaxed) == 0
+            && noted & !attention::LIGHT == 0
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
-            let size = bytes.next_multiple_of(UNIT);
+            let size = if noted == 0 { bytes.next_multiple_of(UNIT) } else { self.round(bytes) };
             let slot = self.slots.get(slot_of(pair, PoolKind::of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
             // A pair may have been given to another stream since it was looked up.
             if heap.stream == stream && heap.pool == 0 {
-                let served = heap.malloc(size, bytes, &slot.tally)?;
+                let served = if heap.rules.ages {
+                    self.count_and_malloc(&mut heap, size, bytes, &slot.tally)?
+                } else {
+                    heap.malloc(size, bytes, &slot.tally)?
+                };
                 drop(heap);
                 if let Some(done) = served {
                     return Ok(self.settle(slot, done));
@@ -168,6 +175,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
         }
         self.malloc_attentively(directory, bytes, stream)
+    }
+
+    /// Serves a request from a heap whose free blocks age. The search counts if it succeeds; else it is repeated, and counts then.
+    #[inline(never)]
+    fn count_and_malloc(
+        &self,
+        heap: &mut Heap<S>,
+        size: u64,
+        requested: u64,
+        tally: &Tally,
+    ) -> Result<Option<Done<DevicePtr>>, Full> {
+        heap.clock = self.searches(heap).load(Ordering::Relaxed) + 1;
+        let served = heap.malloc(size, requested, tally)?;
+        if served.is_some() {
+            self.searches(heap).fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(served)
     }
 
     /// The same, whatever the circumstances.
@@ -195,8 +219,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Rounds and routes a request, and finds or makes the heap that serves it.
     pub(crate) fn request(&self, bytes: u64, stream: StreamId) -> Result<Request, Error> {
-        let size = round_size(bytes, &self.divisions()).filter(|&size| size < MAX_REQUEST);
-        let size = size.ok_or(Error::TooLarge(bytes))?;
+        let size = if bytes < MAX_REQUEST { self.round(bytes) } else { MAX_REQUEST };
+        if size >= MAX_REQUEST {
+            return Err(Error::TooLarge(bytes));
+        }
         let kind = PoolKind::of(size);
         let capturing = self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
         let pool = if self.has(attention::ROUTES) {
@@ -226,18 +252,30 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// A search of the free blocks counts in the ages of those that are passed over.
     pub(crate) fn count_search(&self, request: &Request) {
         if self.has(attention::AGES) {
-            self.shared_pool(request.pool).searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
+            let pool = self.shared_pool(request.pool);
+            pool.searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The heap in `slot`, locked, its clock set.
     pub(crate) fn lock(&self, slot: u32) -> MutexGuard<'_, R, Heap<S>> {
         let mut heap = self.slot(slot).heap.lock();
-        if heap.rules.ages {
-            let kind = heap.rules.kind as usize;
-            heap.clock = self.shared_pool(heap.pool).searches[kind].load(Ordering::Relaxed);
-        }
+        self.set_clock(&mut heap);
         heap
+    }
+
+    /// Sets a heap's clock, as far as ages are kept.
+    #[inline(always)]
+    pub(crate) fn set_clock(&self, heap: &mut Heap<S>) {
+        if heap.rules.ages {
+            heap.clock = self.searches(heap).load(Ordering::Relaxed);
+        }
+    }
+
+    /// How often the free blocks of a heap's pool and kind were searched.
+    #[cold]
+    fn searches(&self, heap: &Heap<S>) -> &AtomicU64 {
+        &self.shared_pool(heap.pool).searches[heap.rules.kind as usize]
     }
 
     pub(crate) fn slot(&self, slot: u32) -> &Slot<R, S> {
@@ -326,13 +364,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let Some(mut settled) = self.peaks.try_lock() else { return };
         // The heap that was settled last, and those behind it: they have the room, or are in turn to give some.
-        let mut number = *settled;
-        let near = core::iter::from_fn(|| {
-            let found = self.slots.get(number).or_else(|| self.slots.get(0))?;
-            number = found.number + 1;
-            Some((found.kind, &*found.tally))
-        });
-        self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), near.take(NEAR));
+        let last = *settled;
+        let near = (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind, &*near.tally));
+        self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), &near);
         *settled = slot.number;
     }
 
@@ -376,12 +410,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    fn divisions(&self) -> Divisions {
-        if !self.has(attention::DIVISIONS) {
-            return Divisions::NONE;
+    /// What a request of `bytes`, below [`MAX_REQUEST`], is rounded to: perhaps beyond that. Nothing is rounded like one byte.
+    #[inline(never)]
+    fn round(&self, bytes: u64) -> u64 {
+        if self.has(attention::DIVISIONS) {
+            divide(bytes.max(1), |interval| self.divisions[interval].load(Ordering::Relaxed))
+        } else {
+            bytes.max(1).next_multiple_of(UNIT)
         }
-        let words = core::array::from_fn(|interval| self.divisions[interval].load(Ordering::Relaxed));
-        Divisions::new(words).unwrap_or(Divisions::NONE)
     }
 
     #[inline]

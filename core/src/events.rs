@@ -25,8 +25,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         size: Option<u64>,
     ) -> Result<(), Error> {
         let Some(slot) = self.slots.get(place.heap) else { return Err(Error::InvalidPointer(ptr)) };
-        if !self.has(attention::AGES | attention::TRACE | attention::DIRECT) {
+        if !self.has(attention::TRACE | attention::DIRECT) {
             let mut heap = slot.heap.lock();
+            self.set_clock(&mut heap);
             let given_up = heap.give_up(ptr, size, &slot.tally);
             if let GivenUp::Unused(block) = given_up {
                 let unsettled = heap.complete(block, &slot.tally);
@@ -41,7 +42,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.free_attentively(directory, place.heap, ptr, size)
     }
 
-    /// The same while frees are traced, aged or passed on to the device.
+    /// The same while frees are traced or passed on to the device.
     #[cold]
     fn free_attentively(
         &self,

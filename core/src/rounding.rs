@@ -64,19 +64,21 @@ impl Divisions {
     pub const fn intervals(&self) -> &[u32; INTERVALS] {
         &self.of_interval
     }
+}
 
-    /// `bytes` rounded up by the divisions of its interval. `bytes` is positive and below [`MAX_REQUEST`].
-    fn round(&self, bytes: u64) -> u64 {
-        let log2 = bytes.ilog2();
-        let interval = (log2.saturating_sub(FIRST_INTERVAL_LOG2) as usize).min(INTERVALS - 1);
-        let divisions = u64::from(self.of_interval[interval]);
-        if divisions > 1 && bytes > UNIT * divisions {
-            // bytes > 512·d and d is a power of two ⟹ 2^log2 ≥ 512·d ⟹ the step is a multiple of 512.
-            let step = (1 << log2) >> divisions.trailing_zeros();
-            round_up(bytes, step)
-        } else {
-            round_up(bytes, UNIT)
-        }
+/// `bytes` rounded up by the divisions of its interval, which `of_interval` tells: 0 or a power of two. `bytes` is positive and below
+/// [`MAX_REQUEST`].
+#[inline]
+pub(crate) fn divide(bytes: u64, of_interval: impl FnOnce(usize) -> u32) -> u64 {
+    let log2 = bytes.ilog2();
+    let interval = (log2.saturating_sub(FIRST_INTERVAL_LOG2) as usize).min(INTERVALS - 1);
+    let divisions = u64::from(of_interval(interval));
+    if divisions > 1 && bytes > UNIT * divisions {
+        // bytes > 512·d and d is a power of two ⟹ 2^log2 ≥ 512·d ⟹ the step is a multiple of 512.
+        let step = (1 << log2) >> divisions.trailing_zeros();
+        round_up(bytes, step)
+    } else {
+        round_up(bytes, UNIT)
     }
 }
 
@@ -115,7 +117,7 @@ pub fn round_size(bytes: u64, divisions: &Divisions) -> Option<u64> {
         return None;
     }
     let bytes = bytes.max(1);
-    Some(if divisions.any { divisions.round(bytes) } else { round_up(bytes, UNIT) })
+    Some(if divisions.any { divide(bytes, |interval| divisions.of_interval[interval]) } else { round_up(bytes, UNIT) })
 }
 
 /// The bytes to obtain from the device for a block of `size` bytes, as [`round_size`] returned it, that no

@@ -264,26 +264,28 @@ impl Totals {
 
     /// Leases the heap that asks as much as it holds: from what nobody has leased, else from half of what room the heaps `near`
     /// have, else from everyone's, after the peaks were brought up to date. One caller at a time (the owner's lock).
-    pub(crate) fn settle<'a, I>(&self, heaps: &I, asking: Party<'a>, near: impl Iterator<Item = Party<'a>>)
+    pub(crate) fn settle<'a, I, N>(&self, heaps: &I, asking: Party<'a>, near: &N)
     where
         I: Iterator<Item = Party<'a>> + Clone,
+        N: Iterator<Item = Party<'a>> + Clone,
     {
         // What was pending when the ceilings were set may not be any longer.
         asking.1.follow_pending();
-        let lacks = |stat: usize| asking.1.current_of(stat) - asking.1.lease[stat].load(Relaxed);
-        let short = |stat: usize| lacks(stat) - self.unleased(stat, asking.0);
-        for other in near.filter(|other| !core::ptr::eq(other.1, asking.1)) {
-            for stat in (0..STATS).filter(|&stat| lacks(stat) > 0 && short(stat) > 0) {
+        let is_other = |other: &Party<'_>| !core::ptr::eq(other.1, asking.1);
+        for stat in 0..STATS {
+            let lacking = asking.1.current_of(stat) - asking.1.lease[stat].load(Relaxed);
+            if lacking <= 0 {
+                continue;
+            }
+            let short = || lacking - self.unleased(stat, asking.0);
+            for other in near.clone().filter(is_other).take_while(|_| short() > 0) {
                 let left = room_of(other.1, stat);
-                self.lease(other, stat, (left - short(stat).min(left)) / 2);
+                self.lease(other, stat, (left - short().min(left)) / 2);
             }
-        }
-        for stat in (0..STATS).filter(|&stat| lacks(stat) > 0) {
-            if short(stat) > 0 {
-                self.recall(stat, asking, heaps.clone().filter(|other| !core::ptr::eq(other.1, asking.1)));
+            if short() > 0 {
+                self.recall(stat, asking, heaps.clone().filter(is_other));
             }
-            let room = self.unleased(stat, asking.0) - lacks(stat);
-            self.lease(asking, stat, room.max(0));
+            self.lease(asking, stat, (-short()).max(0));
         }
     }
 

@@ -12,7 +12,7 @@ const HOW: &str = "Each allocator has many short rounds, in turn with the others
                    number is the median of its rounds. `cachalot` and `BTreeSet` are complete: statistics, streams, pointer → block, one \
                    lock per operation (`parking_lot` where nothing else is said), and the same decisions, which a test compares on every \
                    recorded program. The others are bare structures over one arena: no lock, no statistics, no streams, no segments, no \
-                   look-up of pointers, and not the best fit.\n";
+                   look-up of pointers, and not the best fit; *locks and counts* takes the two locks and counts, and does nothing else.\n";
 
 /// Measures what an allocation costs and writes the tables.
 #[derive(Parser)]

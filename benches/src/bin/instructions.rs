@@ -2,9 +2,12 @@
 
 use cachalot_benches::crowd::{Crowd, Layout};
 use cachalot_benches::instructions::available;
+use cachalot_benches::program::Program;
 use cachalot_benches::report::instructions;
 use cachalot_benches::workload::{SUBJECTS, lane};
 use clap::{Args, Parser, Subcommand};
+use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Instructions a pair of malloc and free takes.
@@ -18,6 +21,27 @@ struct Cli {
 enum Job {
     /// Only do some pairs: what is run under valgrind
     Run(Run),
+    /// Only run a recorded program some times: what is run under valgrind
+    Replay(Replay),
+}
+
+#[derive(Args)]
+struct Replay {
+    /// Number of the subject
+    subject: usize,
+    /// The recording: NAME.csv.gz
+    recording: PathBuf,
+    /// How often it is run once the cache is warm
+    times: u64,
+}
+
+fn replay(job: &Replay) -> Result<(), Box<dyn Error>> {
+    let program = Program::read(&job.recording)?;
+    let subject = SUBJECTS.get(job.subject).ok_or("there is no such subject")?;
+    let mut lane = lane(subject, &program).ok_or("the subject cannot run that program")?;
+    (lane.run)(job.times);
+    println!("{} operations a run", lane.operations);
+    Ok(())
 }
 
 #[derive(Args)]
@@ -47,8 +71,14 @@ fn run(job: &Run) -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    if let Some(Job::Run(job)) = Cli::parse().command {
-        return run(&job);
+    match Cli::parse().command {
+        Some(Job::Run(job)) => return run(&job),
+        Some(Job::Replay(job)) => {
+            let Err(error) = replay(&job) else { return ExitCode::SUCCESS };
+            eprintln!("{}: {error}", job.recording.display());
+            return ExitCode::FAILURE;
+        }
+        None => {}
     }
     let Some(program) = std::env::current_exe().ok().filter(|_| available()) else {
         eprintln!("valgrind is not installed");
