@@ -1,6 +1,7 @@
 //! Start, contexts, peers.
 
 use crate::calls::{CALLS, Things};
+use crate::compare::ONE_DEVICE;
 use crate::sheet::{Sheet, code, yes};
 use std::ffi::CStr;
 
@@ -125,7 +126,7 @@ pub(crate) fn peers(sheet: &Sheet) {
     let mut can = 7;
     sheet.line("cuDeviceCanAccessPeer of itself", format!("{} {can}", sheet.cuDeviceCanAccessPeer(&mut can, 0, 0)));
     if count < 2 {
-        sheet.remark("one device only: nothing more to ask");
+        sheet.remark(ONE_DEVICE);
         return;
     }
     let other = sheet.enter(1).expect("a context");

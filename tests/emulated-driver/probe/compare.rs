@@ -1,12 +1,15 @@
 //! Comparing answers with those written down.
 //!
 //! A file of expected answers has the lines of a run. A line may end in a remark in brackets; `[real: x]` is a second
-//! answer that agrees as well. Empty lines and lines that begin with `#` are passed over.
+//! answer that agrees as well. Empty lines and lines that begin with `#` are passed over, but for a group's remark that
+//! it had one device only: its missing answers are then no difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What begins the remark with a second answer.
 const SECOND: &str = "real: ";
+/// What a group remarks that has more questions where there are two devices.
+pub(crate) const ONE_DEVICE: &str = "one device only: nothing more to ask";
 
 /// The answers in a text, by question: the first, and the second if there is one.
 fn answers(text: &str) -> BTreeMap<&str, (&str, Option<&str>)> {
@@ -20,26 +23,74 @@ fn answers(text: &str) -> BTreeMap<&str, (&str, Option<&str>)> {
     lines.filter_map(split).collect()
 }
 
-/// What differs, one line a question.
-pub(crate) fn differences(expected: &str, found: &str) -> Vec<String> {
-    let (expected, found) = (answers(expected), answers(found));
-    let questions: BTreeSet<&str> = expected.keys().chain(found.keys()).copied().collect();
-    let different = questions.into_iter().filter_map(|question| {
-        let (first, second) = expected.get(question).copied().unwrap_or(("nothing", None));
-        let (answer, _) = found.get(question).copied().unwrap_or(("nothing", None));
-        let agrees = answer == first || second == Some(answer);
-        (!agrees).then(|| format!("{question}: expected {first}, answered {answer}"))
-    });
-    different.collect()
+/// What a comparison found.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub(crate) struct Comparison {
+    /// How many answers are the expected ones.
+    agree: usize,
+    /// Expected one answer, found the second: where the emulated driver differs from a real one on purpose.
+    second: Vec<String>,
+    /// Not asked, because the machine has one device.
+    not_asked: Vec<String>,
+    /// What differs, one line a question.
+    pub(crate) differences: Vec<String>,
+}
+
+impl Comparison {
+    /// Compares the lines of a run with the expected ones.
+    pub(crate) fn new(expected: &str, found: &str) -> Self {
+        // The groups that say of themselves that they asked no more for want of a second device.
+        let short: BTreeSet<&str> = found
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("# ")?.strip_suffix(ONE_DEVICE)?.strip_suffix(' '))
+            .collect();
+        let (expected, found) = (answers(expected), answers(found));
+        let questions: BTreeSet<&str> = expected.keys().chain(found.keys()).copied().collect();
+        let mut comparison = Self::default();
+        for question in questions {
+            let (first, second) = expected.get(question).copied().unwrap_or(("nothing", None));
+            let (answer, _) = found.get(question).copied().unwrap_or(("nothing", None));
+            let group = question.split(' ').next().unwrap_or_default();
+            if answer == first {
+                comparison.agree += 1;
+            } else if second == Some(answer) {
+                comparison.second.push(format!("{question}: {answer} for {first}"));
+            } else if !found.contains_key(question) && short.contains(group) {
+                comparison.not_asked.push(question.to_owned());
+            } else {
+                comparison.differences.push(format!("{question}: expected {first}, answered {answer}"));
+            }
+        }
+        comparison
+    }
+
+    /// What agrees and why the rest need not, as remarks for the reader.
+    pub(crate) fn remarks(&self) -> String {
+        let Self { agree, second, not_asked, differences } = self;
+        let mut text = format!(
+            "# {agree} answers as expected, {} differ on purpose, {} not asked, {} differ\n",
+            second.len(),
+            not_asked.len(),
+            differences.len()
+        );
+        text.extend(second.iter().map(|line| format!("# on purpose: {line}\n")));
+        text.extend(not_asked.iter().map(|question| format!("# not asked: one device: {question}\n")));
+        text
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::differences;
+    use super::Comparison;
+
+    /// What differs.
+    fn differences(expected: &str, found: &str) -> Vec<String> {
+        Comparison::new(expected, found).differences
+    }
 
     #[test]
     fn remarks_are_ignored_and_differences_told() {
-        let expected = "# a remark\na = 1  [unconfirmed]\nb = 2 x\n\nc = 3\n";
+        let expected = "# a remark\na = 1  [a word]\nb = 2 x\n\nc = 3\n";
         assert_eq!(differences(expected, "a = 1\nb = 2 x\n# d\nc = 3"), Vec::<String>::new());
         let wanted =
             ["a: expected 1, answered 2", "c: expected 3, answered nothing", "d: expected nothing, answered 4"];
@@ -51,5 +102,18 @@ mod tests {
         let expected = "a = yes  [real: no]\n";
         assert_eq!((differences(expected, "a = yes").len(), differences(expected, "a = no").len()), (0, 0));
         assert_eq!(differences(expected, "a = 7"), ["a: expected yes, answered 7"]);
+        assert_eq!(Comparison::new(expected, "a = no").second, ["a: no for yes"]);
+    }
+
+    #[test]
+    fn what_one_device_cannot_answer_is_no_difference() {
+        let expected = "peer a = 1\npeer b = 2\nother c = 3\n";
+        let remark = "# peer one device only: nothing more to ask";
+        let found = Comparison::new(expected, &format!("peer a = 1\n{remark}\nother c = 3"));
+        assert_eq!((found.agree, found.not_asked, found.differences), (2, vec!["peer b".to_owned()], vec![]));
+        // Not without the remark, not in another group, and not for a wrong answer.
+        assert_eq!(differences(expected, "peer a = 1\nother c = 3"), ["peer b: expected 2, answered nothing"]);
+        let wanted = ["other c: expected 3, answered nothing", "peer a: expected 1, answered 7"];
+        assert_eq!(differences(expected, &format!("peer a = 7\n{remark}")), wanted);
     }
 }

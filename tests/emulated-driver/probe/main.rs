@@ -15,6 +15,7 @@ mod sheet;
 mod virtual_memory;
 
 use clap::Parser;
+use compare::Comparison;
 use sheet::Sheet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -29,6 +30,9 @@ struct Arguments {
     /// A file of expected answers: what differs is told at the end, and the exit code is 1 then.
     #[arg(long)]
     compare: Option<PathBuf>,
+    /// A file that holds the output of an earlier run, which is compared instead of asking.
+    #[arg(long, requires = "compare", conflicts_with_all = ["library", "group"])]
+    answers: Option<PathBuf>,
     /// Only this group of questions, in this process.
     #[arg(long)]
     group: Option<String>,
@@ -68,7 +72,7 @@ fn main() -> ExitCode {
     if let Some(name) = arguments.group {
         return ask(&arguments.library, &name);
     }
-    match ask_all(&arguments.library, arguments.compare) {
+    match ask_and_compare(&arguments) {
         Ok(differences) if differences.is_empty() => ExitCode::SUCCESS,
         Ok(differences) => {
             eprintln!("{}", differences.join("\n"));
@@ -79,6 +83,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Has the answers, from the library or from a file, and returns what differs from the expected ones.
+fn ask_and_compare(arguments: &Arguments) -> std::io::Result<Vec<String>> {
+    let expected = arguments.compare.as_ref().map(std::fs::read_to_string).transpose()?;
+    let answers = match &arguments.answers {
+        Some(file) => std::fs::read_to_string(file)?,
+        None => ask_all(&arguments.library)?,
+    };
+    let Some(expected) = expected else { return Ok(Vec::new()) };
+    let comparison = Comparison::new(&expected, &answers);
+    print!("{}", comparison.remarks());
+    Ok(comparison.differences)
 }
 
 /// Asks one group in this process.
@@ -101,9 +118,8 @@ fn ask(library: &str, name: &str) -> ExitCode {
     }
 }
 
-/// Asks every group in a process of its own, prints the answers, and returns what differs from the expected ones.
-fn ask_all(library: &str, expected: Option<PathBuf>) -> std::io::Result<Vec<String>> {
-    let expected = expected.map(std::fs::read_to_string).transpose()?;
+/// Asks every group in a process of its own, prints the answers and returns them.
+fn ask_all(library: &str) -> std::io::Result<String> {
     let program = std::env::current_exe()?;
     let mut all = String::new();
     for (name, _) in GROUPS {
@@ -120,5 +136,5 @@ fn ask_all(library: &str, expected: Option<PathBuf>) -> std::io::Result<Vec<Stri
         print!("{text}");
         all += &text;
     }
-    Ok(expected.map_or_else(Vec::new, |expected| compare::differences(&expected, &all)))
+    Ok(all)
 }

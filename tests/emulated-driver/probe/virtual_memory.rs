@@ -140,6 +140,7 @@ fn access(sheet: &Sheet) {
     sheet.line("cuCtxSynchronize with access", sheet.cuCtxSynchronize());
     sheet.line("cuMemSetAccess to none", set(Access { flags: 0, ..Access::full(0) }, 1));
     sheet.line("cuMemsetD8Async after none", sheet.cuMemsetD8Async(base, 0, 64, 0));
+    // No device may use the mapping here.
     let (mut start, mut bytes) = (0, 0);
     let code = sheet.cuMemGetAddressRange_v2(&mut start, &mut bytes, base + STEP);
     let range =

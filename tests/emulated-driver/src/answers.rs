@@ -24,6 +24,8 @@ const DEFAULTS: &[(&str, u32)] = &[
     ("map_taken", 1),
     // cuMemMap of another size than the handle's, or from inside it.
     ("map_part", 801),
+    // cuMemUnmap of a range that is not inside a reservation.
+    ("unmap_unreserved", 1),
     // cuMemUnmap of a part of a mapping.
     ("unmap_partial", 1),
     // cuMemUnmap of a range with nothing mapped in part of it; what is mapped there is unmapped.

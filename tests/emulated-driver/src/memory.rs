@@ -7,6 +7,7 @@ use crate::device;
 use crate::driver::State;
 use crate::pages::{Extent, PAGE, POISON_FREED, POISON_NEW};
 use crate::ranges::Ranges;
+use crate::space::Access;
 use std::collections::BTreeMap;
 
 /// Every address handed out is a multiple of this, as with real devices.
@@ -111,19 +112,20 @@ pub(crate) fn free(call: &mut Call, address: u64) -> Answer<()> {
     Ok(())
 }
 
-/// `cuMemGetAddressRange_v2`: base and size of what an address lies in.
+/// `cuMemGetAddressRange_v2`: base and size of what an address lies in. A mapping has them while a device may use it:
+/// without, a real driver says that there is nothing; with, that the mapping is the range (UCX and libfabric rely on it).
 pub(crate) fn range_of(call: &Call, address: u64) -> Answer<(u64, u64)> {
     let state = &call.state;
     let allocation = state.memory.containing(address).map(|(start, allocation)| (start, allocation.bytes));
-    allocation.or_else(|| state.virtual_memory.containing(address)).ok_or(Code::NOT_FOUND)
+    allocation.or_else(|| state.virtual_memory.accessible_containing(address)).ok_or(Code::NOT_FOUND)
 }
 
 /// The device through whose eyes `[address, address + bytes)` is to be used by work of `device`: the owner's, or for
-/// mapped memory one that has access to all of it.
+/// mapped memory one that has the access needed to all of it.
 ///
 /// # Errors
 /// `INVALID_VALUE` if part of it is nothing, or nobody's.
-pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize) -> Answer<usize> {
+pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, needed: Access) -> Answer<usize> {
     let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
     if let Some((start, allocation)) = state.memory.containing(address) {
         let inside = end <= start + allocation.bytes;
@@ -133,7 +135,7 @@ pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize) ->
     let others = (0..state.devices.len()).filter(|&other| other != device);
     std::iter::once(device)
         .chain(others)
-        .find(|&device| state.virtual_memory.is_accessible(address, end, device))
+        .find(|&device| state.virtual_memory.is_accessible(address, end, device, needed))
         .ok_or(Code::INVALID_VALUE)
 }
 
@@ -143,7 +145,7 @@ pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) ->
     for (&address, region) in state.memory.regions.iter().filter(|(_, region)| region.context == context) {
         if on {
             let descriptor = state.devices[region.device].pages.descriptor();
-            space.map(device, address, descriptor, &region.extents)?;
+            space.map(device, address, descriptor, &region.extents, Access::ReadWrite)?;
         } else {
             space.unmap(device, address, region.bytes);
         }
@@ -222,7 +224,7 @@ fn obtain(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
     users.push(device);
     let descriptor = state.devices[device].pages.descriptor();
     for &user in &users {
-        if let Err(code) = state.space().map(user, address, descriptor, &extents) {
+        if let Err(code) = state.space().map(user, address, descriptor, &extents, Access::ReadWrite) {
             state.space().unmap_all(address, bytes);
             state.space().give(address, bytes);
             state.devices[device].pages.give(&extents);

@@ -18,6 +18,15 @@ use crate::ranges::Ranges;
 /// Below the system's own mappings and above everything else: the same addresses in every run, if they are free.
 const PREFERRED_BASE: u64 = 0x7000_0000_0000;
 
+/// What a device may do with memory; the greater includes the lesser.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Access {
+    /// Read it. Work that writes to it is killed.
+    Read,
+    /// Read and write it.
+    ReadWrite,
+}
+
 /// The device addresses of the process, shared by its devices.
 #[derive(Debug)]
 pub(crate) struct Space {
@@ -72,14 +81,25 @@ impl Space {
         if (self.base..self.used_to).contains(&address) { address + self.span * (device as u64 + 1) } else { address }
     }
 
-    /// Makes `extents` of `descriptor` accessible to `device` at `address`. Nothing is mapped if it fails.
-    pub(crate) fn map(&self, device: usize, address: u64, descriptor: i32, extents: &[Extent]) -> Answer<()> {
+    /// Makes `extents` of `descriptor` accessible to `device` at `address`, in place of what was there. Nothing is
+    /// mapped there if it fails.
+    pub(crate) fn map(
+        &self,
+        device: usize,
+        address: u64,
+        descriptor: i32,
+        extents: &[Extent],
+        access: Access,
+    ) -> Answer<()> {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let protection = match access {
+            Access::Read => libc::PROT_READ,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
         let mut at = self.seen_by(device, address);
         for extent in extents {
-            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-            if !map_fixed(at, extent.bytes, libc::PROT_READ | libc::PROT_WRITE, flags, descriptor, extent.offset) {
-                let mapped = at - self.seen_by(device, address);
-                self.unmap(device, address, mapped);
+            if !map_fixed(at, extent.bytes, protection, flags, descriptor, extent.offset) {
+                self.unmap(device, address, extents.iter().map(|extent| extent.bytes).sum());
                 return Err(Code::OUT_OF_MEMORY);
             }
             at += extent.bytes;

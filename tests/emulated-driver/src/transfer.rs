@@ -5,6 +5,7 @@ use crate::capture;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::memory;
+use crate::space::Access;
 use crate::stream;
 use crate::work::{Place, Work};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ pub(crate) fn fill(call: &mut Call, address: u64, value: u8, bytes: u64, stream:
     if bytes == 0 {
         return Ok(());
     }
-    let device = resolve(call, address, bytes, stream)?;
+    let device = resolve(call, address, bytes, stream, Access::ReadWrite)?;
     capture::submit(call, stream, Work::Fill { device, address, bytes, value })
 }
 
@@ -27,7 +28,7 @@ pub(crate) fn to_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     if from == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let device = resolve(call, to, bytes, stream)?;
+    let device = resolve(call, to, bytes, stream, Access::ReadWrite)?;
     let queue = stream::find(&mut call.state, stream, call.context)?;
     let from = if capture::of_queue(&mut call.state, queue)?.is_some() {
         Place::Host(from)
@@ -48,7 +49,7 @@ pub(crate) fn to_host(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u
     if to == 0 {
         return Err(Code::INVALID_VALUE);
     }
-    let device = resolve(call, from, bytes, stream)?;
+    let device = resolve(call, from, bytes, stream, Access::Read)?;
     let from = Place::Device { device, address: from };
     capture::submit(call, stream, Work::Copy { to: Place::Host(to), from, bytes })?;
     let queue = stream::find(&mut call.state, stream, call.context)?;
@@ -63,8 +64,8 @@ pub(crate) fn on_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     if bytes == 0 {
         return Ok(());
     }
-    let to = Place::Device { device: resolve(call, to, bytes, stream)?, address: to };
-    let from = Place::Device { device: resolve(call, from, bytes, stream)?, address: from };
+    let to = Place::Device { device: resolve(call, to, bytes, stream, Access::ReadWrite)?, address: to };
+    let from = Place::Device { device: resolve(call, from, bytes, stream, Access::Read)?, address: from };
     capture::submit(call, stream, Work::Copy { to, from, bytes })
 }
 
@@ -105,8 +106,8 @@ fn finish(call: &mut Call, queue: u64) -> Answer<()> {
 }
 
 /// The device through whose eyes work on a stream uses a range.
-fn resolve(call: &mut Call, address: u64, bytes: u64, stream: u64) -> Answer<usize> {
+fn resolve(call: &mut Call, address: u64, bytes: u64, stream: u64, needed: Access) -> Answer<usize> {
     let queue = stream::find(&mut call.state, stream, call.context)?;
     let device = call.state.streams.queue(queue)?.device;
-    memory::resolve(&call.state, address, bytes, device)
+    memory::resolve(&call.state, address, bytes, device, needed)
 }

@@ -9,7 +9,8 @@ use crate::device::{self, Device, VIRTUAL_MEMORY_MANAGEMENT};
 use crate::driver::State;
 use crate::handles::Handles;
 use crate::pages::{Extent, PAGE, POISON_NEW};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::space::Access;
+use std::collections::BTreeMap;
 
 /// Reservations may have any multiple of the host's page size.
 const HOST_PAGE: u64 = 4096;
@@ -19,6 +20,8 @@ const TYPE_PINNED: i32 = 1;
 const LOCATION_DEVICE: i32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`.
 const ACCESS_NONE: i32 = 0;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READ`.
+const ACCESS_READ: i32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const ACCESS_READ_WRITE: i32 = 3;
 
@@ -68,8 +71,8 @@ struct Mapping {
     bytes: u64,
     /// The physical memory's number.
     physical: u64,
-    /// Devices that may use it.
-    users: BTreeSet<usize>,
+    /// Devices that may use it, and how.
+    users: BTreeMap<usize, Access>,
 }
 
 /// All of it.
@@ -102,12 +105,18 @@ impl VirtualMemory {
         (address - start < mapping.bytes).then_some((start, mapping.bytes))
     }
 
-    /// Whether a device may use all of `[start, end)`.
-    pub(crate) fn is_accessible(&self, start: u64, end: u64, device: usize) -> bool {
+    /// The same, unless no device may use the mapping.
+    pub(crate) fn accessible_containing(&self, address: u64) -> Option<(u64, u64)> {
+        self.containing(address).filter(|(start, _)| !self.mappings[start].users.is_empty())
+    }
+
+    /// Whether a device has the access needed to all of `[start, end)`.
+    pub(crate) fn is_accessible(&self, start: u64, end: u64, device: usize, needed: Access) -> bool {
         let mut at = start;
         while at < end {
             let Some((&base, mapping)) = self.mappings.range(..=at).next_back() else { return false };
-            if at >= base + mapping.bytes || !mapping.users.contains(&device) {
+            let access = mapping.users.get(&device);
+            if at >= base + mapping.bytes || access.is_none_or(|&access| access < needed) {
                 return false;
             }
             at = base + mapping.bytes;
@@ -153,6 +162,13 @@ impl VirtualMemory {
             found.push(base);
         }
         Ok((found, covered == bytes))
+    }
+
+    /// Whether one reservation holds all of `[start, start + bytes)`.
+    fn is_reserved(&self, start: u64, bytes: u64) -> bool {
+        let reservation = self.reservations.range(..=start).next_back();
+        let end = start.checked_add(bytes);
+        reservation.zip(end).is_some_and(|((&base, &its), end)| end <= base + its)
     }
 
     /// Whether anything is mapped in `[start, end)`.
@@ -254,16 +270,10 @@ pub(crate) fn map(call: &mut Call, at: u64, bytes: u64, offset: u64, handle: u64
     if offset != 0 || bytes != physical.bytes {
         return state.answers.outcome("map_part");
     }
-    let end = at.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
-    let reservation = memory.reservations.range(..=at).next_back();
-    if reservation.is_none_or(|(&base, &its)| end > base + its) {
+    if !memory.is_reserved(at, bytes) || memory.is_taken(at, at + bytes) {
         return state.answers.outcome("map_taken");
     }
-    if state.virtual_memory.is_taken(at, end) {
-        return state.answers.outcome("map_taken");
-    }
-    let memory = &mut state.virtual_memory;
-    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeSet::new() });
+    memory.mappings.insert(at, Mapping { bytes, physical: number, users: BTreeMap::new() });
     if let Some(physical) = memory.physical.get_mut(&number) {
         physical.mappings += 1;
     }
@@ -277,6 +287,9 @@ pub(crate) fn unmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
     if bytes == 0 || !at.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
         return Err(Code::INVALID_VALUE);
     }
+    if !state.virtual_memory.is_reserved(at, bytes) {
+        return state.answers.outcome("unmap_unreserved");
+    }
     let Ok((found, covered)) = state.virtual_memory.inside(at, bytes) else {
         return state.answers.outcome("unmap_partial");
     };
@@ -285,7 +298,7 @@ pub(crate) fn unmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
     }
     for start in found {
         let Some(mapping) = state.virtual_memory.mappings.remove(&start) else { continue };
-        for &user in &mapping.users {
+        for &user in mapping.users.keys() {
             state.space().unmap(user, start, mapping.bytes);
         }
         if let Some(physical) = state.virtual_memory.physical.get_mut(&mapping.physical) {
@@ -311,44 +324,49 @@ pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessD
         if descriptor.location.kind != LOCATION_DEVICE {
             return Err(Code::INVALID_VALUE);
         }
-        let device = device::index(state, descriptor.location.id)?;
-        match descriptor.flags {
-            ACCESS_NONE => changes.push((device, false)),
-            ACCESS_READ_WRITE => changes.push((device, true)),
-            // Read-only access exists for memory of other places than devices.
+        // A device that is not there is a wrong value here, though `cuMemCreate` has a code of its own for it.
+        let device = device::index(state, descriptor.location.id).map_err(|_| Code::INVALID_VALUE)?;
+        let access = match descriptor.flags {
+            ACCESS_NONE => None,
+            ACCESS_READ => Some(Access::Read),
+            ACCESS_READ_WRITE => Some(Access::ReadWrite),
             _ => return Err(Code::INVALID_VALUE),
-        }
+        };
+        changes.push((device, access));
     }
     if changes.is_empty() {
         return Err(Code::INVALID_VALUE);
     }
     for start in found {
-        for &(device, on) in &changes {
-            change_access(state, start, device, on)?;
+        for &(device, access) in &changes {
+            change_access(state, start, device, access)?;
         }
     }
     Ok(())
 }
 
-/// Gives one device access to a mapping, or takes it away.
-fn change_access(state: &mut State, start: u64, device: usize, on: bool) -> Answer<()> {
+/// Gives one device this access to a mapping, or takes every access away.
+fn change_access(state: &mut State, start: u64, device: usize, access: Option<Access>) -> Answer<()> {
     let State { virtual_memory, devices, space, .. } = state;
     let (Some(space), Some(mapping)) = (space, virtual_memory.mappings.get_mut(&start)) else {
         return Err(Code::INVALID_VALUE);
     };
-    let physical = &virtual_memory.physical[&mapping.physical];
-    if on && mapping.users.insert(device) {
-        let descriptor = devices[physical.device].pages.descriptor();
-        let mapped = space.map(device, start, descriptor, &physical.extents);
-        if mapped.is_err() {
-            mapping.users.remove(&device);
+    let Some(access) = access else {
+        if mapping.users.remove(&device).is_some() {
+            space.unmap(device, start, mapping.bytes);
         }
-        return mapped;
+        return Ok(());
+    };
+    if mapping.users.insert(device, access) == Some(access) {
+        return Ok(());
     }
-    if !on && mapping.users.remove(&device) {
-        space.unmap(device, start, mapping.bytes);
+    let physical = &virtual_memory.physical[&mapping.physical];
+    let descriptor = devices[physical.device].pages.descriptor();
+    let mapped = space.map(device, start, descriptor, &physical.extents, access);
+    if mapped.is_err() {
+        mapping.users.remove(&device);
     }
-    Ok(())
+    mapped
 }
 
 /// Gives physical memory back that nothing holds.

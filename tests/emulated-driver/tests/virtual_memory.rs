@@ -109,6 +109,18 @@ fn an_unmap_passes_over_gaps_unless_told_otherwise() {
 }
 
 #[test]
+fn an_unmap_lies_inside_a_reservation() {
+    let driver = Emulated::new();
+    let (base, _) = mapped(&driver, 2);
+    for (at, bytes) in [(base - STEP, PAGE), (base + 2 * STEP, PAGE), (base - STEP, 3 * PAGE), (base, 3 * PAGE)] {
+        assert_eq!(driver.cuMemUnmap(at, bytes), 1);
+    }
+    assert_eq!(driver.count("mappings"), 2);
+    assert_eq!((driver.cuMemUnmap(base, 2 * PAGE), driver.cuMemAddressFree(base, 2 * PAGE)), (0, 0));
+    assert_eq!(driver.cuMemUnmap(base, 2 * PAGE), 1);
+}
+
+#[test]
 fn mappings_lie_inside_reservations_and_never_overlap() {
     let driver = Emulated::new();
     let base = driver.reserve(4 * PAGE).expect("addresses");
@@ -187,8 +199,54 @@ fn access_is_a_matter_of_each_device() {
     // Still device 1's, through which a copy may go.
     assert_eq!(driver.read(base, 1), Ok(vec![3]));
     let wrong = [Access::full(0), Access::full(9)];
-    assert_eq!(driver.cuMemSetAccess(base, PAGE, wrong.as_ptr(), 2), 101);
+    assert_eq!(driver.cuMemSetAccess(base, PAGE, wrong.as_ptr(), 2), 1);
     assert_eq!(driver.cuMemSetAccess(base, PAGE, std::ptr::null(), 0), 1);
+}
+
+#[test]
+fn memory_to_read_only_is_read_and_not_written() {
+    let test = "memory_to_read_only_is_read_and_not_written";
+    let driver = Emulated::new();
+    let (base, _) = mapped(&driver, 2);
+    let set = |flags, bytes| {
+        let access = Access { flags, ..Access::full(0) };
+        driver.cuMemSetAccess(base, bytes, &raw const access, 1)
+    };
+    assert_eq!((set(3, 2 * PAGE), driver.write(base, &[7]), set(1, PAGE)), (0, 0, 0));
+    assert_eq!(driver.read(base, 1), Ok(vec![7]));
+    assert_eq!(driver.cuMemcpyDtoDAsync_v2(base + STEP, base, 1, 0), 0);
+    assert_eq!(driver.read(base + STEP, 1), Ok(vec![7]));
+    // What a call would write is refused, a range that is writable only in part as well.
+    assert_eq!((driver.write(base, &[8]), driver.cuMemsetD8Async(base, 8, 1, 0)), (1, 1));
+    assert_eq!(driver.cuMemcpyDtoDAsync_v2(base, base + STEP, 1, 0), 1);
+    assert_eq!(driver.cuMemsetD8Async(base, 8, 2 * PAGE, 0), 1);
+    let seen = driver.control.seen_by(0, base).cast::<u8>();
+    if is_child(test) {
+        // SAFETY: the address is mapped; that the store is killed is what this process is for.
+        unsafe { seen.write_volatile(8) };
+        std::process::exit(0);
+    }
+    // SAFETY: the address is mapped to be read, and nothing uses the memory.
+    assert_eq!(unsafe { seen.read_volatile() }, 7);
+    let output = in_child(test, &[]);
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{}", common::text(&output));
+    assert_eq!((set(3, PAGE), driver.write(base, &[8]), driver.read(base, 1)), (0, 0, Ok(vec![8])));
+}
+
+#[test]
+fn the_range_of_a_mapping_is_told_while_a_device_may_use_it() {
+    let driver = Emulated::new();
+    let (base, _) = mapped(&driver, 2);
+    let range = |address| {
+        let (mut start, mut bytes) = (0, 0);
+        (driver.cuMemGetAddressRange_v2(&mut start, &mut bytes, address), start, bytes)
+    };
+    assert_eq!(range(base).0, 500);
+    assert_eq!(driver.allow(base + STEP, PAGE), 0);
+    assert_eq!((range(base).0, range(base + STEP + 100)), (500, (0, base + STEP, PAGE)));
+    let none = Access { flags: 0, ..Access::full(0) };
+    assert_eq!(driver.cuMemSetAccess(base + STEP, PAGE, &raw const none, 1), 0);
+    assert_eq!(range(base + STEP).0, 500);
 }
 
 #[test]
