@@ -5,12 +5,12 @@
 //   kernel<<<groups, threads, 0, stream>>>(block.as<float>());
 //   // Freed at the end of the scope, in the stream's order.
 //
-// Failures are exceptions: out_of_memory (a std::bad_alloc) or error (a std::runtime_error), each with the status. They are
-// thrown and caught on this side of the C functions only; what a callback throws is taken for "nothing was freed".
+// Failures are exceptions: out_of_memory (a std::bad_alloc) or error (a std::runtime_error), each with the status. They
+// are thrown and caught on this side of the C functions only; what a callback throws is taken for "nothing was freed".
 // Destructors do not throw: what fails there is dropped, as the C functions' last error tells.
 //
-// Types here own something and can be moved, not copied. An allocator outlives its blocks, pools and resources. Threads: as
-// in cachalot.h for const members; moving and destroying is one thread's affair.
+// Types here own something and can be moved, not copied. An allocator outlives its blocks, pools and resources.
+// Threads: as in cachalot.h for const members; moving and destroying is one thread's affair.
 
 #ifndef CACHALOT_HPP
 #define CACHALOT_HPP
@@ -395,7 +395,8 @@ class private_pool {
 class pool_scope {
  public:
   // All requests of the pool's device, or of the calling thread.
-  explicit pool_scope(const private_pool& pool, cachalot_route route = CACHALOT_ROUTE_ALL) : pool_scope(pool, route, nullptr) {}
+  explicit pool_scope(const private_pool& pool, cachalot_route route = CACHALOT_ROUTE_ALL)
+      : pool_scope(pool, route, nullptr) {}
   // Those of one stream.
   pool_scope(const private_pool& pool, cachalot_stream stream) : pool_scope(pool, CACHALOT_ROUTE_STREAM, stream) {}
   pool_scope(const pool_scope&) = delete;
@@ -433,8 +434,8 @@ class capture_scope {
 //   cachalot::resource                                            is a std::pmr::memory_resource
 //   cachalot::basic_resource<thrust::mr::memory_resource<P>, P>   is Thrust's, with P = thrust::cuda::pointer<void>
 //
-// Blocks are used and freed in the order of the stream. The memory is the device's: containers that touch their elements on
-// the host cannot use it.
+// Blocks are used and freed in the order of the stream. The memory is the device's: containers that touch their
+// elements on the host cannot use it.
 template <class Base, class Pointer = void*>
 class basic_resource : public Base {
  public:

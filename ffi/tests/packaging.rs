@@ -2,38 +2,13 @@
 
 mod common;
 
-use common::{SYSTEM_LIBRARIES, WARNINGS, library_folder, output, printed, root, scratch, skip, succeed};
+use common::install::{empty, install, installed};
+use common::{SYSTEM_LIBRARIES, WARNINGS, output, printed, root, scratch, skip, succeed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 /// What a consumer prints.
 const SAYS: &str = concat!("cachalot ", env!("CARGO_PKG_VERSION"), "\n");
-
-/// An installed tree, made once: headers, libraries, pkg-config file, `CMake` package.
-fn installed() -> &'static Path {
-    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
-    PREFIX.get_or_init(|| {
-        let prefix = empty("prefix");
-        install(&prefix, &[]);
-        prefix
-    })
-}
-
-/// Installs what was built for this test.
-fn install(prefix: &Path, variables: &[(&str, &str)]) {
-    let mut command = Command::new(root().join("ffi/packaging/install.sh"));
-    command.arg("--from").arg(library_folder()).arg(prefix).envs(variables.iter().copied());
-    succeed(&mut command).expect("the script is there");
-}
-
-/// A folder with nothing in it.
-fn empty(name: &str) -> PathBuf {
-    let folder = scratch("packaging").join(name);
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).expect("the test's folder can be written");
-    folder
-}
 
 /// The consumer in C or C++.
 fn consumer(ending: &str) -> PathBuf {

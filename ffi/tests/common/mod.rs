@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod install;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
@@ -181,7 +183,7 @@ pub(crate) fn emulated(program: &Path) -> Command {
 }
 
 /// The same command under valgrind, which finds what is used after it was freed and what is lost. `None` if there is none.
-pub(crate) fn checked(command: &Command) -> Option<Command> {
+fn checked(command: &Command) -> Option<Command> {
     static FOUND: OnceLock<bool> = OnceLock::new();
     if !*FOUND.get_or_init(|| output(Command::new("valgrind").arg("--version")).is_some()) {
         return None;
@@ -197,6 +199,14 @@ pub(crate) fn checked(command: &Command) -> Option<Command> {
         };
     }
     Some(checked)
+}
+
+/// Runs a command under valgrind, which must find nothing; says so if there is none.
+pub(crate) fn without_errors(command: &Command) {
+    match checked(command) {
+        Some(mut checked) => drop(succeed(&mut checked)),
+        None => skip("programs under valgrind", "no valgrind"),
+    }
 }
 
 /// Asks the emulated driver to write at its end what is still alive, and checks that nothing is.

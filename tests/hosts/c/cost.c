@@ -1,6 +1,6 @@
 /*
- * What a cachalot_malloc and a cachalot_free of a cached block cost: one thread, then threads on streams of their own, then
- * threads on one stream. Prints nanoseconds a pair and millions of calls a second; asserts nothing about them.
+ * What a cachalot_malloc and a cachalot_free of a cached block cost: one thread, then threads on streams of their own,
+ * then threads on one stream. Prints nanoseconds a pair and millions of calls a second; asserts nothing about them.
  *
  *   cost [--simulated] [pairs]
  */
@@ -72,7 +72,8 @@ static double threads(const cachalot_allocator *allocator, int count, int one_st
   double begun = 0;
   int index;
   for (index = 0; index < count; ++index) {
-    const work mine = {allocator, (cachalot_stream)(uintptr_t)(0x100000 + 0x1000 * (one_stream ? 0 : index)), pairs, &waiting, 0};
+    const work mine = {allocator, (cachalot_stream)(uintptr_t)(0x100000 + 0x1000 * (one_stream ? 0 : index)), pairs,
+                       &waiting, 0};
     works[index] = mine;
     if (pthread_create(&thread[index], NULL, replace_blocks, &works[index]) != 0) {
       exit(1);

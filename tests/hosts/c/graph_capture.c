@@ -1,13 +1,14 @@
 /*
- * Captures a graph whose memory comes from a private pool, launches it between other allocations, and gives the pool up.
+ * Captures a graph whose memory comes from a private pool, launches it between other allocations, and gives the pool
+ * up.
  */
 #include "host.h"
 
 enum { BYTES = 1 << 20, LAUNCHES = 5, OTHERS = 8 };
 
 /* Captures: a block is filled, copied to a second one, and freed; the second one is the graph's result. */
-static CUgraphExec capture(const cachalot_allocator *allocator, CUmodule module, CUstream stream, cachalot_pool pool, void **result,
-                           void **scratch) {
+static CUgraphExec capture(const cachalot_allocator *allocator, CUmodule module, CUstream stream, cachalot_pool pool,
+                           void **result, void **scratch) {
   cachalot_kernel_arguments arguments;
   CUgraph graph;
   CUgraphExec executable;

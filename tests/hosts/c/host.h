@@ -1,8 +1,8 @@
 /*
  * What the example hosts share: checks that end the program, a device's context, and the test kernels.
  *
- * CACHALOT_KERNELS names the kernels: kernels.fatbin on a GPU, libcachalot_host_kernels.so on the emulated driver; both are
- * made by cuda-kernels/kernels/build.sh.
+ * CACHALOT_KERNELS names the kernels: kernels.fatbin on a GPU, libcachalot_host_kernels.so on the emulated driver; both
+ * are made by cuda-kernels/kernels/build.sh.
  */
 #ifndef HOST_H
 #define HOST_H
@@ -17,35 +17,37 @@
 #include <string.h>
 
 /* Ends the program with what went wrong. */
-#define CACHALOT(call)                                                                                                 \
-  do {                                                                                                                 \
-    const cachalot_status status_ = (call);                                                                            \
-    if (status_ != CACHALOT_OK) {                                                                                      \
-      fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call, cachalot_status_name(status_),                 \
-              cachalot_last_error());                                                                                  \
-      exit(1);                                                                                                         \
-    }                                                                                                                  \
+#define CACHALOT(call)                                                                                 \
+  do {                                                                                                 \
+    const cachalot_status status_ = (call);                                                            \
+    if (status_ != CACHALOT_OK) {                                                                      \
+      fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call, cachalot_status_name(status_), \
+              cachalot_last_error());                                                                  \
+      exit(1);                                                                                         \
+    }                                                                                                  \
   } while (0)
 
-#define CUDA(call)                                                                                                     \
-  do {                                                                                                                 \
-    const CUresult result_ = (call);                                                                                   \
-    if (result_ != CUDA_SUCCESS) {                                                                                     \
-      fprintf(stderr, "%s:%d: %s: code %d\n", __FILE__, __LINE__, #call, (int)result_);                                \
-      exit(1);                                                                                                         \
-    }                                                                                                                  \
+#define CUDA(call)                                                                      \
+  do {                                                                                  \
+    const CUresult result_ = (call);                                                    \
+    if (result_ != CUDA_SUCCESS) {                                                      \
+      fprintf(stderr, "%s:%d: %s: code %d\n", __FILE__, __LINE__, #call, (int)result_); \
+      exit(1);                                                                          \
+    }                                                                                   \
   } while (0)
 
-#define EXPECT(condition)                                                                                              \
-  do {                                                                                                                 \
-    if (!(condition)) {                                                                                                \
-      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition);                                    \
-      exit(1);                                                                                                         \
-    }                                                                                                                  \
+#define EXPECT(condition)                                                           \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      exit(1);                                                                      \
+    }                                                                               \
   } while (0)
 
 /* A block's address as the driver's own type. */
-static inline CUdeviceptr address(const void *block) { return (CUdeviceptr)(uintptr_t)block; }
+static inline CUdeviceptr address(const void *block) {
+  return (CUdeviceptr)(uintptr_t)block;
+}
 
 /* Makes a device's primary context, which the allocator uses too, the calling thread's. */
 static inline CUcontext enter_device(int ordinal) {

@@ -1,6 +1,6 @@
 /*
- * One allocator over two GPUs: blocks of each, a kernel of one that reads the other's memory where that is possible, a limit
- * for one of them. Says so and ends well where there are fewer GPUs.
+ * One allocator over two GPUs: blocks of each, a kernel of one that reads the other's memory where that is possible, a
+ * limit for one of them. Says so and ends well where there are fewer GPUs.
  */
 #include "host.h"
 
@@ -82,7 +82,8 @@ int main(void) {
     EXPECT(block.device == device && block.base == gpus[device].block);
     cachalot_kernel_fill(&arguments, address(gpus[device].block), BYTES, (uint64_t)device, 1);
     launch(&gpus[device], CACHALOT_KERNEL_FILL, &arguments);
-    cachalot_kernel_verify(&arguments, address(gpus[device].block), BYTES, (uint64_t)device, 1, address(gpus[device].findings));
+    cachalot_kernel_verify(&arguments, address(gpus[device].block), BYTES, (uint64_t)device, 1,
+                           address(gpus[device].findings));
     launch(&gpus[device], CACHALOT_KERNEL_VERIFY, &arguments);
   }
   across = read_across(allocator, gpus);

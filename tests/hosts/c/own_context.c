@@ -1,6 +1,6 @@
 /*
- * An allocator in a context of the program's own, used with other contexts current, with none, and from another thread: the
- * calling thread's context is the same after every call, also after one that fails.
+ * An allocator in a context of the program's own, used with other contexts current, with none, and from another thread:
+ * the calling thread's context is the same after every call, also after one that fails.
  */
 #include "host.h"
 

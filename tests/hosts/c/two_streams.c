@@ -1,6 +1,6 @@
 /*
- * A block that two streams use: one fills it, the other checks it, slowly. The block is freed before the check is done, and
- * must not be handed out again until then.
+ * A block that two streams use: one fills it, the other checks it, slowly. The block is freed before the check is done,
+ * and must not be handed out again until then.
  */
 #include "host.h"
 
@@ -69,7 +69,8 @@ int main(void) {
 
   CUDA(cuStreamSynchronize(consumer));
   result = found(findings);
-  printf("two_streams: %llu bytes wrong, %d of 20 blocks reused at once\n", (unsigned long long)result.wrong_bytes, reused);
+  printf("two_streams: %llu bytes wrong, %d of 20 blocks reused at once\n", (unsigned long long)result.wrong_bytes,
+         reused);
   EXPECT(result.wrong_bytes == 0 && result.lowest_wrong == UINT64_MAX);
 
   CACHALOT(cachalot_free(allocator, findings));

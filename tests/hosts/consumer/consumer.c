@@ -8,7 +8,8 @@ int main(void) {
   cachalot_allocator *allocator = NULL;
   void *block = NULL;
   options.flags = CACHALOT_SIMULATED;
-  if (cachalot_create(&options, &allocator) != CACHALOT_OK || cachalot_malloc(allocator, 0, 100, NULL, &block) != CACHALOT_OK ||
+  if (cachalot_create(&options, &allocator) != CACHALOT_OK ||
+      cachalot_malloc(allocator, 0, 100, NULL, &block) != CACHALOT_OK ||
       cachalot_free(allocator, block) != CACHALOT_OK || cachalot_destroy(allocator) != CACHALOT_OK) {
     fprintf(stderr, "%s\n", cachalot_last_error());
     return 1;

@@ -11,16 +11,17 @@
 #include <memory_resource>
 #include <type_traits>
 
-#define EXPECT(condition)                                                                       \
-  do {                                                                                          \
-    if (!(condition)) {                                                                         \
-      std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition);        \
-      std::exit(1);                                                                             \
-    }                                                                                           \
+#define EXPECT(condition)                                                                \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                                      \
+    }                                                                                    \
   } while (false)
 
 static_assert(std::is_nothrow_move_constructible_v<cachalot::block> && !std::is_copy_constructible_v<cachalot::block>);
-static_assert(std::is_nothrow_move_constructible_v<cachalot::allocator> && !std::is_copy_assignable_v<cachalot::allocator>);
+static_assert(std::is_nothrow_move_constructible_v<cachalot::allocator> &&
+              !std::is_copy_assignable_v<cachalot::allocator>);
 
 namespace {
 
@@ -110,9 +111,7 @@ void pools(const cachalot::allocator& allocator, cachalot_stream stream) {
     EXPECT(inside.data() != outside);
   }
   EXPECT(allocator.allocate(1 << 20, stream).data() == outside);
-  {
-    cachalot::capture_scope scope(pool, stream);
-  }
+  { cachalot::capture_scope scope(pool, stream); }
   std::uint32_t users = 0;
   cachalot::check(cachalot_pool_users(allocator.get(), 0, pool.name(), &users));
   EXPECT(users == 2);

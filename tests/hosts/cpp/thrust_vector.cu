@@ -1,4 +1,5 @@
-// Thrust vectors in memory of a cachalot allocator: sorted and summed on a stream of the program's. Needs nvcc and a GPU.
+// Thrust vectors in memory of a cachalot allocator: sorted and summed on a stream of the program's. Needs nvcc and a
+// GPU.
 //
 //   thrust_vector [elements]
 #include <cachalot.hpp>

@@ -1,10 +1,12 @@
-/* Requests that no device can serve: those at the edges of the arithmetic, and those that are merely larger than the device. */
+/* Requests that no device can serve: those at the edges of the arithmetic, and those that are merely larger than the
+ * device. */
 #include "misuse.h"
 
 int main(int argc, char **argv) {
   const size_t exbibyte = (size_t)1 << 60;
-  const size_t absurd[] = {exbibyte, exbibyte - 1, exbibyte - 511, exbibyte + 1, exbibyte * 2, exbibyte * 8 - 1, exbibyte * 8,
-                           SIZE_MAX / 2, SIZE_MAX - 4096, SIZE_MAX - 512, SIZE_MAX - 511, SIZE_MAX - 1, SIZE_MAX};
+  const size_t absurd[] = {exbibyte,         exbibyte - 1, exbibyte - 511, exbibyte + 1,    exbibyte * 2,
+                           exbibyte * 8 - 1, exbibyte * 8, SIZE_MAX / 2,   SIZE_MAX - 4096, SIZE_MAX - 512,
+                           SIZE_MAX - 511,   SIZE_MAX - 1, SIZE_MAX};
   cachalot_device device = CACHALOT_DEVICE_INIT;
   cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
   void *block = &block;

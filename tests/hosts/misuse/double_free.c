@@ -1,4 +1,5 @@
-/* A block that was freed before: at once, after others, after its segment went back, and while another stream still uses it. */
+/* A block that was freed before: at once, after others, after its segment went back, and while another stream still
+ * uses it. */
 #include "misuse.h"
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /*
- * Every function that takes an allocator, called with arguments that are fine, so that one of them can be spoiled. The names
- * `allocator`, `device`, `block` and `pool` stand for variables of whoever uses the list.
+ * Every function that takes an allocator, called with arguments that are fine, so that one of them can be spoiled. The
+ * names `allocator`, `device`, `block` and `pool` stand for variables of whoever uses the list.
  *
  * ALLOCATOR_CALL(name, arguments) has no device, DEVICE_CALL(name, arguments) has one.
  */
@@ -38,49 +38,49 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   return 0;
 }
 
-#define EVERY_CALL(ALLOCATOR_CALL, DEVICE_CALL)                                                                        \
-  ALLOCATOR_CALL(cachalot_configure, (allocator, ""))                                                                  \
-  DEVICE_CALL(cachalot_config, (allocator, device, any_text, sizeof any_text, &any_length))                            \
-  ALLOCATOR_CALL(cachalot_device_count, (allocator, &any_int))                                                         \
-  DEVICE_CALL(cachalot_device_info, (allocator, device, &any_device))                                                  \
-  DEVICE_CALL(cachalot_health, (allocator, device))                                                                    \
-  DEVICE_CALL(cachalot_enable_peer_access, (allocator, device, 0))                                                     \
-  DEVICE_CALL(cachalot_enable_peer_access, (allocator, 0, device))                                                     \
-  DEVICE_CALL(cachalot_malloc, (allocator, device, 100, NULL, &any_pointer))                                           \
-  ALLOCATOR_CALL(cachalot_free, (allocator, block))                                                                    \
-  ALLOCATOR_CALL(cachalot_free_sized, (allocator, block, 1000))                                                        \
-  ALLOCATOR_CALL(cachalot_record_stream, (allocator, block, NULL))                                                     \
-  DEVICE_CALL(cachalot_stream_destroyed, (allocator, device, (cachalot_stream)(uintptr_t)0x7f0000001000))              \
-  ALLOCATOR_CALL(cachalot_base_of, (allocator, block, &any_block))                                                     \
-  DEVICE_CALL(cachalot_forecast, (allocator, device, 100, NULL, &any_outlook))                                         \
-  DEVICE_CALL(cachalot_process_events, (allocator, device))                                                            \
-  DEVICE_CALL(cachalot_empty_cache, (allocator, device))                                                               \
-  DEVICE_CALL(cachalot_trim, (allocator, device, 0))                                                                   \
-  DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                                            \
-  DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                              \
-  DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                                  \
-  DEVICE_CALL(cachalot_pool_create, (allocator, device, 0, &any_pool))                                                 \
-  DEVICE_CALL(cachalot_pool_retain, (allocator, device, pool, 0))                                                      \
-  DEVICE_CALL(cachalot_pool_release, (allocator, device, pool))                                                        \
-  DEVICE_CALL(cachalot_pool_users, (allocator, device, pool, &any_users))                                              \
-  DEVICE_CALL(cachalot_pool_empty, (allocator, device, pool))                                                          \
-  DEVICE_CALL(cachalot_pool_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                                \
-  DEVICE_CALL(cachalot_pool_end, (allocator, device, pool))                                                            \
-  DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                             \
-  DEVICE_CALL(cachalot_capture_end, (allocator, device, pool))                                                         \
-  DEVICE_CALL(cachalot_stats, (allocator, device, &any_statistics))                                                    \
-  DEVICE_CALL(cachalot_stat, (allocator, device, "num_ooms", &any_number))                                             \
-  DEVICE_CALL(cachalot_stats_for_each, (allocator, device, ignore_stat, NULL))                                         \
-  DEVICE_CALL(cachalot_reset_peaks, (allocator, device))                                                               \
-  DEVICE_CALL(cachalot_reset_accumulated, (allocator, device))                                                         \
-  ALLOCATOR_CALL(cachalot_on_shortage, (allocator, NULL, NULL))                                                        \
-  ALLOCATOR_CALL(cachalot_on_out_of_memory, (allocator, NULL, NULL))                                                   \
-  DEVICE_CALL(cachalot_trace_start, (allocator, device, 0))                                                            \
-  DEVICE_CALL(cachalot_trace_for_each, (allocator, device, ignore_entry, NULL))                                        \
-  ALLOCATOR_CALL(cachalot_snapshot, (allocator, ignore_text, NULL))                                                    \
-  ALLOCATOR_CALL(cachalot_snapshot_to_file, (allocator, "/dev/null/none"))                                             \
-  ALLOCATOR_CALL(cachalot_check, (allocator))                                                                          \
-  DEVICE_CALL(cachalot_simulate_progress, (allocator, device, NULL))                                                   \
+#define EVERY_CALL(ALLOCATOR_CALL, DEVICE_CALL)                                                           \
+  ALLOCATOR_CALL(cachalot_configure, (allocator, ""))                                                     \
+  DEVICE_CALL(cachalot_config, (allocator, device, any_text, sizeof any_text, &any_length))               \
+  ALLOCATOR_CALL(cachalot_device_count, (allocator, &any_int))                                            \
+  DEVICE_CALL(cachalot_device_info, (allocator, device, &any_device))                                     \
+  DEVICE_CALL(cachalot_health, (allocator, device))                                                       \
+  DEVICE_CALL(cachalot_enable_peer_access, (allocator, device, 0))                                        \
+  DEVICE_CALL(cachalot_enable_peer_access, (allocator, 0, device))                                        \
+  DEVICE_CALL(cachalot_malloc, (allocator, device, 100, NULL, &any_pointer))                              \
+  ALLOCATOR_CALL(cachalot_free, (allocator, block))                                                       \
+  ALLOCATOR_CALL(cachalot_free_sized, (allocator, block, 1000))                                           \
+  ALLOCATOR_CALL(cachalot_record_stream, (allocator, block, NULL))                                        \
+  DEVICE_CALL(cachalot_stream_destroyed, (allocator, device, (cachalot_stream)(uintptr_t)0x7f0000001000)) \
+  ALLOCATOR_CALL(cachalot_base_of, (allocator, block, &any_block))                                        \
+  DEVICE_CALL(cachalot_forecast, (allocator, device, 100, NULL, &any_outlook))                            \
+  DEVICE_CALL(cachalot_process_events, (allocator, device))                                               \
+  DEVICE_CALL(cachalot_empty_cache, (allocator, device))                                                  \
+  DEVICE_CALL(cachalot_trim, (allocator, device, 0))                                                      \
+  DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                               \
+  DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
+  DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \
+  DEVICE_CALL(cachalot_pool_create, (allocator, device, 0, &any_pool))                                    \
+  DEVICE_CALL(cachalot_pool_retain, (allocator, device, pool, 0))                                         \
+  DEVICE_CALL(cachalot_pool_release, (allocator, device, pool))                                           \
+  DEVICE_CALL(cachalot_pool_users, (allocator, device, pool, &any_users))                                 \
+  DEVICE_CALL(cachalot_pool_empty, (allocator, device, pool))                                             \
+  DEVICE_CALL(cachalot_pool_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                   \
+  DEVICE_CALL(cachalot_pool_end, (allocator, device, pool))                                               \
+  DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                \
+  DEVICE_CALL(cachalot_capture_end, (allocator, device, pool))                                            \
+  DEVICE_CALL(cachalot_stats, (allocator, device, &any_statistics))                                       \
+  DEVICE_CALL(cachalot_stat, (allocator, device, "num_ooms", &any_number))                                \
+  DEVICE_CALL(cachalot_stats_for_each, (allocator, device, ignore_stat, NULL))                            \
+  DEVICE_CALL(cachalot_reset_peaks, (allocator, device))                                                  \
+  DEVICE_CALL(cachalot_reset_accumulated, (allocator, device))                                            \
+  ALLOCATOR_CALL(cachalot_on_shortage, (allocator, NULL, NULL))                                           \
+  ALLOCATOR_CALL(cachalot_on_out_of_memory, (allocator, NULL, NULL))                                      \
+  DEVICE_CALL(cachalot_trace_start, (allocator, device, 0))                                               \
+  DEVICE_CALL(cachalot_trace_for_each, (allocator, device, ignore_entry, NULL))                           \
+  ALLOCATOR_CALL(cachalot_snapshot, (allocator, ignore_text, NULL))                                       \
+  ALLOCATOR_CALL(cachalot_snapshot_to_file, (allocator, "/dev/null/none"))                                \
+  ALLOCATOR_CALL(cachalot_check, (allocator))                                                             \
+  DEVICE_CALL(cachalot_simulate_progress, (allocator, device, NULL))                                      \
   DEVICE_CALL(cachalot_simulate_capture, (allocator, device, NULL, 0))
 
 #endif

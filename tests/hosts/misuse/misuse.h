@@ -1,9 +1,9 @@
 /*
  * What every misuse test shares: an allocator with something in it, and proof that a refused call changed nothing.
  *
- * Each program does one kind of thing that a program must not do, and expects the status that the header promises. Before and
- * after each refused call everything that can be seen of the allocators is compared, and on the emulated driver how many
- * driver calls there were. Runs on simulated devices with `--simulated`, else on the driver.
+ * Each program does one kind of thing that a program must not do, and expects the status that the header promises.
+ * Before and after each refused call everything that can be seen of the allocators is compared, and on the emulated
+ * driver how many driver calls there were. Runs on simulated devices with `--simulated`, else on the driver.
  */
 #ifndef MISUSE_H
 #define MISUSE_H
@@ -41,19 +41,19 @@ static inline void fail(const char *file, int line, const char *what) {
 }
 
 /* Ends the program if what it stands on does not work. */
-#define NEEDED(call)                                                                                                   \
-  do {                                                                                                                 \
-    if ((call) != CACHALOT_OK) {                                                                                       \
-      fail(__FILE__, __LINE__, #call);                                                                                 \
-      exit(2);                                                                                                         \
-    }                                                                                                                  \
+#define NEEDED(call)                   \
+  do {                                 \
+    if ((call) != CACHALOT_OK) {       \
+      fail(__FILE__, __LINE__, #call); \
+      exit(2);                         \
+    }                                  \
   } while (0)
 
-#define CHECK(condition)                                                                                               \
-  do {                                                                                                                 \
-    if (!(condition)) {                                                                                                \
-      fail(__FILE__, __LINE__, #condition);                                                                            \
-    }                                                                                                                  \
+#define CHECK(condition)                    \
+  do {                                      \
+    if (!(condition)) {                     \
+      fail(__FILE__, __LINE__, #condition); \
+    }                                       \
   } while (0)
 
 static inline int append(void *userdata, const char *part, size_t bytes) {
@@ -105,25 +105,25 @@ static inline text seen(const scene *it) {
 }
 
 /* Expects a status of a call that must change nothing, and make no driver call. */
-#define REFUSED(it, status, call)                                                                                      \
-  do {                                                                                                                 \
-    text before_ = seen(it), after_;                                                                                   \
-    const unsigned long long calls_ = driver_calls();                                                                  \
-    const cachalot_status got_ = (call);                                                                               \
-    const unsigned long long more_ = driver_calls() - calls_;                                                          \
-    after_ = seen(it);                                                                                                 \
-    if (got_ != (status)) {                                                                                            \
-      fprintf(stderr, "%s:%d: %s: %s, and not %s\n", __FILE__, __LINE__, #call, cachalot_status_name(got_), #status);  \
-      ++failures;                                                                                                      \
-    }                                                                                                                  \
-    if (more_ != 0) {                                                                                                  \
-      fail(__FILE__, __LINE__, #call ": the driver was called");                                                       \
-    }                                                                                                                  \
-    if (strcmp(before_.bytes, after_.bytes) != 0) {                                                                    \
-      fail(__FILE__, __LINE__, #call ": something changed");                                                           \
-    }                                                                                                                  \
-    free(before_.bytes);                                                                                               \
-    free(after_.bytes);                                                                                                \
+#define REFUSED(it, status, call)                                                                                     \
+  do {                                                                                                                \
+    text before_ = seen(it), after_;                                                                                  \
+    const unsigned long long calls_ = driver_calls();                                                                 \
+    const cachalot_status got_ = (call);                                                                              \
+    const unsigned long long more_ = driver_calls() - calls_;                                                         \
+    after_ = seen(it);                                                                                                \
+    if (got_ != (status)) {                                                                                           \
+      fprintf(stderr, "%s:%d: %s: %s, and not %s\n", __FILE__, __LINE__, #call, cachalot_status_name(got_), #status); \
+      ++failures;                                                                                                     \
+    }                                                                                                                 \
+    if (more_ != 0) {                                                                                                 \
+      fail(__FILE__, __LINE__, #call ": the driver was called");                                                      \
+    }                                                                                                                 \
+    if (strcmp(before_.bytes, after_.bytes) != 0) {                                                                   \
+      fail(__FILE__, __LINE__, #call ": something changed");                                                          \
+    }                                                                                                                 \
+    free(before_.bytes);                                                                                              \
+    free(after_.bytes);                                                                                               \
   } while (0)
 
 static inline scene scene_open(void) {
@@ -136,6 +136,8 @@ static inline scene scene_open(void) {
   NEEDED(cachalot_malloc(it.allocator, 0, 5000, NULL, &cached));
   NEEDED(cachalot_free(it.allocator, cached));
   NEEDED(cachalot_pool_create(it.allocator, 0, 0, &it.pool));
+  /* Calls can be counted, where there is a driver that counts them. */
+  CHECK((driver_calls() > 0) == ((scene_options.flags & CACHALOT_SIMULATED) == 0));
   return it;
 }
 

@@ -28,8 +28,15 @@ static void options(const scene *it) {
 }
 
 static void settings(const scene *it) {
-  const char *configs[] = {"nonsense", "nonsense:1", "max_split_size_mb", "max_split_size_mb:1", "garbage_collection_threshold:2",
-                           "roundup_power2_divisions:3", "expandable_segments:yes", ",", "backend:cudaMallocAsync"};
+  const char *configs[] = {"nonsense",
+                           "nonsense:1",
+                           "max_split_size_mb",
+                           "max_split_size_mb:1",
+                           "garbage_collection_threshold:2",
+                           "roundup_power2_divisions:3",
+                           "expandable_segments:yes",
+                           ",",
+                           "backend:cudaMallocAsync"};
   const double fractions[] = {-0.1, 1.1, 1e300, -INFINITY, INFINITY, NAN};
   size_t index, length = 99;
   char tiny[1] = {'x'};
@@ -81,8 +88,10 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_stat(it.allocator, 0, "reserved_bytes.all", &value));
   REFUSED(&it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_stat(it.allocator, 0, "\xff", &value));
   CHECK(value == 99);
-  REFUSED(&it, CACHALOT_ERROR_INVALID_STREAM, cachalot_malloc(it.allocator, 0, 100, (cachalot_stream)UINTPTR_MAX, &block));
-  REFUSED(&it, CACHALOT_ERROR_INVALID_STREAM, cachalot_record_stream(it.allocator, it.small, (cachalot_stream)UINTPTR_MAX));
+  REFUSED(&it, CACHALOT_ERROR_INVALID_STREAM,
+          cachalot_malloc(it.allocator, 0, 100, (cachalot_stream)UINTPTR_MAX, &block));
+  REFUSED(&it, CACHALOT_ERROR_INVALID_STREAM,
+          cachalot_record_stream(it.allocator, it.small, (cachalot_stream)UINTPTR_MAX));
   REFUSED(&it, CACHALOT_ERROR_IO, cachalot_snapshot_to_file(it.allocator, "/nowhere/at/all"));
   scene_close(&it);
   return failures != 0;

@@ -1,6 +1,6 @@
 /*
- * Callbacks that call back: the allocator may be used from each, but for cachalot_destroy, and requests made there lead to no
- * further callbacks.
+ * Callbacks that call back: the allocator may be used from each, but for cachalot_destroy, and requests made there lead
+ * to no further callbacks.
  */
 #include "../misuse/misuse.h"
 

@@ -1,6 +1,6 @@
 /*
- * The context is lost under an allocator, on the emulated driver: what needs the driver says so from then on and does not
- * call it, what does not goes on, and the allocator can still be destroyed.
+ * The context is lost under an allocator, on the emulated driver: what needs the driver says so from then on and does
+ * not call it, what does not goes on, and the allocator can still be destroyed.
  */
 #include "../misuse/misuse.h"
 

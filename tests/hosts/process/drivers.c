@@ -11,5 +11,6 @@ int main(int argc, char **argv) {
     fprintf(stderr, "%s: %s\n", cachalot_status_name(status), cachalot_last_error());
     return 1;
   }
-  return status == CACHALOT_OK ? cachalot_destroy(allocator) != CACHALOT_OK : allocator != NULL || *cachalot_last_error() == '\0';
+  return status == CACHALOT_OK ? cachalot_destroy(allocator) != CACHALOT_OK
+                               : allocator != NULL || *cachalot_last_error() == '\0';
 }

@@ -1,6 +1,6 @@
 /*
- * The process ends with an allocator alive: blocks held, frees pending, a trace running, threads that came and went. The
- * library calls nobody then. On the emulated driver, a call after its own end aborts the process.
+ * The process ends with an allocator alive: blocks held, frees pending, a trace running, threads that came and went.
+ * The library calls nobody then. On the emulated driver, a call after its own end aborts the process.
  *
  *   exit [--simulated] [--late]      --late: a function that runs at exit goes on using the allocator
  */

@@ -1,6 +1,6 @@
 /*
- * Every function in a forked child, while other threads of the parent are inside the allocator and may hold its locks: each
- * answers that it is a child, at once and without a call of the driver. The parent goes on.
+ * Every function in a forked child, while other threads of the parent are inside the allocator and may hold its locks:
+ * each answers that it is a child, at once and without a call of the driver. The parent goes on.
  */
 #include "../misuse/every_call.h"
 
@@ -41,11 +41,26 @@ static int child(const scene *it) {
   return failures;
 }
 
+/* A child of a process that has made no allocator is on its own, whatever else its parent has called. */
+static void independent_child(void) {
+  int status = -1;
+  pid_t id;
+  CHECK(cachalot_free(NULL, NULL) == CACHALOT_ERROR_NULL && cachalot_destroy(NULL) == CACHALOT_OK);
+  id = fork();
+  if (id == 0) {
+    scene own = scene_open();
+    scene_close(&own);
+    _exit(failures);
+  }
+  CHECK(id > 0 && waitpid(id, &status, 0) == id && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(int argc, char **argv) {
   pthread_t threads[THREADS];
   scene it;
   int index;
   begin(argc, argv);
+  independent_child();
   it = scene_open();
   for (index = 0; index < THREADS; ++index) {
     CHECK(pthread_create(&threads[index], NULL, hammer, it.allocator) == 0);

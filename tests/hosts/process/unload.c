@@ -1,4 +1,5 @@
-/* The shared library is loaded, used, and unloaded again, while a thread that used it lives on. Its path is the argument. */
+/* The shared library is loaded, used, and unloaded again, while a thread that used it lives on. Its path is the
+ * argument. */
 #define _GNU_SOURCE
 #include <cachalot.h>
 
