@@ -12,12 +12,13 @@
 
 use crate::subject::Subject;
 use crate::workload::Settings;
+use cachalot::HeapLock;
 use cachalot_core::Config;
 use cachalot_core::device::DeviceMemory;
 use cachalot_core::rounding::{PoolKind, SMALL_MAX, round_size, segment_size};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::units::UNIT;
-use parking_lot::Mutex;
+use lock_api::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -308,7 +309,7 @@ impl State {
 
 /// The allocator: its state behind one lock. Clones are the same allocator.
 #[derive(Clone)]
-pub struct BTree(Arc<Mutex<State>>);
+pub struct BTree(Arc<Mutex<HeapLock, State>>);
 
 impl BTree {
     /// An allocator with these settings; `None` if they ask for what it does not know.

@@ -186,7 +186,7 @@ mod tests {
     use crate::workload::Settings;
     use cachalot_core::snapshot::BlockState;
 
-    type Subject = Cachalot<parking_lot::RawMutex>;
+    type Subject = Cachalot<::cachalot::HeapLock>;
 
     /// The sizes of the free blocks, in order.
     fn free_sizes(subject: &Subject) -> Vec<u64> {

@@ -1,7 +1,8 @@
 //! The floor: what a pair costs that does nothing but take its two locks and count. No decision is made, nothing is looked up.
 
 use crate::subject::Subject;
-use parking_lot::Mutex;
+use cachalot::HeapLock;
+use lock_api::Mutex;
 
 /// What a pair has to count: blocks and bytes allocated, bytes requested, free blocks beside others and their bytes. Peaks are
 /// left out.
@@ -13,7 +14,7 @@ struct Counts {
 
 /// One lock and what it protects.
 #[derive(Default)]
-pub struct Floor(Mutex<Counts>);
+pub struct Floor(Mutex<HeapLock, Counts>);
 
 impl Subject for Floor {
     type Handle = u64;

@@ -144,8 +144,8 @@ impl Program {
 
     /// How often the device is called for memory when the program runs once more after the warm-up.
     pub fn device_calls(&self) -> u64 {
-        let mut subject = Cachalot::<parking_lot::RawMutex>::new(&self.settings);
-        let calls = |subject: &Cachalot<parking_lot::RawMutex>| {
+        let mut subject = Cachalot::<::cachalot::HeapLock>::new(&self.settings);
+        let calls = |subject: &Cachalot<::cachalot::HeapLock>| {
             let device = subject.allocator().device(DeviceIndex(0));
             let kinds = [Call::Obtain, Call::Release, Call::Create, Call::Destroy];
             kinds.map(|kind| device.map_or(0, |device| device.calls(kind))).iter().sum::<u64>()
@@ -218,7 +218,7 @@ mod tests {
         let mut compared = 0;
         for program in programs(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"))).unwrap() {
             let Some(yardstick) = BTree::new(&program.settings) else { continue };
-            let ours = Cachalot::<parking_lot::RawMutex>::new(&program.settings);
+            let ours = Cachalot::<::cachalot::HeapLock>::new(&program.settings);
             let (mut ours, mut yardstick) = (Noting(ours, Vec::new()), Noting(yardstick, Vec::new()));
             for _ in 0..2 {
                 assert!(program.pass(&mut ours, &mut Vec::new()));

@@ -5,7 +5,7 @@ use crate::instructions;
 use crate::measure::{Clock, Effort, Lane, Timing, interleave};
 use crate::program::Program;
 use crate::threads::{self, Streams, THREADS, Team};
-use crate::workload::{OURS, SUBJECTS, YARDSTICK, lanes};
+use crate::workload::{OURS, PEERS, POLICIES, SUBJECTS, YARDSTICK, lanes, policy_lanes};
 use cachalot_core::units::MIB;
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
@@ -127,6 +127,46 @@ pub fn crowds(effort: Effort) -> String {
          so that every pair meets other blocks, and caches fewer of them. *growth*: our time in that with 10 free blocks. \
          The buddy heap walks its lists, and is left out among 100,000; `offset-allocator` ends at 2 TiB.\n\n\
          {table}\n"
+    )
+}
+
+/// The other policies: the pair by size, and with free blocks around.
+pub fn policies(effort: Effort) -> String {
+    let columns = |of: &Timings| -> Vec<String> {
+        let policies = POLICIES.into_iter().map(|name| full(find(of, name)));
+        policies.chain(PEERS.into_iter().map(|name| median(find(of, name)))).collect()
+    };
+    let header = || POLICIES.into_iter().chain(PEERS);
+    let mut pairs = table(2, ["request", "state"].into_iter().chain(header()));
+    for bytes in SIZES {
+        for (state, crowd) in [("split", Some(Crowd::alone(bytes))), ("exact", Crowd::new(Layout::Equal, bytes, 1))] {
+            let Some(crowd) = crowd else { continue };
+            let timings = timings(policy_lanes(&crowd), effort);
+            pairs.add_row([size(bytes), state.into()].into_iter().chain(columns(&timings)));
+        }
+    }
+    let mut crowds = table(2, ["request", "layout", "free blocks"].into_iter().chain(header()).chain(["growth"]));
+    for (bytes, layout) in CROWDED.into_iter().flat_map(|bytes| Layout::ALL.map(|layout| (bytes, layout))) {
+        let mut lanes = Vec::new();
+        let mut lengths = Vec::new();
+        for count in COUNTS {
+            let more = Crowd::new(layout, bytes, count).map_or(Vec::new(), |crowd| policy_lanes(&crowd));
+            lengths.push(more.len());
+            lanes.extend(more);
+        }
+        // All three counts in the same rounds: what is compared is measured together.
+        let mut all = timings(lanes, effort).into_iter();
+        let of_counts: Vec<Timings> = lengths.into_iter().map(|length| all.by_ref().take(length).collect()).collect();
+        for (count, timings) in COUNTS.into_iter().zip(&of_counts) {
+            let growth = POLICIES.map(|name| ratio(find(timings, name), find(&of_counts[0], name))).join(" · ");
+            let row = [size(bytes), layout.name().into(), count.to_string()].into_iter().chain(columns(timings));
+            crowds.add_row(row.chain([growth]));
+        }
+    }
+    format!(
+        "## Policies\n\nThe pair with the other policies, as above and with the same lock and statistics. \
+         *growth*: each policy's time in that with 10 free blocks. What slabs do not serve (above 512 KiB) the caching \
+         rules do.\n\n{pairs}\n\n{crowds}\n"
     )
 }
 

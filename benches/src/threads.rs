@@ -94,11 +94,12 @@ fn ours<R: Lock>(name: &'static str, team: Team) -> Lane {
 pub fn lanes(team: Team) -> Vec<Lane> {
     let yardstick = BTree::new(&Settings::default()).expect("the default configuration is known");
     vec![
+        ours::<::cachalot::HeapLock>("of the C ABI", team),
         ours::<parking_lot::RawMutex>("parking_lot", team),
         ours::<Futex>("futex", team),
         ours::<usync::RawMutex>("usync", team),
         ours::<spin::mutex::SpinMutex<()>>("spin", team),
         ours::<spin::mutex::SpinMutex<(), Yielding>>("spin, yielding", team),
-        lane_of("BTreeSet, parking_lot", &yardstick, team),
+        lane_of("BTreeSet, of the C ABI", &yardstick, team),
     ]
 }

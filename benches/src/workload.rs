@@ -6,6 +6,7 @@ use crate::floor::Floor;
 use crate::measure::{Clock, Lane};
 use crate::peers::{BuddyFrames, BuddyHeap, Offset, Rlsf};
 use crate::subject::Subject;
+use cachalot::HeapLock;
 
 /// The name of this project's allocator with the lock it has on hosts; the first lane wherever there are several.
 pub const OURS: &str = "cachalot";
@@ -16,7 +17,7 @@ pub const YARDSTICK: &str = "BTreeSet";
 /// The names of all subjects, in the order of their lanes.
 pub const SUBJECTS: [&str; 8] = [
     OURS,
-    "cachalot, spin lock",
+    "cachalot, parking_lot",
     YARDSTICK,
     "rlsf",
     "offset-allocator",
@@ -24,6 +25,12 @@ pub const SUBJECTS: [&str; 8] = [
     "buddy, heap",
     "locks and counts",
 ];
+
+/// The policies beside the caching one, by the names that configurations give them.
+pub const POLICIES: [&str; 4] = ["bfc", "buddy", "size_class", "slab"];
+
+/// The peers that policies are measured beside.
+pub const PEERS: [&str; 4] = ["rlsf", "offset-allocator", "buddy, frames", "buddy, heap"];
 
 /// The settings of a caching allocator.
 #[derive(Clone, Default, Debug)]
@@ -67,8 +74,8 @@ pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
     let (settings, arena) = (work.settings(), work.arena());
     // Powers of two take up to twice as much.
     let run = match name {
-        OURS => work.lane(Cachalot::<parking_lot::RawMutex>::new(&settings)),
-        "cachalot, spin lock" => work.lane(Cachalot::<spin::mutex::SpinMutex<()>>::new(&settings)),
+        OURS => work.lane(Cachalot::<HeapLock>::new(&settings)),
+        "cachalot, parking_lot" => work.lane(Cachalot::<parking_lot::RawMutex>::new(&settings)),
         YARDSTICK => BTree::new(&settings).and_then(|subject| work.lane(subject)),
         "rlsf" => work.lane(Rlsf::new(arena)),
         "offset-allocator" => Offset::new(arena).and_then(|subject| work.lane(subject)),
@@ -79,6 +86,16 @@ pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
         _ => panic!("there is no subject {name}"),
     };
     run.map(|run| Lane { name, operations: work.operations(), clock: Clock::Thread, run })
+}
+
+/// A lane for every policy and every peer that can hold the workload.
+pub fn policy_lanes(work: &impl Workload) -> Vec<Lane> {
+    let policy = |name: &'static str| {
+        let settings = Settings { config: format!("policy:{name}"), limit: work.settings().limit };
+        let run = work.lane(Cachalot::<HeapLock>::new(&settings))?;
+        Some(Lane { name, operations: work.operations(), clock: Clock::Thread, run })
+    };
+    POLICIES.into_iter().filter_map(policy).chain(PEERS.into_iter().filter_map(|name| lane(name, work))).collect()
 }
 
 /// A lane for every subject that can hold the workload.

@@ -2,5 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "the core's errors are values without a heap, and rare")]
 
+pub mod compare;
+pub mod program;
 pub mod replay;
 pub mod trace;

@@ -17,11 +17,13 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Repeat every decision of recorded programs, and measure
-    Replay(commands::replay::Args),
+    Replay(Box<commands::replay::Args>),
+    Compare(commands::compare::Args),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Replay(args) => commands::replay::run(&args),
+        Command::Compare(args) => commands::compare::run(&args),
     }
 }

@@ -59,9 +59,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// An allocator over `devices`, numbered in the order given, all with the same configuration.
     ///
     /// # Errors
-    /// [`Error::TableFull`] for more devices than there can be; those of the device, if the configuration sets a fraction
+    /// [`Error::PolicyUnavailable`]; [`Error::TableFull`] for more devices than there can be; those of the device, if the configuration sets a fraction
     /// of its memory.
     pub fn new(devices: impl IntoIterator<Item = D>, config: &Config) -> Result<Self, Error> {
+        if !config.policy().is_available() {
+            return Err(Error::PolicyUnavailable(config.policy()));
+        }
         let mut arenas = S::Devices::<Arena<D, R, S>>::default();
         for (number, device) in devices.into_iter().enumerate() {
             if number >= MAX_DEVICES || !arenas.make_room(1) {
@@ -91,7 +94,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arenas.len() as u32
     }
 
-    /// A block of at least `bytes`, aligned to 512, for use on `stream` at once. Zero bytes are answered with the null address.
+    /// A block of at least `bytes`, aligned to 512 (under [`Policy::Bfc`](crate::config::Policy) to 256), for use on `stream` at once. Zero bytes are answered with the null address.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when everything that could be given back was, and it was not enough; [`Error::TooLarge`];
@@ -109,6 +112,30 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     #[inline]
     pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
         self.free_checked(ptr, None)
+    }
+
+    /// Frees the block at `ptr` once [`set_safe_frontier`](Self::set_safe_frontier) has reached `count`, at once if it has: for programs
+    /// that number their work instead of ordering it by streams. Until then the block is pending, and nothing makes anybody get
+    /// it: neither a shortage nor [`empty_cache`](Self::empty_cache). Uses on other streams are waited for as by
+    /// [`free`](Self::free).
+    ///
+    /// # Errors
+    /// [`Error::TableFull`], and those of [`free`](Self::free). The block is the program's still.
+    pub fn free_at(&self, ptr: DevicePtr, count: u64) -> Result<(), Error> {
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        self.at_owner(ptr, |arena, place| arena.free_at(&self.directory, place, ptr, count))
+    }
+
+    /// All work that the program has numbered up to `count` is done: blocks freed at such a count can be had again. The frontier
+    /// begins at 0 and never goes back: a count that it has passed changes nothing. Calls the device only where nothing is cached.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn set_safe_frontier(&self, device: DeviceIndex, count: u64) -> Result<(), Error> {
+        self.arena(device)?.set_safe_frontier(&self.directory, count);
+        Ok(())
     }
 
     /// As [`free`](Self::free), if the block was requested with exactly `bytes`.
@@ -263,7 +290,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arena(device)?.set_fraction(fraction)
     }
 
-    /// Puts a configuration in force on every device. Blocks and segments stay as they are.
+    /// Puts a configuration in force on every device, but for its policy: that stays, as do blocks and segments.
     pub fn configure(&self, config: &Config) {
         for arena in self.arenas.iter() {
             *arena.config.lock() = config.clone();

@@ -7,14 +7,15 @@
 //! ```
 //!
 //! Locks, each held alone except where the list says otherwise, never across a call to the device:
-//! `registry` (pools, routes, pairs) · `config` · `order` (events) · a heap's lock · `peaks` · the directory's writer lock.
+//! `registry` (pools, routes, pairs) · `config` · `order` (events) · `frontier` · a heap's lock · `peaks` · the directory's writer lock.
 //! `config` and a heap's lock may be taken under `registry`, when pairs are made or vacated and when rules change; nothing is
 //! taken under a heap's lock but the trace's.
 
-use crate::config::Config;
+use crate::config::{Config, Policy};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
+use crate::frontier::Frontier;
 use crate::heap::{Done, Full, Heap};
 use crate::order::Order;
 use crate::pool::{Pair, PoolOptions, Registry, SharedPool};
@@ -40,8 +41,8 @@ pub(crate) mod attention {
     pub(crate) const CAPTURE: u32 = 1 << 2;
     /// Free blocks age: a limit and a collection threshold are set.
     pub(crate) const AGES: u32 = 1 << 3;
-    /// Sizes are rounded by divisions of powers of two.
-    pub(crate) const DIVISIONS: u32 = 1 << 4;
+    /// Sizes are rounded otherwise than to the [`UNIT`](crate::units::UNIT).
+    pub(crate) const ROUNDING: u32 = 1 << 4;
     /// Nothing is cached: every request goes to the device.
     pub(crate) const DIRECT: u32 = 1 << 5;
     /// The context is lost: the device is not called any more.
@@ -49,7 +50,7 @@ pub(crate) mod attention {
     /// Events are recorded in the trace.
     pub(crate) const TRACE: u32 = 1 << 7;
     /// What the fast path sees to itself.
-    pub(crate) const LIGHT: u32 = AGES | DIVISIONS;
+    pub(crate) const LIGHT: u32 = AGES | ROUNDING;
 }
 
 /// How many heaps are asked for room before all are.
@@ -60,6 +61,8 @@ pub(crate) struct Slot<R: Lock, S: Storage> {
     pub number: u32,
     pub kind: PoolKind,
     pub tally: Apart<Tally>,
+    /// Calls that have counted a segment as held and not added it to the heap yet.
+    pub obtaining: AtomicU32,
     pub heap: Apart<Mutex<R, Heap<S>>>,
 }
 
@@ -87,11 +90,17 @@ impl Request {
     }
 }
 
+/// The stream of a pair that is vacant; no request has it.
+const NOBODY: StreamId = StreamId(u64::MAX);
+
 /// The device `Arena::place`s its segments as.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub memory: D,
     /// Number of the device in the allocator.
     pub number: u32,
+    pub policy: Policy,
+    /// The largest size of the small pool, in bytes; 0 if there is none.
+    small_max: u64,
     /// Bits of [`attention`].
     attention: AtomicU32,
     /// The code of the error that lost the context; meaningful while [`attention::LOST`] is set.
@@ -107,6 +116,7 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub registry: Mutex<R, Registry<S>>,
     pub config: Mutex<R, Config>,
     pub order: Apart<Mutex<R, Order<S>>>,
+    pub frontier: Mutex<R, Frontier<S>>,
     /// Held by the one who settles the peaks: the slot that was settled last.
     peaks: Apart<Mutex<R, u32>>,
     pub totals: Apart<Totals>,
@@ -126,6 +136,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let arena = Self {
             memory,
             number,
+            policy: config.policy(),
+            small_max: config.policy().small_max(),
             attention: AtomicU32::new(0),
             lost: AtomicU64::new(u64::MAX),
             divisions: core::array::from_fn(|_| AtomicU32::new(0)),
@@ -135,6 +147,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             registry: Mutex::new(Registry::default()),
             config: Mutex::new(config.clone()),
             order: Apart(Mutex::new(Order::default())),
+            frontier: Mutex::new(Frontier::default()),
             peaks: Apart(Mutex::new(0)),
             totals: Apart(Totals::new(config.max_split_size())),
             reserved: Apart(AtomicU64::new(0)),
@@ -143,6 +156,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             leaked: AtomicU64::new(0),
             trace: Apart::default(),
         };
+        arena.set(attention::DIRECT, config.policy() == Policy::Direct);
         arena.apply_config();
         arena
     }
@@ -159,7 +173,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
             let size = if noted == 0 { bytes.next_multiple_of(UNIT) } else { self.round(bytes) };
-            let slot = self.slots.get(slot_of(pair, PoolKind::of(size))).expect("a pair has slots");
+            let slot = self.slots.get(slot_of(pair, self.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
             // A pair may have been given to another stream since it was looked up.
             if heap.stream == stream && heap.pool == 0 {
@@ -203,35 +217,51 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         stream: StreamId,
     ) -> Result<DevicePtr, Error> {
         self.health()?;
-        let request = self.request(bytes, stream)?;
-        if self.has(attention::PENDING) && !request.capturing {
-            self.process_events(directory)?;
-        }
-        if self.has(attention::DIRECT) {
-            return self.obtain_directly(directory, &request);
-        }
-        self.count_search(&request);
-        if let Some(ptr) = self.search(&request)? {
-            return Ok(ptr);
-        }
-        self.reclaim(directory, &request)
+        self.with_request(bytes, stream, |request| {
+            if self.has(attention::PENDING) && !request.capturing {
+                self.process_events(directory)?;
+            }
+            if self.has(attention::DIRECT) {
+                return self.obtain_directly(directory, request);
+            }
+            self.count_search(request);
+            if let Some(ptr) = self.search(request)? {
+                return Ok(ptr);
+            }
+            self.reclaim(directory, request)
+        })
     }
 
-    /// Rounds and routes a request, and finds or makes the heap that serves it.
-    pub(crate) fn request(&self, bytes: u64, stream: StreamId) -> Result<Request, Error> {
+    /// Rounds and routes a request, and finds or makes the heap that serves it. The pool is not given up before `serve` is done.
+    pub(crate) fn with_request<T>(
+        &self,
+        bytes: u64,
+        stream: StreamId,
+        serve: impl FnOnce(&Request) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let size = if bytes < MAX_REQUEST { self.round(bytes) } else { MAX_REQUEST };
         if size >= MAX_REQUEST {
             return Err(Error::TooLarge(bytes));
         }
-        let kind = PoolKind::of(size);
+        let kind = self.kind_of(size);
         let capturing = self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
         let pool = if self.has(attention::ROUTES) {
-            self.registry.lock().route(stream, || self.memory.thread_id())
+            let mut registry = self.registry.lock();
+            let pool = registry.route(stream, || self.memory.thread_id());
+            if pool != 0 {
+                registry.pools[pool as usize].requests += 1;
+            }
+            pool
         } else {
             0
         };
-        let slot = slot_of(self.pair(pool, stream)?, kind);
-        Ok(Request { bytes, size, kind, stream, pool, slot, capturing })
+        let pair = self.pair(pool, stream);
+        let request = |pair| Request { bytes, size, kind, stream, pool, slot: slot_of(pair, kind), capturing };
+        let served = pair.and_then(|pair| serve(&request(pair)));
+        if pool != 0 {
+            self.leave_pool(pool);
+        }
+        served
     }
 
     /// Serves a request from its own heap.
@@ -299,7 +329,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(pair) = streams.get(stream.0) {
             return Ok(pair);
         }
-        if stream.0 == u64::MAX {
+        if stream == NOBODY {
             return Err(Error::InvalidStream);
         }
         let mut registry = self.registry.lock();
@@ -313,18 +343,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Err(Error::TableFull("streams"));
         }
         let options = registry.pools[pool as usize].options;
+        let kept = pool != 0 && !registry.is_unused(pool);
         for kind in [PoolKind::Small, PoolKind::Large] {
             let rules = self.rules(&config, kind, options);
             let make = || Slot {
                 number: slot_of(pair, kind),
                 kind,
                 tally: Apart::default(),
+                obtaining: AtomicU32::new(0),
                 heap: Apart(Mutex::new(Heap::new(stream, pool, rules))),
             };
             let slot = self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
             let mut heap = slot.heap.lock();
-            (heap.stream, heap.pool, heap.rules) = (stream, pool, rules);
+            (heap.stream, heap.pool, heap.rules, heap.kept) = (stream, pool, rules, kept);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
+            heap.region = self.first_region();
+            if heap.carver.is_none() {
+                heap.carver = self.policy.carver(kind);
+            }
         }
         let entry = Pair { stream, pool, exists: true };
         match vacant {
@@ -335,12 +371,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(pair)
     }
 
-    /// Makes a pair vacant if nothing is left in its heaps; its stream is forgotten.
+    /// Makes a pair vacant if nothing is left in its heaps and its pool is not a private one in use; its stream is forgotten.
     pub(crate) fn vacate_if_empty(&self, pair: u32) {
         let mut registry = self.registry.lock();
         let Pair { stream, pool, exists } = registry.pairs[pair as usize];
-        let empty = |kind| self.slot(slot_of(pair, kind)).heap.lock().is_empty();
-        if exists && empty(PoolKind::Small) && empty(PoolKind::Large) {
+        if !exists || pool != 0 && !registry.is_unused(pool) {
+            return;
+        }
+        let mut small = self.slot(slot_of(pair, PoolKind::Small)).heap.lock();
+        let mut large = self.slot(slot_of(pair, PoolKind::Large)).heap.lock();
+        if small.is_empty() && large.is_empty() {
+            // Whoever looked the pair up before finds that it is nobody's, and puts nothing in.
+            (small.stream, large.stream) = (NOBODY, NOBODY);
             self.shared_pool(pool).streams.remove(stream.0);
             registry.pairs[pair as usize].exists = false;
         }
@@ -387,19 +429,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     pub(crate) fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
-        let expandable = config.expandable_segments() && self.memory.virtual_memory().is_some();
+        let carved = self.policy.carves(kind);
+        let expandable = config.expandable_segments() && !carved && self.memory.virtual_memory().is_some();
         Rules::new(config, kind, options.no_split, self.has(attention::AGES), expandable)
     }
 
     /// Puts the configuration and the limit in force everywhere. The registry is locked, so no heap is made meanwhile.
     pub(crate) fn apply_config(&self) {
         let _registry = self.registry.lock();
-        let config = self.config.lock().clone();
+        let mut config = self.config.lock();
+        config.set_policy(self.policy);
+        let config = config.clone();
         for (word, &divisions) in self.divisions.iter().zip(config.roundup_power2_divisions().intervals()) {
             word.store(divisions, Ordering::Relaxed);
         }
         let divided = config.roundup_power2_divisions().intervals().iter().any(|&divisions| divisions > 1);
-        self.set(attention::DIVISIONS, divided);
+        self.set(attention::ROUNDING, divided || self.policy.rounds_otherwise());
         let limited = self.limit.load(Ordering::Relaxed) != u64::MAX;
         self.set(attention::AGES, limited && config.garbage_collection_threshold().is_some());
         for slot in self.slot_numbers() {
@@ -413,11 +458,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// What a request of `bytes`, below [`MAX_REQUEST`], is rounded to: perhaps beyond that. Nothing is rounded like one byte.
     #[inline(never)]
     fn round(&self, bytes: u64) -> u64 {
-        if self.has(attention::DIVISIONS) {
+        if self.policy.rounds_otherwise() {
+            self.policy.round(bytes.max(1))
+        } else if self.has(attention::ROUNDING) {
             divide(bytes.max(1), |interval| self.divisions[interval].load(Ordering::Relaxed))
         } else {
             bytes.max(1).next_multiple_of(UNIT)
         }
+    }
+
+    /// The kind of heap that serves blocks of `size` bytes.
+    #[inline(always)]
+    fn kind_of(&self, size: u64) -> PoolKind {
+        if size <= self.small_max { PoolKind::Small } else { PoolKind::Large }
     }
 
     #[inline]

@@ -49,7 +49,7 @@ pub(crate) struct Block {
     pub segment: u32,
     /// Head of the list of other streams that use it; not `NONE` ⟹ allocated or pending.
     pub uses: u32,
-    /// Events still awaited; not 0 ⟹ pending.
+    /// Events still awaited, and a bit for the [frontier](crate::frontier::AHEAD); not 0 ⟹ pending.
     pub events: u32,
     /// The bin of the free index that it is in; meaningful while it is free.
     pub bin: u16,
@@ -88,6 +88,12 @@ impl Block {
             state,
             expandable: self.expandable,
         }
+    }
+
+    /// A piece that a carver cut from a segment, handed out: before the piece `next` in the segment's list.
+    #[inline(always)]
+    pub(crate) fn piece(addr: u64, size: u64, requested: u64, segment: u32, next: u32) -> Self {
+        Self { addr, size, requested, segment, next, state: State::Allocated, ..Self::vacant(NONE) }
     }
 
     /// The address just past the last byte.
@@ -141,11 +147,17 @@ pub(crate) struct Segment {
     /// The segments before and after in the heap's list, newest first; of a vacant entry, `next` is the next vacant one.
     pub prev: u32,
     pub next: u32,
+    /// What a carver cut from it and the program holds: head of the list, in no order. `NONE` where blocks tile the segment.
+    pub pieces: u32,
+    /// The length of that list.
+    pub live: u32,
+    /// How many of its free pieces are counted as beside others; 0 ⟸ `live` is 0.
+    pub counted: u32,
 }
 
 impl Vacant for Segment {
     fn vacant(next: u32) -> Self {
-        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next }
+        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next, pieces: NONE, live: 0, counted: 0 }
     }
 
     fn next_vacant(&self) -> u32 {

@@ -88,7 +88,7 @@ pub struct MemoryInfo {
 
 /// One device: where segments come from, and how the order of its streams is asked after.
 pub trait DeviceMemory: Send + Sync + 'static {
-    /// Obtains a segment of exactly `bytes` (a positive multiple of 512) whose address is a multiple of 512.
+    /// Obtains a segment of exactly `bytes` (a positive multiple of 512, or of 256 under best fit with coalescing) whose address is a multiple of 512.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfMemory`] only if the device certainly has no memory for it.
@@ -173,6 +173,13 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Tells the program that a request is about to fail. The allocator may be called from here.
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         let _ = report;
+    }
+
+    /// Lets the calling thread sleep for about `us` microseconds: it waits for others to free memory. False if the host cannot
+    /// sleep, or does not want to wait any longer.
+    fn pause(&self, us: u64) -> bool {
+        let _ = us;
+        false
     }
 
     /// Microseconds since the Unix epoch, for the trace. Zero where there is no clock.

@@ -1,5 +1,6 @@
 //! What can go wrong, as values. A call that fails has changed nothing that can be observed.
 
+use crate::config::Policy;
 use crate::device::DeviceError;
 use crate::pool::PoolId;
 use crate::report::{OutOfMemory, Size};
@@ -40,6 +41,8 @@ pub enum Error {
     InvalidFraction(f64),
     /// The number is not that of a stream: it is reserved.
     InvalidStream,
+    /// The policy keeps tables on the host's heap, and this build has none (the feature `alloc`).
+    PolicyUnavailable(Policy),
     /// A table of the allocator is full; its name says which.
     TableFull(&'static str),
     /// A call to the device failed.
@@ -81,6 +84,7 @@ impl fmt::Display for Error {
                 write!(f, "per_process_memory_fraction is invalid: {fraction} is not in [0.0, 1.0]")
             }
             Self::InvalidStream => f.write_str("the stream number 0xffffffffffffffff is reserved"),
+            Self::PolicyUnavailable(policy) => write!(f, "policy `{policy}` needs the feature `alloc`"),
             Self::TableFull(table) => write!(f, "the table of {table} is full"),
             Self::Device(error) => error.fmt(f),
         }

@@ -5,6 +5,7 @@ use crate::block::Use;
 use crate::device::{DeviceMemory, Event};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
+use crate::frontier::AHEAD;
 use crate::heap::{Full, GivenUp, Heap};
 use crate::order::{Deferred, Order};
 use crate::slab::NONE;
@@ -80,6 +81,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(());
         }
         drop(heap);
+        self.wait_for_uses(directory, slot, block)
+    }
+
+    /// A block that was given up, and is pending, becomes free when the streams that use it are done. If that cannot be arranged it is
+    /// the program's again.
+    pub(crate) fn wait_for_uses(&self, directory: &Directory<R, S>, slot: u32, block: u32) -> Result<(), Error> {
+        let tally = &self.slot(slot).tally;
         self.with_totals(|_| tally.follow_pending());
         let waiting = if self.has(attention::CAPTURE) {
             self.trace_free(&self.lock(slot), block, false);
@@ -90,7 +98,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         self.set_pending(&self.order.lock());
         if waiting.is_err() {
-            self.lock(slot).take_back(block, tally);
+            let mut heap = self.lock(slot);
+            heap.blocks[block].events = 0;
+            heap.take_back(block, tally);
         }
         waiting
     }
@@ -137,7 +147,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let withdrawn = self.order.lock().withdraw(slot, block);
             let mut heap = self.lock(slot);
             heap.blocks[block].events -= withdrawn;
-            if heap.blocks[block].events == 0 {
+            if heap.blocks[block].events & !AHEAD == 0 {
                 return;
             }
             drop(heap);
@@ -246,7 +256,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// A pending block becomes free if nothing uses it any longer. The lock is held from the change that may have made it so, so
     /// that of several such changes exactly one finds it unused; it is given up.
-    fn complete_if_unused(
+    pub(crate) fn complete_if_unused(
         &self,
         directory: &Directory<R, S>,
         slot: u32,

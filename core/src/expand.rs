@@ -287,6 +287,9 @@ fn is_well(error: DeviceError) -> bool {
 
 /// The first free block behind `cursor` that holds whole granules of an expandable segment, and those.
 pub(crate) fn next_unmappable<S: Storage>(heap: &Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
+    if heap.kept {
+        return None;
+    }
     let mut at = heap.free.after(cursor, heap.blocks.entries());
     while let Some(block) = at {
         if heap.blocks[block].expandable

@@ -12,7 +12,7 @@
 use crate::block::Block;
 use crate::storage::Storage;
 use crate::trie::{Key, Link, Trie};
-use crate::units::UNIT;
+use crate::units::GRAIN;
 
 /// Bins an octave, as a power of two.
 const STEPS_LOG2: u32 = 6;
@@ -28,7 +28,7 @@ const _: () = assert!(bin_of(u64::MAX) < BINS, "every size has a bin");
 /// the sizes of a real program would mispredict.
 #[inline(always)]
 const fn bin_of(size: u64) -> usize {
-    let units = size / UNIT;
+    let units = size / GRAIN;
     let shift = (units | (EXACT / 2)).ilog2() - STEPS_LOG2;
     (((shift as usize) << STEPS_LOG2) + (units >> shift) as usize) % BINS
 }
@@ -44,7 +44,7 @@ fn bin_in(blocks: &[Block], block: u32) -> usize {
 fn key(blocks: &[Block]) -> impl Fn(u32) -> Key {
     |block| {
         let Block { size, addr, .. } = blocks[block as usize];
-        Key { major: size / UNIT, minor: addr / UNIT }
+        Key { major: size / GRAIN, minor: addr / GRAIN }
     }
 }
 
@@ -254,7 +254,7 @@ impl<S: Storage> FreeIndex<S> {
         } else if first > bin || bin < EXACT as usize && addr == 0 {
             return self.trie.first(rest);
         }
-        let bound = Key { major: size / UNIT, minor: addr.div_ceil(UNIT) };
+        let bound = Key { major: size / GRAIN, minor: addr.div_ceil(GRAIN) };
         if !rest.is_empty()
             && let Some(found) = self.trie.at_least(rest, bound, key(blocks))
         {
@@ -327,10 +327,10 @@ mod tests {
 
     #[test]
     fn bins_are_monotone_and_leave_no_gap() {
-        let mut last = bin_of(UNIT);
+        let mut last = bin_of(GRAIN);
         let mut units = 1_u64;
         while units < 1 << 51 {
-            let bin = bin_of(units * UNIT);
+            let bin = bin_of(units * GRAIN);
             assert!(bin == last || bin == last + 1, "{units} units: bin {bin} after {last}");
             last = bin;
             units += (units >> 9).max(1);
@@ -347,11 +347,11 @@ mod tests {
             let mut model = BTreeSet::new();
             for (block, size, stay) in steps {
                 let Block { size: old_size, addr: old_addr, .. } = blocks[block as usize];
-                let (size, addr) = (UNITS[size] * UNIT, (u64::from(block) + 1) * 9 * UNIT);
+                let (size, addr) = (UNITS[size] * GRAIN, (u64::from(block) + 1) * 9 * GRAIN);
                 let held = model.remove(&(old_size, old_addr, block));
                 if held && stay {
                     // Half a step further, and back: the order of two blocks changes with their addresses.
-                    let addr = if old_addr == addr { addr + 40 * 9 * UNIT + UNIT } else { addr };
+                    let addr = if old_addr == addr { addr + 40 * 9 * GRAIN + GRAIN } else { addr };
                     index.resize(block, &mut blocks, |entry| (entry.size, entry.addr) = (size, addr));
                     model.insert((size, addr, block));
                 } else if held {
@@ -368,7 +368,7 @@ mod tests {
                 prop_assert!(forwards.iter().eq(model.iter().map(|(.., block)| block)));
                 let backwards: Vec<u32> = core::iter::successors(index.last(), |&at| index.previous(at, &blocks)).collect();
                 prop_assert!(backwards.iter().rev().eq(&forwards));
-                for wanted in UNITS.map(|units| units * UNIT) {
+                for wanted in UNITS.map(|units| units * GRAIN) {
                     let fits = model.range((wanted, 0, 0)..).next().map(|&(.., block)| block);
                     prop_assert_eq!(index.best_fit(wanted, &blocks), fits);
                 }

@@ -5,15 +5,17 @@
 //! place that was free already. So the commonest pair, splitting a block and merging it again, seldom touches the index.
 
 use crate::block::{Block, Blocks, Segment, State, Use};
+use crate::carve::{Carver, HeapCarver};
 use crate::free_index::FreeIndex;
 use crate::ledger::Ledger;
 use crate::rules::Rules;
-use crate::slab::{NONE, Slab};
+use crate::slab::{NONE, Slab, Vacant};
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
 use crate::trie::{Key, Link, Trie};
 use crate::units::{DevicePtr, StreamId};
 
+mod carved;
 pub(crate) mod expandable;
 pub(crate) mod invariants;
 
@@ -82,8 +84,14 @@ pub(crate) struct Heap<S: Storage> {
     /// Number of the pool among the device's pools.
     pub pool: u32,
     pub rules: Rules,
+    /// The pool is a private one in use: what is free in it stays, since a captured graph may write to it.
+    pub kept: bool,
+    /// What cuts the segments, where free space is not kept as blocks.
+    pub carver: Option<HeapCarver<S>>,
     /// The pool's search count, as far as ages are kept.
     pub clock: u64,
+    /// The size of the next segment in bytes, where segments grow.
+    pub region: u64,
     pub blocks: Blocks<S>,
     /// All segments, ordinary and expandable.
     pub segments: Slab<Segment, S>,
@@ -106,7 +114,10 @@ impl<S: Storage> Heap<S> {
             stream,
             pool,
             rules,
+            kept: false,
+            carver: None,
             clock: 0,
+            region: 0,
             blocks: Slab::default(),
             segments: Slab::default(),
             newest: NONE,
@@ -137,8 +148,40 @@ impl<S: Storage> Heap<S> {
     #[inline(always)]
     pub(crate) fn malloc(&mut self, size: u64, requested: u64, tally: &Tally) -> Result<Option<Done<DevicePtr>>, Full> {
         self.make_room()?;
+        if let Some(carver) = &mut self.carver {
+            return if carver.is_ready(size) { Ok(self.malloc_carved(size, requested, tally)) } else { Err(Full) };
+        }
         let Some(block) = self.find(size) else { return Ok(None) };
         Ok(Some(self.hand_out(block, size, requested, tally)))
+    }
+
+    /// Where a request of `size` would be served from, if it could be. Nothing is taken.
+    pub(crate) fn peek(&mut self, size: u64) -> Option<DevicePtr> {
+        if self.carver.is_some() {
+            return self.peek_carved(size);
+        }
+        self.find(size).map(|block| DevicePtr(self.blocks[block].addr))
+    }
+
+    /// Hands out the front of a segment that was just added as `block` for a request of `size`. Room was made.
+    pub(crate) fn hand_out_new(
+        &mut self,
+        block: u32,
+        size: u64,
+        requested: u64,
+        tally: &Tally,
+    ) -> Option<Done<DevicePtr>> {
+        if self.carver.is_some() {
+            return self.malloc_carved(size, requested, tally);
+        }
+        Some(self.hand_out(block, size, requested, tally))
+    }
+
+    /// Makes sure that a segment of `bytes` for a request of `size` can be added, and a block of it handed out.
+    pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), Full> {
+        self.make_room()?;
+        let carver = self.carver.as_mut().is_none_or(|carver| carver.make_room(bytes, size) && carver.is_ready(size));
+        if carver && self.segments.make_room(1) { Ok(()) } else { Err(Full) }
     }
 
     /// The free block that serves a request of `size`, if one may.
@@ -288,6 +331,9 @@ impl<S: Storage> Heap<S> {
     /// be settled.
     #[inline(always)]
     pub(crate) fn complete(&mut self, block: u32, tally: &Tally) -> bool {
+        if self.carver.is_some() {
+            return self.complete_carved(block, tally);
+        }
         let Block { requested, expandable, .. } = self.blocks[block];
         tally.down(Stat::RequestedBytes, requested);
         let joined = self.join_free(block);
@@ -353,9 +399,12 @@ impl<S: Storage> Heap<S> {
         Joined { block: left, is_split: before != NONE || after != NONE, size, absorbed, more }
     }
 
-    /// Adds an ordinary segment that was obtained from the device: one free block. Room was made.
-    pub(crate) fn add_segment(&mut self, base: DevicePtr, bytes: u64, tally: &Tally) -> Done<u32> {
+    /// Adds an ordinary segment that was obtained from the device for a request of `size`: one free block. Room was made.
+    pub(crate) fn add_segment(&mut self, base: DevicePtr, bytes: u64, size: u64, tally: &Tally) -> Done<u32> {
         let block = self.new_segment(base, bytes, 0);
+        if let Some(carver) = &mut self.carver {
+            carver.add_segment(self.blocks[block].segment, base.0, bytes, size);
+        }
         self.insert_free(block);
         let mut unsettled = tally.up(Stat::Segment, 1) | tally.up(Stat::ReservedBytes, bytes);
         if self.rules.is_oversize(bytes) {
@@ -375,6 +424,9 @@ impl<S: Storage> Heap<S> {
         self.free.remove(block, self.blocks.entries());
         let Block { addr, size, segment, .. } = self.blocks[block];
         self.blocks.remove(block);
+        if let Some(carver) = &mut self.carver {
+            carver.remove_segment(segment);
+        }
         self.unlink(segment);
         tally.down(Stat::Segment, 1);
         tally.down(Stat::ReservedBytes, size);
@@ -390,6 +442,9 @@ impl<S: Storage> Heap<S> {
         while segment != NONE {
             let Segment { base, bytes, first, next, .. } = self.segments[segment];
             if (base..base + bytes).contains(&ptr.0) {
+                if self.carver.is_some() {
+                    return self.piece_containing(segment, ptr);
+                }
                 let mut block = first;
                 while self.blocks[block].end() <= ptr.0 {
                     block = self.blocks[block].next;
@@ -445,8 +500,7 @@ impl<S: Storage> Heap<S> {
     }
 
     fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64) -> u32 {
-        let segment =
-            self.segments.insert(Segment { base: base.0, bytes, first: NONE, granule, prev: NONE, next: self.newest });
+        let segment = self.segments.insert(Segment { base: base.0, bytes, granule, ..Segment::vacant(self.newest) });
         let block = self.blocks.insert(Block {
             addr: base.0,
             size: bytes,

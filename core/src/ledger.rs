@@ -4,7 +4,7 @@ use crate::atomic_map::start;
 use crate::block::Block;
 use crate::slab::NONE;
 use crate::storage::{Storage, Table};
-use crate::units::UNIT;
+use crate::units::GRAIN;
 
 /// The table. Chains run through [`Block::chain`](crate::block::Block::chain).
 pub(crate) struct Ledger<S: Storage> {
@@ -29,7 +29,7 @@ impl<S: Storage> Ledger<S> {
 
     #[inline(always)]
     fn bucket(&self, addr: u64) -> usize {
-        start(addr / UNIT, self.buckets.len())
+        start(addr / GRAIN, self.buckets.len())
     }
 
     /// Adds a block; room was made.

@@ -25,6 +25,8 @@ pub mod allocator;
 mod arena;
 pub mod atomic_map;
 mod block;
+#[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a carver then"))]
+mod carve;
 pub mod config;
 pub mod device;
 mod directory;
@@ -32,9 +34,13 @@ pub mod error;
 mod events;
 mod expand;
 mod free_index;
+mod frontier;
 mod heap;
 mod ledger;
+#[cfg(feature = "alloc")]
+pub mod memory_map;
 mod order;
+mod placement;
 pub mod pool;
 pub mod reclaim;
 pub mod report;

@@ -66,6 +66,8 @@ pub(crate) struct PoolEntry {
     pub id: PoolId,
     /// Those who may allocate from it or replay what was captured into it; 0 ⟹ its free segments may be released.
     pub users: u32,
+    /// Requests that were led into it and are not answered yet: its number and its heaps stay theirs.
+    pub requests: u32,
     /// False ⟹ the number is vacant.
     pub exists: bool,
     pub options: PoolOptions,
@@ -104,7 +106,13 @@ impl<S: Storage> Default for Registry<S> {
     fn default() -> Self {
         let mut pools = S::Table::<PoolEntry>::default();
         if pools.make_room(1) {
-            pools.add(PoolEntry { id: PoolId::DEFAULT, users: 1, exists: true, options: PoolOptions::default() });
+            pools.add(PoolEntry {
+                id: PoolId::DEFAULT,
+                users: 1,
+                requests: 0,
+                exists: true,
+                options: PoolOptions::default(),
+            });
         }
         Self {
             pools,
@@ -128,15 +136,20 @@ impl<S: Storage> Registry<S> {
     }
 
     /// Whether a private pool is there that nobody may allocate from or replay a graph of.
-    pub(crate) fn is_unused(&self, pool: u32) -> bool {
+    pub(crate) fn is_released(&self, pool: u32) -> bool {
         let entry = &self.pools[pool as usize];
         let routed = || self.routes[..self.routes_len].iter().any(|route| route.pool == pool);
         pool != 0 && entry.exists && entry.users == 0 && !routed()
     }
 
+    /// Whether such a pool has no request left that it is to answer either: its free segments may go, and then its number.
+    pub(crate) fn is_unused(&self, pool: u32) -> bool {
+        self.is_released(pool) && self.pools[pool as usize].requests == 0
+    }
+
     /// Adds a pool with one user. `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
-        let entry = PoolEntry { id, users: 1, exists: true, options };
+        let entry = PoolEntry { id, users: 1, requests: 0, exists: true, options };
         if let Some(vacant) = self.pools.iter().position(|pool| !pool.exists) {
             self.pools[vacant] = entry;
             return Some(vacant as u32);

@@ -6,7 +6,8 @@
 //! 4. search the private pools that allow it
 //! 5. release oversize segments of the stream, if sizes above one are kept apart, and obtain
 //! 6. wait for pending events *and search again*; release every wholly free segment, and obtain
-//! 7. report
+//! 7. wait for others to free something, if the policy says so
+//! 8. report
 //!
 //! The order and every choice are those of PyTorch's allocator (2.11), but for the second search in step 6, which spares a
 //! failure when the only block that fits was waiting for an event (pytorch issue 189504).
@@ -15,22 +16,23 @@
 //! heap and of the directory, so nobody can find it while the device gives it back.
 
 use crate::arena::{Arena, Request, attention, slot_of};
-use crate::config::Config;
+use crate::carve::Carver;
+use crate::config::{Bfc, Config, Policy};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::rounding::{PoolKind, segment_size};
+use crate::rounding::PoolKind;
 use crate::stats::Event;
 use crate::storage::Storage;
 use crate::sync::Lock;
 use crate::sync::Ordering;
-use crate::units::{DevicePtr, StreamId};
+use crate::units::{DevicePtr, GRAIN, MAX_REQUEST, StreamId};
 
 /// What a request would do first if it were made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forecast {
-    /// The free block at this address would serve it.
+    /// The free block at this address would serve it; under the buddy, size-class and slab policies, this one or one as good.
     Hit(DevicePtr),
     /// A segment of so many bytes would be obtained.
     Obtain(u64),
@@ -44,6 +46,10 @@ pub enum Forecast {
 
 /// A place in the order of the free blocks of one heap: (size, address).
 type Cursor = (u64, u64);
+
+/// How long a request that waits for others sleeps at a time, in microseconds: at first, and at most.
+const FIRST_PAUSE_US: u64 = 100;
+const LONGEST_PAUSE_US: u64 = 10_000;
 
 /// Before every block: an address of 0 is never one.
 const FROM_START: Cursor = (0, 0);
@@ -77,17 +83,73 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             {
                 return Ok(ptr);
             }
-            self.release_cached(directory, None)?;
-            self.totals.count(Event::AllocRetry);
-            if let Some(ptr) = self.obtain(directory, request)? {
+            if self.releases_to_obtain() {
+                self.release_cached(directory, None)?;
+                self.totals.count(Event::AllocRetry);
+                if let Some(ptr) = self.obtain(directory, request)? {
+                    return Ok(ptr);
+                }
+            }
+            if let Some(ptr) = self.wait_for_others(directory, request)? {
                 return Ok(ptr);
             }
+        }
+        if let Some(ptr) = self.search_after_others(request)? {
+            return Ok(ptr);
         }
         self.totals.count(Event::OutOfMemory);
         let report = self.out_of_memory(request);
         self.trace_oom(request, &report);
         self.memory.on_out_of_memory(&report);
         Err(Error::OutOfMemory(report))
+    }
+
+    /// Serves a request from a segment that another call was obtaining for the same heap, if one was: between counting it as held and
+    /// adding it there is neither memory nor a block.
+    fn search_after_others(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let obtaining = &self.slot(request.slot).obtaining;
+        if obtaining.load(Ordering::Relaxed) == 0 {
+            return Ok(None);
+        }
+        while obtaining.load(Ordering::Acquire) > 0 {
+            if !self.memory.pause(FIRST_PAUSE_US) {
+                core::hint::spin_loop();
+            }
+        }
+        self.search(request)
+    }
+
+    /// Whether wholly free segments are given back when a request cannot be served otherwise.
+    fn releases_to_obtain(&self) -> bool {
+        !matches!(self.policy, Policy::Bfc(Bfc { region_garbage_collection: false, .. }))
+    }
+
+    /// Lets others free memory for as long as the policy and the host allow, and serves the request as soon as they did. The first
+    /// pause is [`FIRST_PAUSE_US`], and each further one twice as long, up to [`LONGEST_PAUSE_US`].
+    fn wait_for_others(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let Policy::Bfc(Bfc { retry_ms, .. }) = self.policy else { return Ok(None) };
+        let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
+        while left > 0 && self.memory.pause(pause.min(left)) {
+            left = left.saturating_sub(pause);
+            pause = LONGEST_PAUSE_US.min(pause * 2);
+            self.process_events(directory)?;
+            if let Some(ptr) = self.search(request)? {
+                return Ok(Some(ptr));
+            }
+            if self.releases_to_obtain() {
+                self.release_cached(directory, None)?;
+            }
+            // Nobody waits for a region of the full size: what is needed is enough.
+            let obtained = if self.expands(request) {
+                self.obtain(directory, request)?
+            } else {
+                self.obtain_segment(directory, request, request.size)?
+            };
+            if obtained.is_some() {
+                return Ok(obtained);
+            }
+        }
+        Ok(None)
     }
 
     /// With `throw_on_cudamalloc_oom` set, what would exceed the configured fraction of the device fails before anything is
@@ -114,12 +176,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
     pub(crate) fn forecast(&self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
         self.health()?;
-        let request = self.request(bytes, stream)?;
-        let bytes = self.segment_bytes(&request);
+        self.with_request(bytes, stream, |request| self.forecast_of(request))
+    }
+
+    fn forecast_of(&self, request: &Request) -> Result<Forecast, Error> {
+        let bytes = self.segment_bytes(request);
         if self.has(attention::DIRECT) {
             return Ok(if self.is_within_limit(bytes) { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
         }
-        if let Some(ptr) = self.found(&request) {
+        if let Some(ptr) = self.found(request) {
             return Ok(Forecast::Hit(ptr));
         }
         if let Some(first) = self.first_garbage() {
@@ -128,26 +193,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.is_rejected(bytes)? {
             return Ok(Forecast::OutOfMemory);
         }
-        if self.is_within_limit(bytes) && !self.expands(&request) {
+        if self.is_within_limit(bytes) && !self.expands(request) {
             return Ok(Forecast::Obtain(bytes));
         }
-        if self.is_within_limit(bytes) && self.has_addresses(&request)? {
+        if self.is_within_limit(bytes) && self.has_addresses(request)? {
             return Ok(Forecast::Expand);
         }
-        if let Some(ptr) = self.requests_for_anyone(&request).find_map(|request| self.found(&request)) {
+        if let Some(ptr) = self.in_pools_for_anyone(request, |request| self.found(request)) {
             return Ok(Forecast::Hit(ptr));
         }
-        if let Some(ptr) = self.oversize_victim(&request) {
+        if let Some(ptr) = self.oversize_victim(request) {
             return Ok(Forecast::Release(ptr));
         }
-        let first = if request.capturing { None } else { self.first_releasable() };
+        let releases = !request.capturing && self.releases_to_obtain();
+        let first = if releases { self.first_releasable() } else { None };
         Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
     }
 
     /// The free block that would serve a request.
     fn found(&self, request: &Request) -> Option<DevicePtr> {
-        let heap = self.lock(request.slot);
-        heap.find(request.size).map(|block| DevicePtr(heap.blocks[block].addr))
+        self.lock(request.slot).peek(request.size)
     }
 
     /// The bytes that would be obtained for a request.
@@ -155,7 +220,57 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.has(attention::DIRECT) {
             return request.size;
         }
-        segment_size(request.size, &self.config.lock())
+        match self.policy {
+            Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
+            policy => {
+                let of_carver =
+                    self.lock(request.slot).carver.as_ref().map(|carver| carver.segment_bytes(request.size));
+                let bytes = of_carver.unwrap_or_else(|| policy.segment_bytes(request.size, &self.config.lock()));
+                match policy {
+                    Policy::SizeClass(_) | Policy::Buddy(_) => self.clamped(bytes, request.size),
+                    _ => bytes,
+                }
+            }
+        }
+    }
+
+    /// `bytes`, or as much less of them as the policy tries that it fits within the limit and the device.
+    fn clamped(&self, mut bytes: u64, needed: u64) -> u64 {
+        let limit = self.limit.load(Ordering::Relaxed).min(self.total_bytes());
+        let left = limit.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        while bytes > left
+            && let Some(less) = self.policy.less(bytes, needed)
+        {
+            bytes = less;
+        }
+        bytes
+    }
+
+    /// The size of a stream's first region; 0 if segments do not grow.
+    pub(crate) fn first_region(&self) -> u64 {
+        let Policy::Bfc(Bfc { first_region, .. }) = self.policy else { return 0 };
+        first_region.clamp(GRAIN, MAX_REQUEST).next_multiple_of(GRAIN)
+    }
+
+    /// The bytes of the next region: twice those of the last one or more, so that the request fits, or everything; within the
+    /// limit and the device. Where blocks are not split a larger region would serve nobody else.
+    fn region_bytes(&self, bfc: &Bfc, request: &Request) -> u64 {
+        let (region, no_split) = {
+            let heap = self.lock(request.slot);
+            (heap.region, heap.rules.no_split)
+        };
+        if no_split {
+            return request.size;
+        }
+        let limit = self.limit.load(Ordering::Relaxed).min(self.total_bytes());
+        let left = limit.saturating_sub(self.reserved.load(Ordering::Relaxed)) / GRAIN * GRAIN;
+        let region = if bfc.allow_growth { grown(region, request.size) } else { left };
+        region.min(left).max(request.size)
+    }
+
+    /// The bytes of the device, as far as it tells.
+    fn total_bytes(&self) -> u64 {
+        self.call(|| self.memory.memory_info()).map_or(u64::MAX, |info| info.total)
     }
 
     fn is_within_limit(&self, more: u64) -> bool {
@@ -181,7 +296,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             // Whole granules may exceed the limit by less than one each, as they do in PyTorch.
             return if self.is_within_limit(bytes) { self.expand(directory, request) } else { Ok(None) };
         }
-        self.obtain_segment(directory, request, bytes)
+        let mut bytes = bytes;
+        if bytes > self.policy.most_bytes() {
+            return Ok(None);
+        }
+        loop {
+            let obtained = self.obtain_segment(directory, request, bytes)?;
+            if obtained.is_some() {
+                return Ok(obtained);
+            }
+            match self.policy.less(bytes, request.size) {
+                Some(less) => bytes = less,
+                None => return Ok(None),
+            }
+        }
     }
 
     /// A segment of its own for every request, of its exact size.
@@ -204,10 +332,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     ) -> Result<Option<DevicePtr>, Error> {
         {
             let mut heap = self.lock(request.slot);
-            heap.make_room()?;
-            if !heap.segments.make_room(1) {
-                return Err(Error::TableFull("segments"));
-            }
+            heap.make_room_for_segment(bytes, request.size)?;
             if !request.is_served_by(&heap) {
                 return Err(Error::InvalidStream);
             }
@@ -215,6 +340,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !self.hold(bytes) {
             return Ok(None);
         }
+        let obtaining = &self.slot(request.slot).obtaining;
+        obtaining.fetch_add(1, Ordering::Relaxed);
+        let obtained = self.obtain_held_segment(directory, request, bytes);
+        obtaining.fetch_sub(1, Ordering::Release);
+        obtained
+    }
+
+    /// The same, with its bytes counted as held.
+    fn obtain_held_segment(
+        &self,
+        directory: &Directory<R, S>,
+        request: &Request,
+        bytes: u64,
+    ) -> Result<Option<DevicePtr>, Error> {
         let base = match self.call(|| self.memory.obtain(bytes)) {
             Ok(base) => base,
             Err(error) => {
@@ -230,7 +369,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut heap = self.lock(request.slot);
         // Room was made before the lock was given up; others may have used it, or destroyed the stream.
         let served = request.is_served_by(&heap);
-        if !served || heap.make_room().is_err() || !heap.segments.make_room(1) {
+        if !served || heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
             directory.remove(base, bytes);
             self.give_back(base, bytes)?;
@@ -238,10 +377,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         self.totals.count(Event::DeviceAlloc);
         self.trace_segment(crate::trace::Action::SegmentAlloc, request.stream, base, bytes);
-        let segment = heap.add_segment(base, bytes, &slot.tally);
-        let mut served = heap.hand_out(segment.value, request.size, request.bytes, &slot.tally);
-        self.trace_alloc(request, served.value);
+        let segment = heap.add_segment(base, bytes, request.size, &slot.tally);
+        if matches!(self.policy, Policy::Bfc(_)) && !self.has(attention::DIRECT) {
+            heap.region = next_region(heap.region, request.size);
+        }
+        let served = heap.hand_out_new(segment.value, request.size, request.bytes, &slot.tally);
+        if let Some(served) = &served {
+            self.trace_alloc(request, served.value);
+        }
         drop(heap);
+        let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };
         served.unsettled |= segment.unsettled;
         Ok(Some(self.settle(slot, served)))
     }
@@ -452,29 +597,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Serves a request of the default pool from a private pool that allows it rather than fail.
     fn search_pools_for_anyone(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        self.requests_for_anyone(request).find_map(|request| self.search(&request).transpose()).transpose()
+        self.in_pools_for_anyone(request, |request| self.search(request).transpose()).transpose()
     }
 
-    /// A request of the default pool, as one of each private pool that allows it.
-    fn requests_for_anyone(&self, request: &Request) -> impl Iterator<Item = Request> {
-        let (request, mut pool) = (*request, 0);
-        core::iter::from_fn(move || {
-            if request.pool != 0 {
-                return None;
-            }
-            loop {
-                let registry = self.registry.lock();
+    /// Looks for a request of the default pool in each private pool that allows it, until something is found. A pool is not given
+    /// up while it is looked at.
+    fn in_pools_for_anyone<T>(&self, request: &Request, look: impl Fn(&Request) -> Option<T>) -> Option<T> {
+        if request.pool != 0 {
+            return None;
+        }
+        let mut pool = 0;
+        loop {
+            {
+                let mut registry = self.registry.lock();
                 let willing = |&pool: &u32| {
                     let entry = &registry.pools[pool as usize];
                     entry.exists && entry.options.use_on_oom
                 };
                 pool = (pool + 1..registry.pools.len() as u32).find(willing)?;
-                drop(registry);
-                if let Some(pair) = self.shared_pool(pool).streams.get(request.stream.0) {
-                    return Some(Request { pool, slot: slot_of(pair, request.kind), ..request });
-                }
+                registry.pools[pool as usize].requests += 1;
             }
-        })
+            let pair = self.shared_pool(pool).streams.get(request.stream.0);
+            let found = pair.and_then(|pair| look(&Request { pool, slot: slot_of(pair, request.kind), ..*request }));
+            self.leave_pool(pool);
+            if found.is_some() {
+                return found;
+            }
+        }
     }
 
     /// The slots whose free segments may go back: those of the default pool, then those of private pools without users.
@@ -516,17 +665,34 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
+/// A region at least as large as `needed`: `region` doubled as often as it takes.
+fn grown(mut region: u64, needed: u64) -> u64 {
+    while region < needed {
+        region = region.max(GRAIN).saturating_mul(2);
+    }
+    region
+}
+
+/// The size of the region after one that was obtained for `needed` bytes: regions double, and those that had to grow for their
+/// request have done so.
+fn next_region(region: u64, needed: u64) -> u64 {
+    if region < needed { grown(region, needed) } else { region.saturating_mul(2) }
+}
+
 /// A fraction of so many bytes, rounded to the nearest one (as `std::round` does for positive numbers).
 pub(crate) fn fraction_of(fraction: f64, bytes: u64) -> u64 {
     (fraction * bytes as f64 + 0.5) as u64
 }
 
-/// The first releasable segment behind `cursor` that is wanted, and its place.
+/// The first releasable segment behind `cursor` that is wanted, and its place. None of a pool in use is.
 fn next_releasable<S: Storage>(
     heap: &Heap<S>,
     cursor: Cursor,
     mut wanted: impl FnMut(&crate::block::Block) -> bool,
 ) -> Option<(u32, Cursor)> {
+    if heap.kept {
+        return None;
+    }
     let mut at = heap.free.after(cursor, heap.blocks.entries());
     while let Some(block) = at {
         let entry = &heap.blocks[block];
@@ -538,8 +704,11 @@ fn next_releasable<S: Storage>(
     None
 }
 
-/// The largest releasable segment.
+/// The largest releasable segment. None of a pool in use is.
 fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
+    if heap.kept {
+        return None;
+    }
     let mut at = heap.free.last();
     while let Some(block) = at.filter(|&block| !heap.is_releasable(block)) {
         at = heap.free.previous(block, heap.blocks.entries());

@@ -31,7 +31,7 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// Held from the device.
     pub reserved: u64,
-    /// Freed by the program, but still used by other streams.
+    /// Freed by the program, but still used by other streams, or at a count that the safe frontier has not reached.
     pub pending: u64,
     /// Free in private pools.
     pub private_free: u64,
@@ -158,7 +158,7 @@ impl OutOfMemory {
             )?;
         }
         if self.pending > 0 {
-            write!(f, " {} are freed but still used by other streams.", Size(self.pending))?;
+            write!(f, " {} are freed but not yet done with.", Size(self.pending))?;
         }
         if self.capturing {
             f.write_str(" Nothing could be released because the stream is capturing a graph.")?;

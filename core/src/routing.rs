@@ -47,10 +47,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                     made => return made.map(|_| ()),
                 }
             };
-            if registry.is_unused(pool) {
-                self.apply_pool_options(&mut registry, pool, options);
-            }
+            let was_released = registry.is_released(pool);
             registry.pools[pool as usize].users += 1;
+            if was_released {
+                self.apply_pool_options(&mut registry, pool, options);
+                self.apply_use(&registry, pool);
+            }
             return Ok(());
         }
     }
@@ -61,6 +63,31 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let pool = registry.private_pool(id)?;
         self.apply_pool_options(&mut registry, pool, options);
         Ok(())
+    }
+
+    /// Tells every heap of a pool whether the pool is in use, after a change that may have ended or begun that. The registry is
+    /// locked, so no heap is made meanwhile.
+    fn apply_use(&self, registry: &Registry<S>, pool: u32) {
+        let kept = !registry.is_unused(pool);
+        for slot in self.slot_numbers() {
+            let mut heap = self.slot(slot).heap.lock();
+            if heap.pool == pool {
+                heap.kept = kept;
+            }
+        }
+    }
+
+    /// A request that was led into a private pool is answered.
+    pub(crate) fn leave_pool(&self, pool: u32) {
+        {
+            let mut registry = self.registry.lock();
+            registry.pools[pool as usize].requests -= 1;
+            if !registry.is_unused(pool) {
+                return;
+            }
+            self.apply_use(&registry, pool);
+        }
+        self.vacate_unused_pools();
     }
 
     /// Puts options in force in every heap of a pool. The registry is locked, so no heap is made meanwhile.
@@ -85,10 +112,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn begin_route(&self, id: PoolId, route: Route, capture: bool) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
+        let was_released = registry.is_released(pool);
         if !registry.add_route(RouteEntry { pool, route, capture }) {
             return Err(Error::TableFull("routes"));
         }
         registry.pools[pool as usize].users += 1;
+        if was_released {
+            self.apply_use(&registry, pool);
+        }
         self.set(attention::ROUTES, true);
         self.set(attention::CAPTURE, registry.is_capturing());
         Ok(())
@@ -100,6 +131,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let pool = registry.private_pool(id)?;
         if !registry.remove_route(pool, capture) {
             return Err(Error::NotRouted(id));
+        }
+        if registry.is_unused(pool) {
+            self.apply_use(&registry, pool);
         }
         self.set(attention::ROUTES, registry.routes_len > 0);
         self.set(attention::CAPTURE, registry.is_capturing());
@@ -116,6 +150,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             entry.users = entry.users.checked_sub(1).ok_or(Error::UnknownPool(id))?;
             if entry.users == 0 {
                 self.apply_pool_options(&mut registry, pool, PoolOptions::default());
+                self.apply_use(&registry, pool);
             }
         }
         self.vacate_unused_pools();

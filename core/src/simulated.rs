@@ -1,7 +1,8 @@
 //! A device in memory, for tests, replays and programs without a GPU: deterministic, and as strict as a driver.
 //!
 //! Addresses come from a script or are counted up, and freed ones are used again. Events are complete when the device is told
-//! that a stream has got that far, or when somebody waits for them. Any call can be made to fail.
+//! that a stream has got that far, or when somebody waits for them. Pauses take no time but that of the device's own clock. Any
+//! call can be made to fail.
 
 use crate::device::{
     DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
@@ -133,6 +134,10 @@ struct State {
     /// The error that lost the context: every later call fails with it.
     lost: Option<DeviceError>,
     calls_after_loss: u64,
+    /// Microseconds that have passed: only pauses take any time.
+    clock_us: u64,
+    /// Pauses that would end later are refused.
+    patience_us: u64,
 }
 
 const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
@@ -165,6 +170,8 @@ impl SimulatedDevice {
             failures: Vec::new(),
             lost: None,
             calls_after_loss: 0,
+            clock_us: 0,
+            patience_us: u64::MAX,
         }))
     }
 
@@ -197,6 +204,11 @@ impl SimulatedDevice {
     /// Begins or ends the capture of a graph on `stream`.
     pub fn set_capturing(&self, stream: StreamId, capturing: bool) {
         self.0.lock().streams.entry(stream).or_default().capturing = capturing;
+    }
+
+    /// Refuses pauses that would end more than so many microseconds after the device was made.
+    pub fn set_patience(&self, until_us: u64) {
+        self.0.lock().patience_us = until_us;
     }
 
     /// Makes a call fail.
@@ -403,6 +415,22 @@ impl DeviceMemory for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::IsCapturing)?;
         Ok(state.streams.get(&stream).is_some_and(|stream| stream.capturing))
+    }
+
+    /// Lets the clock go on.
+    fn pause(&self, us: u64) -> bool {
+        let mut state = self.0.lock();
+        let end = state.clock_us.saturating_add(us);
+        let patient = end <= state.patience_us;
+        if patient {
+            state.clock_us = end;
+        }
+        patient
+    }
+
+    /// Microseconds since the device was made: only pauses take any time.
+    fn now_us(&self) -> u64 {
+        self.0.lock().clock_us
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

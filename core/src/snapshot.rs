@@ -2,6 +2,7 @@
 
 use crate::arena::{Arena, kind_of};
 use crate::block::{Block, State};
+use crate::carve::Carver;
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::pool::PoolId;
@@ -17,7 +18,7 @@ use alloc::vec::Vec;
 pub enum BlockState {
     /// The program holds it.
     ActiveAllocated,
-    /// The program freed it, and other streams still use it.
+    /// The program freed it, and other streams still use it, or the frontier has not reached its count.
     ActivePendingFree,
     /// It is cached.
     Inactive,
@@ -96,7 +97,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let heap = self.lock(slot);
             let mut segment = heap.newest;
             while segment != NONE {
-                self.snapshot_segment(&heap, kind_of(slot), segment, segments);
+                if heap.carver.is_some() {
+                    self.snapshot_carved(&heap, kind_of(slot), segment, segments);
+                } else {
+                    self.snapshot_segment(&heap, kind_of(slot), segment, segments);
+                }
                 segment = heap.segments[segment].next;
             }
             let pool = heap.pool as usize;
@@ -106,6 +111,35 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 segment.pool = id;
             }
         }
+    }
+
+    fn snapshot_carved(&self, heap: &Heap<S>, kind: PoolKind, segment: u32, segments: &mut Vec<SnapshotSegment>) {
+        let Some(carver) = &heap.carver else { return };
+        let entry = &heap.segments[segment];
+        let mut blocks: Vec<SnapshotBlock> = heap
+            .pieces(segment)
+            .map(|piece| {
+                let Block { addr, size, requested, state, .. } = heap.blocks[piece];
+                let held = state == State::Allocated;
+                let state = if held { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
+                SnapshotBlock { address: DevicePtr(addr), size, requested_size: requested, state }
+            })
+            .collect();
+        carver.visit_free(segment, &mut |addr, size| {
+            let address = DevicePtr(addr);
+            blocks.push(SnapshotBlock { address, size, requested_size: 0, state: BlockState::Inactive });
+        });
+        blocks.sort_by_key(|block| block.address);
+        segments.push(SnapshotSegment {
+            device: DeviceIndex(self.number),
+            address: DevicePtr(entry.base),
+            total_size: entry.bytes,
+            stream: heap.stream,
+            kind,
+            pool: UNNAMED,
+            is_expandable: false,
+            blocks,
+        });
     }
 
     fn snapshot_segment(&self, heap: &Heap<S>, kind: PoolKind, segment: u32, segments: &mut Vec<SnapshotSegment>) {

@@ -298,7 +298,7 @@ impl<S: Storage> Trie<S> {
     }
 
     /// How many nodes are in use.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "alloc", not(loom)))]
     pub(crate) fn node_count(&self) -> u32 {
         self.nodes.len()
     }

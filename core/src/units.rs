@@ -5,6 +5,9 @@ use core::fmt;
 /// The unit of every block size, in bytes: sizes and offsets are multiples of it (`kMinBlockSize`, `PyTorch` 2.0–2.15).
 pub const UNIT: u64 = 512;
 
+/// What every address and size is a multiple of under any policy, in bytes (`kMinAllocationSize`, TensorFlow 2.16).
+pub const GRAIN: u64 = 256;
+
 /// One mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How the numbers come about, for the reader.
 const HOW: &str = "Each allocator has many short rounds, in turn with the others, on one thread and in that thread's processor time; a \
                    number is the median of its rounds. `cachalot` and `BTreeSet` are complete: statistics, streams, pointer → block, one \
-                   lock per operation (`parking_lot` where nothing else is said), and the same decisions, which a test compares on every \
+                   lock per operation (the one of the C ABI where nothing else is said), and the same decisions, which a test compares on every \
                    recorded program. The others are bare structures over one arena: no lock, no statistics, no streams, no segments, no \
                    look-up of pointers, and not the best fit; *locks and counts* takes the two locks and counts, and does nothing else.\n";
 
@@ -35,6 +35,7 @@ struct Cli {
 enum Section {
     Pair,
     Crowded,
+    Policies,
     Replay,
     Threads,
     Instructions,
@@ -46,6 +47,7 @@ impl Section {
         Ok(match self {
             Self::Pair => report::pairs(effort(2)),
             Self::Crowded => report::crowds(effort(2)),
+            Self::Policies => report::policies(effort(2)),
             // Long enough for a program to be repeated, and its tables to be in the processor's caches again.
             Self::Replay => report::replays(&program::programs(&cli.traces)?, effort(10)),
             // Long against the start of a thread, and against the system's time slice.

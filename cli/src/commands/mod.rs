@@ -1,11 +1,36 @@
 //! One file for each command, and what they share.
 
 pub(crate) mod bytes;
+pub(crate) mod compare;
 pub(crate) mod progress;
 pub(crate) mod replay;
+
+use cachalot_cli::replay::ReplayError;
+use std::io;
+use std::process::ExitCode;
 
 /// The exit status when what was to be shown does not hold.
 pub(crate) const DIFFERENT: u8 = 1;
 
 /// The exit status for input that cannot be used; clap exits with the same for a wrong command line.
 pub(crate) const BAD_INPUT: u8 = 2;
+
+/// The exit status for what a trace could not be used for.
+fn status_of(error: &ReplayError) -> u8 {
+    match error {
+        ReplayError::Refused(_) => DIFFERENT,
+        ReplayError::Input(_) => BAD_INPUT,
+    }
+}
+
+/// Ends a command with `status`, unless its output could not be written.
+fn end(status: u8, written: &io::Result<()>) -> ExitCode {
+    // Whoever reads the output may stop reading; that is no failure.
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        eprintln!("the output cannot be written: {error}");
+        return ExitCode::from(BAD_INPUT);
+    }
+    ExitCode::from(status)
+}

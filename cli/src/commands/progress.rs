@@ -1,17 +1,18 @@
 //! A progress bar for work that turns out to be long, shown to a person only.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// Work that is over sooner shows no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The progress of one command.
+/// The progress of one command, whatever number of threads it has.
 pub(crate) struct Progress {
     bar: ProgressBar,
     /// When a bar appears; `None` if it has, or if nobody would see it.
-    appears: Option<Instant>,
+    appears: Mutex<Option<Instant>>,
 }
 
 impl Progress {
@@ -21,7 +22,8 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{msg:24!} {wide_bar} {percent:>3}% {eta:>4}") {
             bar.set_style(style);
         }
-        Self { bar, appears: std::io::stderr().is_terminal().then(|| Instant::now() + PATIENCE) }
+        let appears = std::io::stderr().is_terminal().then(|| Instant::now() + PATIENCE);
+        Self { bar, appears: Mutex::new(appears) }
     }
 
     /// Says what is being done now.
@@ -30,10 +32,11 @@ impl Progress {
     }
 
     /// Counts `steps` more as done.
-    pub(crate) fn advance(&mut self, steps: u64) {
+    pub(crate) fn advance(&self, steps: u64) {
         self.bar.inc(steps);
-        if self.appears.is_some_and(|time| Instant::now() >= time) {
-            self.appears = None;
+        let mut appears = self.appears.lock();
+        if appears.is_some_and(|time| Instant::now() >= time) {
+            *appears = None;
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
     }

@@ -1,19 +1,18 @@
 //! `cachalot replay`: repeat every decision of recorded programs, and measure.
 
 use super::progress::Progress;
-use super::{BAD_INPUT, DIFFERENT, bytes};
+use super::{DIFFERENT, bytes};
+use cachalot_cli::compare::policy_named;
 use cachalot_cli::replay::{self, Checked, Options, Outcome, ReplayError};
 use cachalot_cli::trace::Trace;
 use cachalot_core::Config;
+use cachalot_core::config::Policy;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// The placement rules that the replay follows.
-const POLICY: &str = "caching";
 
 /// What the command line says.
 #[derive(clap::Args)]
@@ -25,6 +24,9 @@ pub(crate) struct Args {
         help = "The configuration in PyTorch's syntax, in the place of the record's own"
     )]
     config: Option<Config>,
+    /// A policy with its defaults, in the place of the record's own configuration
+    #[arg(long, value_name = "NAME", value_parser = policy_named, conflicts_with = "config")]
+    policy: Option<&'static str>,
     /// The memory limit, in bytes or with KiB, MiB, GiB or TiB, in the place of the record's own
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
@@ -76,14 +78,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
     report.progress.finish();
     let written = if args.json { Ok(()) } else { report.write_table() };
-    // Whoever reads the output may stop reading; that is no failure.
-    if let Err(error) = written.and(report.written)
-        && error.kind() != io::ErrorKind::BrokenPipe
-    {
-        eprintln!("the output cannot be written: {error}");
-        return ExitCode::from(BAD_INPUT);
-    }
-    ExitCode::from(report.status)
+    super::end(report.status, &written.and(report.written))
 }
 
 /// What has come of the files so far.
@@ -111,7 +106,7 @@ impl<'a> Report<'a> {
         }
         Self {
             args,
-            options: Options { config: args.config.clone(), limit: args.limit, check: args.check, repeat: args.repeat },
+            options: Options { config: config(args), limit: args.limit, check: args.check, repeat: args.repeat },
             progress: Progress::new(args.files.len() as u64),
             table,
             status: 0,
@@ -129,11 +124,7 @@ impl<'a> Report<'a> {
 
     /// One line on standard error; the other files are still replayed.
     fn complain(&mut self, error: &ReplayError) {
-        let status = match error {
-            ReplayError::Refused(_) => DIFFERENT,
-            ReplayError::Input(_) => BAD_INPUT,
-        };
-        self.status = self.status.max(status);
+        self.status = self.status.max(super::status_of(error));
         self.progress.suspend(|| eprintln!("{error}"));
     }
 
@@ -161,11 +152,21 @@ impl<'a> Report<'a> {
     }
 }
 
+/// The configuration in the place of the record's own, if the command line has one.
+fn config(args: &Args) -> Option<Config> {
+    let named = args.policy.and_then(Policy::named).map(|policy| {
+        let mut config = Config::default();
+        config.set_policy(policy);
+        config
+    });
+    args.config.clone().or(named)
+}
+
 fn line<'a>(trace: &'a str, outcome: &'a Outcome) -> Line<'a> {
     let checked = outcome.checked.as_ref();
     Line {
         trace,
-        policy: POLICY,
+        policy: outcome.policy,
         allocations: outcome.allocations,
         checked: checked.map_or(0, |checked| checked.decisions),
         mismatches: checked.map_or(0, |checked| checked.mismatches),

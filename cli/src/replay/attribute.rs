@@ -6,7 +6,7 @@
 
 use super::compare;
 use super::follow::Follower;
-use super::program::{DEVICE, Operation};
+use crate::program::{DEVICE, Operation};
 use crate::trace::{Action, Event};
 use cachalot_core::Error;
 use cachalot_core::pool::PoolId;

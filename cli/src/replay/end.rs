@@ -1,6 +1,7 @@
 //! How a replay ended, against how the recorded run did.
 
-use super::program::{DEVICE, Simulated};
+use super::Simulated;
+use crate::program::DEVICE;
 use crate::trace::{Block, BlockState, Expected, Segment};
 use cachalot_core::Error;
 use cachalot_core::rounding::PoolKind;

@@ -11,15 +11,15 @@
 //!
 //! What leaves a choice is decided in `attribute.rs`.
 
-use super::Settings;
+use super::Simulated;
 use super::attribute::Trials;
-use super::program::{DEVICE, Operation, Program, Run};
 use super::ranges::Ranges;
+use crate::program::{self, DEVICE, Operation, Program, Run, Settings};
 use crate::trace::{Action, Event, Note};
 use cachalot_core::Error;
 use cachalot_core::device::{DeviceError, ErrorKind};
 use cachalot_core::pool::PoolId;
-use cachalot_core::simulated::{Call, Failure};
+use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::trace::TraceEntry;
 use cachalot_core::units::{MIB, StreamId};
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ enum Capture {
 /// A record being followed.
 pub(super) struct Follower<'t> {
     pub(super) events: &'t [Event],
-    pub(super) run: Run,
+    pub(super) run: Run<Simulated>,
     pub(super) program: Program,
     /// What the allocator did, as its own trace has it.
     pub(super) entries: Vec<TraceEntry>,
@@ -89,7 +89,7 @@ impl<'t> Follower<'t> {
     /// Before the first event.
     pub(super) fn new(events: &'t [Event], settings: &'t Settings) -> Result<Self, Error> {
         let ranges = Ranges::of(events);
-        let run = Run::new(settings, ranges.device_bytes)?;
+        let run = Run::new(program::allocator(SimulatedDevice::new(ranges.device_bytes), settings)?);
         // A recorded program did not search again, so neither may its replay.
         run.allocator.set_second_search(DEVICE, false)?;
         let mut follower = Self {

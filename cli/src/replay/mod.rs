@@ -5,19 +5,20 @@ mod compare;
 mod difference;
 mod end;
 mod follow;
-mod program;
 mod ranges;
-mod time;
 
 pub use end::StatDifference;
-pub use program::{Operation, Program, Simulated};
 
+use crate::program::{self, OnDevice, Program, Run, Settings};
 use crate::trace::{Action, BadInput, Event, Trace};
 use cachalot_core::Config;
+use cachalot_core::simulated::SimulatedDevice;
 use follow::Follower;
-use program::Run;
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// The allocator that records are followed with.
+type Simulated = OnDevice<SimulatedDevice>;
 
 /// A device for runs whose addresses do not matter, in bytes (64 TiB): never full before a limit says so.
 const ROOMY_DEVICE: u64 = 1 << 46;
@@ -35,16 +36,11 @@ pub struct Options {
     pub repeat: u32,
 }
 
-/// What an allocator is set to.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) config: Config,
-    pub(crate) limit: Option<u64>,
-}
-
 /// What a replay came to.
 #[derive(Debug, Clone)]
 pub struct Outcome {
+    /// The policy it was placed by.
+    pub policy: &'static str,
     /// Every statistic at the end.
     pub stats: BTreeMap<String, i64>,
     /// How many requests there were.
@@ -127,6 +123,28 @@ fn settings(trace: &Trace, options: &Options) -> Result<Settings, ReplayError> {
     Ok(settings)
 }
 
+/// Follows a whole record.
+fn follow<'t>(trace: &'t Trace, settings: &'t Settings) -> Result<Follower<'t>, ReplayError> {
+    let mut follower = Follower::new(&trace.events, settings).map_err(|error| refused(trace, 0, &error))?;
+    follower.follow(trace.events.len()).map_err(|(at, error)| refused(trace, at, &error))?;
+    Ok(follower)
+}
+
+/// The allocator refused what event number `at` asks for.
+fn refused(trace: &Trace, at: usize, error: &cachalot_core::Error) -> ReplayError {
+    let line = trace.events.get(at).or(trace.events.last()).map_or(0, |event| event.line);
+    ReplayError::Refused(BadInput::at(&trace.file, line, format!("the allocator refused the call: {error}")))
+}
+
+/// The calls of the program that a record is of.
+///
+/// # Errors
+/// What cannot be used, or where the allocator refused a call.
+pub fn program(trace: &Trace) -> Result<Program, ReplayError> {
+    let settings = recorded_settings(trace)?;
+    Ok(follow(trace, &settings)?.program)
+}
+
 /// Replays a record.
 ///
 /// Without settings of their own, and whenever the record is checked, the recorded addresses are followed.
@@ -139,25 +157,23 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
     let settings = settings(trace, options)?;
     let follows = own || options.check;
     let recorded = if follows { settings.clone() } else { recorded_settings(trace)? };
-    let refused = |(at, error): (usize, cachalot_core::Error)| {
-        let line = trace.events.get(at).or(trace.events.last()).map_or(0, |event| event.line);
-        ReplayError::Refused(BadInput::at(&trace.file, line, format!("the allocator refused the call: {error}")))
-    };
-    let mut follower = Follower::new(&trace.events, &recorded).map_err(|error| refused((0, error)))?;
-    follower.follow(trace.events.len()).map_err(refused)?;
+    let mut follower = follow(trace, &recorded)?;
     let program = std::mem::take(&mut follower.program);
-    let end = |error| refused((trace.events.len(), error));
+    let end = |error| refused(trace, trace.events.len(), &error);
+    let fresh = || program::allocator(SimulatedDevice::new(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
 
     let (stats, peak_live_bytes) = if follows {
         (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(&trace.events))
     } else {
-        let mut run = Run::new(&settings, ROOMY_DEVICE).map_err(end)?;
-        let peak = run.perform_watching(&program).map_err(end)?;
+        let mut run = fresh()?;
+        let peak = run.perform_watching(&program, |_, _| ()).map_err(|(_, error)| end(error))?;
         (end::stats(&run.allocator).map_err(end)?, peak)
     };
-    let mut timed = Run::new(&settings, ROOMY_DEVICE).map_err(end)?;
-    let ns_per_op = time::nanoseconds_per_call(&mut timed, &program, options.repeat).map_err(end)?;
+    let mut timed = fresh()?;
+    timed.perform_all(&program).map_err(end)?;
+    let ns_per_op = program::nanoseconds_per_call(&mut timed, &program, options.repeat).map_err(end)?;
     Ok(Outcome {
+        policy: settings.config.policy().name(),
         allocations: count(&trace.events, Action::Alloc),
         peak_live_bytes,
         peak_reserved_bytes: stats.get("reserved_bytes.all.peak").map_or(0, |&bytes| bytes as u64),

@@ -26,7 +26,19 @@ impl Finished {
 
 /// Runs `cachalot` with `arguments`.
 pub(crate) fn cachalot<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Finished {
-    let output = Command::new(env!("CARGO_BIN_EXE_cachalot")).args(arguments).output().expect("the command runs");
+    finish(Command::new(env!("CARGO_BIN_EXE_cachalot")).args(arguments))
+}
+
+/// Runs `cachalot` with `arguments` in a folder.
+pub(crate) fn cachalot_in<S: AsRef<std::ffi::OsStr>>(
+    folder: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Finished {
+    finish(Command::new(env!("CARGO_BIN_EXE_cachalot")).args(arguments).current_dir(folder))
+}
+
+fn finish(command: &mut Command) -> Finished {
+    let output = command.output().expect("the command runs");
     Finished {
         status: output.status.code().expect("the command ends by itself"),
         output: String::from_utf8(output.stdout).expect("text"),

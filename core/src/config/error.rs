@@ -1,5 +1,6 @@
 //! Why a setting was refused. An error is a value of its own: it borrows nothing from the string it is about.
 
+use super::policy::Policy;
 use super::settings::SETTINGS;
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -15,6 +16,13 @@ pub enum ConfigError {
     UnknownKey {
         /// The key as written.
         key: Word,
+    },
+    /// The key is one of another policy than the one that is set.
+    OtherPolicy {
+        /// The key.
+        key: &'static str,
+        /// The policy that is set.
+        policy: Policy,
     },
     /// The string breaks off, or a key, a value or a separator is missing, doubled or misplaced.
     Syntax {
@@ -135,16 +143,24 @@ impl fmt::Display for Accepted {
     }
 }
 
+fn list<'a>(f: &mut fmt::Formatter<'_>, keys: impl Iterator<Item = &'a str>) -> fmt::Result {
+    for (i, key) in keys.enumerate() {
+        let comma = if i == 0 { "" } else { ", " };
+        write!(f, "{comma}{key}")?;
+    }
+    Ok(())
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownKey { key } => {
                 write!(f, "unknown key `{key}`; the keys are ")?;
-                for (i, setting) in SETTINGS.iter().enumerate() {
-                    let comma = if i == 0 { "" } else { ", " };
-                    write!(f, "{comma}{}", setting.key)?;
-                }
-                Ok(())
+                list(f, SETTINGS.iter().map(|setting| setting.key))
+            }
+            Self::OtherPolicy { key, policy } => {
+                write!(f, "{key} is not a key of policy `{policy}`; its keys are ")?;
+                list(f, SETTINGS.iter().filter(|setting| setting.of.holds(*policy)).map(|setting| setting.key))
             }
             Self::Syntax { expected, after, found } => {
                 write!(f, "expected {expected}")?;

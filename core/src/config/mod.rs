@@ -2,11 +2,13 @@
 
 mod error;
 mod parse;
+mod policy;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
+pub use policy::{Bfc, Buddy, POLICIES, Policy, SizeClass, Slab};
 
 use crate::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};
 use crate::units::{MAX_REQUEST, MIB};
@@ -24,13 +26,14 @@ pub const RESERVE_CLASS_BYTES: usize = 32;
 /// The largest size that can be set, in MiB: the allocator's own ceiling, so that sums of two sizes cannot overflow.
 const MOST_MIB: u64 = MAX_REQUEST / MIB;
 
-/// The settings of the caching policy. A plain value: nothing follows a change until it is given to an allocator.
+/// The policy and its settings. A plain value: nothing follows a change until it is given to an allocator.
 ///
 /// The string form is `PyTorch`'s, so an existing `PYTORCH_CUDA_ALLOC_CONF` can be passed on as it is:
 /// `key:value,key:value`, white space ignored, the last of several values of one key counts.
 ///
 /// | key | value | default |
 /// |---|---|---|
+/// | `policy` | `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct`: see [`Policy`] | `caching` |
 /// | `backend` | `native` | `native` |
 /// | `large_segment_size_mb` | MiB, more than 10 | 20 |
 /// | `max_split_size_mb` | MiB, at least `large_segment_size_mb` | no limit |
@@ -45,6 +48,12 @@ const MOST_MIB: u64 = MAX_REQUEST / MIB;
 /// | `release_lock_on_cudamalloc`, `release_lock_on_hipmalloc` | `True`, `False` | `False` |
 /// | `graph_capture_record_stream_reuse` | `True`, `False` | `False` |
 /// | `pinned_…` | see [`Pinned`] | |
+/// | `allow_growth`, `first_region_mb`, `max_internal_fragmentation_mb`, `region_garbage_collection`, `retry_ms` | see [`Bfc`] | |
+/// | `arena_mb` | see [`Buddy`] | 64 |
+/// | `chunk_mb` | see [`SizeClass`] | 1024 |
+/// | `largest_object_kb` | see [`Slab`] | 512 |
+///
+/// A key that another policy has is an error, which names those that this one has.
 ///
 /// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a power of two (above
 /// 32768 it counts as 32768). The first interval's divisions hold for all below it too; `>` gives those of all
@@ -67,6 +76,7 @@ const MOST_MIB: u64 = MAX_REQUEST / MIB;
 #[derive(Clone, PartialEq, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of its own, and they combine freely")]
 pub struct Config {
+    policy: Policy,
     large_segment_size: u64,
     /// `u64::MAX` is "no limit": no size reaches it, so that [`Config::is_oversize`] is one comparison.
     max_split_size: u64,
@@ -165,6 +175,7 @@ impl Config {
     #[must_use]
     pub const fn new() -> Self {
         Self {
+            policy: Policy::Caching,
             large_segment_size: LARGE_SEGMENT,
             max_split_size: u64::MAX,
             max_non_split_rounding: LARGE_SEGMENT,
@@ -187,13 +198,13 @@ impl Config {
     /// What [`ConfigError`] says.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::new();
-        config.update(text)?;
+        settings::apply(&mut config, text)?;
         Ok(config)
     }
 
     /// Settings given at run time, as `PyTorch` takes them: `max_split_size_mb`, `max_non_split_rounding_mb`,
     /// `garbage_collection_threshold` and `roundup_power2_divisions` fall back to their defaults unless `text` names
-    /// them; every other setting stays as it is unless named.
+    /// them; every other setting stays as it is unless named. The policy and its options cannot change.
     ///
     /// # Errors
     /// What [`ConfigError`] says; nothing is changed then.
@@ -204,6 +215,9 @@ impl Config {
         next.garbage_collection_threshold = None;
         next.roundup_power2_divisions = Divisions::NONE;
         settings::apply(&mut next, text)?;
+        if next.policy != self.policy {
+            return Err(refused(key::POLICY, next.policy, POLICY_STAYS));
+        }
         *self = next;
         Ok(())
     }
@@ -211,6 +225,12 @@ impl Config {
 
 /// What the settings are. Sizes are in bytes.
 impl Config {
+    /// Which rules place blocks (`policy`).
+    #[must_use]
+    pub const fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// The size of a segment that several large blocks share (`large_segment_size_mb`).
     #[inline]
     #[must_use]
@@ -323,6 +343,11 @@ impl Config {
 
 /// Setting them. An error leaves the setting as it was.
 impl Config {
+    /// Sets `policy`, with its options. An allocator that exists keeps the one it was made with.
+    pub fn set_policy(&mut self, policy: impl Into<Policy>) {
+        self.policy = policy.into();
+    }
+
     /// Sets `large_segment_size_mb`, and `max_non_split_rounding_mb` to the same. Set it before the two sizes that are
     /// checked against it.
     ///
@@ -450,6 +475,7 @@ impl Config {
     }
 }
 
+const POLICY_STAYS: Accepted = Accepted::Text("what it was made with: a policy and its options stay");
 const THRESHOLD: Accepted = Accepted::Text("a number above 0 and below 1");
 const FRACTION: Accepted = Accepted::Text("a number from 0 to 1");
 const RESERVE: Accepted = Accepted::Text("a positive part of the device like `0.5` or a size in GiB like `40G`");

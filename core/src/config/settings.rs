@@ -1,20 +1,27 @@
 //! Every setting: its name, how its value is read, and how it is written.
 
 use super::parse::{Value, for_each_entry};
+use super::policy::{Bfc, Buddy, Policy, Scope, SizeClass, Slab};
 use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, Pinned, THRESHOLD, Word};
 use crate::rounding::{Divisions, INTERVALS};
 use crate::units::MIB;
 use core::fmt;
 
-/// The names of the settings, as `PyTorch` 2.15 has them.
+/// The names of the settings: those of the caching policy as `PyTorch` 2.15 has them.
 pub(super) mod key {
+    pub(crate) const ALLOW_GROWTH: &str = "allow_growth";
+    pub(crate) const ARENA_MB: &str = "arena_mb";
     pub(crate) const BACKEND: &str = "backend";
+    pub(crate) const CHUNK_MB: &str = "chunk_mb";
     pub(crate) const EXPANDABLE_SEGMENTS: &str = "expandable_segments";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE: &str = "expandable_segments_reserve";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS: &str = "expandable_segments_reserve_by_class";
+    pub(crate) const FIRST_REGION_MB: &str = "first_region_mb";
     pub(crate) const GARBAGE_COLLECTION_THRESHOLD: &str = "garbage_collection_threshold";
     pub(crate) const GRAPH_CAPTURE_RECORD_STREAM_REUSE: &str = "graph_capture_record_stream_reuse";
+    pub(crate) const LARGEST_OBJECT_KB: &str = "largest_object_kb";
     pub(crate) const LARGE_SEGMENT_SIZE_MB: &str = "large_segment_size_mb";
+    pub(crate) const MAX_INTERNAL_FRAGMENTATION_MB: &str = "max_internal_fragmentation_mb";
     pub(crate) const MAX_NON_SPLIT_ROUNDING_MB: &str = "max_non_split_rounding_mb";
     pub(crate) const MAX_SPLIT_SIZE_MB: &str = "max_split_size_mb";
     pub(crate) const PER_PROCESS_MEMORY_FRACTION: &str = "per_process_memory_fraction";
@@ -25,7 +32,10 @@ pub(super) mod key {
     pub(crate) const PINNED_RESERVE_SEGMENT_SIZE_MB: &str = "pinned_reserve_segment_size_mb";
     pub(crate) const PINNED_USE_BACKGROUND_THREADS: &str = "pinned_use_background_threads";
     pub(crate) const PINNED_USE_CUDA_HOST_REGISTER: &str = "pinned_use_cuda_host_register";
+    pub(crate) const POLICY: &str = "policy";
+    pub(crate) const REGION_GARBAGE_COLLECTION: &str = "region_garbage_collection";
     pub(crate) const RELEASE_LOCK_ON_CUDAMALLOC: &str = "release_lock_on_cudamalloc";
+    pub(crate) const RETRY_MS: &str = "retry_ms";
     pub(crate) const ROUNDUP_POWER2_DIVISIONS: &str = "roundup_power2_divisions";
     pub(crate) const THROW_ON_CUDAMALLOC_OOM: &str = "throw_on_cudamalloc_oom";
     /// Other names of the same setting.
@@ -33,30 +43,63 @@ pub(super) mod key {
     pub(crate) const RELEASE_LOCK_ON_HIPMALLOC: &str = "release_lock_on_hipmalloc";
 }
 
+type Apply = fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>;
+
 /// One key and how its value is applied.
 pub(super) struct Setting {
     pub(super) key: &'static str,
-    apply: fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>,
+    /// The policies it is for.
+    pub(super) of: Scope,
+    apply: Apply,
 }
 
-const fn setting(
-    key: &'static str,
-    apply: fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>,
-) -> Setting {
-    Setting { key, apply }
+/// A setting of the caching policy.
+const fn setting(key: &'static str, apply: Apply) -> Setting {
+    Setting { key, of: Scope::CACHING_ONLY, apply }
+}
+
+/// A setting of best fit with coalescing.
+const fn bfc(key: &'static str, apply: Apply) -> Setting {
+    Setting { key, of: Scope::BFC_ONLY, apply }
+}
+
+impl Setting {
+    const fn of(mut self, policies: Scope) -> Self {
+        self.of = policies;
+        self
+    }
 }
 
 /// Every setting, by name.
-pub(super) static SETTINGS: [Setting; 22] = [
+pub(super) static SETTINGS: [Setting; 31] = [
+    bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
+    setting(key::ARENA_MB, |config, key, value| {
+        let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
+        config.set_policy(Buddy { arena: u64::from(mib) * MIB });
+        Ok(())
+    })
+    .of(Scope::BUDDY_ONLY),
     setting(key::BACKEND, |_, key, value| match value {
         Value::Word(word) if word.whole() == Some("native") => Ok(()),
         other => Err(other.refused(key, NATIVE)),
-    }),
-    setting(key::EXPANDABLE_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.expandable_segments)),
+    })
+    .of(Scope::EVERY),
+    setting(key::CHUNK_MB, |config, key, value| {
+        config.set_policy(SizeClass { chunk: value.mebibytes(key, 2..=MOST_MIB)? });
+        Ok(())
+    })
+    .of(Scope::SIZE_CLASS_ONLY),
+    setting(key::EXPANDABLE_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.expandable_segments))
+        .of(Scope::TAGS),
     setting(key::EXPANDABLE_SEGMENTS_RESERVE, |config, key, value| {
         config.set_expandable_segments_reserve(Some(value.reserve(key)?))
+    })
+    .of(Scope::TAGS),
+    setting(key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, reserve_by_class).of(Scope::TAGS),
+    bfc(key::FIRST_REGION_MB, |config, key, value| {
+        config.bfc().first_region = value.mebibytes(key, 1..=MOST_MIB)?;
+        Ok(())
     }),
-    setting(key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, reserve_by_class),
     setting(key::GARBAGE_COLLECTION_THRESHOLD, |config, key, value| {
         config.set_garbage_collection_threshold(Some(value.number(key, THRESHOLD)?))
     }),
@@ -64,7 +107,20 @@ pub(super) static SETTINGS: [Setting; 22] = [
         value.read_boolean(key, &mut config.graph_capture_record_stream_reuse)
     }),
     // Set before all others, by `apply`.
-    setting(key::LARGE_SEGMENT_SIZE_MB, |_, _, _| Ok(())),
+    setting(key::LARGE_SEGMENT_SIZE_MB, |_, _, _| Ok(())).of(Scope::SHARED_SEGMENTS),
+    setting(key::LARGEST_OBJECT_KB, |config, key, value| {
+        let kib = value.number(key, OBJECTS)?;
+        if !(1..=MOST_OBJECT_KIB).contains(&kib) {
+            return Err(value.refused(key, OBJECTS));
+        }
+        config.set_policy(Slab { largest_object: kib << 10 });
+        Ok(())
+    })
+    .of(Scope::SLAB_ONLY),
+    bfc(key::MAX_INTERNAL_FRAGMENTATION_MB, |config, key, value| {
+        config.bfc().max_internal_fragmentation = value.mebibytes(key, 0..=MOST_MIB)?;
+        Ok(())
+    }),
     setting(key::MAX_NON_SPLIT_ROUNDING_MB, |config, key, value| {
         let accepted = Accepted::mebibytes(config.split_range_mib());
         config.set_max_non_split_rounding_mb(value.number(key, accepted)?)
@@ -75,40 +131,60 @@ pub(super) static SETTINGS: [Setting; 22] = [
     }),
     setting(key::PER_PROCESS_MEMORY_FRACTION, |config, key, value| {
         config.set_per_process_memory_fraction(value.number(key, FRACTION)?)
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::PINNED_FREE_CATCH_ALL, |config, key, value| {
         value.read_boolean(key, &mut config.pinned.free_catch_all)
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::PINNED_MAX_CACHED_SIZE_MB, |config, key, value| {
         config.pinned.max_cached_size = Some(value.mebibytes(key, 0..=MOST_MIB)?);
         Ok(())
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::PINNED_MAX_ROUND_THRESHOLD_MB, |config, key, value| {
         config.pinned.max_round_threshold = Some(value.mebibytes(key, 0..=MOST_MIB)?);
         Ok(())
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::PINNED_NUM_REGISTER_THREADS, |config, key, value| {
         config.pinned.num_register_threads = value.power_of_two(key, MOST_REGISTER_THREADS, REGISTER_THREADS)?;
         Ok(())
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::PINNED_RESERVE_SEGMENT_SIZE_MB, |config, key, value| {
         config.pinned.reserve_segment_size = Some(value.mebibytes(key, 1..=MOST_MIB)?);
         Ok(())
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::PINNED_USE_BACKGROUND_THREADS, |config, key, value| {
         value.read_boolean(key, &mut config.pinned.use_background_threads)
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::PINNED_USE_CUDA_HOST_REGISTER, |config, key, value| {
         value.read_boolean(key, &mut config.pinned.use_host_register)
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::PINNED_USE_HIP_HOST_REGISTER, |config, key, value| {
         value.read_boolean(key, &mut config.pinned.use_host_register)
+    })
+    .of(Scope::EVERY),
+    // Set before all others, by `apply`.
+    setting(key::POLICY, |_, _, _| Ok(())).of(Scope::EVERY),
+    bfc(key::REGION_GARBAGE_COLLECTION, |config, key, value| {
+        value.read_boolean(key, &mut config.bfc().region_garbage_collection)
     }),
     setting(key::RELEASE_LOCK_ON_CUDAMALLOC, |config, key, value| {
         value.read_boolean(key, &mut config.release_lock_on_device_malloc)
-    }),
+    })
+    .of(Scope::EVERY),
     setting(key::RELEASE_LOCK_ON_HIPMALLOC, |config, key, value| {
         value.read_boolean(key, &mut config.release_lock_on_device_malloc)
+    })
+    .of(Scope::EVERY),
+    bfc(key::RETRY_MS, |config, key, value| {
+        config.bfc().retry_ms = value.number(key, MILLISECONDS)?;
+        Ok(())
     }),
     setting(key::ROUNDUP_POWER2_DIVISIONS, |config, key, value| {
         config.roundup_power2_divisions = value.divisions(key)?;
@@ -116,19 +192,31 @@ pub(super) static SETTINGS: [Setting; 22] = [
     }),
     setting(key::THROW_ON_CUDAMALLOC_OOM, |config, key, value| {
         value.read_boolean(key, &mut config.throw_on_device_oom)
-    }),
+    })
+    .of(Scope::EVERY),
 ];
 
 /// `PyTorch`'s own limit (2.0–2.15).
 const MOST_REGISTER_THREADS: u32 = 128;
 const REGISTER_THREADS: Accepted = Accepted::Text("a power of two up to 128");
 const NATIVE: Accepted = Accepted::Text("`native`: the driver's own pool is not an allocator of this library");
+const MOST_ARENA_MIB: u32 = 1 << 20;
+const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
+const MOST_OBJECT_KIB: u64 = 512;
+const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
+const MILLISECONDS: Accepted = Accepted::Text("a whole number of milliseconds");
+const POLICY_NAMES: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab` or `direct`");
 const CLASSES: Accepted = Accepted::Text("a list like `[name:0.5,other:40G]`");
 
 /// Applies the settings of `text` in order. On an error `config` is half changed and to be dropped.
 pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> {
-    // The other sizes are checked against this one, so it is set first, wherever it stands.
+    // What the other settings are checked against is set first, wherever it stands.
     for_each_entry(&Word::EMPTY, text, |name, value| match name.whole() {
+        Some(key::POLICY) => {
+            let named = if let Value::Word(word) = &value { word.whole().and_then(Policy::named) } else { None };
+            config.policy = named.ok_or_else(|| value.refused(key::POLICY, POLICY_NAMES))?;
+            Ok(())
+        }
         Some(key::LARGE_SEGMENT_SIZE_MB) => {
             let accepted = Accepted::mebibytes(config.segment_range_mib());
             let mib = value.number(key::LARGE_SEGMENT_SIZE_MB, accepted)?;
@@ -139,8 +227,22 @@ pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> 
     for_each_entry(&Word::EMPTY, text, |name, value| {
         let setting = SETTINGS.iter().find(|s| name.whole() == Some(s.key));
         let setting = setting.ok_or_else(|| ConfigError::UnknownKey { key: name.clone() })?;
+        if !setting.of.holds(config.policy) {
+            return Err(ConfigError::OtherPolicy { key: setting.key, policy: config.policy });
+        }
         (setting.apply)(config, setting.key, &value)
     })
+}
+
+impl Config {
+    /// The options of best fit with coalescing, for settings that are only applied with it.
+    fn bfc(&mut self) -> &mut Bfc {
+        if !matches!(self.policy, Policy::Bfc(_)) {
+            self.policy = Policy::Bfc(Bfc::DEFAULT);
+        }
+        let Policy::Bfc(options) = &mut self.policy else { unreachable!("it was just set") };
+        options
+    }
 }
 
 fn reserve_by_class(config: &mut Config, key: &'static str, value: &Value<'_>) -> Result<(), ConfigError> {
@@ -160,6 +262,19 @@ impl fmt::Display for Config {
         let segment = self.large_segment_size;
         let fraction = self.per_process_memory_fraction;
         let mut out = Writer { f, comma: false };
+        out.some(key::POLICY, (self.policy != Policy::Caching).then_some(self.policy))?;
+        match self.policy {
+            Policy::Bfc(bfc) => out.bfc(&bfc)?,
+            Policy::Buddy(Buddy { arena }) => out.some(key::ARENA_MB, other(arena, Buddy::DEFAULT.arena).map(mib))?,
+            Policy::SizeClass(SizeClass { chunk }) => {
+                out.some(key::CHUNK_MB, other(chunk, SizeClass::DEFAULT.chunk).map(mib))?;
+            }
+            Policy::Slab(Slab { largest_object }) => {
+                let largest = other(largest_object, Slab::DEFAULT.largest_object);
+                out.some(key::LARGEST_OBJECT_KB, largest.map(|bytes| bytes >> 10))?;
+            }
+            Policy::Caching | Policy::Direct => {}
+        }
         out.some(key::LARGE_SEGMENT_SIZE_MB, (segment != default.large_segment_size).then(|| mib(segment)))?;
         out.some(key::MAX_SPLIT_SIZE_MB, self.max_split_size().map(mib))?;
         out.some(
@@ -185,6 +300,11 @@ impl fmt::Display for Config {
     }
 }
 
+/// A number, unless it is the default.
+fn other(number: u64, default: u64) -> Option<u64> {
+    (number != default).then_some(number)
+}
+
 /// Writes entries with commas between them.
 struct Writer<'a, 'b> {
     f: &'a mut fmt::Formatter<'b>,
@@ -201,6 +321,19 @@ impl Writer<'_, '_> {
 
     fn flag(&mut self, key: &str, on: bool) -> fmt::Result {
         self.some(key, on.then_some("True"))
+    }
+
+    fn bfc(&mut self, bfc: &Bfc) -> fmt::Result {
+        let default = Bfc::DEFAULT;
+        let mib = |bytes: u64, default: u64| other(bytes, default).map(|bytes| bytes / MIB);
+        self.some(key::ALLOW_GROWTH, (!bfc.allow_growth).then_some("False"))?;
+        self.some(key::FIRST_REGION_MB, mib(bfc.first_region, default.first_region))?;
+        self.some(
+            key::MAX_INTERNAL_FRAGMENTATION_MB,
+            mib(bfc.max_internal_fragmentation, default.max_internal_fragmentation),
+        )?;
+        self.some(key::REGION_GARBAGE_COLLECTION, (!bfc.region_garbage_collection).then_some("False"))?;
+        self.some(key::RETRY_MS, (bfc.retry_ms != default.retry_ms).then_some(bfc.retry_ms))
     }
 
     fn pinned(&mut self, pinned: &Pinned) -> fmt::Result {

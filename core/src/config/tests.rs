@@ -93,7 +93,9 @@ fn every_key_is_read() {
 #[test]
 fn every_key_of_the_table_knows_its_values() {
     for setting in &SETTINGS {
-        let error = Config::parse(&format!("{}:no such value", setting.key)).unwrap_err();
+        let policy =
+            POLICIES.map(|name| Policy::named(name).unwrap()).into_iter().find(|&p| setting.of.holds(p)).unwrap();
+        let error = Config::parse(&format!("policy:{policy},{}:no such value", setting.key)).unwrap_err();
         let ConfigError::Value { key, value, .. } = &error else {
             panic!("{}: {error}", setting.key);
         };
@@ -220,14 +222,16 @@ fn values_that_are_refused() {
 fn unknown_keys_are_named_and_the_known_ones_listed() {
     assert_eq!(
         message("foo:1,bar:2"),
-        "unknown key `foo`; the keys are backend, expandable_segments, expandable_segments_reserve, \
-         expandable_segments_reserve_by_class, garbage_collection_threshold, \
-         graph_capture_record_stream_reuse, large_segment_size_mb, max_non_split_rounding_mb, \
-         max_split_size_mb, per_process_memory_fraction, pinned_free_catch_all, \
+        "unknown key `foo`; the keys are allow_growth, arena_mb, backend, chunk_mb, expandable_segments, \
+         expandable_segments_reserve, expandable_segments_reserve_by_class, first_region_mb, \
+         garbage_collection_threshold, graph_capture_record_stream_reuse, large_segment_size_mb, \
+         largest_object_kb, max_internal_fragmentation_mb, max_non_split_rounding_mb, max_split_size_mb, \
+         per_process_memory_fraction, pinned_free_catch_all, \
          pinned_max_cached_size_mb, pinned_max_round_threshold_mb, pinned_num_register_threads, \
          pinned_reserve_segment_size_mb, pinned_use_background_threads, \
-         pinned_use_cuda_host_register, pinned_use_hip_host_register, release_lock_on_cudamalloc, \
-         release_lock_on_hipmalloc, roundup_power2_divisions, throw_on_cudamalloc_oom"
+         pinned_use_cuda_host_register, pinned_use_hip_host_register, policy, \
+         region_garbage_collection, release_lock_on_cudamalloc, release_lock_on_hipmalloc, \
+         retry_ms, roundup_power2_divisions, throw_on_cudamalloc_oom"
     );
     // Case counts, and so does what other versions had.
     for key in ["Backend", "True", ">", "roundup_bypass_threshold_mb", "expandable_segments_handle_type"] {
@@ -557,4 +561,46 @@ proptest! {
         config.set_roundup_power2_divisions(Divisions::new(of_interval).unwrap());
         prop_assert_eq!(&parsed(&config.to_string()), &config);
     }
+}
+
+#[test]
+fn a_policy_has_its_own_keys_wherever_it_is_named() {
+    let config = parsed("retry_ms:20,policy:bfc,allow_growth:False,first_region_mb:4,region_garbage_collection:False");
+    let bfc = Bfc {
+        allow_growth: false,
+        first_region: 4 * MIB,
+        region_garbage_collection: false,
+        retry_ms: 20,
+        ..Bfc::DEFAULT
+    };
+    assert_eq!(config.policy(), Policy::Bfc(bfc));
+    for text in
+        ["policy:buddy,arena_mb:8", "policy:size_class,chunk_mb:64", "policy:slab,largest_object_kb:96", "policy:slab"]
+    {
+        assert_eq!(parsed(text).to_string(), text);
+    }
+    assert_eq!(parsed("policy:slab,largest_object_kb:96").policy(), Policy::Slab(Slab { largest_object: 96 << 10 }));
+    assert_eq!(parsed(&config.to_string()), config);
+    for (text, start) in [
+        (
+            "policy:bfc,max_split_size_mb:64",
+            "max_split_size_mb is not a key of policy `bfc`; its keys are allow_growth, backend, ",
+        ),
+        ("first_region_mb:4", "first_region_mb is not a key of policy `caching`; its keys are backend, "),
+        (
+            "policy:tcmalloc",
+            "policy does not take `tcmalloc`, only `caching`, `bfc`, `buddy`, `size_class`, `slab` or `direct`",
+        ),
+        ("policy:[bfc]", "policy does not take `[bfc]`, only "),
+    ] {
+        assert!(message(text).starts_with(start), "{text}: {}", message(text));
+    }
+    let mut config = config;
+    let before = config.clone();
+    for text in ["policy:direct", "policy:bfc", "retry_ms:21"] {
+        let error = config.update(text).unwrap_err().to_string();
+        assert!(error.starts_with("policy does not take `") && error.ends_with("stay"), "{text}: {error}");
+        assert_eq!(config, before);
+    }
+    assert_eq!(config.update("expandable_segments:True"), Ok(()));
 }

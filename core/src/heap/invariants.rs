@@ -2,6 +2,7 @@
 
 use super::Heap;
 use crate::block::State;
+use crate::carve::Carver;
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
@@ -34,7 +35,11 @@ impl<S: Storage> Heap<S> {
             if self.segments[segment].prev != prev {
                 return Err("a segment's link to the one before is wrong");
             }
-            self.check_segment(segment, &mut sums)?;
+            if self.carver.is_some() {
+                self.check_carved(segment, &mut sums)?;
+            } else {
+                self.check_segment(segment, &mut sums)?;
+            }
             (prev, segment) = (segment, self.segments[segment].next);
         }
         if sums.segments != self.segments.len() || sums.blocks != self.blocks.len() {
@@ -44,6 +49,9 @@ impl<S: Storage> Heap<S> {
             return Err("the ledger does not hold exactly the allocated blocks");
         }
         self.free.check(sums.free, self.blocks.entries())?;
+        if let Some(carver) = &self.carver {
+            carver.check()?;
+        }
         self.check_unmapped(sums.unmapped)?;
         check_tally(tally, &sums)?;
         Ok(sums.reserved_bytes)
@@ -71,6 +79,56 @@ impl<S: Storage> Heap<S> {
             (prev, block) = (block, b.next);
         }
         if at == entry.base + entry.bytes { Ok(()) } else { Err("blocks do not fill their segment") }
+    }
+
+    /// A segment that a carver cuts: what is taken and what is free tile it, and the block that stands for it whole is free as long
+    /// as nothing is taken.
+    fn check_carved(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
+        let entry = &self.segments[segment];
+        let whole = &self.blocks[entry.first];
+        sums.segments += 1;
+        sums.ordinary += 1;
+        sums.blocks += 1 + entry.live;
+        sums.reserved_bytes += entry.bytes;
+        sums.free += u32::from(whole.is_free());
+        if (whole.addr, whole.size, whole.segment) != (entry.base, entry.bytes, segment) || whole.is_split() {
+            return Err("a block that stands for a segment is not the whole of it");
+        }
+        if whole.is_free() != (entry.live == 0) || !matches!(whole.state, State::Free | State::Held) {
+            return Err("a segment counts as wholly free and is not, or is and does not");
+        }
+        let (mut taken, mut taken_bytes, mut prev) = (0, 0, NONE);
+        for piece in self.pieces(segment) {
+            let b = &self.blocks[piece];
+            if b.prev != prev || b.segment != segment || b.addr < entry.base || b.end() > entry.base + entry.bytes {
+                return Err("a piece is not linked to its segment, or not inside it");
+            }
+            let mut of_piece = Sums::default();
+            self.check_block(piece, &mut of_piece)?;
+            if of_piece.active != 1 {
+                return Err("a piece is in the list of those that are taken and is not");
+            }
+            sums.active += 1;
+            sums.active_bytes += b.size;
+            sums.requested_bytes += b.requested;
+            sums.allocated += of_piece.allocated;
+            sums.allocated_bytes += of_piece.allocated_bytes;
+            (taken, taken_bytes, prev) = (taken + 1, taken_bytes + b.size, piece);
+        }
+        let (mut free, mut free_bytes) = (0, 0);
+        let carver = self.carver.as_ref().ok_or("there is no carver")?;
+        carver.visit_free(segment, &mut |_, bytes| (free, free_bytes) = (free + 1, free_bytes + bytes));
+        if taken != entry.live || taken_bytes + free_bytes != entry.bytes || free != carver.free_pieces(segment) {
+            return Err("pieces do not tile their segment");
+        }
+        if entry.counted != if taken == 0 { 0 } else { free } {
+            return Err("the free pieces of a segment are not those that are counted");
+        }
+        if taken > 0 {
+            sums.inactive_split += u64::from(free);
+            sums.inactive_split_bytes += free_bytes;
+        }
+        Ok(())
     }
 
     fn check_block(&self, block: u32, sums: &mut Sums) -> Result<(), &'static str> {

@@ -1,27 +1,26 @@
 //! How long the calls of a program take when the allocator has seen them before.
 
-use super::program::{Program, Run};
+use super::{Program, Run, Subject};
 use cachalot_core::Error;
 use std::time::Instant;
 
-/// Runs a program once, to warm up, and then `repeat` times. Answers the median time of a call, in nanoseconds.
+/// Runs a program that has been run before `repeat` times more. Answers the median time of a call, in nanoseconds.
 ///
 /// What the program leaves behind is given back between the runs; the cache stays, as it does for a program
 /// that repeats itself.
-pub(super) fn nanoseconds_per_call(run: &mut Run, program: &Program, repeat: u32) -> Result<f64, Error> {
-    run.perform_all(program)?;
+pub(crate) fn nanoseconds_per_call(run: &mut Run<impl Subject>, program: &Program, repeat: u32) -> Result<f64, Error> {
     let mut times = Vec::with_capacity(repeat as usize);
     for _ in 0..repeat {
         run.clean_up()?;
         let start = Instant::now();
         run.perform_all(program)?;
-        times.push(start.elapsed().as_nanos() as f64 / program.operations.len() as f64);
+        times.push(start.elapsed().as_nanos() as f64 / program.operations.len().max(1) as f64);
     }
     Ok(median(&mut times))
 }
 
 /// The middle value, or the mean of the two in the middle.
-fn median(values: &mut [f64]) -> f64 {
+pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
     match values.len() {

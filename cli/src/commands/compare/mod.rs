@@ -1,0 +1,204 @@
+//! `cachalot compare`: recorded programs with every policy and configuration, side by side.
+
+mod line;
+mod plot;
+mod table;
+
+use super::progress::Progress;
+use super::{BAD_INPUT, DIFFERENT, bytes};
+use cachalot_cli::compare::{self, Comparison, Configuration, Contender, Costs, Options, policy_named};
+use cachalot_cli::replay::ReplayError;
+use cachalot_cli::trace::Trace;
+use rayon::prelude::*;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Where the traces are that are compared if none are given.
+const SHIPPED: &str = "tests/traces";
+
+/// The ending of those.
+const RECORD: &str = ".csv.gz";
+
+const LONG_ABOUT: &str = "\
+Run recorded programs with every policy and configuration, side by side
+
+A record is taken for the program behind it: requests with the bytes that were asked for, frees, streams, captured graphs
+(one private pool). Each contender, a policy with a configuration, runs it on a simulated device of 139 GiB, or of the limit's
+size if that is more. A freed block that other streams still use is theirs until the record says that it was complete. The
+program goes on after a request that runs out of memory.
+
+utilisation     peak live / peak reserved
+peak live       bytes that the program asked for and holds
+peak reserved   bytes held from the device, which gives exactly what is asked for: a driver rounds small requests up to pages
+driver calls    allocations, frees, calls for mappings, and others (events, questions), failed ones included
+driver time     what those calls cost on a device, estimated by size; waiting costs nothing. --costs FILE takes the place of an
+                H200's table: `call,bytes,us` lines with the driver's names (cuMemAlloc,2097152,31), sizes ascending, lines of
+                one call joined by straight ones; `cuMemAddressReserve,,4.5` for any size; `#` begins a comment
+ns/op           median time of an operation on this machine, the simulation of the device included, in warm runs after the
+                first; all other figures are the first run's. Traces run several at once: RAYON_NUM_THREADS=1 for steadier times
+OOMs            requests that ran out of memory, and the largest of them
+fragmentation   1 - largest free block / all free blocks, just after the most was held from the device
+
+--json prints an object for each trace and contender with trace, policy, config, utilisation, peak_live_bytes,
+peak_reserved_bytes, device_calls (by the driver's names), driver_us, ns_per_op, ooms, and further: largest_failed_bytes,
+fragmentation, operations, limit_bytes (null for none).
+
+Exits with 2 for input that cannot be used, else with 1 if an allocator refused a call for another reason than lack of memory.";
+
+/// Run recorded programs with every policy and configuration, side by side
+#[derive(clap::Args)]
+#[command(long_about = LONG_ABOUT)]
+pub(crate) struct Args {
+    /// The policies, separated by commas; all without this
+    #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = policy_named)]
+    policies: Vec<&'static str>,
+    #[arg(
+        long = "config",
+        value_name = "STRING",
+        value_parser = Configuration::parse,
+        help = "A configuration beside the defaults, any number of times: for the policy it begins with \
+                (`policy:caching,max_split_size_mb:64`), else for each of --policy, else for `caching`"
+    )]
+    configurations: Vec<Configuration>,
+    /// The memory limit, in bytes or with KiB, MiB, GiB or TiB, in the place of each record's own
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    limit: Option<u64>,
+    /// Empty the cache where the recorded program did
+    #[arg(long)]
+    empty_cache: bool,
+    /// What the driver's calls cost, in the place of an H200's table
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// How often to measure the time of an operation; the median is shown
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// One JSON object a line, in the place of the tables
+    #[arg(long)]
+    json: bool,
+    /// Draw what is reserved over each program, a line for each contender, and what is live
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    #[arg(
+        value_name = "FILE",
+        help = "Records: .csv, .csv.gz, or a pickled memory snapshot of PyTorch (.pickle, .pickle.gz); \
+                without any, every .csv.gz in tests/traces of the current directory"
+    )]
+    files: Vec<PathBuf>,
+}
+
+/// A trace that was compared.
+struct Compared {
+    name: String,
+    comparison: Comparison,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let prepared = options(args).and_then(|options| Ok((options, files(args)?)));
+    let (options, files) = match prepared {
+        Ok(prepared) => prepared,
+        Err(complaint) => {
+            eprintln!("{complaint}");
+            return ExitCode::from(BAD_INPUT);
+        }
+    };
+    let progress = Progress::new(files.len() as u64);
+    let outcomes: Vec<_> = files.par_iter().map(|file| compare_file(file, &options, &progress)).collect();
+    progress.finish();
+
+    let mut status = 0;
+    let mut compared = Vec::new();
+    for outcome in outcomes.into_iter().flatten() {
+        match outcome {
+            Ok(trace) => compared.push(trace),
+            Err(error) => {
+                status = status.max(super::status_of(&error));
+                eprintln!("{error}");
+            }
+        }
+    }
+    for error in
+        compared.iter().flat_map(|trace| &trace.comparison.figures).filter_map(|figures| figures.as_ref().err())
+    {
+        status = status.max(DIFFERENT);
+        eprintln!("{error}");
+    }
+    let written =
+        if args.json { line::write(&compared, &options.contenders) } else { write_tables(&compared, &options) };
+    if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
+        && let Err(error) = plot::draw(&compared, &options.contenders).and_then(|image| Ok(fs::write(file, image)?))
+    {
+        eprintln!("{}: cannot be drawn: {error}", file.display());
+        status = BAD_INPUT;
+    }
+    super::end(status, &written)
+}
+
+fn options(args: &Args) -> Result<Options, String> {
+    let costs = match &args.costs {
+        Some(file) => Costs::load(file).map_err(|error| error.to_string())?,
+        None => Costs::h200(),
+    };
+    Ok(Options {
+        contenders: compare::contenders(&args.policies, &args.configurations)?,
+        limit: args.limit,
+        empty_cache: args.empty_cache,
+        repeat: args.repeat,
+        costs: Arc::new(costs),
+    })
+}
+
+/// The files that are given, or those that are shipped, by name.
+fn files(args: &Args) -> Result<Vec<PathBuf>, String> {
+    if !args.files.is_empty() {
+        return Ok(args.files.clone());
+    }
+    let list = || -> io::Result<Vec<PathBuf>> { fs::read_dir(SHIPPED)?.map(|entry| Ok(entry?.path())).collect() };
+    let mut files = list().map_err(|error| {
+        format!("{SHIPPED}: cannot be read: {error}; name the traces, or run this where the project lies")
+    })?;
+    files.retain(|file| file.to_string_lossy().ends_with(RECORD));
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{SHIPPED}: holds no trace (*{RECORD})"));
+    }
+    Ok(files)
+}
+
+/// Compares every trace of a file.
+fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Result<Compared, ReplayError>> {
+    let compare = |trace: &Trace| {
+        progress.begin(&trace.name);
+        let comparison = compare::compare(trace, options)?;
+        Ok(Compared { name: trace.name.clone(), comparison })
+    };
+    let outcomes = match Trace::load(file) {
+        Ok(traces) => traces.iter().map(compare).collect(),
+        Err(error) => vec![Err(ReplayError::Input(error))],
+    };
+    progress.advance(1);
+    outcomes
+}
+
+fn write_tables(compared: &[Compared], options: &Options) -> io::Result<()> {
+    if compared.is_empty() {
+        return Ok(());
+    }
+    let mut output = io::stdout().lock();
+    writeln!(output, "{}", table::each(compared, &options.contenders))?;
+    if compared.len() > 1 {
+        writeln!(output, "\n{}", table::all(compared, &options.contenders))?;
+    }
+    Ok(())
+}
+
+/// What a contender is called where there is little room.
+fn title(contender: &Contender) -> String {
+    match contender.text.as_str() {
+        "" => contender.policy.to_owned(),
+        text => format!("{} {text}", contender.policy),
+    }
+}

@@ -1,0 +1,87 @@
+//! An amount of memory over the course of a program, coarse enough to be drawn.
+
+use crate::program::{Operation, Program};
+
+/// No curve has more steps.
+const MOST_STEPS: usize = 600;
+
+/// The highest amount in each of up to 600 equal parts of a program.
+#[derive(Debug, Clone)]
+pub struct Curve {
+    operations: usize,
+    highest: Vec<u64>,
+}
+
+impl Curve {
+    /// Nothing, over so many operations.
+    pub(super) fn new(operations: usize) -> Self {
+        Self { operations, highest: vec![0; operations.min(MOST_STEPS)] }
+    }
+
+    /// The bytes that a program asks for and has not given back.
+    pub(super) fn live(program: &Program) -> Self {
+        let mut curve = Self::new(program.operations.len());
+        let mut held = vec![0; program.slots as usize];
+        let mut live = 0;
+        for (at, &operation) in program.operations.iter().enumerate() {
+            match operation {
+                Operation::Malloc { bytes, slot, .. } => {
+                    held[slot as usize] = bytes;
+                    live += bytes;
+                }
+                Operation::Free { slot } => live -= std::mem::take(&mut held[slot as usize]),
+                _ => {}
+            }
+            curve.reach(at, live);
+        }
+        curve
+    }
+
+    /// There are `bytes` after operation number `at`.
+    pub(super) fn reach(&mut self, at: usize, bytes: u64) {
+        let step = at * self.highest.len() / self.operations;
+        self.highest[step] = self.highest[step].max(bytes);
+    }
+
+    /// The number of operations.
+    pub fn operations(&self) -> usize {
+        self.operations
+    }
+
+    /// The highest amount in bytes.
+    pub fn peak(&self) -> u64 {
+        self.highest.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Corners: operations made and bytes. Every step is flat.
+    pub fn corners(&self) -> impl Iterator<Item = (usize, u64)> {
+        let end = move |step: usize| step * self.operations / self.highest.len();
+        self.highest.iter().enumerate().flat_map(move |(step, &bytes)| [(end(step), bytes), (end(step + 1), bytes)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Curve, MOST_STEPS};
+
+    #[test]
+    fn every_step_shows_its_highest_amount() {
+        let mut curve = Curve::new(2 * MOST_STEPS);
+        for (at, bytes) in [(0, 5), (1, 3), (2, 0), (3, 7), (2 * MOST_STEPS - 1, 1)] {
+            curve.reach(at, bytes);
+        }
+        let corners: Vec<_> = curve.corners().collect();
+        assert_eq!(corners[..4], [(0, 5), (2, 5), (2, 7), (4, 7)]);
+        assert_eq!(corners.last(), Some(&(2 * MOST_STEPS, 1)));
+        assert_eq!((curve.peak(), curve.operations(), corners.len()), (7, 2 * MOST_STEPS, 2 * MOST_STEPS));
+    }
+
+    #[test]
+    fn a_short_program_has_a_step_for_each_operation() {
+        let mut curve = Curve::new(2);
+        curve.reach(0, 4);
+        curve.reach(1, 9);
+        assert_eq!(curve.corners().collect::<Vec<_>>(), [(0, 4), (1, 4), (1, 9), (2, 9)]);
+        assert_eq!(Curve::new(0).corners().count(), 0);
+    }
+}

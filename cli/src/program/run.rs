@@ -1,0 +1,136 @@
+//! A program's run: an allocator, and what the program holds of it.
+
+use super::subject::{Simulation, Subject};
+use super::{Operation, Program};
+use cachalot_core::Error;
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::units::{DevicePtr, StreamId};
+
+/// A run of a program.
+pub(crate) struct Run<A> {
+    /// The allocator.
+    pub(crate) allocator: A,
+    /// The block of every slot; null where there is none.
+    pub(crate) blocks: Vec<DevicePtr>,
+    /// The streams that take part in the present capture.
+    capturing: Vec<StreamId>,
+    /// How many requests ran out of memory.
+    pub(crate) ooms: u64,
+    /// The largest of those in bytes.
+    pub(crate) largest_failed: u64,
+}
+
+impl<A: Subject> Run<A> {
+    /// A run on a fresh allocator.
+    pub(crate) fn new(allocator: A) -> Self {
+        Self { allocator, blocks: Vec::new(), capturing: Vec::new(), ooms: 0, largest_failed: 0 }
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &SimulatedDevice {
+        self.allocator.device().simulated()
+    }
+
+    /// Makes one call. Running out of memory is an outcome, not an error.
+    pub(crate) fn perform(&mut self, operation: Operation) -> Result<(), Error> {
+        match operation {
+            Operation::Malloc { bytes, stream, slot } => {
+                let block = self.malloc(bytes, stream)?;
+                match self.blocks.get_mut(slot as usize) {
+                    Some(place) => *place = block,
+                    None => self.blocks.push(block),
+                }
+                Ok(())
+            }
+            Operation::Refused { bytes, stream } => {
+                let block = self.malloc(bytes, stream)?;
+                self.allocator.free(block)
+            }
+            Operation::Free { slot } => {
+                let block = std::mem::take(&mut self.blocks[slot as usize]);
+                self.allocator.free(block)
+            }
+            Operation::RecordStream { slot, stream } => {
+                self.allocator.record_stream(self.blocks[slot as usize], stream)
+            }
+            Operation::Complete { stream } => {
+                self.device().complete(stream);
+                self.allocator.process_events()
+            }
+            Operation::EmptyCache => self.allocator.empty_cache(),
+            _ => self.turn_capture(operation),
+        }
+    }
+
+    /// A block, or null if there is no memory for it.
+    fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        match self.allocator.malloc(bytes, stream) {
+            Err(Error::OutOfMemory(_)) => {
+                self.ooms += 1;
+                self.largest_failed = self.largest_failed.max(bytes);
+                Ok(DevicePtr::NULL)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// The calls that have to do with graphs.
+    fn turn_capture(&mut self, operation: Operation) -> Result<(), Error> {
+        match operation {
+            Operation::BeginCapture => self.allocator.begin_capture(),
+            Operation::Capture { stream } => {
+                self.capturing.push(stream);
+                self.device().set_capturing(stream, true);
+                Ok(())
+            }
+            Operation::EndCapture => {
+                while let Some(stream) = self.capturing.pop() {
+                    self.device().set_capturing(stream, false);
+                }
+                self.allocator.end_capture()
+            }
+            _ => self.allocator.destroy_graphs(),
+        }
+    }
+
+    /// Runs a program to its end.
+    pub(crate) fn perform_all(&mut self, program: &Program) -> Result<(), Error> {
+        program.operations.iter().try_for_each(|&operation| self.perform(operation))
+    }
+
+    /// Runs a program to its end, and calls `watch` after each call with the bytes that the program asked for and holds.
+    /// Answers how many those were at the highest, or which call was refused.
+    pub(crate) fn perform_watching(
+        &mut self,
+        program: &Program,
+        mut watch: impl FnMut(&Self, u64),
+    ) -> Result<u64, (usize, Error)> {
+        let mut held = vec![0; program.slots as usize];
+        let (mut live, mut peak) = (0, 0);
+        for (at, &operation) in program.operations.iter().enumerate() {
+            self.perform(operation).map_err(|error| (at, error))?;
+            match operation {
+                Operation::Malloc { bytes, slot, .. } if self.blocks[slot as usize] != DevicePtr::NULL => {
+                    held[slot as usize] = bytes;
+                    live += bytes;
+                }
+                Operation::Free { slot } => live -= std::mem::take(&mut held[slot as usize]),
+                _ => {}
+            }
+            peak = peak.max(live);
+            watch(self, live);
+        }
+        Ok(peak)
+    }
+
+    /// Gives back what the program left behind, so that it can run again. The cache stays.
+    pub(crate) fn clean_up(&mut self) -> Result<(), Error> {
+        if !self.capturing.is_empty() {
+            self.perform(Operation::EndCapture)?;
+        }
+        for block in &mut self.blocks {
+            self.allocator.free(std::mem::take(block))?;
+        }
+        self.perform(Operation::DestroyGraphs)
+    }
+}

@@ -1,0 +1,327 @@
+//! `cachalot compare`: its figures on programs that can be worked out by hand, its forms of output, and what it refuses.
+
+mod common;
+
+use common::{Finished, cachalot, cachalot_in, folder, trace, write};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A small and a large block, then a second small one in the place of the first.
+const THREE_BLOCKS: &str = "\
+action,addr,size,stream,note
+A,100000000,2097152,0,
+a,100000000,1000,0,
+A,200000000,20971520,0,
+a,200000000,2000000,0,
+f,100000000,1000,0,
+c,100000000,1000,0,
+a,100000000,3000,0,
+f,200000000,2000000,0,
+c,200000000,2000000,0,
+";
+
+/// A block that another stream still uses when the next one is requested.
+const PENDING_BLOCK: &str = "\
+action,addr,size,stream
+A,100000000,2097152,0
+a,100000000,1000,0
+f,100000000,1000,0
+a,100000400,1000,0
+c,100000000,1000,0
+a,100000000,1000,0
+";
+
+const MIB: u64 = 1 << 20;
+
+fn compare(arguments: &[&str], files: &[&Path]) -> Finished {
+    let arguments = ["compare", "--repeat=1"].iter().chain(arguments).map(OsString::from);
+    cachalot(arguments.chain(files.iter().map(OsString::from)))
+}
+
+/// The one line that `compare --json` prints for a file.
+fn line(arguments: &[&str], file: &Path) -> Value {
+    let finished = compare(&[&["--json"], arguments].concat(), &[file]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let mut lines = finished.json();
+    assert_eq!(lines.len(), 1);
+    lines.remove(0)
+}
+
+fn three_blocks(test: &str) -> PathBuf {
+    write(&folder(test), "three.csv", THREE_BLOCKS)
+}
+
+fn number(line: &Value, key: &str) -> u64 {
+    line[key].as_u64().unwrap_or_else(|| panic!("{key} of {line} is no whole number"))
+}
+
+fn assert_near(line: &Value, key: &str, expected: f64) {
+    let is = line[key].as_f64().expect(key);
+    assert!((is - expected).abs() < 1e-9, "{key} is {is}, not {expected}");
+}
+
+/// The calls that were made, and how often.
+fn calls(line: &Value) -> Vec<(&str, u64)> {
+    let calls = line["device_calls"].as_object().expect("an object").iter();
+    calls.map(|(name, count)| (name.as_str(), count.as_u64().expect(name))).filter(|&(_, count)| count > 0).collect()
+}
+
+#[test]
+fn the_caching_policy_shares_two_segments() {
+    let line = line(&["--policy=caching"], &three_blocks("caching"));
+    let mut keys: Vec<&str> = line.as_object().expect("an object").keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(
+        keys,
+        [
+            "config",
+            "device_calls",
+            "driver_us",
+            "fragmentation",
+            "largest_failed_bytes",
+            "limit_bytes",
+            "ns_per_op",
+            "ooms",
+            "operations",
+            "peak_live_bytes",
+            "peak_reserved_bytes",
+            "policy",
+            "trace",
+            "utilisation",
+        ]
+    );
+    assert_eq!((&line["trace"], &line["policy"], &line["config"]), (&"three".into(), &"caching".into(), &"".into()));
+    // 2,000,000 and 3,000 at the end; a segment of the small pool and a shared one of the large pool.
+    assert_eq!(number(&line, "peak_live_bytes"), 2_003_000);
+    assert_eq!(number(&line, "peak_reserved_bytes"), 22 * MIB);
+    assert_near(&line, "utilisation", 2_003_000.0 / 23_068_672.0);
+    assert_eq!(calls(&line), [("cuMemAlloc", 2)]);
+    assert_near(&line, "driver_us", 31.0 + 32.0);
+    // Free when the second segment had been obtained: 2 MiB − 1,024 and 20 MiB − 2,000,384.
+    assert_near(&line, "fragmentation", 1.0 - 18_971_136.0 / (2_096_128.0 + 18_971_136.0));
+    assert_eq!((number(&line, "ooms"), number(&line, "largest_failed_bytes"), number(&line, "operations")), (0, 0, 5));
+    assert_eq!(line["limit_bytes"], Value::Null);
+    assert!(line["ns_per_op"].as_f64().is_some_and(|time| time > 0.0));
+}
+
+#[test]
+fn the_direct_policy_calls_the_device_each_time() {
+    let line = line(&["--policy=direct"], &three_blocks("direct"));
+    assert_eq!(calls(&line), [("cuMemAlloc", 3), ("cuMemFree", 2)]);
+    assert_eq!(number(&line, "peak_live_bytes"), 2_003_000);
+    assert_eq!(number(&line, "peak_reserved_bytes"), 2_000_384 + 3_072);
+    assert_near(&line, "driver_us", 3.0 * 31.0 + 2.0 * 24.0);
+    assert_near(&line, "fragmentation", 0.0);
+}
+
+#[test]
+fn mappings_cost_by_granule() {
+    let config = "--config=policy:caching,expandable_segments:True";
+    let finished = compare(&["--json", "--policy=caching", config], &[&three_blocks("mappings")]);
+    let line = &finished.json()[1];
+    assert_eq!(line["config"], "expandable_segments:True");
+    let mut made = calls(line);
+    made.sort_unstable();
+    let each = ["cuMemAddressReserve", "cuMemCreate", "cuMemGetInfo", "cuMemMap", "cuMemRelease", "cuMemSetAccess"];
+    assert_eq!(made, each.map(|call| (call, 2)));
+    let (small, large) = (9.0 + 0.6 + 10.0 + 23.0, 9.0 + 1.1 + 14.0 + 23.0);
+    assert_near(line, "driver_us", 2.0 * (4.5 + 3.2) + small + large);
+}
+
+#[test]
+fn a_request_beyond_the_limit_is_counted_and_the_program_goes_on() {
+    let line = line(&["--policy=caching", "--limit=4MiB"], &three_blocks("limit"));
+    assert_eq!((number(&line, "ooms"), number(&line, "largest_failed_bytes")), (1, 2_000_000));
+    assert_eq!((number(&line, "peak_live_bytes"), number(&line, "peak_reserved_bytes")), (3_000, 2 * MIB));
+    assert_eq!(number(&line, "limit_bytes"), 4 * MIB);
+    assert_eq!(calls(&line), [("cuMemAlloc", 1), ("cuMemGetInfo", 1)]);
+}
+
+#[test]
+fn a_call_that_is_refused_leaves_the_other_contenders() {
+    let config = "per_process_memory_fraction:0.00001,throw_on_cudamalloc_oom:True";
+    let finished = compare(&["--json", "--policy=caching", "--config", config], &[&three_blocks("refused")]);
+    assert_eq!(finished.status, 1);
+    assert!(finished.errors.contains(&format!("caching with `{config}` refused call 1 of the program: ")));
+    assert_eq!(finished.errors.lines().count(), 1);
+    assert_eq!(finished.json().len(), 1);
+}
+
+#[test]
+fn a_freed_block_is_other_streams_until_the_record_says_so() {
+    let line = line(&["--policy=direct"], &write(&folder("pending"), "pending.csv", PENDING_BLOCK));
+    assert_eq!(number(&line, "peak_live_bytes"), 2_000);
+    // Two blocks at the second request already, and no third one.
+    assert_eq!(number(&line, "peak_reserved_bytes"), 2 * 1_024);
+    assert!(calls(&line).contains(&("cuMemFree", 1)), "{line}");
+}
+
+#[test]
+fn a_table_of_costs_takes_the_place_of_the_h200s() {
+    let file = three_blocks("costs");
+    let costs = write(file.parent().expect("a folder"), "costs.csv", "# A slow one.\ncall,bytes,us\ncuMemAlloc,,100\n");
+    let costs = costs.to_str().expect("a name");
+    assert_near(&line(&["--policy=caching", "--costs", costs], &file), "driver_us", 200.0);
+
+    let bad = write(file.parent().expect("a folder"), "bad.csv", "call,bytes,us\ncuMemAlloc,2MiB,100\n");
+    let bad = bad.to_str().expect("a name");
+    let finished = compare(&["--costs", bad], &[&file]);
+    assert_eq!((finished.status, finished.output.as_str()), (2, ""));
+    assert_eq!(finished.errors, format!("{bad}:2: the size `2MiB` is not a number of bytes\n"));
+}
+
+#[test]
+fn the_caching_policy_does_as_in_a_replay() {
+    for name in ["mlp_seed", "resnet50_amp", "multistream_prefetch", "cuda_graphs__graph", "gpt2_varlen__oom"] {
+        let file = trace(&format!("{name}.csv.gz"));
+        let compared = line(&["--policy=caching", "--empty-cache"], &file);
+        let options = ["replay", "--json", "--config", ""].map(OsString::from);
+        let replayed = cachalot(options.into_iter().chain([file.into_os_string()])).json().remove(0);
+        for key in ["trace", "peak_live_bytes", "peak_reserved_bytes", "utilisation"] {
+            assert_eq!(compared[key], replayed[key], "{key} of {name}");
+        }
+        let calls = &compared["device_calls"];
+        assert_eq!(calls["cuMemAlloc"], replayed["device_allocs"], "{name}");
+        assert_eq!(calls["cuMemFree"], replayed["device_frees"], "{name}");
+        assert_eq!(compared["ooms"], replayed["stats"]["num_ooms"], "{name}");
+    }
+}
+
+#[test]
+fn the_cache_is_emptied_only_on_request() {
+    let file = trace("mlp_seed.csv.gz");
+    assert_eq!(calls(&line(&["--policy=caching"], &file)), [("cuMemAlloc", 20)]);
+    assert_eq!(calls(&line(&["--policy=caching", "--empty-cache"], &file)), [("cuMemAlloc", 24), ("cuMemFree", 8)]);
+}
+
+#[test]
+fn the_table_has_a_row_for_each_trace_and_contender() {
+    let folder = folder("table");
+    let one = write(&folder, "first.csv", THREE_BLOCKS);
+    let other = write(&folder, "second.csv", PENDING_BLOCK);
+    let config = "per_process_memory_fraction:0.5";
+    let finished = compare(&["--policy=caching,direct", "--config", config, "--limit=4MiB"], &[&one, &other]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let rows: Vec<Vec<&str>> = finished.output.lines().map(|row| row.split_whitespace().collect()).collect();
+    let contenders = [("caching", "(default)"), ("direct", "(default)"), ("caching", config), ("direct", config)];
+    for name in ["first", "second"] {
+        let of_trace: Vec<_> = rows.iter().filter(|row| row.first() == Some(&name)).collect();
+        assert_eq!(of_trace.iter().map(|row| (row[1], row[2])).collect::<Vec<_>>(), contenders);
+    }
+    let over_all: Vec<_> =
+        rows.iter().filter(|row| ["caching", "direct"].iter().any(|name| row.first() == Some(name))).collect();
+    assert_eq!(over_all.iter().map(|row| (row[0], row[1], row[2])).collect::<Vec<_>>(), {
+        contenders.map(|(policy, config)| (policy, config, "2"))
+    });
+    let failed = rows.iter().find(|row| row.starts_with(&["first", "caching"])).expect("a row");
+    assert!(failed.windows(3).any(|cells| cells == ["1", "1.91", "MiB"]), "{failed:?}");
+}
+
+#[test]
+fn every_policy_is_compared_unless_some_are_named() {
+    let file = three_blocks("policies");
+    let lines = compare(&["--json"], &[&file]).json();
+    let policies: Vec<&str> = lines.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
+    assert!(["caching", "direct"].iter().all(|name| policies.iter().filter(|policy| *policy == name).count() == 1));
+    assert!(lines.iter().all(|line| line["config"] == "" && number(line, "peak_live_bytes") == 2_003_000));
+}
+
+#[test]
+fn an_unknown_policy_is_refused_with_those_there_are() {
+    let file = three_blocks("unknown_policy");
+    for option in ["--policy=caching,chaching", "--config=policy:chaching,max_split_size_mb:64"] {
+        let finished = compare(&[option], &[&file]);
+        assert_eq!((finished.status, finished.output.as_str()), (2, ""));
+        let what = "unknown policy `chaching`: it must be one of caching, ";
+        assert!(finished.errors.contains(what) && finished.errors.contains("direct"), "{}", finished.errors);
+    }
+}
+
+#[test]
+fn a_configuration_is_refused_by_the_name_of_what_is_wrong() {
+    let file = three_blocks("bad_config");
+    for (config, what) in [
+        ("max_split_size:64", "max_split_size"),
+        ("policy:caching,max_split_size_mb:x", "max_split_size_mb"),
+        ("max_split_size_mb:64,policy:caching", "`policy:NAME` comes first"),
+    ] {
+        let finished = compare(&["--config", config], &[&file]);
+        assert_eq!((finished.status, finished.output.as_str()), (2, ""));
+        assert!(finished.errors.contains(what), "{}", finished.errors);
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_leaves_the_others() {
+    let file = three_blocks("missing_file");
+    let missing = file.with_file_name("none.csv");
+    let finished = compare(&["--json", "--policy=caching"], &[&missing, &file]);
+    assert_eq!(finished.status, 2);
+    let what = "cannot be read: No such file or directory (os error 2)";
+    assert_eq!(finished.errors, format!("{}: {what}\n", missing.display()));
+    assert_eq!(finished.json().len(), 1);
+}
+
+#[test]
+fn without_files_the_shipped_traces_are_compared() {
+    let folder = folder("shipped");
+    let run = || cachalot_in(&folder, ["compare", "--json", "--policy=caching", "--repeat=1"]);
+    let finished = run();
+    assert_eq!((finished.status, finished.output.as_str()), (2, ""));
+    assert!(finished.errors.starts_with("tests/traces: cannot be read: No such file"), "{}", finished.errors);
+
+    let traces = folder.join("tests/traces");
+    fs::create_dir_all(&traces).expect("a folder");
+    write(&traces, "README.md", "no trace");
+    assert_eq!(run().errors, "tests/traces: holds no trace (*.csv.gz)\n");
+
+    for name in ["b", "a"] {
+        write(&traces, &format!("{name}.csv.gz"), common::gzip(THREE_BLOCKS));
+    }
+    let finished = run();
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let names: Vec<Value> = finished.json().iter().map(|line| line["trace"].clone()).collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
+#[test]
+fn the_picture_has_a_panel_for_each_trace_and_a_line_for_each_contender() {
+    let folder = folder("plot");
+    let one = write(&folder, "first.csv", THREE_BLOCKS);
+    let other = write(&folder, "second&last.csv", PENDING_BLOCK);
+    let picture = folder.join("out.svg");
+    let config = "roundup_power2_divisions:[256:1,>:8]";
+    let plot = format!("--plot={}", picture.display());
+    let finished = compare(
+        &["--policy=caching,direct", "--config=policy:caching,roundup_power2_divisions:[256:1,>:8]", &plot],
+        &[&one, &other],
+    );
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    assert!(finished.output.contains("first"), "the table is printed all the same");
+
+    let text = fs::read_to_string(&picture).expect("the picture");
+    let svg = roxmltree::Document::parse(&text).expect("well-formed XML");
+    assert!(svg.root_element().has_tag_name(("http://www.w3.org/2000/svg", "svg")));
+    let texts: Vec<&str> = svg.descendants().filter_map(|node| Some(node.text()?.trim())).collect();
+    for name in ["first", "second&last", "reserved: caching", &format!("reserved: caching {config}")] {
+        assert!(texts.contains(&name), "{name} in {texts:?}");
+    }
+    // The colours of the three contenders' lines: one in each panel.
+    for colour in ["#0072B2", "#D55E00", "#009E73"] {
+        let lines = svg.descendants().filter(|node| {
+            node.has_tag_name(("http://www.w3.org/2000/svg", "polyline")) && node.attribute("stroke") == Some(colour)
+        });
+        assert_eq!(lines.count(), 2, "{colour}");
+    }
+}
+
+#[test]
+fn a_picture_that_cannot_be_written_is_a_complaint() {
+    let file = three_blocks("no_picture");
+    let picture = file.join("out.svg");
+    let finished = compare(&["--policy=caching", &format!("--plot={}", picture.display())], &[&file]);
+    assert_eq!(finished.status, 2);
+    assert!(finished.errors.starts_with(&format!("{}: cannot be drawn: ", picture.display())), "{}", finished.errors);
+}

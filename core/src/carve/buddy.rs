@@ -1,0 +1,301 @@
+//! The buddy policy: blocks of powers of two, split into halves and merged with their siblings.
+//!
+//! ```text
+//! tree       for every arena, an implicit tree of bits: free or not
+//! holders    for every order, the arenas that have a free block of it
+//! forest     both, and for every order the first free block of all
+//! open       a run of free blocks that are in no tree: what is left of the block that was split last
+//!
+//!            |■■■■■■■■|■■|□□|□□□□|□□□□□□□□|    bit k of `rest` is set iff a block of order k lies there, the smallest first:
+//!                     ^front                   `rest` is also how many leaves the run has
+//! ```
+//!
+//! Trees and run together hold the blocks that a buddy system holds which splits and merges at once, and no others. But a
+//! block that is split all the way down costs one subtraction from `rest`, and one addition when its first piece comes back,
+//! instead of a bit for each of its levels.
+
+use super::{Carver, Taken};
+use crate::config;
+use crate::slab::NONE;
+use crate::storage::Storage;
+
+mod forest;
+mod holders;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;
+mod tree;
+
+use forest::{Forest, Place};
+use tree::MAX_ORDER;
+
+/// The smallest block, a leaf, in bytes: twice [`UNIT`](crate::units::UNIT).
+pub(crate) const MIN_BLOCK: u64 = 1 << MIN_BLOCK_LOG2;
+const MIN_BLOCK_LOG2: u32 = 10;
+
+/// The largest arena, in bytes: 32 TiB. Larger requests find no room.
+pub(crate) const MAX_ARENA: u64 = MIN_BLOCK << MAX_ORDER;
+
+/// What a request of `bytes` is rounded to.
+pub(crate) fn round(bytes: u64) -> u64 {
+    bytes.next_power_of_two().max(MIN_BLOCK)
+}
+
+/// A run of free blocks that are not in the tree, in ascending order; what is left of the block that was split last.
+#[derive(Clone, Copy)]
+struct Open {
+    /// The arena it lies in; `NONE` iff `rest` is 0: then nothing is open.
+    arena: u32,
+    /// The node of its first leaf.
+    front: u64,
+    /// How many leaves it has: for each bit a block.
+    rest: u64,
+    /// What ends here is given back to the run: its front, or 0 if that begins a block whose sibling lies behind it, in which
+    /// case it is the only one.
+    joint: u64,
+}
+
+impl Open {
+    const NONE: Self = Self { arena: NONE, front: 0, rest: 0, joint: 0 };
+
+    /// The part of a block, or of a run, that is left when what lies before `front` is taken.
+    fn behind(arena: u32, front: u64, rest: u64) -> Self {
+        if rest == 0 { Self::NONE } else { Self { arena, front, rest, joint: front } }
+    }
+
+    /// The first leaf of its block of `order`, if it has one.
+    #[inline(always)]
+    fn leaf(self, order: u32) -> u64 {
+        self.front + (self.rest & !(!0 << order))
+    }
+
+    /// Its first block, which is the smallest, and what is left without that.
+    fn split_first(self) -> Option<((u64, u32), Self)> {
+        let order = self.rest.trailing_zeros();
+        (self.rest != 0).then(|| {
+            let leaves = 1 << order;
+            ((self.front, order), Self { front: self.front + leaves, rest: self.rest - leaves, ..self })
+        })
+    }
+}
+
+/// A buddy system over any number of arenas. It takes the smallest block that fits; of several, the one in the arena of the
+/// lowest number, and there the one at the lowest address.
+pub(crate) struct Buddies<S: Storage> {
+    /// Bytes to obtain from the device at a time, at least: a power of two.
+    arena_bytes: u64,
+    open: Open,
+    forest: Forest<S>,
+}
+
+/// The order of a size that was rounded.
+#[inline(always)]
+fn order_of(size: u64) -> u32 {
+    size.trailing_zeros() - MIN_BLOCK_LOG2
+}
+
+/// The order of an arena of so many bytes.
+fn arena_order(bytes: u64) -> u32 {
+    (bytes / MIN_BLOCK).max(1).ilog2()
+}
+
+impl<S: Storage> Buddies<S> {
+    pub(crate) fn new(options: config::Buddy) -> Self {
+        let arena_bytes = options.arena.clamp(MIN_BLOCK, MAX_ARENA).next_power_of_two();
+        Self { arena_bytes, open: Open::NONE, forest: Forest::default() }
+    }
+
+    /// Puts what is open into the tree.
+    fn settle(&mut self, mut open: Open) {
+        while let Some(((leaf, order), left)) = open.split_first() {
+            self.forest.insert(open.arena, leaf >> order, order);
+            open = left;
+        }
+    }
+
+    /// Takes a block of `order` from what is open, where the smallest that fits is of order `found`. Those before it, too small,
+    /// go into the tree.
+    #[inline(never)]
+    fn take_from_open(&mut self, found: u32, order: u32) -> Taken {
+        let open = self.open;
+        let leaf = open.leaf(order);
+        let (passed, leaves) = (leaf - open.front, 1 << order);
+        self.open = Open::behind(open.arena, leaf + leaves, open.rest - passed - leaves);
+        if passed != 0 {
+            self.settle(Open { rest: passed, ..open });
+        }
+        self.taken(open.arena, leaf, found - order)
+    }
+
+    /// Takes a block of `order` from the first free one of order `found`. If that is larger, what is left of it is open now.
+    #[inline(never)]
+    fn take_from_tree(&mut self, found: u32, order: u32) -> Taken {
+        let first = self.forest.first(found);
+        let (arena, leaf) = (first.arena(), first.node() << found);
+        self.forest.remove(arena, first.node(), found);
+        if found > order {
+            let last = self.open;
+            let leaves = 1 << order;
+            self.open = Open::behind(arena, leaf + leaves, (1 << found) - leaves);
+            if last.rest != 0 {
+                self.settle(last);
+            }
+        }
+        self.taken(arena, leaf, found - order)
+    }
+
+    /// A piece that was taken from a block which was split so many times.
+    #[inline(always)]
+    fn taken(&mut self, segment: u32, leaf: u64, splits: u32) -> Taken {
+        let entry = &mut self.forest.arenas[segment];
+        entry.free = entry.free + splits - 1;
+        Taken { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment }
+    }
+
+    /// Merges a block with its sibling, which is free, and so on.
+    #[inline(never)]
+    fn merge(&mut self, arena: u32, mut node: u64, mut order: u32) {
+        while !self.joins_open(arena, node, order) {
+            if !self.forest.holds(arena, node ^ 1) {
+                return self.forest.insert(arena, node, order);
+            }
+            self.forest.remove(arena, node ^ 1, order);
+            self.forest.arenas[arena].free -= 1;
+            (node, order) = (node / 2, order + 1);
+        }
+        self.give_to_open(node << order, order);
+    }
+
+    /// Whether a block ends where what is open begins, or is the sibling of all that is open.
+    #[inline(always)]
+    fn joins_open(&self, arena: u32, node: u64, order: u32) -> bool {
+        let Open { arena: other, front, rest, joint } = self.open;
+        other == arena && ((node + 1) << order == joint || (node ^ 1) << order == front && rest == 1 << order)
+    }
+
+    /// Adds a block to what is open, and the sibling of what is now the first block there, if it is free, and so on.
+    #[inline(never)]
+    fn give_to_open(&mut self, leaf: u64, mut order: u32) {
+        let Open { arena, mut front, mut rest, .. } = self.open;
+        front = front.min(leaf);
+        loop {
+            // The addition merges what is open: once for each bit that is carried.
+            rest += 1 << order;
+            let first = rest.trailing_zeros();
+            self.forest.arenas[arena].free -= first - order;
+            order = first;
+            let sibling = front >> order ^ 1;
+            if !self.forest.holds(arena, sibling) {
+                break;
+            }
+            self.forest.remove(arena, sibling, order);
+            front &= !(1 << order);
+        }
+        let joint = if front >> order & 1 == 1 { front } else { 0 };
+        self.open = Open { arena, front, rest, joint };
+    }
+}
+
+impl<S: Storage> Carver<S> for Buddies<S> {
+    fn segment_bytes(&self, size: u64) -> u64 {
+        size.max(self.arena_bytes)
+    }
+
+    fn make_room(&mut self, bytes: u64, _size: u64) -> bool {
+        bytes <= MAX_ARENA && self.forest.make_room(arena_order(bytes))
+    }
+
+    fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, _size: u64) {
+        self.forest.add(segment, base, arena_order(bytes));
+    }
+
+    fn remove_segment(&mut self, segment: u32) {
+        if self.open.arena == segment {
+            self.open = Open::NONE;
+        } else {
+            self.forest.remove(segment, 1, self.forest.arenas[segment].tree.order());
+        }
+        self.forest.forget(segment);
+    }
+
+    #[inline]
+    fn take(&mut self, size: u64) -> Option<Taken> {
+        let order = order_of(size);
+        let fitting = (self.forest.orders() | self.open.rest) >> order;
+        if fitting == 0 {
+            return None;
+        }
+        let found = order + fitting.trailing_zeros();
+        let first = self.forest.first(found);
+        let open = self.open;
+        if open.rest >> found & 1 == 1 && Place::new(open.arena, open.leaf(found) >> found) < first {
+            return Some(self.take_from_open(found, order));
+        }
+        if found > order || !self.forest.remove_first(first, found) {
+            return Some(self.take_from_tree(found, order));
+        }
+        Some(self.taken(first.arena(), first.node() << order, 0))
+    }
+
+    #[inline]
+    fn give(&mut self, piece: Taken, size: u64) {
+        let Taken { addr, segment } = piece;
+        let order = order_of(size);
+        let entry = &mut self.forest.arenas[segment];
+        entry.free += 1;
+        let node = (addr.wrapping_sub(entry.origin) / MIN_BLOCK) >> order;
+        if self.joins_open(segment, node, order) {
+            self.give_to_open(node << order, order);
+        } else if self.forest.holds(segment, node ^ 1) {
+            self.merge(segment, node, order);
+        } else {
+            self.forest.insert(segment, node, order);
+        }
+    }
+
+    #[inline]
+    fn free_pieces(&self, segment: u32) -> u32 {
+        self.forest.arenas[segment].free
+    }
+
+    fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
+        let origin = self.forest.arenas[segment].origin;
+        let mut visit = |(leaf, order)| visit(origin.wrapping_add(leaf * MIN_BLOCK), MIN_BLOCK << order);
+        let mut open = if self.open.arena == segment { self.open } else { Open::NONE };
+        for block in self.forest.blocks(segment) {
+            while let Some((first, left)) = open.split_first().filter(|(first, _)| *first < block) {
+                visit(first);
+                open = left;
+            }
+            visit(block);
+        }
+        while let Some((first, left)) = open.split_first() {
+            visit(first);
+            open = left;
+        }
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        let Open { arena, rest, .. } = self.open;
+        if (arena == NONE) != (rest == 0) {
+            return Err("nothing is open in an arena, or something in none");
+        }
+        self.forest.check(arena, rest)?;
+        for (segment, entry) in (0..).zip(self.forest.arenas.entries()).filter(|(_, entry)| entry.free > 0) {
+            let base = entry.origin.wrapping_add(entry.tree.first_leaf() * MIN_BLOCK);
+            let (mut end, mut last, mut apart, mut merged) = (0, (u64::MAX, 0), true, true);
+            self.visit_free(segment, &mut |addr, bytes| {
+                let at = addr.wrapping_sub(base);
+                apart &= at >= end && at.is_multiple_of(bytes);
+                merged &= last != (at ^ bytes, bytes);
+                (end, last) = (at + bytes, (at, bytes));
+            });
+            if !apart || end > MIN_BLOCK << entry.tree.order() {
+                return Err("free blocks overlap, or reach beyond their arena");
+            }
+            if !merged {
+                return Err("a free block and its sibling were not merged");
+            }
+        }
+        Ok(())
+    }
+}

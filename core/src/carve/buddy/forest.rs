@@ -1,0 +1,226 @@
+//! The trees of all arenas, and the first free block of every order among them.
+
+use super::MIN_BLOCK;
+use super::holders::{Holders, ORDERS};
+use super::tree::{MAX_ORDER, Tree};
+use crate::carve::by_segment::{BySegment, OfSegment};
+use crate::slab::NONE;
+use crate::storage::{Storage, Table};
+use core::mem;
+
+/// A segment that is cut up.
+#[derive(Clone, Copy)]
+pub(super) struct Arena {
+    /// The address that leaf 0 would have; the arena's own leaves begin with [`Tree::first_leaf`].
+    pub origin: u64,
+    /// How many of its blocks are free, in the tree or not.
+    pub free: u32,
+    pub tree: Tree,
+}
+
+impl OfSegment for Arena {
+    const VACANT: Self = Self { origin: 0, free: 0, tree: Tree::NONE };
+}
+
+/// A block of an arena, ordered as blocks of one size are taken: by the arena's number, then by the node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(u64);
+
+const NODE_BITS: u32 = MAX_ORDER + 1;
+
+impl Place {
+    /// After every block.
+    const NONE: Self = Self(u64::MAX);
+
+    #[inline(always)]
+    pub(super) fn new(arena: u32, node: u64) -> Self {
+        Self(u64::from(arena) << NODE_BITS | node)
+    }
+
+    #[inline(always)]
+    pub(super) fn arena(self) -> u32 {
+        (self.0 >> NODE_BITS) as u32
+    }
+
+    #[inline(always)]
+    pub(super) fn node(self) -> u64 {
+        self.0 & !(!0 << NODE_BITS)
+    }
+
+    /// The first of the blocks whose bits are in the word of this one.
+    #[inline(always)]
+    fn first_of(self, bits: u64) -> Self {
+        Self(self.0 & !63 | u64::from(bits.trailing_zeros()))
+    }
+}
+
+/// The trees of any number of arenas.
+pub(super) struct Forest<S: Storage> {
+    holders: Holders<S>,
+    /// For each order the first free block; `Place::NONE` iff there is none. As many as a `u64` has bits, to be indexed by one.
+    firsts: [Place; 64],
+    pub arenas: BySegment<Arena, S>,
+    /// The bits of all arenas. The words of a removed one are zero, but for the first.
+    pub words: S::Table<u64>,
+    /// For each order the words of a removed arena, the first of which says where those of the next one are; else `NONE`.
+    vacant: [u32; ORDERS],
+}
+
+impl<S: Storage> Default for Forest<S> {
+    fn default() -> Self {
+        Self {
+            holders: Holders::default(),
+            firsts: [Place::NONE; 64],
+            arenas: BySegment::default(),
+            words: Default::default(),
+            vacant: [NONE; ORDERS],
+        }
+    }
+}
+
+impl<S: Storage> Forest<S> {
+    /// Makes sure that a further arena of `order` fits.
+    pub(super) fn make_room(&mut self, order: u32) -> bool {
+        let words = Tree::words(order);
+        self.arenas.make_room()
+            && self.holders.make_room_for(self.arenas.entries().len())
+            && (self.vacant[order as usize] != NONE
+                || self.words.len() + words < NONE as usize && self.words.make_room(words))
+    }
+
+    /// Adds an arena, all free; room was made.
+    pub(super) fn add(&mut self, arena: u32, base: u64, order: u32) {
+        let vacant = &mut self.vacant[order as usize];
+        let mut start = *vacant;
+        if start == NONE {
+            start = self.words.len() as u32;
+            (0..Tree::words(order)).for_each(|_| self.words.add(0));
+        } else {
+            *vacant = mem::take(&mut self.words[start as usize]) as u32;
+        }
+        let tree = Tree::at(start, order);
+        let origin = base.wrapping_sub(tree.first_leaf() * MIN_BLOCK);
+        self.arenas.insert(arena, Arena { origin, free: 1, tree });
+        self.insert(arena, 1, order);
+    }
+
+    /// Forgets an arena of which no block is in the tree.
+    pub(super) fn forget(&mut self, arena: u32) {
+        let tree = self.arenas[arena].tree;
+        self.arenas.remove(arena);
+        let vacant = &mut self.vacant[tree.order() as usize];
+        self.words[tree.start() as usize] = u64::from(mem::replace(vacant, tree.start()));
+    }
+
+    /// The orders of which there is a free block, as bits.
+    #[inline(always)]
+    pub(super) fn orders(&self) -> u64 {
+        self.holders.orders()
+    }
+
+    /// The first free block of `order`. A place after every block, if there is none.
+    #[inline(always)]
+    pub(super) fn first(&self, order: u32) -> Place {
+        self.firsts[order as usize % 64]
+    }
+
+    #[inline(always)]
+    pub(super) fn holds(&self, arena: u32, node: u64) -> bool {
+        self.arenas[arena].tree.holds(node, &self.words)
+    }
+
+    #[inline(always)]
+    pub(super) fn insert(&mut self, arena: u32, node: u64, order: u32) {
+        let first = &mut self.firsts[order as usize % 64];
+        *first = Place::new(arena, node).min(*first);
+        if !self.arenas[arena].tree.insert(node, &mut self.words) {
+            self.inserted(arena, node, order);
+        }
+    }
+
+    #[inline(never)]
+    fn inserted(&mut self, arena: u32, node: u64, order: u32) {
+        if self.arenas[arena].tree.inserted(node, &mut self.words) {
+            self.holders.insert(order, arena);
+        }
+    }
+
+    /// Removes the first block of `order` if another one is in the same word, and so the next: else nothing has changed.
+    #[inline(always)]
+    pub(super) fn remove_first(&mut self, first: Place, order: u32) -> bool {
+        let tree = &self.arenas[first.arena()].tree;
+        let beside = tree.beside(first.node(), &self.words);
+        if beside != 0 {
+            tree.remove(first.node(), &mut self.words);
+            self.firsts[order as usize % 64] = first.first_of(beside);
+        }
+        beside != 0
+    }
+
+    pub(super) fn remove(&mut self, arena: u32, node: u64, order: u32) {
+        let tree = &self.arenas[arena].tree;
+        tree.remove(node, &mut self.words);
+        let beside = tree.beside(node, &self.words);
+        if beside == 0 && tree.removed(node, &mut self.words) {
+            self.holders.remove(order, arena);
+        }
+        let place = Place::new(arena, node);
+        if self.first(order) == place {
+            self.firsts[order as usize % 64] =
+                if beside != 0 { place.first_of(beside) } else { self.find_first(order) };
+        }
+    }
+
+    fn find_first(&self, order: u32) -> Place {
+        if self.orders() >> order & 1 == 0 {
+            return Place::NONE;
+        }
+        let arena = self.holders.first(order);
+        Place::new(arena, self.arenas[arena].tree.first(order, &self.words))
+    }
+
+    /// The free blocks of an arena that are in its tree, in address order: their first leaves and orders.
+    pub(super) fn blocks(&self, arena: u32) -> impl Iterator<Item = (u64, u32)> {
+        let tree = self.arenas[arena].tree;
+        let next = move |order, node| {
+            let found = tree.next(tree.order() - order, node, &self.words);
+            found.map_or((u64::MAX, order), |node| (node << order, order))
+        };
+        let mut heads = [(u64::MAX, 0); ORDERS];
+        for order in 0..=tree.order() {
+            heads[order as usize] = next(order, tree.first_leaf() >> order);
+        }
+        core::iter::from_fn(move || {
+            let (leaf, order) = heads.iter().copied().min().filter(|head| head.0 != u64::MAX)?;
+            heads[order as usize] = next(order, (leaf >> order) + 1);
+            Some((leaf, order))
+        })
+    }
+
+    /// Checks all that says what the trees hold. `open` are the orders of blocks of `opened` that are free but in no tree.
+    pub(super) fn check(&self, opened: u32, open: u64) -> Result<(), &'static str> {
+        if !self.holders.check() {
+            return Err("a summary of the arenas disagrees with what it summarises");
+        }
+        if (0..=MAX_ORDER).any(|order| self.first(order) != self.find_first(order)) {
+            return Err("another block is said to be the first of its order");
+        }
+        for (arena, entry) in (0..).zip(self.arenas.entries()) {
+            let mut held = 0_u64;
+            let mut count = if arena == opened { open.count_ones() } else { 0 };
+            if entry.free > 0 {
+                self.blocks(arena).for_each(|(_, order)| (held, count) = (held | 1 << order, count + 1));
+            }
+            if count != entry.free {
+                return Err("an arena's free blocks are not as many as were counted");
+            }
+            if (0..=MAX_ORDER).any(|order| (held >> order & 1 == 1) != self.holders.holds(order, arena)) {
+                return Err("an arena has a free block of another order than is said");
+            }
+            if entry.free > 0 && !entry.tree.check(&self.words) {
+                return Err("a summary of an arena's tree disagrees with what it summarises");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! Entries of a table found by a key: a hash table chained through the entries themselves.
+
+use crate::atomic_map::start;
+use crate::slab::NONE;
+use crate::storage::{Storage, Table};
+
+/// An entry that has a key of its own and holds a link.
+pub(crate) trait Chained {
+    fn key(&self) -> u64;
+    fn chain(&self) -> u32;
+    fn set_chain(&mut self, next: u32);
+}
+
+/// The heads of the chains.
+pub(crate) struct Chains<S: Storage> {
+    /// Their number is a power of two, or 0.
+    buckets: S::Table<u32>,
+}
+
+impl<S: Storage> Default for Chains<S> {
+    fn default() -> Self {
+        Self { buckets: S::Table::<u32>::default() }
+    }
+}
+
+impl<S: Storage> Chains<S> {
+    /// Makes sure that entries can be added, and that there are about as many chains as `entries` if they can be had.
+    pub(crate) fn make_room<T: Chained>(&mut self, entries: &mut [T]) -> bool {
+        while self.buckets.len() < entries.len().max(1) && self.grow(entries) {}
+        !self.buckets.is_empty()
+    }
+
+    /// Doubles the chains. False if that many cannot be had: they only become longer.
+    fn grow<T: Chained>(&mut self, entries: &mut [T]) -> bool {
+        let old = self.buckets.len();
+        let extra = old.max(1);
+        if !self.buckets.make_room(extra) {
+            return false;
+        }
+        for _ in 0..extra {
+            self.buckets.add(NONE);
+        }
+        // What is behind a place stays in its chain, or moves to the new one `old` further on.
+        for bucket in 0..old {
+            let mut at = core::mem::replace(&mut self.buckets[bucket], NONE);
+            while at != NONE {
+                let next = entries[at as usize].chain();
+                self.insert(at, entries);
+                at = next;
+            }
+        }
+        true
+    }
+
+    /// Adds an entry whose key no other has; room was made.
+    #[inline]
+    pub(crate) fn insert<T: Chained>(&mut self, index: u32, entries: &mut [T]) {
+        let entry = &mut entries[index as usize];
+        let bucket = start(entry.key(), self.buckets.len());
+        entry.set_chain(core::mem::replace(&mut self.buckets[bucket], index));
+    }
+
+    /// The entry with this key.
+    #[inline(always)]
+    pub(crate) fn find<T: Chained>(&self, key: u64, entries: &[T]) -> Option<u32> {
+        let mut at = *self.buckets.get(start(key, self.buckets.len()))?;
+        // No entry is at `NONE`.
+        while let Some(entry) = entries.get(at as usize) {
+            if entry.key() == key {
+                return Some(at);
+            }
+            at = entry.chain();
+        }
+        None
+    }
+
+    /// Removes an entry that was added.
+    pub(crate) fn remove<T: Chained>(&mut self, index: u32, entries: &mut [T]) {
+        let bucket = start(entries[index as usize].key(), self.buckets.len());
+        let next = entries[index as usize].chain();
+        let mut at = self.buckets[bucket];
+        if at == index {
+            self.buckets[bucket] = next;
+            return;
+        }
+        while entries[at as usize].chain() != index {
+            at = entries[at as usize].chain();
+        }
+        entries[at as usize].set_chain(next);
+    }
+
+    /// How many entries are in the chains, for checks.
+    pub(crate) fn count<T: Chained>(&self, entries: &[T]) -> u32 {
+        let chain = |&head: &u32| core::iter::successors(Some(head), |&at| Some(entries.get(at as usize)?.chain()));
+        self.buckets.iter().flat_map(chain).filter(|&at| at != NONE).count() as u32
+    }
+}

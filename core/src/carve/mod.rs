@@ -1,0 +1,169 @@
+//! Policies that cut segments into pieces of their own making: buddy, size class, slab.
+//!
+//! ```text
+//! heap      blocks the program holds, by address; streams, statistics, states      the same for every policy
+//! carver    which parts of its segments are free, and which of them comes next     one file each
+//! ```
+//!
+//! The boundary tags of the caching heap say where free space is by listing every block; a carver says it by bits and lists
+//! that need no entry for what is free. It knows addresses, sizes and its segments' numbers, no streams and no statistics.
+
+use crate::storage::Storage;
+
+pub(crate) mod buddy;
+mod by_segment;
+mod chains;
+mod midpoints;
+mod pieces;
+pub(crate) mod size_class;
+pub(crate) mod slab;
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests_model;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests_size_class;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests_slab;
+
+/// A piece that was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Taken {
+    /// Its first byte.
+    pub addr: u64,
+    /// The segment it lies in.
+    pub segment: u32,
+}
+
+/// Cuts the segments of one heap into pieces, and knows which are free. Deterministic: the same calls take the same pieces.
+pub(crate) trait Carver<S: Storage>: Send {
+    /// The bytes to obtain from the device for a piece of `size`, as its policy rounds requests: at least `size`.
+    fn segment_bytes(&self, size: u64) -> u64;
+
+    /// Makes sure that a further segment of `bytes` for pieces of `size`, and the first piece taken from it, cannot run out of entries.
+    /// False if they could; then nothing has changed.
+    fn make_room(&mut self, bytes: u64, size: u64) -> bool;
+
+    /// Makes sure that the next piece of `size` that is taken cannot run out of entries.
+    #[inline]
+    fn is_ready(&mut self, size: u64) -> bool {
+        let _ = size;
+        true
+    }
+
+    /// Adds a segment, wholly free, that was obtained for pieces of `size`; room was made. `segment` is its number among the heap's:
+    /// small, and given again once it was removed.
+    fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
+
+    /// Forgets a segment, which is wholly free.
+    fn remove_segment(&mut self, segment: u32);
+
+    /// Takes a piece of `size`, as its policy rounds requests. `None` if no segment has one.
+    fn take(&mut self, size: u64) -> Option<Taken>;
+
+    /// The address of the piece that [`take`](Self::take) would take now; what is free stays so, as the same pieces.
+    fn peek(&mut self, size: u64) -> Option<u64> {
+        let taken = self.take(size)?;
+        self.give(taken, size);
+        Some(taken.addr)
+    }
+
+    /// Gives back a piece that was taken with `size`.
+    fn give(&mut self, piece: Taken, size: u64);
+
+    /// How many pieces of the segment are free: as many as [`visit_free`](Self::visit_free) visits.
+    fn free_pieces(&self, segment: u32) -> u32;
+
+    /// Calls `visit` with the address and length of every free piece of the segment, in address order. Those and the taken ones
+    /// tile the segment.
+    fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64));
+
+    /// Checks every invariant, for tests: it visits everything.
+    fn check(&self) -> Result<(), &'static str>;
+}
+
+/// The carver of a heap, in a place of its own: most heaps have none.
+#[cfg(feature = "alloc")]
+pub(crate) type HeapCarver<S> = alloc::boxed::Box<AnyCarver<S>>;
+
+/// Without the host's heap there are no carvers: their tables would lie in every heap.
+#[cfg(not(feature = "alloc"))]
+pub(crate) type HeapCarver<S> = AnyCarver<S>;
+
+/// One of them.
+#[cfg_attr(feature = "alloc", expect(clippy::large_enum_variant, reason = "it is made once a heap, and does not move"))]
+pub(crate) enum AnyCarver<S: Storage> {
+    #[cfg(feature = "alloc")]
+    Buddy(buddy::Buddies<S>),
+    #[cfg(feature = "alloc")]
+    SizeClass(size_class::SizeClasses<S>),
+    #[cfg(feature = "alloc")]
+    Slab(slab::Slabs<S>),
+    #[cfg(not(feature = "alloc"))]
+    None(core::convert::Infallible, core::marker::PhantomData<fn(S)>),
+}
+
+macro_rules! on_any {
+    ($any:ident, $carver:ident => $call:expr) => {
+        match $any {
+            #[cfg(feature = "alloc")]
+            Self::Buddy($carver) => $call,
+            #[cfg(feature = "alloc")]
+            Self::SizeClass($carver) => $call,
+            #[cfg(feature = "alloc")]
+            Self::Slab($carver) => $call,
+            #[cfg(not(feature = "alloc"))]
+            Self::None(never, _) => match *never {},
+        }
+    };
+}
+
+#[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
+impl<S: Storage> Carver<S> for AnyCarver<S> {
+    fn segment_bytes(&self, size: u64) -> u64 {
+        on_any!(self, carver => carver.segment_bytes(size))
+    }
+
+    fn make_room(&mut self, bytes: u64, size: u64) -> bool {
+        on_any!(self, carver => carver.make_room(bytes, size))
+    }
+
+    #[inline]
+    fn is_ready(&mut self, size: u64) -> bool {
+        on_any!(self, carver => carver.is_ready(size))
+    }
+
+    fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, size: u64) {
+        on_any!(self, carver => carver.add_segment(segment, base, bytes, size));
+    }
+
+    fn remove_segment(&mut self, segment: u32) {
+        on_any!(self, carver => carver.remove_segment(segment));
+    }
+
+    #[inline]
+    fn take(&mut self, size: u64) -> Option<Taken> {
+        on_any!(self, carver => carver.take(size))
+    }
+
+    fn peek(&mut self, size: u64) -> Option<u64> {
+        on_any!(self, carver => carver.peek(size))
+    }
+
+    #[inline]
+    fn give(&mut self, piece: Taken, size: u64) {
+        on_any!(self, carver => carver.give(piece, size));
+    }
+
+    #[inline]
+    fn free_pieces(&self, segment: u32) -> u32 {
+        on_any!(self, carver => carver.free_pieces(segment))
+    }
+
+    fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
+        on_any!(self, carver => carver.visit_free(segment, visit));
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        on_any!(self, carver => carver.check())
+    }
+}

@@ -1,0 +1,259 @@
+//! Pieces of exact sizes: all of them found by their address, the free ones by their size.
+//!
+//! ```text
+//! size ──hash──▶ class 3 KiB ──▶ ■ ─ ■ ─ ■     free pieces, the one given back last first
+//! address ──hash──▶ piece                       so that one that is given back is known
+//! chunk ──▶ piece ──▶ piece ──▶ piece           as they were cut, in address order
+//! ```
+//!
+//! A piece keeps its entry while it is taken: to give it back takes none.
+
+use super::chains::{Chained, Chains};
+use crate::slab::{NONE, Slab, Vacant};
+use crate::storage::Storage;
+
+/// A piece that was cut, taken or free.
+pub(crate) struct Piece {
+    pub addr: u64,
+    class: u32,
+    /// The segment it was cut from.
+    pub chunk: u32,
+    /// The next piece whose address has the same hash.
+    chain: u32,
+    /// Neighbours among the free pieces of the class.
+    prev: u32,
+    /// Vacant ⟹ the next vacant entry.
+    next: u32,
+    /// The piece behind it in the chunk.
+    pub after: u32,
+    pub free: bool,
+}
+
+impl Vacant for Piece {
+    fn vacant(next: u32) -> Self {
+        Self { addr: 0, class: NONE, chunk: NONE, chain: NONE, prev: NONE, next, after: NONE, free: false }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+impl Chained for Piece {
+    #[inline(always)]
+    fn key(&self) -> u64 {
+        self.addr
+    }
+
+    #[inline(always)]
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    fn set_chain(&mut self, next: u32) {
+        self.chain = next;
+    }
+}
+
+/// A size of which there are pieces.
+struct Class {
+    size: u64,
+    /// Head of the list of free pieces.
+    free: u32,
+    /// Pieces of this size, taken and free. They are what keeps the entry.
+    pieces: u32,
+    /// The next class whose size has the same hash; vacant ⟹ the next vacant entry.
+    chain: u32,
+}
+
+impl Vacant for Class {
+    fn vacant(next: u32) -> Self {
+        Self { size: 0, free: NONE, pieces: 0, chain: next }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.chain = next;
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.chain
+    }
+}
+
+impl Chained for Class {
+    #[inline(always)]
+    fn key(&self) -> u64 {
+        self.size
+    }
+
+    #[inline(always)]
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    fn set_chain(&mut self, next: u32) {
+        self.chain = next;
+    }
+}
+
+/// The pieces of one policy.
+pub(crate) struct Pieces<S: Storage> {
+    table: Slab<Piece, S>,
+    by_addr: Chains<S>,
+    classes: Slab<Class, S>,
+    by_size: Chains<S>,
+}
+
+impl<S: Storage> Default for Pieces<S> {
+    fn default() -> Self {
+        Self {
+            table: Slab::default(),
+            by_addr: Chains::default(),
+            classes: Slab::default(),
+            by_size: Chains::default(),
+        }
+    }
+}
+
+impl<S: Storage> Pieces<S> {
+    /// Whether a further piece fits as it is.
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        self.table.has_room(1) && self.classes.has_room(1)
+    }
+
+    /// Makes sure that a further piece fits, whatever its size.
+    pub(crate) fn make_room(&mut self) -> bool {
+        // Once there are chains, those that do not become more only become longer.
+        self.make_chains() && self.table.make_room(1) && self.classes.make_room(1) && self.make_chains()
+    }
+
+    fn make_chains(&mut self) -> bool {
+        self.by_addr.make_room(self.table.entries_mut()) && self.by_size.make_room(self.classes.entries_mut())
+    }
+
+    /// The free piece of `size` that comes first.
+    #[inline(always)]
+    pub(crate) fn first_free(&self, size: u64) -> Option<u32> {
+        let class = self.by_size.find(size, self.classes.entries())?;
+        let piece = self.classes[class].free;
+        (piece != NONE).then_some(piece)
+    }
+
+    /// Where a piece begins.
+    pub(crate) fn addr(&self, piece: u32) -> u64 {
+        self.table[piece].addr
+    }
+
+    /// Takes the piece that comes first in its class: its address and its chunk.
+    #[inline(always)]
+    pub(crate) fn take_first(&mut self, piece: u32) -> (u64, u32) {
+        let pieces = self.table.entries_mut();
+        let entry = &mut pieces[piece as usize];
+        entry.free = false;
+        let Piece { addr, class, chunk, next, .. } = *entry;
+        // There is no entry at `NONE`.
+        if let Some(next) = pieces.get_mut(next as usize) {
+            next.prev = NONE;
+        }
+        self.classes[class].free = next;
+        (addr, chunk)
+    }
+
+    /// The taken piece at `addr`, of `size`, is free.
+    #[inline(always)]
+    pub(crate) fn give(&mut self, addr: u64, size: u64) {
+        let pieces = self.table.entries_mut();
+        let piece = self.by_addr.find(addr, pieces).expect("a piece that is given back was taken");
+        let class = &mut self.classes[pieces[piece as usize].class];
+        debug_assert_eq!(class.size, size, "a piece is given back as it was taken");
+        let next = core::mem::replace(&mut class.free, piece);
+        let entry = &mut pieces[piece as usize];
+        debug_assert!(!entry.free, "a piece is given back once");
+        (entry.free, entry.prev, entry.next) = (true, NONE, next);
+        if let Some(next) = pieces.get_mut(next as usize) {
+            next.prev = piece;
+        }
+    }
+
+    /// Adds a piece that is taken, behind `before` in its chunk; room was made.
+    pub(crate) fn cut(&mut self, addr: u64, size: u64, chunk: u32, before: u32) -> u32 {
+        let class = self.by_size.find(size, self.classes.entries()).unwrap_or_else(|| {
+            let class = self.classes.insert(Class { size, free: NONE, pieces: 0, chain: NONE });
+            self.by_size.insert(class, self.classes.entries_mut());
+            class
+        });
+        self.classes[class].pieces += 1;
+        let piece = self.table.insert(Piece { addr, class, chunk, ..Piece::vacant(NONE) });
+        self.by_addr.insert(piece, self.table.entries_mut());
+        if before != NONE {
+            self.table[before].after = piece;
+        }
+        piece
+    }
+
+    /// Forgets a free piece, and says which one is behind it in its chunk.
+    pub(crate) fn forget(&mut self, piece: u32) -> u32 {
+        let Piece { class, prev, next, after, .. } = self.table[piece];
+        if next != NONE {
+            self.table[next].prev = prev;
+        }
+        if prev == NONE {
+            self.classes[class].free = next;
+        } else {
+            self.table[prev].next = next;
+        }
+        self.by_addr.remove(piece, self.table.entries_mut());
+        self.table.remove(piece);
+        self.classes[class].pieces -= 1;
+        if self.classes[class].pieces == 0 {
+            self.by_size.remove(class, self.classes.entries_mut());
+            self.classes.remove(class);
+        }
+        after
+    }
+
+    /// A piece, and its size.
+    pub(crate) fn get(&self, piece: u32) -> (&Piece, u64) {
+        let entry = &self.table[piece];
+        (entry, self.classes[entry.class].size)
+    }
+
+    /// Every piece is found by its address, and the classes list exactly the free ones. The chunks hold `pieces`, of which `free` are.
+    pub(crate) fn check(&self, pieces: u32, free: u32) -> Result<(), &'static str> {
+        if pieces != self.table.len() || pieces != self.by_addr.count(self.table.entries()) {
+            return Err("an entry is occupied that no chunk leads to");
+        }
+        let (mut classes, mut held, mut listed) = (0, 0, 0);
+        for (number, class) in self.classes.entries().iter().enumerate() {
+            // A vacant entry is found under no size.
+            if self.by_size.find(class.size, self.classes.entries()) != Some(number as u32) {
+                continue;
+            }
+            if class.pieces == 0 {
+                return Err("a class is kept that has no pieces");
+            }
+            (classes, held) = (classes + 1, held + class.pieces);
+            let (mut at, mut prev) = (class.free, NONE);
+            while at != NONE {
+                let piece = &self.table[at];
+                if !piece.free || piece.class as usize != number || piece.prev != prev || listed == free {
+                    return Err("a class lists a piece that is not free or of another size");
+                }
+                if self.by_addr.find(piece.addr, self.table.entries()) != Some(at) {
+                    return Err("a piece is not found by its address");
+                }
+                listed += 1;
+                (prev, at) = (at, piece.next);
+            }
+        }
+        if classes != self.classes.len() {
+            return Err("a class is not found by its size");
+        }
+        if (held, listed) == (pieces, free) { Ok(()) } else { Err("a free piece is missing from its class") }
+    }
+}

@@ -1,0 +1,218 @@
+//! A carver driven as a heap drives it: beside a naive account of what it must take, its segments tiled after every step.
+
+use super::{Carver, Taken};
+use crate::storage::Storage;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+/// What a carver must take, told by searching through everything.
+pub(super) trait Naive {
+    fn add(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
+    fn remove(&mut self, segment: u32);
+    fn take(&mut self, size: u64) -> Option<Taken>;
+    fn give(&mut self, piece: Taken, size: u64);
+}
+
+/// What the program does next.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// Requests so many bytes.
+    Take(u64),
+    /// Gives one of the pieces it holds back.
+    Give(usize),
+    /// One of the wholly free segments goes.
+    Remove(usize),
+}
+
+/// Steps whose requests are drawn from `bytes`.
+pub(super) fn steps(bytes: impl Strategy<Value = u64> + 'static, most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => bytes.prop_map(Step::Take),
+        5 => any::<usize>().prop_map(Step::Give),
+        1 => any::<usize>().prop_map(Step::Remove),
+    ];
+    prop::collection::vec(step, 1..most)
+}
+
+/// The heap's side.
+pub(super) struct World<'a, C> {
+    pub carver: C,
+    /// What a request is rounded to, if the carver serves it.
+    round: fn(u64) -> Option<u64>,
+    naive: Option<&'a mut dyn Naive>,
+    /// Segments by number: base and bytes.
+    segments: BTreeMap<u32, (u64, u64)>,
+    pub taken: Vec<(Taken, u64)>,
+    /// Numbers that no segment has, the next one last, and how many there are in all.
+    numbers: (Vec<u32>, u32),
+    /// The most numbers there can be.
+    most: u32,
+    /// Requests that there was no room for.
+    pub refused: u32,
+}
+
+impl<'a, C> World<'a, C> {
+    pub(super) fn new(carver: C, round: fn(u64) -> Option<u64>, naive: Option<&'a mut dyn Naive>, most: u32) -> Self {
+        let (segments, taken, numbers) = (BTreeMap::new(), Vec::new(), (Vec::new(), 0));
+        Self { carver, round, naive, segments, taken, numbers, most, refused: 0 }
+    }
+
+    /// The number of a further segment, from a table that doubles.
+    fn number(&mut self) -> Option<u32> {
+        let (vacant, all) = &mut self.numbers;
+        if vacant.is_empty() {
+            let more = (*all * 2).clamp(1, self.most);
+            vacant.extend(*all..more);
+            *all = more;
+        }
+        vacant.pop()
+    }
+
+    /// An address where no segment is. The first ones descend, so that address order is not the order of numbers.
+    fn base(&self) -> u64 {
+        let mut bases = (1..=4096_u64).rev().map(|place| (place << 40) + place * 512);
+        bases.find(|&base| self.segments.values().all(|&(held, _)| held != base)).unwrap()
+    }
+
+    pub(super) fn run<S: Storage>(&mut self, steps: &[Step]) -> Result<(), TestCaseError>
+    where
+        C: Carver<S>,
+    {
+        for &step in steps {
+            match step {
+                Step::Take(bytes) => self.take(bytes)?,
+                Step::Give(_) if self.taken.is_empty() => {}
+                Step::Give(which) => self.give(which % self.taken.len()),
+                Step::Remove(which) => self.remove(which),
+            }
+            self.check()?;
+        }
+        while let Some(last) = self.taken.len().checked_sub(1) {
+            self.give(last);
+            self.check()?;
+        }
+        while !self.segments.is_empty() {
+            self.remove(0);
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    fn take<S: Storage>(&mut self, bytes: u64) -> Result<(), TestCaseError>
+    where
+        C: Carver<S>,
+    {
+        let Some(size) = (self.round)(bytes) else { return Ok(()) };
+        prop_assert!(size >= bytes && size.is_multiple_of(512));
+        prop_assert_eq!((self.round)(size), Some(size));
+        let segment_bytes = self.carver.segment_bytes(size);
+        prop_assert!(segment_bytes >= size);
+        if !self.unseen(|carver| carver.is_ready(size))? {
+            self.refused += 1;
+            return Ok(());
+        }
+        let mut piece = self.take_as_told(size)?;
+        if piece.is_none() {
+            if !self.unseen(|carver| carver.make_room(segment_bytes, size))? {
+                self.refused += 1;
+                return Ok(());
+            }
+            let Some(segment) = self.number() else { return Ok(()) };
+            let base = self.base();
+            self.carver.add_segment(segment, base, segment_bytes, size);
+            if let Some(naive) = &mut self.naive {
+                naive.add(segment, base, segment_bytes, size);
+            }
+            self.segments.insert(segment, (base, segment_bytes));
+            piece = self.take_as_told(size)?;
+            prop_assert!(piece.is_some(), "a new segment has a piece of the size that it was obtained for");
+        }
+        self.taken.extend(piece.map(|piece| (piece, size)));
+        Ok(())
+    }
+
+    /// Makes room, or fails to: neither can be seen.
+    fn unseen<S: Storage>(&mut self, make_room: impl FnOnce(&mut C) -> bool) -> Result<bool, TestCaseError>
+    where
+        C: Carver<S>,
+    {
+        let before = self.free();
+        let room = make_room(&mut self.carver);
+        prop_assert_eq!(self.free(), before);
+        Ok(room)
+    }
+
+    fn take_as_told<S: Storage>(&mut self, size: u64) -> Result<Option<Taken>, TestCaseError>
+    where
+        C: Carver<S>,
+    {
+        let taken = self.carver.take(size);
+        if let Some(naive) = &mut self.naive {
+            prop_assert_eq!(taken, naive.take(size), "a piece of {}", size);
+        }
+        Ok(taken)
+    }
+
+    fn give<S: Storage>(&mut self, which: usize)
+    where
+        C: Carver<S>,
+    {
+        let (piece, size) = self.taken.swap_remove(which);
+        self.carver.give(piece, size);
+        if let Some(naive) = &mut self.naive {
+            naive.give(piece, size);
+        }
+    }
+
+    fn remove<S: Storage>(&mut self, which: usize)
+    where
+        C: Carver<S>,
+    {
+        let in_use = |segment| self.taken.iter().any(|(piece, _)| piece.segment == segment);
+        let free: Vec<u32> = self.segments.keys().copied().filter(|&segment| !in_use(segment)).collect();
+        let Some(&segment) = free.get(which % free.len().max(1)) else { return };
+        self.carver.remove_segment(segment);
+        if let Some(naive) = &mut self.naive {
+            naive.remove(segment);
+        }
+        self.segments.remove(&segment);
+        self.numbers.0.push(segment);
+    }
+
+    /// Every free piece: its segment, address and length.
+    pub(super) fn free<S: Storage>(&self) -> Vec<(u32, u64, u64)>
+    where
+        C: Carver<S>,
+    {
+        let mut all = Vec::new();
+        for &segment in self.segments.keys() {
+            self.carver.visit_free(segment, &mut |addr, bytes| all.push((segment, addr, bytes)));
+        }
+        all
+    }
+
+    fn check<S: Storage>(&self) -> Result<(), TestCaseError>
+    where
+        C: Carver<S>,
+    {
+        prop_assert_eq!(self.carver.check(), Ok(()));
+        let all = self.free();
+        for (&segment, &(base, bytes)) in &self.segments {
+            let free: Vec<(u64, u64)> =
+                all.iter().filter(|piece| piece.0 == segment).map(|&(_, addr, bytes)| (addr, bytes)).collect();
+            prop_assert!(free.is_sorted());
+            prop_assert_eq!(self.carver.free_pieces(segment) as usize, free.len());
+            let taken = self.taken.iter().filter(|(piece, _)| piece.segment == segment);
+            let mut tiles: Vec<(u64, u64)> = taken.map(|&(piece, size)| (piece.addr, size)).collect();
+            if tiles.is_empty() {
+                prop_assert_eq!(&free, &[(base, bytes)], "what is wholly free is whole");
+            }
+            tiles.extend(free);
+            tiles.sort_unstable();
+            let end = tiles.iter().try_fold(base, |at, &(addr, bytes)| (addr == at && bytes > 0).then_some(at + bytes));
+            prop_assert_eq!(end, Some(base + bytes), "pieces tile their segment");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! What each policy does in its own way: what requests are rounded to, which kind of heap serves them, how much is obtained for
+//! them, and what cuts it.
+
+#[cfg(feature = "alloc")]
+use crate::carve::{AnyCarver, buddy::Buddies, size_class::SizeClasses, slab::Slabs};
+use crate::carve::{HeapCarver, buddy, size_class, slab};
+use crate::config::{Config, Policy};
+use crate::rounding::{PoolKind, SMALL_MAX, segment_size};
+use crate::storage::Storage;
+use crate::units::{GRAIN, MAX_REQUEST, UNIT};
+
+impl Policy {
+    /// Whether it rounds requests otherwise than to the [`UNIT`].
+    pub(crate) fn rounds_otherwise(self) -> bool {
+        !matches!(self, Self::Caching | Self::Direct)
+    }
+
+    /// What a request of `bytes`, positive, is rounded to by a policy that rounds otherwise.
+    pub(crate) fn round(self, bytes: u64) -> u64 {
+        match self {
+            Self::Bfc(_) => bytes.next_multiple_of(GRAIN),
+            Self::Buddy(_) => buddy::round(bytes),
+            Self::SizeClass(_) => size_class::round(bytes),
+            Self::Slab(options) if bytes <= slab::largest(options.largest_object) => slab::round(bytes),
+            Self::Caching | Self::Slab(_) | Self::Direct => bytes.next_multiple_of(UNIT),
+        }
+    }
+
+    /// The largest size that the small heaps serve, in bytes; 0 if there are none.
+    pub(crate) fn small_max(self) -> u64 {
+        match self {
+            Self::Caching | Self::Direct => SMALL_MAX,
+            Self::Slab(options) => slab::largest(options.largest_object),
+            Self::Bfc(_) | Self::Buddy(_) | Self::SizeClass(_) => 0,
+        }
+    }
+
+    /// Whether a carver cuts the segments of heaps of this kind.
+    pub(crate) fn carves(self, kind: PoolKind) -> bool {
+        match self {
+            Self::Buddy(_) | Self::SizeClass(_) => kind == PoolKind::Large,
+            Self::Slab(_) => kind == PoolKind::Small,
+            Self::Caching | Self::Bfc(_) | Self::Direct => false,
+        }
+    }
+
+    /// Whether this build has it: those that carve need the `alloc` feature.
+    pub(crate) fn is_available(self) -> bool {
+        cfg!(feature = "alloc") || !(self.carves(PoolKind::Small) || self.carves(PoolKind::Large))
+    }
+
+    /// What cuts the segments of a new heap, unless that is its rules; never anything in a build that has no such policy.
+    pub(crate) fn carver<S: Storage>(self, kind: PoolKind) -> Option<HeapCarver<S>> {
+        match self {
+            _ if !self.carves(kind) => None,
+            #[cfg(feature = "alloc")]
+            Self::Buddy(options) => Some(HeapCarver::new(AnyCarver::Buddy(Buddies::new(options)))),
+            #[cfg(feature = "alloc")]
+            Self::SizeClass(options) => Some(HeapCarver::new(AnyCarver::SizeClass(SizeClasses::new(options)))),
+            #[cfg(feature = "alloc")]
+            Self::Slab(_) => Some(HeapCarver::new(AnyCarver::Slab(Slabs::default()))),
+            _ => None,
+        }
+    }
+
+    /// The bytes to obtain for a block of `size`, by a policy that does not let them grow, in a heap that nothing carves.
+    pub(crate) fn segment_bytes(self, size: u64, config: &Config) -> u64 {
+        match self {
+            // What is small elsewhere shares segments with the rest where slabs serve the smallest.
+            Self::Slab(_) => segment_size(size.max(SMALL_MAX + UNIT), config).max(size),
+            _ => segment_size(size, config),
+        }
+    }
+
+    /// The largest segment that it can manage, in bytes.
+    pub(crate) fn most_bytes(self) -> u64 {
+        if matches!(self, Self::Buddy(_)) { buddy::MAX_ARENA } else { MAX_REQUEST }
+    }
+
+    /// How many bytes to try after the device did not give `bytes`, of which `needed` are. `None` if the policy knows one size only, or
+    /// no smaller one will do. Best fit with coalescing takes nine tenths (`kBackpedalFactor`, TensorFlow 2.16), and at last what is
+    /// needed, which TensorFlow passes over; the others half.
+    pub(crate) fn less(self, bytes: u64, needed: u64) -> Option<u64> {
+        let less = match self {
+            Self::Bfc(_) => (bytes / 10 * 9).next_multiple_of(GRAIN).min(bytes.saturating_sub(GRAIN)),
+            Self::Buddy(_) => bytes / 2,
+            Self::SizeClass(_) => (bytes / 2).next_multiple_of(size_class::CHUNK_STEP),
+            Self::Caching | Self::Slab(_) | Self::Direct => return None,
+        };
+        let least =
+            if matches!(self, Self::SizeClass(_)) { needed.next_multiple_of(size_class::CHUNK_STEP) } else { needed };
+        (bytes > least).then_some(less.max(least))
+    }
+}
