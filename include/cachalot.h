@@ -431,8 +431,8 @@ CACHALOT_API cachalot_status cachalot_enable_peer_access(const cachalot_allocato
 
 /* ---- Memory ---- */
 
-/* Obtains a block of at least `bytes` on `device`, aligned to 512, usable on `stream` at once, and writes its address
- * to `out`. For 0 bytes that is NULL.
+/* Obtains a block of at least `bytes` on `device`, aligned to 512 (with `policy:bfc` to 256), usable on `stream` at
+ * once, and writes its address to `out`. For 0 bytes that is NULL.
  * Driver: if no cached block fits, or frees are pending; never to hand out a cached block.
  * Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_CHECKED cachalot_status cachalot_malloc(const cachalot_allocator *allocator, int device, size_t bytes,

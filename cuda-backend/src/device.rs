@@ -12,7 +12,7 @@ use cachalot_core::units::{DevicePtr, StreamId, UNIT};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How a device is opened.
 #[derive(Clone, Default, Debug)]
@@ -342,6 +342,11 @@ impl DeviceMemory for CudaDevice {
     /// Threads are counted from 1 in the order in which they first asked.
     fn thread_id(&self) -> u64 {
         crate::streams::this_thread()
+    }
+
+    fn pause(&self, us: u64) -> bool {
+        std::thread::sleep(Duration::from_micros(us));
+        true
     }
 
     fn now_us(&self) -> u64 {

@@ -11,7 +11,7 @@ use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where the memory of a device comes from.
 #[allow(clippy::large_enum_variant, reason = "there are a few of these, and the larger one is the usual one")]
@@ -162,6 +162,11 @@ impl DeviceMemory for Device {
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         self.callbacks.tell(report);
+    }
+
+    fn pause(&self, us: u64) -> bool {
+        std::thread::sleep(Duration::from_micros(us));
+        true
     }
 
     fn now_us(&self) -> u64 {

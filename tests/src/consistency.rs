@@ -2,13 +2,14 @@
 //! gave, and adds up to the statistics.
 
 use cachalot_core::Allocator;
+use cachalot_core::config::Policy;
 use cachalot_core::device::DeviceMemory;
 use cachalot_core::rounding::PoolKind;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 use cachalot_core::storage::Storage;
 use cachalot_core::sync::Lock;
-use cachalot_core::units::DeviceIndex;
+use cachalot_core::units::{DeviceIndex, GRAIN, UNIT};
 use std::collections::BTreeMap;
 
 /// A device with a simulated one in it.
@@ -44,8 +45,9 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     allocator.check_invariants().map_err(|violated| format!("invariant: {violated}"))?;
     let mut segments = allocator.snapshot();
     segments.retain(|segment| segment.device == device);
+    let config = allocator.config(device).map_err(|error| error.to_string())?;
     for segment in &segments {
-        check_tiling(segment)?;
+        check_tiling(segment, config.policy())?;
     }
     check_apart(&segments)?;
     let simulated = allocator.device(device).ok_or("no such device")?.simulated();
@@ -72,16 +74,22 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     Ok(())
 }
 
-/// Blocks tile their segment, and no two free ones touch.
-fn check_tiling(segment: &SnapshotSegment) -> Result<(), String> {
+/// Blocks tile their segment, and no two free ones touch but where they are cut to sizes.
+fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String> {
+    let unit = if matches!(policy, Policy::Bfc(_)) { GRAIN } else { UNIT };
+    let cut = match policy {
+        Policy::Buddy(_) | Policy::SizeClass(_) => true,
+        Policy::Slab(_) => segment.kind == PoolKind::Small,
+        Policy::Caching | Policy::Bfc(_) | Policy::Direct => false,
+    };
     let mut at = segment.address;
     let mut free_before = false;
     for block in &segment.blocks {
         ensure!(block.address == at, "a block begins at {}, the one before it ends at {at}", block.address);
-        ensure!(block.size > 0 && block.size.is_multiple_of(512), "the block at {at} has {} bytes", block.size);
+        ensure!(block.size > 0 && block.size.is_multiple_of(unit), "the block at {at} has {} bytes", block.size);
         let free = block.state == BlockState::Inactive;
         ensure!(free || block.requested_size <= block.size, "the block at {at} is smaller than its request");
-        ensure!(!(free && free_before), "two free blocks touch at {at}");
+        ensure!(cut || !(free && free_before), "two free blocks touch at {at}");
         (free_before, at) = (free, at.offset(block.size));
     }
     let end = segment.address.offset(segment.total_size);
@@ -148,12 +156,13 @@ fn recomputed(segments: &[SnapshotSegment], oversize: Option<u64>) -> BTreeMap<(
             add("segment", 1);
             oversize_segments += i64::from(is_oversize(segment.total_size));
         }
+        let in_use = segment.blocks.iter().any(|block| block.state != BlockState::Inactive);
         for block in &segment.blocks {
             if block.state != BlockState::Inactive {
                 add("active", 1);
                 add("active_bytes", block.size);
                 add("requested_bytes", block.requested_size);
-            } else if !segment.is_expandable && segment.blocks.len() > 1 {
+            } else if !segment.is_expandable && in_use {
                 add("inactive_split", 1);
                 add("inactive_split_bytes", block.size);
             }

@@ -1,4 +1,4 @@
-//! A simulated device that listens: to shortages, which it may remedy, and to reports; and that knows its threads.
+//! A simulated device that listens: to shortages, which it may remedy, to releases, and to reports; and that knows its threads.
 
 use crate::consistency::Simulated;
 use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, VirtualMemory};
@@ -6,23 +6,33 @@ use cachalot_core::report::OutOfMemory;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::units::{DevicePtr, StreamId};
 use std::cell::Cell;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 type Remedy = Box<dyn FnMut(u64) -> bool + Send>;
+type Sleep = Box<dyn Fn(u64) + Send + Sync>;
+type Interruption = Box<dyn FnOnce() + Send>;
 
 /// The device.
 pub struct Hooked {
     /// What does the work.
     pub inner: SimulatedDevice,
     remedy: Mutex<Option<Remedy>>,
+    interruption: Mutex<Option<Interruption>>,
+    sleep: OnceLock<Sleep>,
     reports: Mutex<Vec<OutOfMemory>>,
 }
 
 impl Hooked {
     /// Over another device.
     pub fn new(inner: SimulatedDevice) -> Self {
-        Self { inner, remedy: Mutex::new(None), reports: Mutex::new(Vec::new()) }
+        Self {
+            inner,
+            remedy: Mutex::new(None),
+            interruption: Mutex::new(None),
+            sleep: OnceLock::new(),
+            reports: Mutex::new(Vec::new()),
+        }
     }
 
     /// Calls `remedy` with the size of every request that no free block can serve; it says whether it freed anything.
@@ -31,6 +41,22 @@ impl Hooked {
     /// If an earlier remedy has.
     pub fn on_shortage(&self, remedy: impl FnMut(u64) -> bool + Send + 'static) {
         *self.remedy.lock().unwrap() = Some(Box::new(remedy));
+    }
+
+    /// Calls `interruption` once, when the next memory was released: it does what another thread might do in between.
+    ///
+    /// # Panics
+    /// Never: nothing is done while the interruption is looked up.
+    pub fn on_release(&self, interruption: impl FnOnce() + Send + 'static) {
+        *self.interruption.lock().unwrap() = Some(Box::new(interruption));
+    }
+
+    /// Calls `sleep` with the length of every pause in microseconds, before the simulated clock goes on by as much. It is set once.
+    ///
+    /// # Panics
+    /// If it was set before.
+    pub fn on_pause(&self, sleep: impl Fn(u64) + Send + Sync + 'static) {
+        assert!(self.sleep.set(Box::new(sleep)).is_ok(), "it is set once");
     }
 
     /// The reports of the requests that failed.
@@ -69,7 +95,12 @@ impl DeviceMemory for Hooked {
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.inner.release(base, bytes)
+        let released = self.inner.release(base, bytes);
+        let interruption = self.interruption.lock().unwrap().take();
+        if let Some(interruption) = interruption {
+            interruption();
+        }
+        released
     }
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
@@ -118,6 +149,13 @@ impl DeviceMemory for Hooked {
         let freed = remedy(bytes);
         self.remedy.lock().unwrap().get_or_insert(remedy);
         freed
+    }
+
+    fn pause(&self, us: u64) -> bool {
+        if let Some(sleep) = self.sleep.get() {
+            sleep(us);
+        }
+        self.inner.pause(us)
     }
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {

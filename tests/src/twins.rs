@@ -31,6 +31,8 @@ pub struct Twins<R: Lock = spin::mutex::SpinMutex<()>, S: Storage = Growable> {
     parted: bool,
     /// The core may leave frees deferred for want of room for their events.
     limited: bool,
+    /// Nothing fails, so that what the core foretells must come, with or without the model.
+    foretells: bool,
     /// What the core answered last, if that was an error.
     error: Option<Error>,
 }
@@ -82,10 +84,13 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     /// # Panics
     /// If the core cannot be made.
     pub fn new(capacity: u64, number: u8) -> Self {
-        let config = config(number);
+        Self::over(capacity, &config(number))
+    }
+
+    fn over(capacity: u64, config: &Config) -> Self {
         let devices = [0, 1].map(|number| SimulatedDevice::numbered(number, capacity));
-        let real = Allocator::new(devices, &config).expect("two devices fit");
-        let model = Model::new(SimulatedDevice::numbered(1, capacity), 1, &config);
+        let real = Allocator::new(devices, config).expect("two devices fit");
+        let model = Model::new(SimulatedDevice::numbered(1, capacity), 1, config);
         Self {
             real,
             model,
@@ -96,6 +101,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             oversize: config.max_split_size(),
             parted: false,
             limited: false,
+            foretells: false,
             error: None,
         }
     }
@@ -114,6 +120,20 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     /// If the core cannot be made.
     pub fn alone(capacity: u64, number: u8) -> Self {
         Self { parted: true, ..Self::new(capacity, number) }
+    }
+
+    /// The core without the model, with any configuration.
+    ///
+    /// # Panics
+    /// If the core cannot be made.
+    pub fn alone_with(capacity: u64, config: &Config) -> Self {
+        Self { parted: true, ..Self::over(capacity, config) }
+    }
+
+    /// The same, and its forecasts are checked: no call to the device is to fail.
+    #[must_use]
+    pub fn with_forecasts(self) -> Self {
+        Self { foretells: true, ..self }
     }
 
     /// The core's side.
@@ -184,6 +204,25 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             self.compare()?;
         }
         consistency::check(&self.real, self.device, self.oversize)
+    }
+
+    /// Checks that the blocks that the program holds are those that the core says it holds.
+    ///
+    /// # Errors
+    /// A sentence that says what differs.
+    pub fn check_held(&self) -> Result<(), String> {
+        let mut live = self.live.clone();
+        live.sort_unstable();
+        let snapshot = self.real.snapshot();
+        let blocks =
+            snapshot.iter().filter(|segment| segment.device == self.device).flat_map(|segment| &segment.blocks);
+        let held = blocks.filter(|block| block.state == BlockState::ActiveAllocated);
+        let held: Vec<_> = held.map(|block| (block.address, block.requested_size)).collect();
+        if held == live {
+            Ok(())
+        } else {
+            Err(format!("the core says that the program holds {held:?}, it holds {live:?}"))
+        }
     }
 
     /// Compares the two answers, unless the core had no table entry left.
@@ -377,12 +416,12 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     }
 
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<(), String> {
-        let waiting = self.model.is_pending();
+        let waiting = if self.parted { self.pending(&self.real.snapshot()) > 0 } else { self.model.is_pending() };
         let forecast = self.real.forecast(self.device, bytes, stream);
         let before = self.calls();
         let core = self.real.malloc(self.device, bytes, stream);
         let full = matches!(core, Err(Error::TableFull(_)));
-        if !waiting && !self.parted && !full && bytes > 0 {
+        if !waiting && (self.foretells || !self.parted) && !full && bytes > 0 {
             self.check_forecast(&forecast, &core, &before)?;
         }
         if let Ok(ptr) = core
@@ -517,7 +556,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             self.step(&Op::StopCapturing { stream: number })?;
         }
         for held in (1..=self.live.len()).rev() {
-            self.step(&Op::Free { block: 0 })?;
+            self.act(&Op::Free { block: 0 })?;
             if matches!(self.error, Some(Error::TableFull(_))) {
                 // No more events fit: some must be complete first.
                 (0..crate::program::STREAMS).try_for_each(|stream| self.step(&Op::Complete { stream }))?;
@@ -528,6 +567,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                 return Err(format!("{:?} cannot be freed: {:?}", self.live[0], self.error));
             }
         }
+        self.check()?;
         for pool in 1..self.pools.len() as u8 {
             while self.real.end_allocate_to_pool(self.device, self.pool(pool)).is_ok() {
                 self.judge(&Ok(()), |_| Ok(()))?;

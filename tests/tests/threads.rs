@@ -9,6 +9,7 @@ use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
 use cachalot_core::{Allocator, Config, Error};
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::{Hooked, thread_id};
+use cachalot_tests::policies::POLICIES;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -154,7 +155,8 @@ where
                 }
                 94 => self.allocator.process_events(DEVICE).unwrap(),
                 95 => self.look(&own),
-                96 => self.in_a_pool(&mut random),
+                // Pools whose blocks wait for the busy stream stay: not too many of them.
+                96 if self.wild || random.below(100) == 0 => self.in_a_pool(&mut random),
                 _ => self.give_back(&mut random),
             }
             if own.len() > 60 {
@@ -314,4 +316,19 @@ fn wild_in_fixed_tables() {
 #[test]
 fn wild_in_fixed_tables_and_expandable() {
     stress::<Parking, Fixed<1, 32, 256, 512>>("expandable_segments:True", true, 800);
+}
+
+#[test]
+fn wild_under_every_policy() {
+    for policy in POLICIES {
+        stress::<Parking, Growable>(policy, true, 1000);
+    }
+}
+
+/// But for the one that takes the whole device at once, which here has as much as nobody needs.
+#[test]
+fn calm_under_every_policy() {
+    for policy in POLICIES.into_iter().filter(|policy| !policy.contains("allow_growth:False")) {
+        stress::<Parking, Growable>(policy, false, 1000);
+    }
 }

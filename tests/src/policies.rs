@@ -1,0 +1,19 @@
+//! The policies, each as a configuration: what must hold of any allocator is tested with all of them.
+
+/// Every policy, and those of its options that decide differently.
+pub const POLICIES: [&str; 14] = [
+    "",
+    "max_split_size_mb:24,max_non_split_rounding_mb:40",
+    "garbage_collection_threshold:0.5,roundup_power2_divisions:4",
+    "expandable_segments:True",
+    "policy:bfc",
+    "policy:bfc,first_region_mb:1,region_garbage_collection:False",
+    "policy:bfc,allow_growth:False,max_internal_fragmentation_mb:1",
+    "policy:bfc,expandable_segments:True",
+    "policy:bfc,retry_ms:20",
+    "policy:buddy",
+    "policy:buddy,arena_mb:4",
+    "policy:size_class,chunk_mb:32",
+    "policy:slab",
+    "policy:direct",
+];

@@ -1,0 +1,109 @@
+//! What a run comes to, for people and for programs.
+
+use crate::emulated;
+use crate::shared::Shared;
+use crate::tap::Tap;
+use crate::times::{Counts, Latency, Summary};
+use crate::verdict::Violation;
+use cachalot_cuda::Driver;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The result of a run.
+#[derive(Serialize, Debug)]
+pub(crate) struct Report {
+    pub(crate) seed: u64,
+    /// The command that runs it again.
+    pub(crate) replay: String,
+    pub(crate) driver: String,
+    pub(crate) seconds: f64,
+    pub(crate) ops_per_second: f64,
+    #[serde(flatten)]
+    pub(crate) counts: Counts,
+    /// By kind of call.
+    pub(crate) latency: BTreeMap<&'static str, Summary>,
+    /// What the allocator asked of its devices.
+    pub(crate) device_calls: BTreeMap<&'static str, u64>,
+    /// What the emulated driver was called for, by everyone.
+    pub(crate) driver_calls: BTreeMap<&'static str, u64>,
+    /// Calls that the fault plan has hit.
+    pub(crate) faults: u64,
+    /// The error that lost a context.
+    pub(crate) lost: Option<String>,
+    pub(crate) corruptions: usize,
+    pub(crate) violations: Vec<Violation>,
+}
+
+impl Report {
+    /// Sums up.
+    pub(crate) fn new(shared: &Shared, driver: &Driver, seconds: f64, latency: &Latency, counts: Counts) -> Self {
+        let mut device_calls = BTreeMap::new();
+        for stage in shared.devices {
+            for (name, count) in shared.subject.device(stage.index).map(Tap::calls).unwrap_or_default() {
+                *device_calls.entry(name).or_default() += count;
+            }
+        }
+        let kinds = [
+            ("malloc hit", &latency.malloc_hit),
+            ("malloc miss", &latency.malloc_miss),
+            ("free", &latency.free),
+            ("free, used by other streams", &latency.free_visited),
+        ];
+        let violations = shared.verdict.violations();
+        Self {
+            seed: shared.options.seed(),
+            replay: shared.options.replay(),
+            driver: format!("{} {}", driver.origin(), driver.version()),
+            seconds,
+            ops_per_second: counts.ops as f64 / seconds,
+            counts,
+            latency: kinds.into_iter().map(|(name, times)| (name, times.summary())).collect(),
+            device_calls,
+            driver_calls: emulated::calls(),
+            faults: emulated::faults(),
+            lost: shared.lost.lock().map(|error| error.to_string()),
+            corruptions: violations.len(),
+            violations,
+        }
+    }
+
+    /// Whether nothing was wrong.
+    pub(crate) fn is_good(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { ops, mallocs, frees, ooms, captured, errors, verified_blocks, verified_bytes, .. } = self.counts;
+        let Counts { visits, exchanged, graphs, replays, pools, disturbances, .. } = self.counts;
+        writeln!(f, "driver        {}", self.driver)?;
+        writeln!(f, "operations    {ops} in {:.1} s: {:.0} a second", self.seconds, self.ops_per_second)?;
+        writeln!(
+            f,
+            "requests      {mallocs}, {ooms} out of memory, {captured} refused in captures; frees {frees}; device errors {errors}"
+        )?;
+        writeln!(f, "checked       {verified_blocks} blocks, {:.1} GiB", verified_bytes as f64 / (1_u64 << 30) as f64)?;
+        writeln!(f, "used          {visits} stays on other streams, {exchanged} handed to other threads")?;
+        writeln!(
+            f,
+            "              {graphs} graphs, {replays} runs of them, {pools} pools, {disturbances} disturbances"
+        )?;
+        for (name, Summary { calls, p50_ns, p99_ns, p999_ns, max_ns }) in &self.latency {
+            writeln!(
+                f,
+                "{name:<28}{calls:>12} calls  p50 {p50_ns} ns  p99 {p99_ns} ns  p99.9 {p999_ns} ns  max {max_ns} ns"
+            )?;
+        }
+        let calls: Vec<_> = self.device_calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        writeln!(f, "device calls  {}", calls.join(", "))?;
+        if let Some(lost) = &self.lost {
+            writeln!(f, "context lost  {lost}")?;
+        }
+        for violation in &self.violations {
+            writeln!(f, "{:?}: {}", violation.kind, violation.text)?;
+        }
+        write!(f, "corruptions   {} (seed {}; {})", self.corruptions, self.seed, self.replay)
+    }
+}

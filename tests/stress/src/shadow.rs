@@ -1,0 +1,221 @@
+//! What the host knows of device memory: which of it is in use, and which was freed while another stream still uses it.
+//!
+//! ```text
+//! address   48            34 33            21 20        9 8      0
+//!          |  which wing     |   which page   |  which unit |      |     two bits a unit: live, pending
+//! ```
+//!
+//! Claiming and giving up are a few atomic operations, so that threads do not wait for one another here: a lock would keep
+//! them from meeting in the allocator. A block is claimed after it was obtained and given up before it is freed, so what
+//! is seen to overlap did.
+
+use crate::visit::Visit;
+use cachalot_core::units::{DevicePtr, GRAIN};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of a page: every word of it is a run of 64 units.
+const PAGE_BYTES: u64 = 2 << 20;
+/// Words of a page.
+const WORDS: usize = (PAGE_BYTES / GRAIN / 64) as usize;
+/// Bits of an address that choose the page in its wing, and the wing.
+const PAGE_BITS: u32 = 13;
+const WING_BITS: u32 = 15;
+/// Addresses from here on cannot be kept; no device has had any so far (2^49 on Hopper).
+const END: u64 = PAGE_BYTES << (PAGE_BITS + WING_BITS);
+
+/// The units of 2 MiB.
+#[derive(Debug)]
+struct Page {
+    live: [AtomicU64; WORDS],
+    pending: [AtomicU64; WORDS],
+}
+
+/// The pages of 16 GiB.
+type Wing = Box<[OnceLock<Box<Page>>]>;
+
+/// A block that was freed while other streams used it.
+#[derive(Debug)]
+struct Pending {
+    bytes: u64,
+    block: u64,
+    visits: Vec<Arc<Visit>>,
+}
+
+/// What is wrong with a claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Conflict {
+    /// The address is none that a device can have, or not a multiple of 256.
+    NotABlock,
+    /// Something at or around this address is in use.
+    InUse(DevicePtr),
+    /// A stream still uses this block, which was freed.
+    StillVisited(u64),
+}
+
+/// Device memory, as the host knows it.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    wings: Box<[OnceLock<Wing>]>,
+    /// By address: exactly the ranges whose pending bits are set.
+    pending: Mutex<BTreeMap<u64, Pending>>,
+}
+
+/// The part of a range that lies in one word.
+struct Part {
+    page: u64,
+    word: usize,
+    mask: u64,
+}
+
+/// The words that a range of units touches.
+fn parts(ptr: DevicePtr, bytes: u64) -> impl Iterator<Item = Part> {
+    let end = (ptr.0 + bytes).div_ceil(GRAIN);
+    let mut unit = ptr.0 / GRAIN;
+    std::iter::from_fn(move || {
+        if unit >= end {
+            return None;
+        }
+        let (bit, count) = (unit % 64, (64 - unit % 64).min(end - unit));
+        let mask = (u64::MAX >> (64 - count)) << bit;
+        let word = unit / 64;
+        unit += count;
+        Some(Part { page: word / WORDS as u64, word: (word % WORDS as u64) as usize, mask })
+    })
+}
+
+impl Default for Shadow {
+    fn default() -> Self {
+        Self { wings: (0..1 << WING_BITS).map(|_| OnceLock::new()).collect(), pending: Mutex::default() }
+    }
+}
+
+impl Shadow {
+    fn page(&self, number: u64) -> &Page {
+        let make_wing = || (0..1 << PAGE_BITS).map(|_| OnceLock::new()).collect();
+        let wing = self.wings[(number >> PAGE_BITS) as usize].get_or_init(make_wing);
+        let zeros = || [const { AtomicU64::new(0) }; WORDS];
+        wing[(number & ((1 << PAGE_BITS) - 1)) as usize]
+            .get_or_init(|| Box::new(Page { live: zeros(), pending: zeros() }))
+    }
+
+    /// A block was obtained: its memory is in use from here on.
+    ///
+    /// # Errors
+    /// If some of it was already, or is still used by a stream that visited it.
+    pub(crate) fn claim(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Conflict> {
+        if !ptr.0.is_multiple_of(GRAIN) || ptr.0 == 0 || ptr.0.checked_add(bytes).is_none_or(|end| end > END) {
+            return Err(Conflict::NotABlock);
+        }
+        let mut visited = false;
+        for Part { page, word, mask } in parts(ptr, bytes) {
+            let words = self.page(page);
+            let before = words.live[word].fetch_or(mask, Ordering::AcqRel) & mask;
+            if before != 0 {
+                let unit = (page * WORDS as u64 + word as u64) * 64 + u64::from(before.trailing_zeros());
+                return Err(Conflict::InUse(DevicePtr(unit * GRAIN)));
+            }
+            visited |= words.pending[word].load(Ordering::Acquire) & mask != 0;
+        }
+        if visited { self.end_visits(ptr, bytes) } else { Ok(()) }
+    }
+
+    /// The block is about to be freed. False if some of it was not claimed.
+    pub(crate) fn give_up(&self, ptr: DevicePtr, bytes: u64) -> bool {
+        let mut whole = true;
+        for Part { page, word, mask } in parts(ptr, bytes) {
+            let before = self.page(page).live[word].fetch_and(!mask, Ordering::AcqRel);
+            whole &= before & mask == mask;
+        }
+        whole
+    }
+
+    /// The block is about to be freed while `visits` may not be over.
+    pub(crate) fn pend(&self, ptr: DevicePtr, bytes: u64, block: u64, visits: Vec<Arc<Visit>>) {
+        let mut pending = self.pending.lock();
+        pending.insert(ptr.0, Pending { bytes, block, visits });
+        self.mark(ptr, bytes, true);
+    }
+
+    /// The block was not freed after all. Its visits are handed back.
+    pub(crate) fn unpend(&self, ptr: DevicePtr) -> Vec<Arc<Visit>> {
+        let mut pending = self.pending.lock();
+        let Some(entry) = pending.remove(&ptr.0) else { return Vec::new() };
+        self.mark(ptr, entry.bytes, false);
+        entry.visits
+    }
+
+    /// Forgets the freed blocks whose visits are over.
+    pub(crate) fn prune(&self) {
+        let over = |entry: &Pending| entry.visits.iter().all(|visit| visit.is_over() == Some(true));
+        self.pending.lock().retain(|&at, entry| {
+            let keep = !over(entry);
+            if !keep {
+                self.mark(DevicePtr(at), entry.bytes, false);
+            }
+            keep
+        });
+    }
+
+    /// Every visit to freed blocks in this range must be over, since it was handed out again.
+    fn end_visits(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Conflict> {
+        let mut pending = self.pending.lock();
+        let end = ptr.0 + bytes;
+        while let Some((&at, entry)) = pending.range(..end).next_back()
+            && at + entry.bytes.next_multiple_of(GRAIN) > ptr.0
+        {
+            // Asked now and not complete means not complete when it was handed out.
+            if entry.visits.iter().any(|visit| visit.is_over() == Some(false)) {
+                return Err(Conflict::StillVisited(entry.block));
+            }
+            self.mark(DevicePtr(at), entry.bytes, false);
+            pending.remove(&at);
+        }
+        Ok(())
+    }
+
+    /// Sets or clears pending bits. The lock is held.
+    fn mark(&self, ptr: DevicePtr, bytes: u64, on: bool) {
+        for Part { page, word, mask } in parts(ptr, bytes) {
+            let word = &self.page(page).pending[word];
+            if on {
+                word.fetch_or(mask, Ordering::AcqRel);
+            } else {
+                word.fetch_and(!mask, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Conflict, PAGE_BYTES, Shadow};
+    use cachalot_core::units::DevicePtr;
+
+    #[test]
+    fn overlaps_are_seen_at_every_edge() {
+        let shadow = Shadow::default();
+        let base = DevicePtr(0x7f00_0000_0000 + PAGE_BYTES - 1024);
+        assert_eq!(shadow.claim(base, 3 * PAGE_BYTES + 1), Ok(()));
+        let last = base.offset(3 * PAGE_BYTES);
+        for inside in [base, base.offset(512), base.offset(PAGE_BYTES), last] {
+            assert_eq!(shadow.claim(inside, 1), Err(Conflict::InUse(inside)));
+        }
+        assert_eq!(shadow.claim(DevicePtr(base.0 - 512), 512), Ok(()));
+        assert_eq!(shadow.claim(last.offset(512), 1), Ok(()));
+        assert!(shadow.give_up(base, 3 * PAGE_BYTES + 1));
+        assert!(!shadow.give_up(base, 1), "it was given up before");
+        assert_eq!(shadow.claim(base, 3 * PAGE_BYTES + 1), Ok(()));
+        assert_eq!(shadow.claim(last, 1024), Err(Conflict::InUse(last)));
+    }
+
+    #[test]
+    fn what_is_no_block_is_refused() {
+        let shadow = Shadow::default();
+        for (address, bytes) in [(0, 512), (513, 1), (u64::MAX - 511, 512), (1 << 49, 1)] {
+            assert_eq!(shadow.claim(DevicePtr(address), bytes), Err(Conflict::NotABlock), "{address:#x}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! A small run in a process of its own: what it is asked for, and what its answer means.
+
+use super::cases::Case;
+use super::table::Outcome;
+use cachalot_cuda::driver::LIBRARY_VARIABLE;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// The small runs. Between them they make every driver call that the allocator makes, most of them more than 200 times.
+pub(super) const SCENARIOS: [&[&str]; 2] = [&[], &["--config", "expandable_segments:True"]];
+
+/// What the runs have in common: small enough to be run some ten thousand times.
+const RUN: &str = "--json --ops 1500 --threads 1 --streams 3 --devices 2 --disturb 2 --round 100 --batch 4 --blocks 30 \
+                   --max-mib 2 --hold-us 0";
+
+/// What the emulated driver is told beside the faults: work is done in the order of the seed, so that a run repeats itself.
+/// Addresses that a failed call may have taken are not given back: there are enough for 1,500 failures.
+const DRIVER: [(&str, &str); 5] = [
+    ("CACHALOT_EMU_STEP", "1"),
+    ("CACHALOT_EMU_DEVICES", "2"),
+    ("CACHALOT_EMU_MEMORY", "100663296"),
+    ("CACHALOT_EMU_POISON", "off"),
+    ("CACHALOT_EMU_ADDRESS_SPACE", "1099511627776"),
+];
+
+/// A run that takes longer than so many seconds hangs.
+const LONGEST_S: &str = "60";
+
+/// How the small runs are started.
+#[derive(Debug)]
+pub(super) struct Child {
+    /// The emulated driver.
+    pub(super) library: PathBuf,
+    pub(super) seed: u64,
+}
+
+impl Child {
+    fn run(&self, scenario: usize, case: Option<&Case>) -> Result<Output, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", LONGEST_S]).arg(program).args(RUN.split_whitespace());
+        command.args(["--seed", &self.seed.to_string()]).args(SCENARIOS[scenario]);
+        command.envs(DRIVER).env(LIBRARY_VARIABLE, &self.library);
+        if let Some(case) = case {
+            command.args(["--faults", case.when.name()]).env("CACHALOT_EMU_PLAN", case.plan().to_string());
+        }
+        command.output().map_err(|error| format!("timeout: {error}"))
+    }
+
+    /// How often each driver function is called without faults.
+    ///
+    /// # Errors
+    /// What is wrong without faults.
+    pub(super) fn calls(&self, scenario: usize) -> Result<BTreeMap<String, u64>, String> {
+        let output = self.run(scenario, None)?;
+        let report: Option<Value> = serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success());
+        let calls = report.and_then(|report| serde_json::from_value(report["driver_calls"].clone()).ok());
+        calls
+            .filter(|calls: &BTreeMap<_, _>| !calls.is_empty())
+            .ok_or_else(|| format!("the driver is not the emulated one, or fails: {}", text(&output)))
+    }
+
+    /// Runs one case, and says what came of it.
+    pub(super) fn judge(&self, case: &Case) -> Outcome {
+        let output = match self.run(case.scenario, Some(case)) {
+            Ok(output) => output,
+            Err(why) => return Outcome::Wrong(why),
+        };
+        let report: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+        match report {
+            Some(report) if output.status.success() && !report["lost"].is_null() => Outcome::Lost,
+            Some(report) if output.status.success() && report["faults"].as_u64() > Some(0) => Outcome::Recovered,
+            Some(_) if output.status.success() => Outcome::NotReached,
+            _ => Outcome::Wrong(format!("{}: {}", output.status, text(&output))),
+        }
+    }
+}
+
+/// What a process said, the beginning of it.
+fn text(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    said.lines().take(12).map(|line| line.chars().take(400).collect::<String>()).collect::<Vec<_>>().join("\n  ")
+}

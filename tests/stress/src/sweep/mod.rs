@@ -1,0 +1,68 @@
+//! The fault sweep: every driver call that a small run makes is failed in turn, each in a process of its own, which must end in
+//! order and say that nothing was wrong.
+
+mod cases;
+mod child;
+mod table;
+
+use crate::options::SweepOptions;
+use cachalot_cuda::driver::LIBRARY_VARIABLE;
+use cachalot_emulated_driver::install::built_library;
+use cases::{Calls, Case, cases};
+use child::Child;
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use table::{Outcome, Table};
+
+/// A line about the progress after so many cases.
+const CASES_BETWEEN_LINES: usize = 500;
+
+/// Sweeps, and prints what came of it as a table.
+pub(crate) fn sweep(options: &SweepOptions) -> ExitCode {
+    match begin(options) {
+        Ok((child, calls)) => {
+            let cases: Vec<Case> = cases(options, &calls).into_iter().step_by(options.every as usize).collect();
+            let table = run(&child, &cases, options.jobs(), Table::new(&calls));
+            println!("{table}");
+            if table.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(super::NOT_BEGUN)
+        }
+    }
+}
+
+/// Runs every scenario once without faults, to see what it calls.
+fn begin(options: &SweepOptions) -> Result<(Child, Calls), String> {
+    let named = std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from);
+    let library = named.map_or_else(built_library, Ok).map_err(|error| error.to_string())?;
+    let child = Child { library, seed: options.seed };
+    let calls = (0..child::SCENARIOS.len()).map(|scenario| child.calls(scenario)).collect::<Result<_, _>>()?;
+    Ok((child, calls))
+}
+
+/// Runs every case, several at once.
+fn run(child: &Child, cases: &[Case], jobs: usize, table: Table) -> Table {
+    let (next, table) = (AtomicUsize::new(0), Mutex::new(table));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = child.judge(case);
+                    if let Outcome::Wrong(why) = &outcome {
+                        eprintln!("{case}: {why}");
+                    }
+                    let mut table = table.lock();
+                    let done = table.add(case, &outcome);
+                    if done.is_multiple_of(CASES_BETWEEN_LINES) {
+                        eprintln!("{done} of {} cases", cases.len());
+                    }
+                }
+            });
+        }
+    });
+    table.into_inner()
+}

@@ -1,0 +1,110 @@
+//! What a sweep comes to, as a table in Markdown.
+
+use super::cases::{Calls, Case};
+use super::child::SCENARIOS;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// What came of one case.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    /// Nothing was wrong, and after the faults the allocator worked again.
+    Recovered,
+    /// Nothing was wrong, and the allocator said that a context is lost.
+    Lost,
+    /// The call did not occur so often.
+    NotReached,
+    /// Something was wrong: this.
+    Wrong(String),
+}
+
+/// The cases of one function in one scenario.
+#[derive(Default, Debug)]
+struct Row {
+    calls: u64,
+    occurrences: BTreeSet<u64>,
+    recovered: u64,
+    lost: u64,
+    not_reached: u64,
+    wrong: u64,
+}
+
+impl Row {
+    fn cells(&self) -> String {
+        let Self { calls, occurrences, recovered, lost, not_reached, wrong } = self;
+        let cases = recovered + lost + not_reached + wrong;
+        format!("{calls} | {} | {cases} | {recovered} | {lost} | {not_reached} | {wrong}", occurrences.len())
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Table {
+    rows: BTreeMap<(usize, String), Row>,
+    done: usize,
+}
+
+impl Table {
+    /// A table of these functions, without cases.
+    pub(super) fn new(calls: &Calls) -> Self {
+        let mut rows = BTreeMap::new();
+        for (scenario, functions) in calls.iter().enumerate() {
+            for (function, &calls) in functions {
+                rows.insert((scenario, function.clone()), Row { calls, ..Row::default() });
+            }
+        }
+        Self { rows, done: 0 }
+    }
+
+    /// Adds a case, and says how many there are now.
+    pub(super) fn add(&mut self, case: &Case, outcome: &Outcome) -> usize {
+        let row = self.rows.entry((case.scenario, case.function.clone())).or_default();
+        row.occurrences.insert(case.nth);
+        let count = match outcome {
+            Outcome::Recovered => &mut row.recovered,
+            Outcome::Lost => &mut row.lost,
+            Outcome::NotReached => &mut row.not_reached,
+            Outcome::Wrong(_) => &mut row.wrong,
+        };
+        *count += 1;
+        self.done += 1;
+        self.done
+    }
+
+    /// Whether calls were failed and nothing was wrong.
+    pub(super) fn is_good(&self) -> bool {
+        let all = self.total();
+        all.wrong == 0 && all.recovered > 0
+    }
+
+    fn total(&self) -> Row {
+        self.rows.values().fold(Row::default(), |all, row| Row {
+            calls: all.calls + row.calls,
+            occurrences: BTreeSet::new(),
+            recovered: all.recovered + row.recovered,
+            lost: all.lost + row.lost,
+            not_reached: all.not_reached + row.not_reached,
+            wrong: all.wrong + row.wrong,
+        })
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| function | calls | occurrences failed | cases | worked again | context lost | not reached | wrong |"
+        )?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
+        let mut scenario = 0;
+        for ((of, function), row) in self.rows.iter().filter(|(_, row)| !row.occurrences.is_empty()) {
+            if *of != scenario {
+                scenario = *of;
+                writeln!(f, "| *with `{}`* | | | | | | | |", SCENARIOS[scenario].join(" "))?;
+            }
+            writeln!(f, "| `{function}` | {} |", row.cells())?;
+        }
+        let Row { calls, recovered, lost, not_reached, wrong, .. } = self.total();
+        write!(f, "| **all** | {calls} | | {} | {recovered} | {lost} | {not_reached} | {wrong} |", self.done)
+    }
+}

@@ -1,0 +1,131 @@
+//! How long calls took, and how many of what there were.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Calls of one kind by how long they took, in nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Times(Histogram<u64>);
+
+/// The longest time that is told apart from longer ones.
+const LONGEST_NS: u64 = 100_000_000_000;
+/// Three digits of every time are kept.
+const DIGITS: u8 = 3;
+
+/// A summary of the times of one kind of call.
+#[derive(Clone, Copy, Serialize, Debug)]
+pub(crate) struct Summary {
+    pub(crate) calls: u64,
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    #[serde(rename = "p99.9_ns")]
+    pub(crate) p999_ns: u64,
+    pub(crate) max_ns: u64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self(Histogram::new_with_max(LONGEST_NS, DIGITS).expect("a range that a histogram can have"))
+    }
+}
+
+impl Times {
+    /// Adds a call.
+    pub(crate) fn add(&mut self, time: Duration) {
+        self.0.saturating_record(time.as_nanos() as u64);
+    }
+
+    /// Adds another thread's calls.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.0.add(&other.0).expect("both have the same range");
+    }
+
+    /// The percentiles.
+    pub(crate) fn summary(&self) -> Summary {
+        let at = |quantile| self.0.value_at_quantile(quantile);
+        Summary { calls: self.0.len(), p50_ns: at(0.5), p99_ns: at(0.99), p999_ns: at(0.999), max_ns: self.0.max() }
+    }
+}
+
+/// Calls by what became of them.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Latency {
+    /// Requests that were served from the cache.
+    pub(crate) malloc_hit: Times,
+    /// Requests for which the device was asked for memory.
+    pub(crate) malloc_miss: Times,
+    /// Frees of blocks that their own stream alone used.
+    pub(crate) free: Times,
+    /// Frees of blocks that other streams used.
+    pub(crate) free_visited: Times,
+}
+
+impl Latency {
+    /// Adds another thread's calls.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.malloc_hit.merge(&other.malloc_hit);
+        self.malloc_miss.merge(&other.malloc_miss);
+        self.free.merge(&other.free);
+        self.free_visited.merge(&other.free_visited);
+    }
+}
+
+/// What a thread did.
+#[derive(Clone, Copy, Default, Serialize, Debug)]
+pub(crate) struct Counts {
+    /// Requests and frees, refused ones too.
+    pub(crate) ops: u64,
+    pub(crate) mallocs: u64,
+    pub(crate) frees: u64,
+    /// Requests that failed for want of memory.
+    pub(crate) ooms: u64,
+    /// Calls that could not give memory back to the device because its stream captured.
+    pub(crate) captured: u64,
+    /// Errors of the device where faults are planned.
+    pub(crate) errors: u64,
+    /// Blocks and bytes that kernels checked.
+    pub(crate) verified_blocks: u64,
+    pub(crate) verified_bytes: u64,
+    /// Stays of blocks on other streams.
+    pub(crate) visits: u64,
+    /// Blocks that went from one thread to another.
+    pub(crate) exchanged: u64,
+    pub(crate) graphs: u64,
+    pub(crate) replays: u64,
+    pub(crate) pools: u64,
+    pub(crate) disturbances: u64,
+    /// Of every address that was handed out and its size, in order: equal in a run that is repeated.
+    pub(crate) digest: u64,
+}
+
+impl Counts {
+    /// Adds another thread's.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        let Self { ops, mallocs, frees, ooms, captured, errors, verified_blocks, verified_bytes, .. } = other;
+        let Self { visits, exchanged, graphs, replays, pools, disturbances, digest, .. } = other;
+        self.ops += ops;
+        self.mallocs += mallocs;
+        self.frees += frees;
+        self.ooms += ooms;
+        self.captured += captured;
+        self.errors += errors;
+        self.verified_blocks += verified_blocks;
+        self.verified_bytes += verified_bytes;
+        self.visits += visits;
+        self.exchanged += exchanged;
+        self.graphs += graphs;
+        self.replays += replays;
+        self.pools += pools;
+        self.disturbances += disturbances;
+        self.digest ^= digest;
+    }
+
+    /// Notes a block that was handed out.
+    pub(crate) fn digest(&mut self, address: u64, bytes: u64) {
+        for number in [address, bytes] {
+            // FNV-1a, a word at a time.
+            self.digest = (self.digest ^ number).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Questions whose answers are known, and wrong calls that must be refused. Neither changes anything.
+
+use super::Worker;
+use crate::verdict::Kind;
+use cachalot_core::units::{DevicePtr, MAX_REQUEST, UNIT};
+use cachalot_core::{Allocation, Error};
+
+impl Worker {
+    /// Asks after one of this thread's blocks, or does something wrong with it.
+    pub(super) fn inspect(&mut self) {
+        let place = self.rng.usize(0..self.places.len());
+        let filled = self.places[place].filled.len();
+        if filled == 0 {
+            return;
+        }
+        let at = self.rng.usize(0..filled);
+        match self.rng.u32(0..4) {
+            0 | 1 => self.ask_after(place, at),
+            2 => self.free_wrongly(place, at),
+            _ => self.request_wrongly(),
+        }
+    }
+
+    /// What the allocator knows of a block, by any address in it, is what is known here.
+    fn ask_after(&mut self, place: usize, at: usize) {
+        let block = &self.places[place].filled[at];
+        let asked = block.ptr.offset(self.rng.u64(0..block.bytes));
+        let index = self.shared.devices[block.device].index;
+        let verdict = &self.shared.verdict;
+        match self.shared.subject.base_of(asked) {
+            Ok(Allocation { base, size, requested, stream, device, .. })
+                if (base, requested, stream, device) == (block.ptr, block.bytes, block.home, index)
+                    && size >= block.bytes => {}
+            Ok(wrong) => {
+                verdict.report(Kind::Books, format!("{asked} lies in {block:?}, and is said to lie in {wrong:?}"));
+            }
+            Err(error) => self.shared.refused(&format!("base_of {asked} in {block:?}"), &error),
+        }
+    }
+
+    /// Frees with a wrong size, or from the middle, or the null address.
+    fn free_wrongly(&mut self, place: usize, at: usize) {
+        let block = &self.places[place].filled[at];
+        let (ptr, bytes) = (block.ptr, block.bytes);
+        let subject = &self.shared.subject;
+        let (what, answer) = match self.rng.u32(0..4) {
+            0 => ("a free of the null address", subject.free(DevicePtr::NULL)),
+            1 => ("a free with a wrong size", subject.free_sized(ptr, bytes + self.rng.u64(1..=bytes))),
+            2 => ("a free from within", subject.free(ptr.offset(if bytes > UNIT { UNIT } else { 1 }))),
+            _ => ("a free of the last address", subject.free(DevicePtr(u64::MAX))),
+        };
+        let null = what.ends_with("the null address");
+        match answer {
+            Ok(()) if null => {}
+            Err(Error::InvalidPointer(_) | Error::WrongSize { .. }) if !null => {}
+            Ok(()) => self.shared.verdict.report(Kind::Accepted, format!("{what}: {ptr}, {bytes} bytes")),
+            Err(error) => self.shared.refused(what, &error),
+        }
+    }
+
+    /// Requests nothing, or more than there can be.
+    fn request_wrongly(&mut self) {
+        let place = self.rng.usize(0..self.places.len());
+        let (device, line) = (self.places[place].device, self.line(place));
+        let index = self.shared.devices[device].index;
+        let subject = &self.shared.subject;
+        let verdict = &self.shared.verdict;
+        match subject.malloc(index, 0, line.id) {
+            Ok(DevicePtr::NULL) => {}
+            other => verdict.report(Kind::Books, format!("a request of nothing: {other:?}")),
+        }
+        for bytes in [MAX_REQUEST, u64::MAX] {
+            // Whether the device is well is looked at first.
+            match subject.malloc(index, bytes, line.id) {
+                Err(Error::TooLarge(_)) => {}
+                Err(Error::Device(error)) => self.shared.device_failed("an absurd request", error),
+                other => verdict.report(Kind::Accepted, format!("a request of {bytes} bytes: {other:?}")),
+            }
+        }
+    }
+}

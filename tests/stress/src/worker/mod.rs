@@ -1,0 +1,390 @@
+//! One thread of a run: what it holds, and how it chooses what to do next.
+//!
+//! ```text
+//!  malloc ─▶ fresh ─ fill ─▶ filled ─ verify ─▶ ready ─▶ free
+//!                              │  ▲
+//!                              ▼  │  visit: another stream waits, verifies, perhaps writes anew
+//! ```
+//!
+//! `fresh` and `filled` are kept by place: the lane in whose order the contents are known. Everything is queued for
+//! many blocks at once; only requests and frees go one by one.
+
+mod audit;
+mod disturb;
+mod ending;
+mod graph;
+mod inspect;
+mod move_blocks;
+
+pub(crate) use ending::check_lost;
+
+use crate::block::Block;
+use crate::checker::Checker;
+use crate::shared::Shared;
+use crate::stage::{Device, Line, part};
+use crate::times::{Counts, Latency};
+use crate::verdict::Kind;
+use crate::{sizes, tap};
+use cachalot_core::Error;
+use cachalot_core::device::{DeviceError, DeviceResult, Event};
+use cachalot_core::units::{DevicePtr, GRAIN};
+use cachalot_cuda::driver::types::CuContext;
+use cachalot_kernels::Life;
+use fastrand::Rng;
+use graph::{Graph, Site};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// One lane, as one thread uses it.
+struct Place {
+    device: usize,
+    lane: usize,
+    checker: Checker,
+    /// Obtained on this lane, nothing written yet.
+    fresh: Vec<Block>,
+    /// Written in the order of this lane.
+    filled: Vec<Block>,
+}
+
+/// A pool of this thread's own that its requests are led into.
+struct Tenant {
+    device: usize,
+    pool: cachalot_core::pool::PoolId,
+    /// Requests and frees until it ends.
+    ends_at: u64,
+}
+
+/// One thread of a run.
+pub(crate) struct Worker {
+    shared: &'static Shared,
+    number: u32,
+    rng: Rng,
+    places: Vec<Place>,
+    /// Checked, and to be freed.
+    ready: Vec<Block>,
+    /// Bytes held, by device.
+    held: Vec<u64>,
+    /// For the order between two streams, by device.
+    order: Vec<Event>,
+    sites: Vec<Site>,
+    graphs: Vec<Graph>,
+    tenant: Option<Tenant>,
+    /// The device whose cache this thread turned off.
+    uncached: Option<usize>,
+    /// Requests and frees until a limit, a setting or the like that this thread put in force ends.
+    calm_at: Option<u64>,
+    /// Rounds so far. Every other one is quiet: requests and frees alone, so that they take the shortest way.
+    rounds: u64,
+    /// Whether this thread has done its share.
+    is_done: bool,
+    blocks_made: u64,
+    pub(crate) latency: Latency,
+    pub(crate) counts: Counts,
+}
+
+/// Out of a thousand steps, so many are not a request or a free.
+const OTHER_STEPS: u32 = 40;
+/// A worker may hold this part of what its share of the device is, as a fraction.
+const SHARE: (u64, u64) = (1, 2);
+/// The time is looked at after so many steps.
+const STEPS_BETWEEN_LOOKS: u64 = 64;
+/// Bits of a block's number that count within a thread.
+const BLOCK_BITS: u32 = 40;
+
+impl Worker {
+    /// A thread's part, with memory and streams of its own.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn new(shared: &'static Shared, number: u32) -> DeviceResult<Self> {
+        let options = &shared.options;
+        let mut places = Vec::new();
+        let (mut order, mut sites) = (Vec::new(), Vec::new());
+        for (at, device) in shared.devices.iter().enumerate() {
+            let each = Checker::bytes(options.batch);
+            let memory = device.own_memory((device.lanes.len() as u64 + 1) * each)?;
+            shared.own.lock().push((at, memory.address().0, memory.bytes()));
+            let reader = device.make_line()?.handle;
+            for lane in 0..device.lanes.len() {
+                let checker = Checker::new(device, part(memory, lane as u64 * each, each), options.batch, reader)?;
+                places.push(Place { device: at, lane, checker, fresh: Vec::new(), filled: Vec::new() });
+            }
+            order.push(device.take_event()?);
+            sites.push(Site::new(device, part(memory, device.lanes.len() as u64 * each, 16), reader)?);
+        }
+        // Threads choose differently, and a thread chooses the same whatever the others do.
+        let seed = options.seed() ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Ok(Self {
+            shared,
+            number,
+            rng: Rng::with_seed(seed),
+            places,
+            ready: Vec::new(),
+            held: vec![0; shared.devices.len()],
+            order,
+            sites,
+            graphs: Vec::new(),
+            tenant: None,
+            uncached: None,
+            calm_at: None,
+            rounds: 0,
+            is_done: false,
+            blocks_made: 0,
+            latency: Latency::default(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Works until the run ends, then frees everything.
+    pub(crate) fn run(&mut self) {
+        self.enter_context();
+        while !self.shared.is_ending() {
+            self.round();
+            self.meet();
+        }
+        self.end();
+    }
+
+    /// Half of the threads have a context current, half have none.
+    fn enter_context(&self) {
+        let first = &self.shared.devices[0];
+        let context = if self.number.is_multiple_of(2) { first.cuda.cu_context() } else { CuContext::NULL };
+        Device::make_current(first.cuda.driver(), context);
+    }
+
+    /// Steps until the threads are to meet.
+    fn round(&mut self) {
+        let shared = self.shared;
+        let quota = shared.options.ops.map_or(u64::MAX, |ops| ops.div_ceil(u64::from(shared.options.threads)));
+        let before = self.counts.ops;
+        let mut steps = 0_u64;
+        while self.counts.ops < quota && self.counts.ops - before < shared.options.round {
+            // A run without a time is to be the same every time.
+            let look = steps.is_multiple_of(STEPS_BETWEEN_LOOKS);
+            if look && (shared.is_stopped() || shared.is_late()) {
+                return;
+            }
+            steps += 1;
+            self.step();
+        }
+        if self.counts.ops >= quota && !self.is_done {
+            self.is_done = true;
+            shared.done.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// One request, free or something else.
+    fn step(&mut self) {
+        let disturbed = self.rng.u64(0..self.shared.options.disturb) == 0;
+        let quiet = self.is_quiet();
+        if self.calm_at.is_some_and(|at| at <= self.counts.ops) {
+            self.calm();
+        }
+        if disturbed && !quiet {
+            self.disturb();
+        }
+        if self.rng.u32(0..1000) < OTHER_STEPS {
+            return self.other_step();
+        }
+        // One takes a quarter of a batch along, so that a fifth or so of all blocks sees another stream.
+        if !quiet && self.rng.u32(0..self.shared.options.batch.max(8)) < 2 {
+            self.visit();
+        }
+        let target = u64::from(self.shared.options.blocks);
+        let held = self.places.iter().map(|place| place.fresh.len() + place.filled.len()).sum::<usize>();
+        let more = (held + self.ready.len()) as u64 <= target;
+        // Drifts towards the target and swings around it.
+        let request = self.rng.u32(0..100) < if more { 55 } else { 45 };
+        let before = self.counts.ops;
+        if request || !self.free_one() {
+            self.request_one();
+        }
+        // A run ends even if nothing can be done any more.
+        self.counts.ops = self.counts.ops.max(before + 1);
+    }
+
+    /// What happens beside requests and frees.
+    fn other_step(&mut self) {
+        match self.rng.u32(0..10) {
+            0 | 1 => self.exchange(),
+            2..=4 => self.inspect(),
+            _ => self.replay(),
+        }
+    }
+
+    /// Whether nothing but requests and frees is to happen in this round.
+    fn is_quiet(&self) -> bool {
+        self.rounds % 2 == 1
+    }
+
+    fn line(&self, place: usize) -> Line {
+        let Place { device, lane, .. } = self.places[place];
+        self.shared.devices[device].lanes[lane].line()
+    }
+
+    /// Requests a block on some stream, to be written with others later.
+    fn request_one(&mut self) {
+        let place = self.rng.usize(0..self.places.len());
+        let device = self.places[place].device;
+        let total = self.shared.devices[device].total_bytes;
+        let bytes = sizes::pick(&mut self.rng, self.shared.options.max_bytes(total));
+        let share = total / u64::from(self.shared.options.threads) / SHARE.1 * SHARE.0;
+        if self.held[device] + bytes > share && self.held[device] > 0 {
+            self.free_one();
+            return;
+        }
+        match self.obtain(device, self.line(place), bytes, true) {
+            Some(block) => {
+                self.places[place].fresh.push(block);
+                if self.places[place].fresh.len() >= self.shared.options.batch as usize {
+                    self.fill(place);
+                }
+            }
+            None => self.relieve(),
+        }
+    }
+
+    /// Asks the allocator for a block. `None` if it could not.
+    fn obtain(&mut self, device: usize, on: Line, bytes: u64, claimed: bool) -> Option<Block> {
+        let (shared, home) = (self.shared, on.id);
+        self.counts.ops += 1;
+        let fetched = tap::fetched();
+        let begin = Instant::now();
+        let answer = shared.subject.malloc(shared.devices[device].index, bytes, home);
+        let took = begin.elapsed();
+        let ptr = match answer {
+            Ok(ptr) => ptr,
+            Err(error) => {
+                self.starved("malloc", &error);
+                return None;
+            }
+        };
+        let hit = tap::fetched() == fetched;
+        if hit {
+            self.latency.malloc_hit.add(took);
+        } else {
+            self.latency.malloc_miss.add(took);
+        }
+        shared.live.fetch_add(1, Ordering::AcqRel);
+        self.counts.mallocs += 1;
+        self.counts.digest(ptr.0, bytes);
+        self.held[device] += bytes;
+        self.blocks_made += 1;
+        let number = (u64::from(self.number) << BLOCK_BITS) + self.blocks_made;
+        if claimed {
+            self.claim(ptr, bytes, number);
+        }
+        let life = Life { block: number, generation: 0 };
+        Some(Block { ptr, bytes, device, home, life, written: false, visits: Vec::new(), claimed })
+    }
+
+    /// Notes on the host that memory is in use.
+    fn claim(&self, ptr: DevicePtr, bytes: u64, block: u64) {
+        use crate::shadow::Conflict;
+        let (kind, text) = match self.shared.shadow.claim(ptr, bytes) {
+            Ok(()) => return,
+            Err(Conflict::NotABlock) => (Kind::Books, "cannot be a block's address".to_owned()),
+            Err(Conflict::InUse(at)) => (Kind::Overlap, format!("the memory at {at} is in use")),
+            Err(Conflict::StillVisited(other)) => {
+                (Kind::Pending, format!("a stream still uses block {other:#x}, which was there"))
+            }
+        };
+        self.shared.verdict.report(kind, format!("block {block:#x}, {bytes} bytes at {ptr}: {text}"));
+    }
+
+    /// Gives a block back to the allocator. If that fails it is held as before.
+    fn give_back(&mut self, mut block: Block) -> Result<(), Block> {
+        let shared = self.shared;
+        let (ptr, bytes) = (block.ptr, block.bytes);
+        let visited = !block.visits.is_empty();
+        if block.claimed && !shared.shadow.give_up(ptr, bytes) {
+            shared.verdict.report(Kind::Books, format!("block {:#x} at {ptr} lost its claim", block.life.block));
+        }
+        if visited {
+            shared.shadow.pend(ptr, bytes, block.life.block, std::mem::take(&mut block.visits));
+        }
+        self.counts.ops += 1;
+        let sized = self.rng.bool();
+        let begin = Instant::now();
+        let answer = if sized { shared.subject.free_sized(ptr, bytes) } else { shared.subject.free(ptr) };
+        let took = begin.elapsed();
+        match answer {
+            Ok(()) => {
+                if visited {
+                    self.latency.free_visited.add(took);
+                } else {
+                    self.latency.free.add(took);
+                }
+                shared.live.fetch_sub(1, Ordering::AcqRel);
+                self.counts.frees += 1;
+                self.held[block.device] -= bytes;
+                Ok(())
+            }
+            Err(error) => {
+                self.failed(&format!("free of block {:#x} at {ptr}", block.life.block), &error);
+                if visited {
+                    block.visits = shared.shadow.unpend(ptr);
+                }
+                if block.claimed {
+                    self.claim(ptr, bytes, block.life.block);
+                }
+                Err(block)
+            }
+        }
+    }
+
+    /// Frees a block that was checked; checks some first if there is none. False if no block is left.
+    fn free_one(&mut self) -> bool {
+        if self.ready.is_empty() {
+            self.retire();
+        }
+        if self.ready.is_empty() {
+            return false;
+        }
+        let at = self.rng.usize(0..self.ready.len());
+        let block = self.ready.swap_remove(at);
+        if let Err(block) = self.give_back(block) {
+            self.ready.push(block);
+        }
+        true
+    }
+
+    /// After a request that failed for want of memory: frees some.
+    fn relieve(&mut self) {
+        for _ in 0..8 {
+            if !self.free_one() {
+                return;
+            }
+        }
+    }
+
+    /// Takes note of a call that the allocator refused.
+    fn failed(&mut self, what: &str, error: &Error) {
+        match error {
+            Error::OutOfMemory(_) | Error::Rejected(_) => self.counts.ooms += 1,
+            Error::Device(error) => self.device_failed(what, *error),
+            other => self.shared.refused(what, other),
+        }
+    }
+
+    /// Takes note of a call that failed and that may have had to give memory back to the device.
+    fn starved(&mut self, what: &str, error: &Error) {
+        if self.shared.is_due_to_capture(error) {
+            self.counts.captured += 1;
+        } else {
+            self.failed(what, error);
+        }
+    }
+
+    /// Takes note of a call that the device refused.
+    fn device_failed(&mut self, what: &str, error: DeviceError) {
+        self.counts.errors += 1;
+        self.shared.device_failed(what, error);
+    }
+}
+
+/// Whether two blocks share memory.
+fn overlap(a: &Block, b: &Block) -> bool {
+    let end = |block: &Block| (block.ptr.0 + block.bytes).next_multiple_of(GRAIN);
+    a.ptr.0 < end(b) && b.ptr.0 < end(a)
+}

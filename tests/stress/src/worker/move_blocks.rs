@@ -1,0 +1,206 @@
+//! How blocks go from one state to the next: written, checked, used on other streams, handed to other threads.
+
+use super::{Place, Worker};
+use crate::block::Block;
+use crate::stage::Line;
+use crate::visit::Visit;
+use cachalot_core::units::StreamId;
+use std::mem;
+
+/// More blocks than this do not wait for another thread.
+const EXCHANGED: usize = 1024;
+
+impl Worker {
+    /// Writes every fresh block of a place.
+    pub(super) fn fill(&mut self, place: usize) {
+        let line = self.line(place);
+        let Place { fresh, checker, .. } = &mut self.places[place];
+        let mut blocks = mem::take(fresh);
+        if blocks.is_empty() {
+            return;
+        }
+        let rows: Vec<_> = blocks.iter().map(Block::row).collect();
+        let filled = checker.fill(line.handle, &rows);
+        for block in &mut blocks {
+            block.written = filled.is_ok();
+        }
+        self.places[place].filled.append(&mut blocks);
+        if let Err(error) = filled {
+            self.device_failed("fill", error);
+        }
+    }
+
+    /// Checks some blocks of one place, so that they can be freed.
+    pub(super) fn retire(&mut self) {
+        if self.places.iter().all(|place| place.filled.is_empty()) {
+            (0..self.places.len()).for_each(|place| self.fill(place));
+        }
+        let begin = self.rng.usize(0..self.places.len());
+        let places = self.places.len();
+        let Some(place) =
+            (0..places).map(|step| (begin + step) % places).find(|&at| !self.places[at].filled.is_empty())
+        else {
+            return;
+        };
+        let most = self.shared.options.batch as usize;
+        let blocks = self.take_some(place, most);
+        let mut checked = self.use_on(place, blocks, false);
+        self.ready.append(&mut checked);
+    }
+
+    /// Takes between one and `most` blocks of a place, any of them.
+    fn take_some(&mut self, place: usize, most: usize) -> Vec<Block> {
+        let filled = &mut self.places[place].filled;
+        let count = if filled.is_empty() { 0 } else { self.rng.usize(1..=most.min(filled.len())) };
+        (0..count).map(|_| filled.swap_remove(self.rng.usize(0..filled.len()))).collect()
+    }
+
+    /// Checks blocks in the order of a place's stream, which knows what they hold, and writes them anew if `rewrite`. Those whose
+    /// use could not be announced are left where they are, unchecked; the others are answered.
+    pub(super) fn use_on(&mut self, place: usize, blocks: Vec<Block>, rewrite: bool) -> Vec<Block> {
+        let line = self.line(place);
+        let (mut used, left): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| self.announce(line, block));
+        self.places[place].filled.extend(left);
+        let rows: Vec<_> = used.iter().filter(|block| block.written).map(Block::row).collect();
+        let verified = self.places[place].checker.verify(line.handle, &rows, &self.shared.verdict);
+        match verified {
+            Ok(checked) => {
+                self.counts.verified_blocks += checked.blocks;
+                self.counts.verified_bytes += checked.bytes;
+            }
+            Err(error) => self.device_failed("verify", error),
+        }
+        if rewrite {
+            self.rewrite(place, line, &mut used);
+        }
+        self.mark_visit(place, line, &mut used);
+        used
+    }
+
+    /// Writes blocks anew, in the order of a place's stream.
+    fn rewrite(&mut self, place: usize, line: Line, blocks: &mut [Block]) {
+        for block in blocks.iter_mut() {
+            block.life.generation += 1;
+        }
+        let rows: Vec<_> = blocks.iter().map(Block::row).collect();
+        let filled = self.places[place].checker.fill(line.handle, &rows);
+        for block in blocks {
+            block.written = filled.is_ok();
+        }
+        if let Err(error) = filled {
+            self.device_failed("fill", error);
+        }
+    }
+
+    /// Tells the allocator that a stream is going to use a block. False if that failed: then it must not.
+    fn announce(&mut self, line: Line, block: &Block) -> bool {
+        if !block.is_abroad(line) {
+            return true;
+        }
+        match self.shared.subject.record_stream(block.ptr, line.id) {
+            Ok(()) => true,
+            Err(error) => {
+                self.failed("record_stream", &error);
+                false
+            }
+        }
+    }
+
+    /// Marks the end of a stream's stay at those of the blocks that are not its own.
+    fn mark_visit(&mut self, place: usize, line: Line, blocks: &mut [Block]) {
+        if !blocks.iter().any(|block| block.is_abroad(line)) {
+            return;
+        }
+        let device = &self.shared.devices[self.places[place].device];
+        match Visit::mark(device, line.handle, line.id) {
+            Ok(visit) => {
+                blocks.iter_mut().filter(|block| block.is_abroad(line)).for_each(|block| block.add_visit(&visit));
+            }
+            Err(error) => self.device_failed("visit", error),
+        }
+    }
+
+    /// Lets another stream use some blocks: it waits for the one that knows them, checks them and perhaps writes them anew.
+    pub(super) fn visit(&mut self) {
+        let from = self.rng.usize(0..self.places.len());
+        let to = self.rng.usize(0..self.places.len());
+        let devices = self.shared.devices;
+        let (there, here) = (self.places[from].device, self.places[to].device);
+        if from == to || self.places[from].filled.is_empty() {
+            return;
+        }
+        let most = (self.shared.options.batch as usize / 2).max(1);
+        let mut blocks = self.take_some(from, most);
+        // A device's default stream has no number that would be known as its own among another device's streams.
+        let default = self.line(to).id == StreamId::DEFAULT;
+        let reached = |block: &Block| block.device == here || !default && devices[here].reaches.contains(&block.device);
+        let unreached: Vec<_> = blocks.extract_if(.., |block| !reached(block)).collect();
+        self.places[from].filled.extend(unreached);
+        let (before, after) = (self.line(from), self.line(to));
+        let event = self.order[there];
+        let ordered =
+            devices[there].record(event, before.handle).and_then(|()| devices[here].wait_for(after.handle, event));
+        if let Err(error) = ordered {
+            self.places[from].filled.append(&mut blocks);
+            return self.device_failed("order", error);
+        }
+        if self.rng.bool() {
+            self.hold(to);
+        }
+        self.counts.visits += blocks.len() as u64;
+        let rewrite = self.rng.bool();
+        let mut used = self.use_on_visit(from, to, blocks, rewrite);
+        self.places[to].filled.append(&mut used);
+    }
+
+    /// As [`use_on`](Self::use_on), but what could not be announced goes back to where it is known.
+    fn use_on_visit(&mut self, from: usize, to: usize, blocks: Vec<Block>, rewrite: bool) -> Vec<Block> {
+        let stayed = mem::take(&mut self.places[to].filled);
+        let used = self.use_on(to, blocks, rewrite);
+        let mut back = mem::replace(&mut self.places[to].filled, stayed);
+        self.places[from].filled.append(&mut back);
+        used
+    }
+
+    /// Keeps a stream busy for a while, so that what is queued there comes late.
+    pub(super) fn hold(&mut self, place: usize) {
+        let most = self.shared.options.hold_us;
+        if most == 0 {
+            return;
+        }
+        let line = self.line(place);
+        let microseconds = self.rng.u64(1..=most);
+        let kernels = &self.shared.devices[self.places[place].device].kernels;
+        if let Err(error) = kernels.hold(line.handle, microseconds) {
+            self.device_failed("hold", error);
+        }
+    }
+
+    /// Hands a block to whoever takes it next, or takes one.
+    pub(super) fn exchange(&mut self) {
+        let shared = self.shared;
+        if self.rng.bool() {
+            let handed = {
+                let mut exchange = shared.exchange.lock();
+                let count = exchange.len();
+                if count == 0 { None } else { Some(exchange.swap_remove(self.rng.usize(0..count))) }
+            };
+            let Some((place, block)) = handed else { return };
+            self.held[block.device] += block.bytes;
+            self.counts.exchanged += 1;
+            self.places[place].filled.push(block);
+            return;
+        }
+        let place = self.rng.usize(0..self.places.len());
+        for block in self.take_some(place, 4) {
+            let mut exchange = shared.exchange.lock();
+            if exchange.len() >= EXCHANGED {
+                drop(exchange);
+                self.places[place].filled.push(block);
+                continue;
+            }
+            self.held[block.device] -= block.bytes;
+            exchange.push((place, block));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Invented programs under every policy: what must hold of any allocator, after every operation. Calls that fail are in
+//! `faults.rs`, threads in `threads.rs`, over the same list of policies.
+
+use cachalot_core::Config;
+use cachalot_tests::policies::POLICIES;
+use cachalot_tests::program::Op;
+use cachalot_tests::strategies::{plain, with_pools};
+use cachalot_tests::twins::Twins;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+/// Small, so that programs run out of it.
+const CAPACITY: u64 = 256 << 20;
+
+fn proptest_config(cases: u32) -> ProptestConfig {
+    let seeds = FileFailurePersistence::Direct("regressions/policies.txt");
+    let mut config = ProptestConfig { failure_persistence: Some(Box::new(seeds)), ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    config
+}
+
+fn hold_under_every_policy(program: &[Op]) -> Result<(), TestCaseError> {
+    for policy in POLICIES {
+        hold(policy, program).map_err(|why| TestCaseError::fail(format!("`{policy}`: {why}")))?;
+    }
+    Ok(())
+}
+
+/// Blocks tile the segments, statistics add up, what the program holds is its own, forecasts come true, limits are kept; and
+/// everything is given back in the end.
+fn hold(policy: &str, program: &[Op]) -> Result<(), String> {
+    let config = Config::parse(policy).map_err(|error| error.to_string())?;
+    let mut twins = Twins::<spin::mutex::SpinMutex<()>>::alone_with(CAPACITY, &config);
+    // Which of several pieces a carver takes may depend on what was asked before.
+    if !["buddy", "size_class", "slab"].contains(&config.policy().name()) {
+        twins = twins.with_forecasts();
+    }
+    for (number, op) in program.iter().enumerate() {
+        let before = reserved(&twins);
+        let held = twins.step(op).and_then(|()| {
+            twins.check_held()?;
+            check_limit(&twins, before)
+        });
+        held.map_err(|why| format!("operation {number}, {op:?}: {why}"))?;
+    }
+    twins.finish()
+}
+
+fn reserved(twins: &Twins) -> u64 {
+    twins.real().device(twins.device()).expect("it has the device").used()
+}
+
+/// Nothing is obtained beyond the limit, but for the rest of an expandable segment's last granule.
+fn check_limit(twins: &Twins, before: u64) -> Result<(), String> {
+    let (limit, config) = (twins.real().limit(twins.device()), twins.real().config(twins.device()));
+    let (limit, config) = (limit.map_err(|error| error.to_string())?, config.map_err(|error| error.to_string())?);
+    let now = reserved(twins);
+    match limit {
+        Some(limit) if now > before.max(limit) && !config.expandable_segments() => {
+            Err(format!("{now} bytes are held, more than {before} before; the limit is {limit}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+proptest! {
+    #![proptest_config(proptest_config(10))]
+
+    #[test]
+    fn requests_and_frees(program in prop::collection::vec(plain(), 1..120)) {
+        hold_under_every_policy(&program)?;
+    }
+
+    #[test]
+    fn pools_captures_and_changing_settings(program in prop::collection::vec(with_pools(), 1..160)) {
+        hold_under_every_policy(&program)?;
+    }
+}
