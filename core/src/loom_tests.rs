@@ -126,7 +126,7 @@ impl Heaps {
         if self.tallies[heap].up(Stat::AllocatedBytes, bytes)
             && let Ok(totals) = self.peaks.try_lock()
         {
-            totals.settle(&self.parties(), (PoolKind::Small, &self.tallies[heap]), self.parties().take(1));
+            totals.settle(&self.parties(), (PoolKind::Small, &self.tallies[heap]), &self.parties().take(1));
         }
     }
 
