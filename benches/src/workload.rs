@@ -83,6 +83,10 @@ pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
         "buddy, heap" if !work.allows_walks() => None,
         "buddy, heap" => work.lane(BuddyHeap::new(arena * 2)),
         "locks and counts" => work.lane(Floor::default()),
+        _ if POLICIES.contains(&name) => {
+            let settings = Settings { config: format!("policy:{name}"), ..settings };
+            work.lane(Cachalot::<HeapLock>::new(&settings))
+        }
         _ => panic!("there is no subject {name}"),
     };
     run.map(|run| Lane { name, operations: work.operations(), clock: Clock::Thread, run })
@@ -90,12 +94,7 @@ pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
 
 /// A lane for every policy and every peer that can hold the workload.
 pub fn policy_lanes(work: &impl Workload) -> Vec<Lane> {
-    let policy = |name: &'static str| {
-        let settings = Settings { config: format!("policy:{name}"), limit: work.settings().limit };
-        let run = work.lane(Cachalot::<HeapLock>::new(&settings))?;
-        Some(Lane { name, operations: work.operations(), clock: Clock::Thread, run })
-    };
-    POLICIES.into_iter().filter_map(policy).chain(PEERS.into_iter().filter_map(|name| lane(name, work))).collect()
+    POLICIES.into_iter().chain(PEERS).filter_map(|name| lane(name, work)).collect()
 }
 
 /// A lane for every subject that can hold the workload.

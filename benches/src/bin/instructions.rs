@@ -4,7 +4,7 @@ use cachalot_benches::crowd::{Crowd, Layout};
 use cachalot_benches::instructions::available;
 use cachalot_benches::program::Program;
 use cachalot_benches::report::instructions;
-use cachalot_benches::workload::{SUBJECTS, lane};
+use cachalot_benches::workload::{POLICIES, SUBJECTS, lane};
 use clap::{Args, Parser, Subcommand};
 use std::error::Error;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ struct Replay {
 
 fn replay(job: &Replay) -> Result<(), Box<dyn Error>> {
     let program = Program::read(&job.recording)?;
-    let subject = SUBJECTS.get(job.subject).ok_or("there is no such subject")?;
+    let subject = SUBJECTS.iter().chain(&POLICIES).nth(job.subject).ok_or("there is no such subject")?;
     let mut lane = lane(subject, &program).ok_or("the subject cannot run that program")?;
     (lane.run)(job.times);
     println!("{} operations a run", lane.operations);
@@ -46,7 +46,7 @@ fn replay(job: &Replay) -> Result<(), Box<dyn Error>> {
 
 #[derive(Args)]
 struct Run {
-    /// Number of the subject
+    /// Number of the subject; the policies come behind
     subject: usize,
     /// Bytes of a request
     bytes: u64,
@@ -61,7 +61,7 @@ fn run(job: &Run) -> ExitCode {
         0 => Some(Crowd::alone(job.bytes)),
         around => Crowd::new(Layout::Equal, job.bytes, around),
     };
-    let subject = SUBJECTS.get(job.subject);
+    let subject = SUBJECTS.iter().chain(&POLICIES).nth(job.subject);
     let Some(mut lane) = subject.and_then(|name| lane(name, &crowd?)) else {
         eprintln!("there is no such subject, or it cannot hold that");
         return ExitCode::FAILURE;

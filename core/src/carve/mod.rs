@@ -118,6 +118,27 @@ macro_rules! on_any {
 }
 
 #[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
+impl<S: Storage> AnyCarver<S> {
+    /// Takes a piece, if there is one, and says how many pieces of its segment are free then.
+    #[inline]
+    pub(crate) fn take_and_count(&mut self, size: u64) -> Option<(Taken, u32)> {
+        on_any!(self, carver => {
+            let taken = carver.take(size)?;
+            Some((taken, carver.free_pieces(taken.segment)))
+        })
+    }
+
+    /// Gives a piece back, and says how many pieces of its segment are free then.
+    #[inline]
+    pub(crate) fn give_and_count(&mut self, piece: Taken, size: u64) -> u32 {
+        on_any!(self, carver => {
+            carver.give(piece, size);
+            carver.free_pieces(piece.segment)
+        })
+    }
+}
+
+#[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
 impl<S: Storage> Carver<S> for AnyCarver<S> {
     fn segment_bytes(&self, size: u64) -> u64 {
         on_any!(self, carver => carver.segment_bytes(size))

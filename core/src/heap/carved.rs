@@ -19,8 +19,7 @@ impl<S: Storage> Heap<S> {
     /// Takes a piece of `size`, as the carver rounds requests, if a segment has one. Room was made for its block.
     pub(super) fn malloc_carved(&mut self, size: u64, requested: u64, tally: &Tally) -> Option<Done<DevicePtr>> {
         let carver = self.carver.as_mut()?;
-        let Taken { addr, segment } = carver.take(size)?;
-        let free = carver.free_pieces(segment);
+        let (Taken { addr, segment }, free) = carver.take_and_count(size)?;
         let (blocks, vacancies) = self.blocks.parts();
         let entry = &mut self.segments[segment];
         let mut unsettled = if entry.live == 0 {
@@ -53,7 +52,7 @@ impl<S: Storage> Heap<S> {
         let (blocks, vacancies) = self.blocks.parts();
         let Block { addr, size, requested, prev, next, segment, .. } = blocks[piece as usize];
         tally.down(Stat::RequestedBytes, requested);
-        carver.give(Taken { addr, segment }, size);
+        let free = carver.give_and_count(Taken { addr, segment }, size);
         let entry = &mut self.segments[segment];
         if prev == NONE {
             entry.pieces = next;
@@ -67,7 +66,7 @@ impl<S: Storage> Heap<S> {
         entry.live -= 1;
         if entry.live > 0 {
             let unsettled = tally.up(Stat::InactiveSplitBytes, size);
-            return unsettled | count_pieces(&mut entry.counted, carver.free_pieces(segment), tally);
+            return unsettled | count_pieces(&mut entry.counted, free, tally);
         }
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(core::mem::take(&mut entry.counted)));

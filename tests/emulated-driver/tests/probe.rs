@@ -50,8 +50,7 @@ fn a_real_driver_gave_the_expected_answers() {
     let output = compare(Path::new(REAL));
     let (told, differences) = printed(&output);
     assert!(output.status.success(), "{differences}");
-    assert!(told.starts_with("# 610 answers as expected, 21 differ on purpose, 9 not asked, 0 differ\n"), "{told}");
-    assert_eq!(told.matches("# not asked: one device: peer ").count(), 9, "{told}");
+    assert!(told.starts_with("# 619 answers as expected, 21 differ on purpose, 0 not asked, 0 differ\n"), "{told}");
 }
 
 #[test]
