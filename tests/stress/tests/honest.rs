@@ -5,12 +5,17 @@ mod common;
 use common::{SHORT, good, run};
 use serde_json::Value;
 
-/// Configurations that lead through different parts of the allocator.
-const CONFIGS: [&str; 4] = [
+/// Every policy, and configurations that lead through different parts of the allocator.
+const CONFIGS: [&str; 9] = [
     "",
     "expandable_segments:True",
     "roundup_power2_divisions:4",
     "max_split_size_mb:32,garbage_collection_threshold:0.5",
+    "policy:bfc",
+    "policy:buddy",
+    "policy:size_class,chunk_mb:64",
+    "policy:slab",
+    "policy:direct",
 ];
 
 #[test]
