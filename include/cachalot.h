@@ -203,7 +203,10 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 #define CACHALOT_PEER_ACCESS 0x8u   /* devices that can reach each other's memory may */
 #define CACHALOT_ENVIRONMENT 0x10u  /* PYTORCH_ALLOC_CONF, else PYTORCH_CUDA_ALLOC_CONF, comes before `config` */
 
-/* How an allocator is made. CACHALOT_OPTIONS_INIT asks for every device, with the default settings. */
+/* How an allocator is made. CACHALOT_OPTIONS_INIT asks for every device, with the default settings.
+ * The policy is one of the settings, by name: "policy:bfc", "policy:slab,largest_object_kb:64". The names are caching (the
+ * default), bfc, buddy, size_class, slab and direct; a wrong name, and a key that the policy does not have, are answered
+ * with INVALID_CONFIG, and cachalot_last_error lists what is accepted. */
 typedef struct cachalot_options {
   size_t struct_size;       /* sizeof(cachalot_options) */
   uint32_t flags;           /* CACHALOT_SIMULATED and its neighbours */

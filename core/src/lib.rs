@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! allocator   what programs call                 ─┐
-//! arena       one device: the fast path           │  reclaim · expand · events · routing
+//! arena       one device: the fast path           │  reclaim · obtain · release · expand · events · routing
 //! heap        one (stream, pool): placement       │  free_index · trie · ledger · block
 //! device      what the host provides             ─┘  memory, order, virtual memory
 //! ```
@@ -39,10 +39,12 @@ mod heap;
 mod ledger;
 #[cfg(feature = "alloc")]
 pub mod memory_map;
+mod obtain;
 mod order;
 mod placement;
 pub mod pool;
 pub mod reclaim;
+mod release;
 pub mod report;
 pub mod rounding;
 mod routing;

@@ -1,0 +1,222 @@
+//! Obtaining segments from the device: how much, within which limit, and what becomes of them.
+//!
+//! Heaps are locked one at a time and never across a call to the device: bytes are counted as held first, then obtained, then
+//! added to the heap.
+
+use crate::arena::{Arena, Request, attention};
+use crate::carve::Carver;
+use crate::config::{Bfc, Policy};
+use crate::device::{DeviceMemory, ErrorKind};
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::stats::Event;
+use crate::storage::Storage;
+use crate::sync::{Lock, Ordering};
+use crate::units::{DevicePtr, GRAIN, MAX_REQUEST};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// The bytes that would be obtained for a request.
+    pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
+        if self.has(attention::DIRECT) {
+            return request.size;
+        }
+        match self.policy {
+            Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
+            policy => {
+                let of_carver =
+                    self.lock(request.slot).carver.as_ref().map(|carver| carver.segment_bytes(request.size));
+                let bytes = of_carver.unwrap_or_else(|| policy.segment_bytes(request.size, &self.config.lock()));
+                match policy {
+                    Policy::SizeClass(_) | Policy::Buddy(_) => self.clamped(bytes, request.size),
+                    _ => bytes,
+                }
+            }
+        }
+    }
+
+    /// `bytes`, or as much less of them as the policy tries that it fits within the limit and the device.
+    fn clamped(&self, mut bytes: u64, needed: u64) -> u64 {
+        let limit = self.limit.load(Ordering::Relaxed).min(self.total_bytes());
+        let left = limit.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        while bytes > left
+            && let Some(less) = self.policy.less(bytes, needed)
+        {
+            bytes = less;
+        }
+        bytes
+    }
+
+    /// The size of a stream's first region; 0 if segments do not grow.
+    pub(crate) fn first_region(&self) -> u64 {
+        let Policy::Bfc(Bfc { first_region, .. }) = self.policy else { return 0 };
+        first_region.clamp(GRAIN, MAX_REQUEST).next_multiple_of(GRAIN)
+    }
+
+    /// The bytes of the next region: twice those of the last one or more, so that the request fits, or everything; within the
+    /// limit and the device. Where blocks are not split a larger region would serve nobody else.
+    fn region_bytes(&self, bfc: &Bfc, request: &Request) -> u64 {
+        let (region, no_split) = {
+            let heap = self.lock(request.slot);
+            (heap.region, heap.rules.no_split)
+        };
+        if no_split {
+            return request.size;
+        }
+        let limit = self.limit.load(Ordering::Relaxed).min(self.total_bytes());
+        let left = limit.saturating_sub(self.reserved.load(Ordering::Relaxed)) / GRAIN * GRAIN;
+        let region = if bfc.allow_growth { grown(region, request.size) } else { left };
+        region.min(left).max(request.size)
+    }
+
+    /// The bytes of the device, as far as it tells.
+    fn total_bytes(&self) -> u64 {
+        self.call(|| self.memory.memory_info()).map_or(u64::MAX, |info| info.total)
+    }
+
+    pub(crate) fn is_within_limit(&self, more: u64) -> bool {
+        let held = self.reserved.load(Ordering::Relaxed);
+        held.checked_add(more).is_some_and(|sum| sum <= self.limit.load(Ordering::Relaxed))
+    }
+
+    /// Counts `more` bytes as held, unless that would exceed the limit.
+    pub(crate) fn hold(&self, more: u64) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let add = |held: u64| held.checked_add(more).filter(|&sum| sum <= limit);
+        self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    pub(crate) fn expands(&self, request: &Request) -> bool {
+        self.lock(request.slot).rules.expandable
+    }
+
+    /// Obtains a segment, or expands one, and serves the request from it. `None` if the device or the limit does not allow it.
+    pub(crate) fn obtain(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let bytes = self.segment_bytes(request);
+        if self.expands(request) {
+            // Whole granules may exceed the limit by less than one each, as they do in PyTorch.
+            return if self.is_within_limit(bytes) { self.expand(directory, request) } else { Ok(None) };
+        }
+        let mut bytes = bytes;
+        if bytes > self.policy.most_bytes() {
+            return Ok(None);
+        }
+        loop {
+            let obtained = self.obtain_segment(directory, request, bytes)?;
+            if obtained.is_some() {
+                return Ok(obtained);
+            }
+            match self.policy.less(bytes, request.size) {
+                Some(less) => bytes = less,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// A segment of its own for every request, of its exact size.
+    pub(crate) fn obtain_directly(&self, directory: &Directory<R, S>, request: &Request) -> Result<DevicePtr, Error> {
+        if let Some(ptr) = self.obtain_segment(directory, request, request.size)? {
+            return Ok(ptr);
+        }
+        self.totals.count(Event::OutOfMemory);
+        let report = self.out_of_memory(request);
+        self.trace_oom(request, &report);
+        self.memory.on_out_of_memory(&report);
+        Err(Error::OutOfMemory(report))
+    }
+
+    pub(crate) fn obtain_segment(
+        &self,
+        directory: &Directory<R, S>,
+        request: &Request,
+        bytes: u64,
+    ) -> Result<Option<DevicePtr>, Error> {
+        {
+            let mut heap = self.lock(request.slot);
+            heap.make_room_for_segment(bytes, request.size)?;
+            if !request.is_served_by(&heap) {
+                return Err(Error::InvalidStream);
+            }
+        }
+        if !self.hold(bytes) {
+            return Ok(None);
+        }
+        let obtaining = &self.slot(request.slot).obtaining;
+        obtaining.fetch_add(1, Ordering::Relaxed);
+        let obtained = self.obtain_held_segment(directory, request, bytes);
+        obtaining.fetch_sub(1, Ordering::Release);
+        obtained
+    }
+
+    /// The same, with its bytes counted as held.
+    fn obtain_held_segment(
+        &self,
+        directory: &Directory<R, S>,
+        request: &Request,
+        bytes: u64,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let base = match self.call(|| self.memory.obtain(bytes)) {
+            Ok(base) => base,
+            Err(error) => {
+                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
+            }
+        };
+        if let Err(error) = directory.insert(base, bytes, self.place(request.slot)) {
+            self.give_back(base, bytes)?;
+            return Err(error);
+        }
+        let slot = self.slot(request.slot);
+        let mut heap = self.lock(request.slot);
+        // Room was made before the lock was given up; others may have used it, or destroyed the stream.
+        let served = request.is_served_by(&heap);
+        if !served || heap.make_room_for_segment(bytes, request.size).is_err() {
+            drop(heap);
+            directory.remove(base, bytes);
+            self.give_back(base, bytes)?;
+            return Err(if served { Error::TableFull("segments") } else { Error::InvalidStream });
+        }
+        self.totals.count(Event::DeviceAlloc);
+        self.trace_segment(crate::trace::Action::SegmentAlloc, request.stream, base, bytes);
+        let segment = heap.add_segment(base, bytes, request.size, &slot.tally);
+        if matches!(self.policy, Policy::Bfc(_)) && !self.has(attention::DIRECT) {
+            heap.region = next_region(heap.region, request.size);
+        }
+        let served = heap.hand_out_new(segment.value, request.size, request.bytes, &slot.tally);
+        if let Some(served) = &served {
+            self.trace_alloc(request, served.value);
+        }
+        drop(heap);
+        let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };
+        served.unsettled |= segment.unsettled;
+        Ok(Some(self.settle(slot, served)))
+    }
+
+    /// Gives a segment that is in no heap and not in the directory back to the device.
+    pub(crate) fn give_back(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
+        match self.call(|| self.memory.release(base, bytes)) {
+            Ok(()) => {
+                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                // Whether the device still holds it is in doubt: it keeps counting as held.
+                self.leaked.fetch_add(bytes, Ordering::Relaxed);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// A region at least as large as `needed`: `region` doubled as often as it takes.
+fn grown(mut region: u64, needed: u64) -> u64 {
+    while region < needed {
+        region = region.max(GRAIN).saturating_mul(2);
+    }
+    region
+}
+
+/// The size of the region after one that was obtained for `needed` bytes: regions double, and those that had to grow for their
+/// request have done so.
+fn next_region(region: u64, needed: u64) -> u64 {
+    if region < needed { grown(region, needed) } else { region.saturating_mul(2) }
+}
