@@ -304,6 +304,37 @@ fn options_are_obeyed() {
 }
 
 #[test]
+fn the_policy_is_chosen_by_name_and_stays() {
+    // What a request of 66 KiB is served by.
+    for (policy, kib) in
+        [("caching", 66), ("bfc", 66), ("buddy", 128), ("size_class", 66), ("slab", 96), ("direct", 66)]
+    {
+        let config = CString::new(format!("policy:{policy}")).expect("no NUL");
+        let subject = Subject::new(|options| options.config = config.as_ptr());
+        let block = subject.malloc(66 << 10, null_mut());
+        assert_eq!(subject.base_of(block).bytes, kib << 10, "{policy}");
+        assert_eq!(subject.stat(c"requested_bytes.all.current"), 66 << 10);
+        subject.free(block);
+        ok(cachalot_empty_cache(subject.0, 0));
+        assert_eq!(subject.stat(c"reserved_bytes.all.current"), 0, "{policy}");
+        let other = if policy == "bfc" { c"policy:slab" } else { c"policy:bfc" };
+        assert_eq!(subject.configure(other), CACHALOT_ERROR_INVALID_CONFIG);
+        assert!(last_error().contains("a policy and its options stay"), "{}", last_error());
+    }
+    let mut handle = null_mut();
+    for (config, accepted) in [
+        (c"policy:tlsf", "only `caching`, `bfc`, `buddy`, `size_class`, `slab` or `direct`"),
+        (c"policy:buddy,chunk_mb:4", "its keys are arena_mb, backend, "),
+    ] {
+        let options = cachalot_options { flags: CACHALOT_SIMULATED, config: config.as_ptr(), ..cachalot_options::INIT };
+        // SAFETY: both variables outlive the call, and so does what the options point to.
+        let status = unsafe { cachalot_create(&raw const options, &raw mut handle) };
+        assert_eq!(status, CACHALOT_ERROR_INVALID_CONFIG);
+        assert!(last_error().contains(accepted), "{}", last_error());
+    }
+}
+
+#[test]
 fn settings_change_at_run_time_as_in_pytorch() {
     let subject = Subject::plain();
     assert_eq!(subject.config(), "");
