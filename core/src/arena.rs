@@ -116,6 +116,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub registry: Mutex<R, Registry<S>>,
     pub config: Mutex<R, Config>,
     pub order: Apart<Mutex<R, Order<S>>>,
+    /// Calls that record events, because no graph was being captured when they looked.
+    recording: AtomicU32,
     pub frontier: Mutex<R, Frontier<S>>,
     /// Held by the one who settles the peaks: the slot that was settled last.
     peaks: Apart<Mutex<R, u32>>,
@@ -147,6 +149,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             registry: Mutex::new(Registry::default()),
             config: Mutex::new(config.clone()),
             order: Apart(Mutex::new(Order::default())),
+            recording: AtomicU32::new(0),
             frontier: Mutex::new(Frontier::default()),
             peaks: Apart(Mutex::new(0)),
             totals: Apart(Totals::new(config.max_split_size())),
@@ -483,9 +486,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return;
         }
         if on {
-            self.attention.fetch_or(bits, Ordering::Relaxed);
+            self.attention.fetch_or(bits, Ordering::SeqCst);
         } else {
             self.attention.fetch_and(!bits, Ordering::Relaxed);
+        }
+    }
+
+    /// Leave to record events, unless a graph is being captured; none begins to be while it is kept.
+    pub(crate) fn may_record(&self) -> Option<Recording<'_>> {
+        self.recording.fetch_add(1, Ordering::SeqCst);
+        let leave = Recording(&self.recording);
+        (self.attention.load(Ordering::SeqCst) & attention::CAPTURE == 0).then_some(leave)
+    }
+
+    /// A graph is about to be captured, and [`attention::CAPTURE`] says so: waits for those who looked before. An event that is
+    /// recorded on a stream which begins to capture meanwhile would become part of the graph.
+    pub(crate) fn wait_for_recordings(&self) {
+        while self.recording.load(Ordering::SeqCst) > 0 {
+            core::hint::spin_loop();
         }
     }
 
@@ -514,6 +532,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.attention.fetch_or(attention::LOST, Ordering::Release);
         }
         result
+    }
+}
+
+/// Leave to record events; see [`Arena::may_record`].
+pub(crate) struct Recording<'a>(&'a AtomicU32);
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -89,12 +89,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn wait_for_uses(&self, directory: &Directory<R, S>, slot: u32, block: u32) -> Result<(), Error> {
         let tally = &self.slot(slot).tally;
         self.with_totals(|_| tally.follow_pending());
-        let waiting = if self.has(attention::CAPTURE) {
+        let waiting = if let Some(_leave) = self.may_record() {
+            self.record_events(directory, slot, block, true)
+        } else {
             self.trace_free(&self.lock(slot), block, false);
             let deferred = self.order.lock().defer(Deferred { heap: slot, block });
             if deferred { Ok(()) } else { Err(Error::TableFull("deferred frees")) }
-        } else {
-            self.record_events(directory, slot, block, true)
         };
         self.set_pending(&self.order.lock());
         if waiting.is_err() {
@@ -197,7 +197,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Records the events of the blocks for which a capture had deferred that. False if there is no room for all.
     fn record_deferred(&self, directory: &Directory<R, S>) -> Result<bool, Error> {
-        while self.has(attention::DEFERRED) && !self.has(attention::CAPTURE) {
+        while self.has(attention::DEFERRED)
+            && let Some(_leave) = self.may_record()
+        {
             let taken = self.order.lock().take_deferred();
             let Some(deferred) = taken else { break };
             let Deferred { heap, block } = deferred;

@@ -122,6 +122,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         self.set(attention::ROUTES, true);
         self.set(attention::CAPTURE, registry.is_capturing());
+        drop(registry);
+        if capture {
+            self.wait_for_recordings();
+        }
         Ok(())
     }
 

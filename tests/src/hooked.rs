@@ -19,6 +19,7 @@ pub struct Hooked {
     pub inner: SimulatedDevice,
     remedy: Mutex<Option<Remedy>>,
     interruption: Mutex<Option<Interruption>>,
+    recording: Mutex<Option<Interruption>>,
     sleep: OnceLock<Sleep>,
     reports: Mutex<Vec<OutOfMemory>>,
 }
@@ -30,6 +31,7 @@ impl Hooked {
             inner,
             remedy: Mutex::new(None),
             interruption: Mutex::new(None),
+            recording: Mutex::new(None),
             sleep: OnceLock::new(),
             reports: Mutex::new(Vec::new()),
         }
@@ -49,6 +51,14 @@ impl Hooked {
     /// Never: nothing is done while the interruption is looked up.
     pub fn on_release(&self, interruption: impl FnOnce() + Send + 'static) {
         *self.interruption.lock().unwrap() = Some(Box::new(interruption));
+    }
+
+    /// Calls `interruption` once, before the next event is recorded.
+    ///
+    /// # Panics
+    /// Never: nothing is done while the interruption is looked up.
+    pub fn on_record(&self, interruption: impl FnOnce() + Send + 'static) {
+        *self.recording.lock().unwrap() = Some(Box::new(interruption));
     }
 
     /// Calls `sleep` with the length of every pause in microseconds, before the simulated clock goes on by as much. It is set once.
@@ -116,6 +126,10 @@ impl DeviceMemory for Hooked {
     }
 
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        let interruption = self.recording.lock().unwrap().take();
+        if let Some(interruption) = interruption {
+            interruption();
+        }
         self.inner.record(event, stream)
     }
 
