@@ -5,7 +5,7 @@
 //! place that was free already. So the commonest pair, splitting a block and merging it again, seldom touches the index.
 
 use crate::block::{Block, Blocks, Segment, State, Use};
-use crate::carve::{Carver, HeapCarver};
+use crate::carve::HeapCarver;
 use crate::free_index::FreeIndex;
 use crate::ledger::Ledger;
 use crate::rules::Rules;

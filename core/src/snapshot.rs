@@ -2,7 +2,6 @@
 
 use crate::arena::{Arena, kind_of};
 use crate::block::{Block, State};
-use crate::carve::Carver;
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::pool::PoolId;

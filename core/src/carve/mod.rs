@@ -119,6 +119,12 @@ macro_rules! on_any {
 
 #[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
 impl<S: Storage> AnyCarver<S> {
+    /// See [`Carver::is_ready`].
+    #[inline]
+    pub(crate) fn is_ready(&mut self, size: u64) -> bool {
+        on_any!(self, carver => carver.is_ready(size))
+    }
+
     /// Takes a piece, if there is one, and says how many pieces of its segment are free then.
     #[inline]
     pub(crate) fn take_and_count(&mut self, size: u64) -> Option<(Taken, u32)> {
@@ -138,53 +144,17 @@ impl<S: Storage> AnyCarver<S> {
     }
 }
 
-#[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
-impl<S: Storage> Carver<S> for AnyCarver<S> {
-    fn segment_bytes(&self, size: u64) -> u64 {
-        on_any!(self, carver => carver.segment_bytes(size))
-    }
+/// What is called seldom needs no dispatch of its own.
+impl<S: Storage> core::ops::Deref for AnyCarver<S> {
+    type Target = dyn Carver<S>;
 
-    fn make_room(&mut self, bytes: u64, size: u64) -> bool {
-        on_any!(self, carver => carver.make_room(bytes, size))
+    fn deref(&self) -> &Self::Target {
+        on_any!(self, carver => carver)
     }
+}
 
-    #[inline]
-    fn is_ready(&mut self, size: u64) -> bool {
-        on_any!(self, carver => carver.is_ready(size))
-    }
-
-    fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, size: u64) {
-        on_any!(self, carver => carver.add_segment(segment, base, bytes, size));
-    }
-
-    fn remove_segment(&mut self, segment: u32) {
-        on_any!(self, carver => carver.remove_segment(segment));
-    }
-
-    #[inline]
-    fn take(&mut self, size: u64) -> Option<Taken> {
-        on_any!(self, carver => carver.take(size))
-    }
-
-    fn peek(&mut self, size: u64) -> Option<u64> {
-        on_any!(self, carver => carver.peek(size))
-    }
-
-    #[inline]
-    fn give(&mut self, piece: Taken, size: u64) {
-        on_any!(self, carver => carver.give(piece, size));
-    }
-
-    #[inline]
-    fn free_pieces(&self, segment: u32) -> u32 {
-        on_any!(self, carver => carver.free_pieces(segment))
-    }
-
-    fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
-        on_any!(self, carver => carver.visit_free(segment, visit));
-    }
-
-    fn check(&self) -> Result<(), &'static str> {
-        on_any!(self, carver => carver.check())
+impl<S: Storage> core::ops::DerefMut for AnyCarver<S> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        on_any!(self, carver => carver)
     }
 }

@@ -9,7 +9,7 @@
 
 use super::{Done, Heap};
 use crate::block::{Block, State};
-use crate::carve::{Carver, Taken};
+use crate::carve::Taken;
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;

@@ -2,7 +2,6 @@
 
 use super::Heap;
 use crate::block::State;
-use crate::carve::Carver;
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
