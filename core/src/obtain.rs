@@ -4,7 +4,6 @@
 //! added to the heap.
 
 use crate::arena::{Arena, Request, attention};
-use crate::carve::Carver;
 use crate::config::{Bfc, Policy};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::directory::Directory;
@@ -36,8 +35,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// `bytes`, or as much less of them as the policy tries that it fits within the limit and the device.
     fn clamped(&self, mut bytes: u64, needed: u64) -> u64 {
-        let limit = self.limit.load(Ordering::Relaxed).min(self.total_bytes());
-        let left = limit.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        let left = self.left();
         while bytes > left
             && let Some(less) = self.policy.less(bytes, needed)
         {
@@ -62,17 +60,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if no_split {
             return request.size;
         }
-        let limit = self.limit.load(Ordering::Relaxed).min(self.total_bytes());
-        let left = limit.saturating_sub(self.reserved.load(Ordering::Relaxed)) / GRAIN * GRAIN;
+        let left = self.left() / GRAIN * GRAIN;
         let region = if bfc.allow_growth { grown(region, request.size) } else { left };
         region.min(left).max(request.size)
     }
 
-    /// The bytes of the device, as far as it tells.
-    fn total_bytes(&self) -> u64 {
-        self.call(|| self.memory.memory_info()).map_or(u64::MAX, |info| info.total)
+    /// The bytes that are left of the limit, and of the device as far as it tells.
+    fn left(&self) -> u64 {
+        let total = self.call(|| self.memory.memory_info()).map_or(u64::MAX, |info| info.total);
+        self.limit.load(Ordering::Relaxed).min(total).saturating_sub(self.reserved.load(Ordering::Relaxed))
     }
 
+    /// Whether `more` bytes may be held by the limit.
     pub(crate) fn is_within_limit(&self, more: u64) -> bool {
         let held = self.reserved.load(Ordering::Relaxed);
         held.checked_add(more).is_some_and(|sum| sum <= self.limit.load(Ordering::Relaxed))
@@ -85,18 +84,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
+    /// Whether a request's heap expands segments instead of obtaining them.
     pub(crate) fn expands(&self, request: &Request) -> bool {
         self.lock(request.slot).rules.expandable
     }
 
     /// Obtains a segment, or expands one, and serves the request from it. `None` if the device or the limit does not allow it.
     pub(crate) fn obtain(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let bytes = self.segment_bytes(request);
+        let mut bytes = self.segment_bytes(request);
         if self.expands(request) {
             // Whole granules may exceed the limit by less than one each, as they do in PyTorch.
             return if self.is_within_limit(bytes) { self.expand(directory, request) } else { Ok(None) };
         }
-        let mut bytes = bytes;
         if bytes > self.policy.most_bytes() {
             return Ok(None);
         }
@@ -117,13 +116,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(ptr) = self.obtain_segment(directory, request, request.size)? {
             return Ok(ptr);
         }
-        self.totals.count(Event::OutOfMemory);
-        let report = self.out_of_memory(request);
-        self.trace_oom(request, &report);
-        self.memory.on_out_of_memory(&report);
-        Err(Error::OutOfMemory(report))
+        Err(self.run_out_of_memory(request))
     }
 
+    /// Obtains an ordinary segment of `bytes`, and serves the request from it. `None` if the device or the limit does not allow it.
     pub(crate) fn obtain_segment(
         &self,
         directory: &Directory<R, S>,

@@ -67,7 +67,7 @@ impl Policy {
     pub(crate) fn segment_bytes(self, size: u64, config: &Config) -> u64 {
         match self {
             // What is small elsewhere shares segments with the rest where slabs serve the smallest.
-            Self::Slab(_) => segment_size(size.max(SMALL_MAX + UNIT), config).max(size),
+            Self::Slab(_) => segment_size(size.max(SMALL_MAX + UNIT), config),
             _ => segment_size(size, config),
         }
     }

@@ -86,11 +86,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(ptr) = self.search_after_others(request)? {
             return Ok(ptr);
         }
+        Err(self.run_out_of_memory(request))
+    }
+
+    /// Counts and reports that a request fails for want of memory.
+    pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
         self.totals.count(Event::OutOfMemory);
         let report = self.out_of_memory(request);
         self.trace_oom(request, &report);
         self.memory.on_out_of_memory(&report);
-        Err(Error::OutOfMemory(report))
+        Error::OutOfMemory(report)
     }
 
     /// Serves a request from a segment that another call was obtaining for the same heap, if one was: between counting it as held and
@@ -144,22 +149,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// With `throw_on_cudamalloc_oom` set, what would exceed the configured fraction of the device fails before anything is
     /// released for it.
     fn reject_early(&self, request: &Request) -> Result<(), Error> {
-        let bytes = self.segment_bytes(request);
-        if !self.is_rejected(bytes)? {
-            return Ok(());
-        }
+        let Some(bytes) = self.rejected(request)? else { return Ok(()) };
         self.totals.count(Event::OomRejection);
         Err(Error::Rejected(bytes))
     }
 
-    fn is_rejected(&self, more: u64) -> Result<bool, Error> {
+    /// The bytes that would be obtained for a request, if they are refused for that.
+    fn rejected(&self, request: &Request) -> Result<Option<u64>, Error> {
         let config = self.config();
         if !config.throw_on_device_oom() {
-            return Ok(false);
+            return Ok(None);
         }
+        let more = self.segment_bytes(request);
         let total = self.call(|| self.memory.memory_info())?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
-        Ok(self.reserved.load(Ordering::Relaxed).saturating_add(more) > allowed)
+        Ok((self.reserved.load(Ordering::Relaxed).saturating_add(more) > allowed).then_some(more))
     }
 
     /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
@@ -179,7 +183,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(first) = self.first_garbage() {
             return Ok(Forecast::Release(first));
         }
-        if self.is_rejected(bytes)? {
+        if self.rejected(request)?.is_some() {
             return Ok(Forecast::OutOfMemory);
         }
         if self.is_within_limit(bytes) && !self.expands(request) {

@@ -21,8 +21,19 @@ pub enum Policy {
     Direct,
 }
 
+/// Every policy, with its default options.
+const ALL: [Policy; 6] = [
+    Policy::Caching,
+    Policy::Bfc(Bfc::DEFAULT),
+    Policy::Buddy(Buddy::DEFAULT),
+    Policy::SizeClass(SizeClass::DEFAULT),
+    Policy::Slab(Slab::DEFAULT),
+    Policy::Direct,
+];
+
 /// Names of the policies, as `policy:NAME` and the C ABI spell them.
-pub const POLICIES: [&str; 6] = ["caching", "bfc", "buddy", "size_class", "slab", "direct"];
+pub const POLICIES: [&str; ALL.len()] =
+    [ALL[0].name(), ALL[1].name(), ALL[2].name(), ALL[3].name(), ALL[4].name(), ALL[5].name()];
 
 /// How best fit with coalescing obtains memory and splits blocks (TensorFlow 2.16's `BFCAllocator`).
 ///
@@ -125,15 +136,7 @@ impl Policy {
     /// The policy of this name, with its default options.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "caching" => Some(Self::Caching),
-            "bfc" => Some(Self::Bfc(Bfc::DEFAULT)),
-            "buddy" => Some(Self::Buddy(Buddy::DEFAULT)),
-            "size_class" => Some(Self::SizeClass(SizeClass::DEFAULT)),
-            "slab" => Some(Self::Slab(Slab::DEFAULT)),
-            "direct" => Some(Self::Direct),
-            _ => None,
-        }
+        ALL.into_iter().find(|policy| policy.name() == name)
     }
 
     /// Its name.
