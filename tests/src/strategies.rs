@@ -2,8 +2,19 @@
 
 use crate::program::{CONFIGS, Op, STREAMS};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 const MIB: u64 = 1 << 20;
+
+/// So many cases, or as many as `PROPTEST_CASES` says; what fails is kept in the file `seeds`.
+pub fn proptest_config(seeds: &'static str, cases: u32) -> ProptestConfig {
+    let seeds = FileFailurePersistence::Direct(seeds);
+    let mut config = ProptestConfig { failure_persistence: Some(Box::new(seeds)), ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = cases;
+    }
+    config
+}
 
 /// Sizes around everything that the rules distinguish, and between.
 pub fn bytes() -> impl Strategy<Value = u64> {

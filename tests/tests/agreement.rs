@@ -1,22 +1,12 @@
 //! Invented programs on the core and on the model: the same addresses, blocks and statistics after every operation.
 
 use cachalot_tests::program::Op;
-use cachalot_tests::strategies::{plain, program, with_pools, with_settings};
+use cachalot_tests::strategies::{plain, program, proptest_config, with_pools, with_settings};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 
 /// Small, so that programs run out of it.
 const CAPACITY: u64 = 256 << 20;
-
-fn proptest_config(cases: u32) -> ProptestConfig {
-    let seeds = FileFailurePersistence::Direct("regressions/agreement.txt");
-    let mut config = ProptestConfig { failure_persistence: Some(Box::new(seeds)), ..ProptestConfig::default() };
-    if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = cases;
-    }
-    config
-}
 
 fn agree(number: u8, program: &[Op]) -> Result<(), TestCaseError> {
     let mut twins = Twins::<spin::mutex::SpinMutex<()>>::new(CAPACITY, number);
@@ -24,7 +14,7 @@ fn agree(number: u8, program: &[Op]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(proptest_config(60))]
+    #![proptest_config(proptest_config("regressions/agreement.txt", 60))]
 
     #[test]
     fn requests_and_frees((number, program) in program(plain(), 120)) {

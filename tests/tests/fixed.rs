@@ -4,10 +4,9 @@ use cachalot_core::Error;
 use cachalot_core::storage::{Fixed, Storage};
 use cachalot_tests::program::Op;
 use cachalot_tests::seen::Seen;
-use cachalot_tests::strategies::{program, with_pools};
+use cachalot_tests::strategies::{program, proptest_config, with_pools};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 use std::thread;
 
 const CAPACITY: u64 = 256 << 20;
@@ -39,21 +38,12 @@ fn run_with_stack<S: Storage>(number: u8, program: &[Op]) -> Result<u32, String>
     })
 }
 
-fn proptest_config(cases: u32) -> ProptestConfig {
-    let seeds = FileFailurePersistence::Direct("regressions/fixed.txt");
-    let mut config = ProptestConfig { failure_persistence: Some(Box::new(seeds)), ..ProptestConfig::default() };
-    if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = cases;
-    }
-    config
-}
-
 /// The same test over many capacities, degenerate ones included.
 macro_rules! fixed {
     ($($name:ident: $storage:ty, $cases:literal;)+) => {
         $(
             proptest! {
-                #![proptest_config(proptest_config($cases))]
+                #![proptest_config(proptest_config("regressions/fixed.txt", $cases))]
                 #[test]
                 fn $name((number, program) in program(with_pools(), 100)) {
                     run_with_stack::<$storage>(number, &program).map_err(TestCaseError::fail)?;

@@ -4,22 +4,12 @@
 use cachalot_core::Config;
 use cachalot_tests::policies::POLICIES;
 use cachalot_tests::program::Op;
-use cachalot_tests::strategies::{plain, with_pools};
+use cachalot_tests::strategies::{plain, proptest_config, with_pools};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
 
 /// Small, so that programs run out of it.
 const CAPACITY: u64 = 256 << 20;
-
-fn proptest_config(cases: u32) -> ProptestConfig {
-    let seeds = FileFailurePersistence::Direct("regressions/policies.txt");
-    let mut config = ProptestConfig { failure_persistence: Some(Box::new(seeds)), ..ProptestConfig::default() };
-    if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = cases;
-    }
-    config
-}
 
 fn hold_under_every_policy(program: &[Op]) -> Result<(), TestCaseError> {
     for policy in POLICIES {
@@ -66,7 +56,7 @@ fn check_limit(twins: &Twins, before: u64) -> Result<(), String> {
 }
 
 proptest! {
-    #![proptest_config(proptest_config(10))]
+    #![proptest_config(proptest_config("regressions/policies.txt", 10))]
 
     #[test]
     fn requests_and_frees(program in prop::collection::vec(plain(), 1..120)) {

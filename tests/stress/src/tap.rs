@@ -2,36 +2,15 @@
 
 use crate::mutant::Mutant;
 use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
+use cachalot_core::simulated::Call;
 use cachalot_core::units::{DevicePtr, StreamId};
 use cachalot_cuda::CudaDevice;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the allocator asks of a device.
-#[derive(Clone, Copy, Debug)]
-enum Asked {
-    Obtain,
-    Release,
-    MemoryInfo,
-    CreateEvent,
-    DestroyEvent,
-    Record,
-    IsComplete,
-    Wait,
-    Synchronize,
-    IsCapturing,
-    Reserve,
-    Unreserve,
-    Create,
-    Destroy,
-    Map,
-    SetAccess,
-    Unmap,
-}
-
-/// Their names, in the same order.
-const NAMES: [&str; 17] = [
+/// The names of the calls, in their order.
+const NAMES: [&str; Call::ALL.len()] = [
     "obtain",
     "release",
     "memory_info",
@@ -88,9 +67,9 @@ impl Tap {
         self.refused_bytes.load(Ordering::Relaxed)
     }
 
-    fn count(&self, asked: Asked) {
+    fn count(&self, asked: Call) {
         self.calls[asked as usize].fetch_add(1, Ordering::Relaxed);
-        if matches!(asked, Asked::Obtain | Asked::Reserve | Asked::Create) {
+        if matches!(asked, Call::Obtain | Call::Reserve | Call::Create) {
             FETCHED.set(FETCHED.get() + 1);
         }
     }
@@ -105,32 +84,32 @@ impl Tap {
 
 impl DeviceMemory for Tap {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.count(Asked::Obtain);
+        self.count(Call::Obtain);
         self.noting(bytes, self.cuda.obtain(bytes))
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.count(Asked::Release);
+        self.count(Call::Release);
         self.cuda.release(base, bytes)
     }
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        self.count(Asked::MemoryInfo);
+        self.count(Call::MemoryInfo);
         self.cuda.memory_info()
     }
 
     fn create_event(&self) -> DeviceResult<Event> {
-        self.count(Asked::CreateEvent);
+        self.count(Call::CreateEvent);
         self.cuda.create_event()
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        self.count(Asked::DestroyEvent);
+        self.count(Call::DestroyEvent);
         self.cuda.destroy_event(event)
     }
 
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.count(Asked::Record);
+        self.count(Call::Record);
         if self.mutant == Some(Mutant::SkipRecord) {
             return Ok(());
         }
@@ -138,7 +117,7 @@ impl DeviceMemory for Tap {
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        self.count(Asked::IsComplete);
+        self.count(Call::IsComplete);
         if self.mutant == Some(Mutant::SkipWait) {
             return Ok(true);
         }
@@ -146,7 +125,7 @@ impl DeviceMemory for Tap {
     }
 
     fn wait(&self, event: Event) -> DeviceResult<()> {
-        self.count(Asked::Wait);
+        self.count(Call::Wait);
         if self.mutant == Some(Mutant::SkipWait) {
             return Ok(());
         }
@@ -154,7 +133,7 @@ impl DeviceMemory for Tap {
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        self.count(Asked::Synchronize);
+        self.count(Call::Synchronize);
         if self.mutant == Some(Mutant::SkipSync) {
             return Ok(());
         }
@@ -162,7 +141,7 @@ impl DeviceMemory for Tap {
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        self.count(Asked::IsCapturing);
+        self.count(Call::IsCapturing);
         self.cuda.is_capturing(stream)
     }
 
@@ -189,37 +168,37 @@ impl VirtualMemory for Tap {
     }
 
     fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.count(Asked::Reserve);
+        self.count(Call::Reserve);
         self.cuda.reserve(bytes)
     }
 
     fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.count(Asked::Unreserve);
+        self.count(Call::Unreserve);
         self.cuda.unreserve(base, bytes)
     }
 
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
-        self.count(Asked::Create);
+        self.count(Call::Create);
         self.noting(bytes, self.cuda.create(bytes))
     }
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
-        self.count(Asked::Destroy);
+        self.count(Call::Destroy);
         self.cuda.destroy(handle)
     }
 
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
-        self.count(Asked::Map);
+        self.count(Call::Map);
         self.noting(bytes, self.cuda.map(at, bytes, handle))
     }
 
     fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.count(Asked::SetAccess);
+        self.count(Call::SetAccess);
         self.cuda.set_access(at, bytes)
     }
 
     fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.count(Asked::Unmap);
+        self.count(Call::Unmap);
         self.cuda.unmap(at, bytes)
     }
 }
