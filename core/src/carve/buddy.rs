@@ -217,7 +217,7 @@ impl<S: Storage> Carver<S> for Buddies<S> {
         self.forest.forget(segment);
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, size: u64) -> Option<Taken> {
         let order = order_of(size);
         let fitting = (self.forest.orders() | self.open.rest) >> order;
@@ -236,7 +236,7 @@ impl<S: Storage> Carver<S> for Buddies<S> {
         Some(self.taken(first.arena(), first.node() << order, 0))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&mut self, piece: Taken, size: u64) {
         let Taken { addr, segment } = piece;
         let order = order_of(size);
@@ -252,7 +252,7 @@ impl<S: Storage> Carver<S> for Buddies<S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn free_pieces(&self, segment: u32) -> u32 {
         self.forest.arenas[segment].free
     }

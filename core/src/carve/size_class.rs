@@ -201,7 +201,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     /// A piece that is given back has its entry already. Where the tables are full, a free piece of `size` is as good as room.
-    #[inline]
+    #[inline(always)]
     fn is_ready(&mut self, size: u64) -> bool {
         self.pieces.has_room() || self.pieces.first_free(size).is_some() || self.make_room_for_piece()
     }
@@ -219,7 +219,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
         self.chunks.remove(segment);
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, size: u64) -> Option<Taken> {
         let Some(piece) = self.pieces.first_free(size) else { return self.cut(size) };
         let (addr, chunk) = self.pieces.take_first(piece);
@@ -239,7 +239,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
         Some(base + cut)
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&mut self, piece: Taken, size: u64) {
         self.pieces.give(piece.addr, size);
         self.chunks[piece.segment].taken -= 1;
@@ -249,7 +249,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     /// A chunk of which nothing is taken is one piece; else every free piece is one, and so is the tail.
-    #[inline]
+    #[inline(always)]
     fn free_pieces(&self, segment: u32) -> u32 {
         let chunk = &self.chunks[segment];
         if chunk.taken == 0 { 1 } else { chunk.pieces - chunk.taken + u32::from(chunk.tail() > 0) }

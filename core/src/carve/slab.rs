@@ -233,14 +233,14 @@ impl<S: Storage> Carver<S> for Slabs<S> {
         self.entries.remove(segment);
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, size: u64) -> Option<Taken> {
         let class = class_of(size);
         let Some(group) = self.groups[class].checked_ilog2() else { return self.recut_and_take(size) };
         Some(self.take_from(self.first[class][group as usize % GROUPS], size))
     }
 
-    #[inline]
+    #[inline(always)]
     fn give(&mut self, piece: Taken, size: u64) {
         let slab = &mut self.entries[piece.segment];
         let object = divide(piece.addr - slab.base, size) as usize;
@@ -257,7 +257,7 @@ impl<S: Storage> Carver<S> for Slabs<S> {
     }
 
     /// A slab of which nothing is taken is one piece; else every free object is one, and so is the tail that none fits in.
-    #[inline]
+    #[inline(always)]
     fn free_pieces(&self, segment: u32) -> u32 {
         let slab = &self.entries[segment];
         if slab.taken == 0 { 1 } else { slab.objects - slab.taken + u32::from(slab.tail() > 0) }
