@@ -5,6 +5,7 @@
 //! blocks   | allocated | free | allocated | unmapped   |     prev / next link neighbours in address order
 //! ```
 
+use crate::chains::Chained;
 use crate::slab::{NONE, Slab, Vacant};
 
 /// What a block is at present.
@@ -12,7 +13,7 @@ use crate::slab::{NONE, Slab, Vacant};
 pub(crate) enum State {
     /// Cached: in the free index, and nowhere else.
     Free,
-    /// Held by the program: in the ledger.
+    /// Held by the program, and found by its address.
     Allocated,
     /// Freed by the program, but other streams may still use it: in neither.
     Pending,
@@ -43,7 +44,7 @@ pub(crate) struct Block {
     pub prev: u32,
     /// The neighbour at higher addresses.
     pub next: u32,
-    /// Next block of the same ledger bucket, next block of a list of held ones, or next vacant entry.
+    /// Next held block whose address has the same hash, next block of a list of held ones, or next vacant entry.
     pub chain: u32,
     /// The segment this is a part of.
     pub segment: u32,
@@ -56,6 +57,23 @@ pub(crate) struct Block {
     pub state: State,
     /// Whether the segment is expandable.
     pub expandable: bool,
+}
+
+impl Chained for Block {
+    #[inline(always)]
+    fn key(&self) -> u64 {
+        self.addr
+    }
+
+    #[inline(always)]
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    #[inline(always)]
+    fn set_chain(&mut self, next: u32) {
+        self.chain = next;
+    }
 }
 
 impl Block {

@@ -13,6 +13,7 @@ use crate::block::Block;
 use crate::storage::Storage;
 use crate::trie::{Key, Link, Trie};
 use crate::units::GRAIN;
+use core::hint::select_unpredictable;
 
 /// Bins an octave, as a power of two.
 const STEPS_LOG2: u32 = 6;
@@ -274,8 +275,8 @@ impl<S: Storage> FreeIndex<S> {
         if here | further == 0 {
             return None;
         }
-        let word = if here == 0 { further.trailing_zeros() as usize % WORDS } else { own };
-        let bits = if here == 0 { self.words[word] } else { here };
+        let word = select_unpredictable(here == 0, further.trailing_zeros() as usize % WORDS, own);
+        let bits = select_unpredictable(here == 0, self.words[word], here);
         Some(word * 64 + bits.trailing_zeros() as usize % 64)
     }
 

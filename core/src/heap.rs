@@ -6,8 +6,8 @@
 
 use crate::block::{Block, Blocks, Segment, State, Use};
 use crate::carve::HeapCarver;
+use crate::chains::Chains;
 use crate::free_index::FreeIndex;
-use crate::ledger::Ledger;
 use crate::rules::Rules;
 use crate::slab::{NONE, Slab, Vacant};
 use crate::stats::{Stat, Tally};
@@ -100,7 +100,7 @@ pub(crate) struct Heap<S: Storage> {
     /// Holds exactly the blocks that are [`State::Free`].
     pub free: FreeIndex<S>,
     /// Holds exactly the blocks that are [`State::Allocated`].
-    pub ledger: Ledger<S>,
+    pub held: Chains<S>,
     /// Other streams' uses of blocks.
     pub uses: Slab<Use, S>,
     /// Root of the set of blocks that are [`State::Unmapped`], by address.
@@ -122,7 +122,7 @@ impl<S: Storage> Heap<S> {
             segments: Slab::default(),
             newest: NONE,
             free: FreeIndex::default(),
-            ledger: Ledger::default(),
+            held: Chains::default(),
             uses: Slab::default(),
             unmapped: Link::EMPTY,
             by_address: Trie::default(),
@@ -140,7 +140,7 @@ impl<S: Storage> Heap<S> {
     fn grow(&mut self) -> Result<(), Full> {
         let room = self.blocks.make_room(2)
             && self.free.make_room_for(self.blocks.capacity())
-            && self.ledger.make_room(self.blocks.entries_mut());
+            && self.held.make_room(self.blocks.entries_mut());
         if room { Ok(()) } else { Err(Full) }
     }
 
@@ -236,7 +236,7 @@ impl<S: Storage> Heap<S> {
             entry.requested = requested;
             (block, whole)
         };
-        self.ledger.insert(given, blocks);
+        self.held.insert(given, blocks);
         unsettled |= tally.up(Stat::Allocation, 1);
         unsettled |= tally.up(Stat::AllocatedBytes, given_bytes);
         unsettled |= tally.up(Stat::RequestedBytes, requested);
@@ -248,17 +248,17 @@ impl<S: Storage> Heap<S> {
 
     /// The block that the program holds at exactly `ptr`.
     pub(crate) fn lookup(&self, ptr: DevicePtr) -> Option<u32> {
-        self.ledger.get(ptr.0, self.blocks.entries())
+        self.held.find(ptr.0, self.blocks.entries())
     }
 
     /// The program gives up the block at exactly `ptr`, if it holds one there that (if `requested` is given) it asked for with so
     /// many bytes. What becomes of it is the caller's to say at once: [`complete`](Self::complete) or [`pend`](Self::pend).
     #[inline(always)]
     pub(crate) fn give_up(&mut self, ptr: DevicePtr, requested: Option<u64>, tally: &Tally) -> GivenUp {
-        let Some(block) = self.ledger.take(ptr.0, self.blocks.entries_mut()) else { return GivenUp::NotHeld };
+        let Some(block) = self.held.take(ptr.0, self.blocks.entries_mut()) else { return GivenUp::NotHeld };
         let Block { size, requested: actual, uses, .. } = self.blocks[block];
         if requested.is_some_and(|requested| requested != actual) {
-            self.ledger.insert(block, self.blocks.entries_mut());
+            self.held.insert(block, self.blocks.entries_mut());
             return GivenUp::WrongSize(actual);
         }
         tally.down(Stat::Allocation, 1);
@@ -284,7 +284,7 @@ impl<S: Storage> Heap<S> {
 
     /// The program did not give a pending block up after all.
     pub(crate) fn take_back(&mut self, block: u32, tally: &Tally) {
-        self.ledger.insert(block, self.blocks.entries_mut());
+        self.held.insert(block, self.blocks.entries_mut());
         let entry = &mut self.blocks[block];
         entry.state = State::Allocated;
         tally.unpend(entry.size);

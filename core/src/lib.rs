@@ -3,7 +3,7 @@
 //! ```text
 //! allocator   what programs call                 ─┐
 //! arena       one device: the fast path           │  reclaim · obtain · release · expand · events · routing
-//! heap        one (stream, pool): placement       │  free_index · trie · ledger · block
+//! heap        one (stream, pool): placement       │  free_index · trie · chains · block
 //! device      what the host provides             ─┘  memory, order, virtual memory
 //! ```
 //!
@@ -27,6 +27,7 @@ pub mod atomic_map;
 mod block;
 #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a carver then"))]
 mod carve;
+mod chains;
 pub mod config;
 pub mod device;
 mod directory;
@@ -36,7 +37,6 @@ mod expand;
 mod free_index;
 mod frontier;
 mod heap;
-mod ledger;
 #[cfg(feature = "alloc")]
 pub mod memory_map;
 mod obtain;

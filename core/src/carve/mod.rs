@@ -12,7 +12,6 @@ use crate::storage::Storage;
 
 pub(crate) mod buddy;
 mod by_segment;
-mod chains;
 mod midpoints;
 mod pieces;
 pub(crate) mod size_class;

@@ -8,7 +8,7 @@
 //!
 //! A piece keeps its entry while it is taken: to give it back takes none.
 
-use super::chains::{Chained, Chains};
+use crate::chains::{Chained, Chains};
 use crate::slab::{NONE, Slab, Vacant};
 use crate::storage::Storage;
 
@@ -198,7 +198,7 @@ impl<S: Storage> Pieces<S> {
 
     /// Forgets a free piece, and says which one is behind it in its chunk.
     pub(crate) fn forget(&mut self, piece: u32) -> u32 {
-        let Piece { class, prev, next, after, .. } = self.table[piece];
+        let Piece { addr, class, prev, next, after, .. } = self.table[piece];
         if next != NONE {
             self.table[next].prev = prev;
         }
@@ -207,11 +207,11 @@ impl<S: Storage> Pieces<S> {
         } else {
             self.table[prev].next = next;
         }
-        self.by_addr.remove(piece, self.table.entries_mut());
+        self.by_addr.take(addr, self.table.entries_mut());
         self.table.remove(piece);
         self.classes[class].pieces -= 1;
         if self.classes[class].pieces == 0 {
-            self.by_size.remove(class, self.classes.entries_mut());
+            self.by_size.take(self.classes[class].size, self.classes.entries_mut());
             self.classes.remove(class);
         }
         after

@@ -39,7 +39,7 @@ impl<S: Storage> Heap<S> {
             blocks[entry.pieces as usize].prev = piece;
         }
         entry.pieces = piece;
-        self.ledger.insert(piece, blocks);
+        self.held.insert(piece, blocks);
         unsettled |= tally.up(Stat::Allocation, 1);
         unsettled |= tally.up(Stat::AllocatedBytes, size);
         unsettled |= tally.up(Stat::RequestedBytes, requested);

@@ -44,8 +44,8 @@ impl<S: Storage> Heap<S> {
         if sums.segments != self.segments.len() || sums.blocks != self.blocks.len() {
             return Err("an entry is occupied that no segment leads to");
         }
-        if sums.allocated != self.ledger.len() {
-            return Err("the ledger does not hold exactly the allocated blocks");
+        if sums.allocated != self.held.count(self.blocks.entries()) {
+            return Err("the chains do not hold exactly the allocated blocks");
         }
         self.free.check(sums.free, self.blocks.entries())?;
         if let Some(carver) = &self.carver {
@@ -151,8 +151,8 @@ impl<S: Storage> Heap<S> {
                 if b.state == State::Allocated {
                     sums.allocated += 1;
                     sums.allocated_bytes += b.size;
-                    if self.ledger.get(b.addr, self.blocks.entries()) != Some(block) {
-                        return Err("an allocated block is not in the ledger");
+                    if self.held.find(b.addr, self.blocks.entries()) != Some(block) {
+                        return Err("an allocated block is not in the chains");
                     }
                 }
             }

@@ -13,7 +13,6 @@ pub(crate) trait Chained {
 
 /// The heads of the chains.
 pub(crate) struct Chains<S: Storage> {
-    /// Their number is a power of two, or 0.
     buckets: S::Table<u32>,
 }
 
@@ -30,7 +29,8 @@ impl<S: Storage> Chains<S> {
         !self.buckets.is_empty()
     }
 
-    /// Doubles the chains. False if that many cannot be had: they only become longer.
+    /// Doubles the chains, whose number is a power of two. False if that many cannot be had: they only become longer.
+    #[cold]
     fn grow<T: Chained>(&mut self, entries: &mut [T]) -> bool {
         let old = self.buckets.len();
         let extra = old.max(1);
@@ -53,7 +53,7 @@ impl<S: Storage> Chains<S> {
     }
 
     /// Adds an entry whose key no other has; room was made.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert<T: Chained>(&mut self, index: u32, entries: &mut [T]) {
         let entry = &mut entries[index as usize];
         let bucket = start(entry.key(), self.buckets.len());
@@ -74,24 +74,38 @@ impl<S: Storage> Chains<S> {
         None
     }
 
-    /// Removes an entry that was added.
-    pub(crate) fn remove<T: Chained>(&mut self, index: u32, entries: &mut [T]) {
-        let bucket = start(entries[index as usize].key(), self.buckets.len());
-        let next = entries[index as usize].chain();
-        let mut at = self.buckets[bucket];
-        if at == index {
-            self.buckets[bucket] = next;
-            return;
+    /// Takes the entry with this key out.
+    #[inline(always)]
+    pub(crate) fn take<T: Chained>(&mut self, key: u64, entries: &mut [T]) -> Option<u32> {
+        let bucket = start(key, self.buckets.len());
+        let head = self.buckets.get_mut(bucket)?;
+        let first = *head;
+        let entry = entries.get(first as usize)?;
+        if entry.key() == key {
+            *head = entry.chain();
+            return Some(first);
         }
-        while entries[at as usize].chain() != index {
-            at = entries[at as usize].chain();
-        }
-        entries[at as usize].set_chain(next);
+        take_behind(first, key, entries)
     }
 
     /// How many entries are in the chains, for checks.
     pub(crate) fn count<T: Chained>(&self, entries: &[T]) -> u32 {
         let chain = |&head: &u32| core::iter::successors(Some(head), |&at| Some(entries.get(at as usize)?.chain()));
         self.buckets.iter().flat_map(chain).filter(|&at| at != NONE).count() as u32
+    }
+}
+
+/// Takes the entry with this key out of a chain, where it stands behind the entry `before`.
+#[cold]
+fn take_behind<T: Chained>(mut before: u32, key: u64, entries: &mut [T]) -> Option<u32> {
+    loop {
+        let at = entries[before as usize].chain();
+        let entry = entries.get(at as usize)?;
+        if entry.key() == key {
+            let next = entry.chain();
+            entries[before as usize].set_chain(next);
+            return Some(at);
+        }
+        before = at;
     }
 }
