@@ -202,11 +202,13 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 #define CACHALOT_ASK_STREAM_ID 0x4u /* the driver is asked which stream a handle is; see Streams */
 #define CACHALOT_PEER_ACCESS 0x8u   /* devices that can reach each other's memory may */
 #define CACHALOT_ENVIRONMENT 0x10u  /* PYTORCH_ALLOC_CONF, else PYTORCH_CUDA_ALLOC_CONF, comes before `config` */
+#define CACHALOT_OPEN_LATER 0x20u   /* a device gets its context when it is first allocated from; not with PEER_ACCESS */
 
 /* How an allocator is made. CACHALOT_OPTIONS_INIT asks for every device, with the default settings.
  * The policy is one of the settings, by name: "policy:bfc", "policy:slab,largest_object_kb:64". The names are caching (the
- * default), bfc, buddy, size_class, slab and direct; a wrong name, and a key that the policy does not have, are answered
- * with INVALID_CONFIG, and cachalot_last_error lists what is accepted. */
+ * default), bfc, buddy, size_class, slab, direct and planned, which comes before another one: "policy:planned,fallback:bfc";
+ * see Plans. A wrong name, and a key that the policy does not have, are answered with INVALID_CONFIG, and
+ * cachalot_last_error lists what is accepted. */
 typedef struct cachalot_options {
   size_t struct_size;       /* sizeof(cachalot_options) */
   uint32_t flags;           /* CACHALOT_SIMULATED and its neighbours */
@@ -291,6 +293,36 @@ typedef struct cachalot_statistics {
   uint64_t leaked_bytes;                 /* bytes whose release failed: in doubt, never handed out again */
 } cachalot_statistics;
 
+/* How far the planned policy is. */
+typedef int32_t cachalot_stage;
+enum {
+  CACHALOT_STAGE_WAITING = 1,   /* the next iteration will be observed; another policy is always here */
+  CACHALOT_STAGE_OBSERVING = 2, /* this one is */
+  CACHALOT_STAGE_PLANNING = 3,  /* it is being planned, in the background */
+  CACHALOT_STAGE_READY = 4,     /* the next announcement puts the plan in force */
+  CACHALOT_STAGE_SERVING = 5    /* it is in force */
+};
+
+/* What the planned policy has come to on one device. Every count is since the allocator was made. */
+typedef struct cachalot_plan_report {
+  size_t struct_size;         /* sizeof(cachalot_plan_report) */
+  uint64_t announced;         /* iterations */
+  uint64_t plans;             /* plans that came into force */
+  uint64_t given_up;          /* plans that were given up because too much deviated */
+  uint64_t no_memory;         /* how often a plan could not come into force for want of memory */
+  uint64_t peak_bytes;        /* what the plan in force, or the last one, needs, all streams together */
+  uint64_t lower_bound_bytes; /* what any plan for the same requests needs */
+  uint64_t segment_bytes;     /* what is held for the plan in force */
+  uint64_t served;            /* requests that plans have served */
+  uint64_t lasting;           /* requests that outlive their iteration, as observed: the fallback's, and no deviation */
+  uint64_t extra;             /* requests that the plan does not have thereabouts: the fallback's */
+  uint64_t missing;           /* requests that the plan has, and that were not made */
+  uint64_t reordered;         /* requests that came later than in the plan, and were served */
+  uint64_t occupied;          /* requests whose bytes were not free yet: the fallback's */
+  cachalot_stage stage;
+  uint32_t reserved;          /* 0 */
+} cachalot_plan_report;
+
 /* Why a request failed. */
 typedef struct cachalot_oom_report {
   size_t struct_size;                    /* by the library's header: check it before reading later additions */
@@ -336,6 +368,19 @@ typedef struct cachalot_trace_entry {
   uint32_t reserved;      /* 0 */
 } cachalot_trace_entry;
 
+/* A stack that is being described. Opaque; lasts until the callback that got it returns. */
+typedef struct cachalot_stack cachalot_stack;
+/* Describes the calling thread's stack with cachalot_stack_push. `action` says what happens there:
+ * CACHALOT_ACTION_ALLOC, or CACHALOT_ACTION_FREE_REQUESTED. */
+typedef void (*cachalot_stack_callback)(void *userdata, cachalot_stack *stack, cachalot_action action);
+
+/* How a snapshot is written. */
+typedef int32_t cachalot_format;
+enum {
+  CACHALOT_JSON = 1,  /* JSON, with lists in the place of tuples */
+  CACHALOT_PICKLE = 2 /* as Python pickles it, in protocol 2: for torch's _memory_viz.py and pytorch.org/memory_viz */
+};
+
 /* One device as it stands. */
 typedef struct cachalot_device {
   size_t struct_size;      /* sizeof(cachalot_device) */
@@ -360,6 +405,7 @@ typedef struct cachalot_device {
   {sizeof(cachalot_statistics),                                                                                        \
    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},     \
    0, 0, 0, 0, 0}
+#define CACHALOT_PLAN_REPORT_INIT {sizeof(cachalot_plan_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* ---- The library ---- */
 
@@ -507,6 +553,29 @@ CACHALOT_API cachalot_status cachalot_set_limit(const cachalot_allocator *alloca
 CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocator *allocator, int device,
                                                           double fraction);
 
+/* ---- Plans ---- */
+
+/* Announces that an iteration ends, and the next begins: a training step, an inference. Under "policy:planned" one iteration
+ * is observed, the sizes requested on each stream in order and when each block is freed; it is planned on a thread of the
+ * library's own, for at most `plan_deadline_ms` (2000); and the next announcement puts the plan in force. From then on a
+ * request that is the next of its stream's sequence is given its planned place in one segment, without a search. Everything
+ * else is the fallback's (`fallback`, caching by default): what outlives its iteration, what deviates in size or order, what
+ * would lie where a block is freed later than it was, and what is led into a private pool or requested while a graph is
+ * captured. So nothing depends on the program repeating itself.
+ * Streams share no bytes of a plan. A block that other streams use (cachalot_record_stream) keeps its bytes to itself to the
+ * end of its iteration, and further until they are done. If more than a quarter of the requests deviate in iteration after
+ * iteration, the plan is given up, and an iteration is observed anew.
+ * Under another policy it does nothing. Other threads may go on allocating: what they do meanwhile is of one iteration or
+ * of the other.
+ * Driver: asks after pending frees; when a plan comes into force gives back what is cached and obtains a segment for each
+ * stream, when it is given up gives those back. Without memory for it everything stays as it is until the next announcement.
+ * Nothing is called while a graph is captured. */
+CACHALOT_API cachalot_status cachalot_iteration(const cachalot_allocator *allocator, int device);
+
+/* What the planned policy has come to. Under another policy the stage is CACHALOT_STAGE_WAITING and the rest 0. */
+CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocator, int device,
+                                              cachalot_plan_report *out);
+
 /* ---- Private pools and graphs ---- */
 
 /* Makes a private pool with one user, the caller, and writes its name to `out`.
@@ -590,9 +659,23 @@ CACHALOT_API cachalot_status cachalot_on_shortage(const cachalot_allocator *allo
 CACHALOT_API cachalot_status cachalot_on_out_of_memory(const cachalot_allocator *allocator,
                                                        cachalot_oom_callback callback, void *userdata);
 
+/* Sets who describes the stacks of recorded events; NULL: nobody. It is asked while a trace is recorded, on the thread that
+ * allocates or frees and before any lock is taken: once for each request, and once for each free. A request without frames
+ * is recorded without a stack, a free without frames with that of the request. Each different stack is kept once, until the
+ * allocator is destroyed: 262,144 of them at most, and 256 MiB of names. Otherwise as cachalot_on_shortage. */
+CACHALOT_API cachalot_status cachalot_on_stack(const cachalot_allocator *allocator, cachalot_stack_callback callback,
+                                               void *userdata);
+
+/* Adds the next frame, from the innermost outwards: texts, which are copied, of which NULL is "", and a line. The 1024
+ * innermost frames count. For the callback of cachalot_on_stack only, with the stack that it got. */
+CACHALOT_API void cachalot_stack_push(cachalot_stack *stack, const char *function_name, const char *file_name,
+                                      int line);
+
 /* ---- Looking inside ---- */
 
-/* Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped.
+/* Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped. Where more than
+ * 16 streams and pools are busy at the same time it may be a few hundred fewer: an event is told only with all that came
+ * after it. Recording takes 40 bytes an event, and a lock only once in 32 of them.
  * Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trace_start(const cachalot_allocator *allocator, int device, size_t capacity);
 
@@ -607,7 +690,12 @@ CACHALOT_API cachalot_status cachalot_trace_for_each(const cachalot_allocator *a
 CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocator, cachalot_writer write,
                                                void *userdata);
 
-/* The same to a file, which is made or replaced once it is complete.
+/* The same in a format. A stack that several events have is written once to a pickle, but each time to JSON.
+ * Errors: INVALID_ARGUMENT, STOPPED. */
+CACHALOT_API cachalot_status cachalot_snapshot_as(const cachalot_allocator *allocator, cachalot_format format,
+                                                  cachalot_writer write, void *userdata);
+
+/* The same to a file, as JSON if its name ends in .json, else as a pickle. It is made or replaced once it is complete.
  * Errors: IO. */
 CACHALOT_API cachalot_status cachalot_snapshot_to_file(const cachalot_allocator *allocator, const char *path);
 

@@ -241,6 +241,16 @@ class allocator {
     return text;
   }
 
+  // ---- Plans ----
+
+  void iteration(int device = 0) const { check(cachalot_iteration(get(), device)); }
+
+  cachalot_plan_report planned(int device = 0) const {
+    cachalot_plan_report report = CACHALOT_PLAN_REPORT_INIT;
+    check(cachalot_planned(get(), device, &report));
+    return report;
+  }
+
   // ---- Statistics ----
 
   cachalot_statistics stats(int device = 0) const {
@@ -275,6 +285,13 @@ class allocator {
     oom_ = std::move(kept);
   }
 
+  // Who describes the stacks of a trace, with cachalot_stack_push. Otherwise as on_shortage.
+  void on_stack(std::function<void(cachalot_stack*, cachalot_action)> callback) {
+    auto kept = std::make_unique<describer>(std::move(callback));
+    check(cachalot_on_stack(get(), *kept ? &describe : nullptr, kept.get()));
+    describer_ = std::move(kept);
+  }
+
   // ---- Looking inside ----
 
   void start_trace(std::size_t capacity, int device = 0) const { check(cachalot_trace_start(get(), device, capacity)); }
@@ -285,10 +302,10 @@ class allocator {
     return std::move(entries.value);
   }
 
-  // Every segment and block as JSON.
-  std::string snapshot() const {
+  // Every segment and block, as JSON or as a pickle.
+  std::string snapshot(cachalot_format format = CACHALOT_JSON) const {
     collected<std::string> text;
-    text.check(cachalot_snapshot(get(), &collect_text, &text));
+    text.check(cachalot_snapshot_as(get(), format, &collect_text, &text));
     return std::move(text.value);
   }
   void snapshot(const std::string& path) const { check(cachalot_snapshot_to_file(get(), path.c_str())); }
@@ -296,6 +313,7 @@ class allocator {
  private:
   using shortage = std::function<bool(int, std::size_t)>;
   using oom = std::function<void(const cachalot_oom_report&)>;
+  using describer = std::function<void(cachalot_stack*, cachalot_action)>;
 
   // What a callback gathers. What it throws waits here until the C function has returned.
   template <class T>
@@ -342,6 +360,14 @@ class allocator {
     }
   }
 
+  static void describe(void* userdata, cachalot_stack* stack, cachalot_action action) noexcept {
+    try {
+      (*static_cast<describer*>(userdata))(stack, action);
+    } catch (...) {
+      // The frames that were described count.
+    }
+  }
+
   static int collect_entry(void* userdata, const cachalot_trace_entry* entry) noexcept {
     auto& entries = *static_cast<collected<std::vector<cachalot_trace_entry>>*>(userdata);
     return entries.add([entry](auto& value) { value.push_back(*entry); });
@@ -355,6 +381,7 @@ class allocator {
   // Before the handle, so that they outlive it.
   std::unique_ptr<shortage> shortage_;
   std::unique_ptr<oom> oom_;
+  std::unique_ptr<describer> describer_;
   std::unique_ptr<cachalot_allocator, destroyer> handle_;
 };
 

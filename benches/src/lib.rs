@@ -4,6 +4,7 @@
 //! subject    anything that hands out blocks      cachalot · btree · peers
 //! workload   what it is made to do               crowd (pairs) · program (recorded programs) · threads
 //! measure    every subject in turn, in rounds    → the table, or criterion
+//! recorder   the C ABI with its trace on or off  → what recording costs, and a snapshot
 //! ```
 
 pub mod btree;
@@ -16,6 +17,7 @@ pub mod machine;
 pub mod measure;
 pub mod peers;
 pub mod program;
+pub mod recorder;
 pub mod report;
 pub mod subject;
 pub mod threads;

@@ -13,17 +13,17 @@ pub fn describe() -> String {
         None => "none".to_owned(),
     };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let command: Vec<String> = std::env::args().skip(1).collect();
+    let mut command = std::env::args();
+    let program = command.next().unwrap_or_default();
+    let program = program.rsplit('/').next().unwrap_or_default();
+    let command: Vec<String> = command.collect();
     let lines = [
         ("machine", format!("{}, {cores} cores", processor())),
         ("system", system()),
         ("compiler", run("rustc", &["--version"]).unwrap_or_default()),
         ("date", run("date", &["-u", "+%Y-%m-%d"]).unwrap_or_default()),
         ("commit", commit),
-        (
-            "command",
-            format!("`cargo run --release -p cachalot-benches --bin cachalot-bench-table {}`", command.join(" ")),
-        ),
+        ("command", format!("`cargo run --release -p cachalot-benches --bin {program} {}`", command.join(" "))),
         ("other load", format!("{} programs ready to run, over the last minute", load())),
     ];
     lines.map(|(what, is)| format!("* {what}: {is}\n")).concat().replace(" `\n", "`\n")

@@ -193,7 +193,7 @@ fn a_snapshot_that_is_none() {
     refuse(&write(&folder, "empty.pickle", snapshot(&json!([]))), "", what);
 
     let cut = &snapshot(&json!([]))[..40];
-    refuse(&write(&folder, "cut.pickle", cut), "", "the snapshot ends early, behind byte 33: the file is truncated");
+    refuse(&write(&folder, "cut.pickle", cut), "", "the snapshot ends early, behind byte 40: the file is truncated");
 }
 
 #[test]

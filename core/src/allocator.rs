@@ -6,7 +6,11 @@ use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::directory::{Directory, MAX_DEVICES, Owner, Place};
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route};
+#[cfg(feature = "alloc")]
+use crate::plan::Plan;
+#[cfg(feature = "alloc")]
+use crate::planned::{Observed, PlannedReport};
+use crate::pool::{PoolId, PoolOptions, Purpose, Route};
 use crate::reclaim::{Forecast, fraction_of};
 use crate::stats::Stats;
 use crate::storage::{Shelf, Storage, Table};
@@ -62,8 +66,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::PolicyUnavailable`]; [`Error::TableFull`] for more devices than there can be; those of the device, if the configuration sets a fraction
     /// of its memory.
     pub fn new(devices: impl IntoIterator<Item = D>, config: &Config) -> Result<Self, Error> {
-        if !config.policy().is_available() {
-            return Err(Error::PolicyUnavailable(config.policy()));
+        if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
+            return Err(Error::PolicyUnavailable(config.policy_name()));
         }
         let mut arenas = S::Devices::<Arena<D, R, S>>::default();
         for (number, device) in devices.into_iter().enumerate() {
@@ -174,6 +178,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     ) -> Result<T, Error> {
         match self.directory.owner(ptr) {
             Owner::Heap(place) => match self.arenas.get(place.device as usize) {
+                #[cfg(feature = "alloc")]
+                Some(arena) => act(arena, arena.home_of(place, ptr)?),
+                #[cfg(not(feature = "alloc"))]
                 Some(arena) => act(arena, place),
                 None => Err(Error::InvalidPointer(ptr)),
             },
@@ -189,6 +196,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         act: &impl Fn(&Arena<D, R, S>, Place) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for arena in self.arenas.iter() {
+            // What is a lane's is a heap's then.
+            #[cfg(feature = "alloc")]
+            arena.show_lanes();
             for slot in arena.slot_numbers() {
                 match act(arena, arena.place(slot)) {
                     Err(Error::InvalidPointer(_)) => {}
@@ -208,6 +218,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
+        #[cfg(feature = "alloc")]
+        if let Owner::Heap(place) = self.directory.owner(ptr)
+            && let Some(arena) = self.arenas.get(place.device as usize)
+            && arena.is_planned_on(place.heap, ptr, stream)
+        {
+            return Ok(());
+        }
         self.at_owner(ptr, |arena, place| arena.record_stream(place.heap, ptr, stream))
     }
 
@@ -216,6 +233,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::InvalidPointer`] if the program holds no such block.
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
+        #[cfg(feature = "alloc")]
+        if let Owner::Heap(place) = self.directory.owner(ptr)
+            && let Some(arena) = self.arenas.get(place.device as usize)
+            && let Some(allocation) = arena.planned_allocation(place.heap, ptr)
+        {
+            return Ok(allocation);
+        }
         self.at_owner(ptr, |arena, place| arena.allocation(place.heap, ptr).ok_or(Error::InvalidPointer(ptr)))
     }
 
@@ -363,7 +387,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        self.arena(device)?.begin_route(pool, route, false)
+        self.arena(device)?.begin_route(pool, route, Purpose::Requests)
     }
 
     /// Ends the latest such route into the pool. What it holds stays; so does the user, until [`release_pool`](Self::release_pool).
@@ -371,7 +395,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        self.arena(device)?.end_route(pool, false)
+        self.arena(device)?.end_route(pool, Purpose::Requests).map(|_| ())
     }
 
     /// As [`begin_allocate_to_pool`](Self::begin_allocate_to_pool), for a graph that is captured meanwhile: on streams that are
@@ -380,7 +404,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_capture(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        self.arena(device)?.begin_route(pool, route, true)
+        self.arena(device)?.begin_route(pool, route, Purpose::Capture)
     }
 
     /// The capture into the pool has ended. The graph uses the pool until [`release_pool`](Self::release_pool).
@@ -388,7 +412,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_capture(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        self.arena(device)?.end_route(pool, true)
+        self.arena(device)?.end_route(pool, Purpose::Capture).map(|_| ())
+    }
+
+    /// As [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) or [`begin_capture`](Self::begin_capture), for a caller who
+    /// is not told which: `PyTorch` calls one hook for both, before the capture begins. It counts as a capture until a request
+    /// that it leads is on a stream which captures nothing.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`], [`Error::TableFull`].
+    pub fn begin_route(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        self.arena(device)?.begin_route(pool, route, Purpose::Unsaid)
+    }
+
+    /// Ends the latest such route into the pool, and answers it. Its user stays until [`release_pool`](Self::release_pool).
+    ///
+    /// # Errors
+    /// [`Error::UnknownPool`], [`Error::NotRouted`].
+    pub fn end_route(&self, device: DeviceIndex, pool: PoolId) -> Result<Route, Error> {
+        self.arena(device)?.end_route(pool, Purpose::Unsaid)
     }
 
     /// Takes a user of a pool away. The free segments of a pool without users go back with the rest of the cache.
@@ -405,7 +447,65 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
-        self.arena(device)?.stream_destroyed(&self.directory, stream)
+        let arena = self.arena(device)?;
+        #[cfg(feature = "alloc")]
+        let forgotten = arena.forget_stream(&self.directory, stream);
+        #[cfg(not(feature = "alloc"))]
+        let forgotten = Ok(());
+        forgotten.and(arena.stream_destroyed(&self.directory, stream))
+    }
+
+    /// An iteration of the program ends, and the next begins: under `policy:planned`. One of the first iterations is observed;
+    /// once plans for it are [adopted](Self::adopt_plans) the next announcement puts them in force. See [`planned`](crate::planned).
+    ///
+    /// Asks after pending events. When plans come into force, gives back what is cached and obtains a segment for each stream; when
+    /// they are given up, gives theirs back. Without memory for them everything stays as it is, until the next announcement.
+    /// Other threads may go on allocating; what they do meanwhile is of the one iteration or of the other. Does nothing under
+    /// another policy.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; those of the device. The iteration has begun all the same.
+    #[cfg(feature = "alloc")]
+    pub fn iteration(&self, device: DeviceIndex) -> Result<(), Error> {
+        self.arena(device)?.iteration(&self.directory)
+    }
+
+    /// Takes out what the observed iteration was, to be planned, on whatever thread: once for each observation.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    #[cfg(feature = "alloc")]
+    pub fn observed(&self, device: DeviceIndex) -> Result<Option<Observed>, Error> {
+        Ok(self.arena(device)?.observed())
+    }
+
+    /// Brings plans for what was [`observed`](Self::observed), one for each of its streams, in their order. They are verified, and
+    /// the next [`iteration`](Self::iteration) puts them in force. Calls no device.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; [`Error::PlanRefused`] for plans that are none, or too late; [`Error::TooLarge`].
+    #[cfg(feature = "alloc")]
+    pub fn adopt_plans(&self, device: DeviceIndex, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
+        self.arena(device)?.adopt_plans(observed, plans)
+    }
+
+    /// Gives up the plans in force, and what is observed or planned so far: the next [`iteration`](Self::iteration) is observed. The
+    /// segments go back to the device as soon as nothing of them is in use.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`]; those of the device.
+    #[cfg(feature = "alloc")]
+    pub fn give_plans_up(&self, device: DeviceIndex) -> Result<(), Error> {
+        self.arena(device)?.give_plans_up(&self.directory)
+    }
+
+    /// How the planned policy has done. Under another policy everything is 0.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    #[cfg(feature = "alloc")]
+    pub fn planned_report(&self, device: DeviceIndex) -> Result<PlannedReport, Error> {
+        Ok(self.arena(device)?.planned_report())
     }
 
     /// The statistics of a device.
@@ -453,18 +553,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.arena(device)?.health()?)
     }
 
-    /// Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped.
+    /// Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped. Where more than 16 streams
+    /// and pools are busy at the same time it may be a few hundred fewer: an event is told only with all that came after it.
     ///
     /// # Errors
     /// [`Error::TableFull`] if there is no room for so many.
     pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
         let arena = self.arena(device)?;
-        arena.set(crate::arena::attention::TRACE, false);
-        if !arena.trace.start(capacity) {
-            return Err(Error::TableFull("trace entries"));
-        }
-        arena.set(crate::arena::attention::TRACE, capacity > 0);
-        Ok(())
+        if arena.start_trace(capacity) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
     }
 
     /// Calls `visit` with every recorded event, oldest first. The allocator must not be called from there.
@@ -472,7 +568,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn for_each_trace_entry(&self, device: DeviceIndex, visit: impl FnMut(&TraceEntry)) -> Result<(), Error> {
-        self.arena(device)?.trace.for_each(visit);
+        self.arena(device)?.visit_trace(visit);
         Ok(())
     }
 
@@ -481,6 +577,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
         let mut segments = alloc::vec::Vec::new();
         for arena in self.arenas.iter() {
+            arena.show_lanes();
             arena.snapshot(&mut segments);
         }
         segments.sort_by_key(|segment| segment.address);
@@ -494,6 +591,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         for arena in self.arenas.iter() {
             let mut reserved = arena.leaked.load(crate::sync::Ordering::Relaxed);
+            #[cfg(feature = "alloc")]
+            arena.check_lanes()?;
             for slot in arena.slot_numbers() {
                 let heap = arena.lock(slot);
                 reserved += heap.check_invariants(&arena.slot(slot).tally)?;

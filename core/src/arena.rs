@@ -9,7 +9,7 @@
 //! Locks, each held alone except where the list says otherwise, never across a call to the device:
 //! `registry` (pools, routes, pairs) · `config` · `order` (events) · `frontier` · a heap's lock · `peaks` · the directory's writer lock.
 //! `config` and a heap's lock may be taken under `registry`, when pairs are made or vacated and when rules change; nothing is
-//! taken under a heap's lock but the trace's.
+//! taken under a heap's lock but the trace's. A lane of the planned policy is locked before its heap (`planned/lane.rs`).
 
 use crate::config::{Config, Policy};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
@@ -18,14 +18,15 @@ use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::heap::{Done, Full, Heap};
 use crate::order::Order;
-use crate::pool::{Pair, PoolOptions, Registry, SharedPool};
+use crate::pool::{Pair, PoolOptions, Registry, RouteEntry, SharedPool};
 use crate::rounding::{INTERVALS, PoolKind, divide};
 use crate::rules::Rules;
-use crate::stats::{Tally, Totals};
+use crate::sites::Sites;
+use crate::stats::{Party, Tally, Totals};
 use crate::storage::{Shelf, Storage, Table};
 use crate::sync::{Apart, Lock};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::trace::Trace;
+use crate::trace::{CallSite, Trace};
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 use lock_api::{Mutex, MutexGuard};
 
@@ -49,6 +50,13 @@ pub(crate) mod attention {
     pub(crate) const LOST: u32 = 1 << 6;
     /// Events are recorded in the trace.
     pub(crate) const TRACE: u32 = 1 << 7;
+    /// Some requests are served from plans.
+    #[cfg(feature = "alloc")]
+    pub(crate) const PLANNED: u32 = 1 << 10;
+    /// Requests are noted, to be planned.
+    pub(crate) const OBSERVED: u32 = 1 << 11;
+    /// Of some blocks or segments it is known where they were allocated.
+    pub(crate) const SITES: u32 = 1 << 9;
     /// What the fast path sees to itself.
     pub(crate) const LIGHT: u32 = AGES | ROUNDING;
 }
@@ -79,8 +87,12 @@ pub(crate) struct Request {
     pub pool: u32,
     /// The slot of the heap that serves it.
     pub slot: u32,
+    /// What leads it into its pool, if that is a private one.
+    pub route: Option<RouteEntry>,
     /// Its stream is capturing a graph.
     pub capturing: bool,
+    /// Where in the program it is made, as far as that is recorded.
+    pub site: u32,
 }
 
 impl Request {
@@ -119,6 +131,9 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// Calls that record events, because no graph was being captured when they looked.
     recording: AtomicU32,
     pub frontier: Mutex<R, Frontier<S>>,
+    /// The planned policy, if it comes before the one that this arena has.
+    #[cfg(feature = "alloc")]
+    pub planned: Option<alloc::boxed::Box<crate::planned::Front<R>>>,
     /// Held by the one who settles the peaks: the slot that was settled last.
     peaks: Apart<Mutex<R, u32>>,
     pub totals: Apart<Totals>,
@@ -131,6 +146,7 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// Bytes whose release failed. They are never handed out again.
     pub leaked: AtomicU64,
     pub trace: Apart<Trace<R, S>>,
+    pub sites: Sites<R>,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
@@ -151,6 +167,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             order: Apart(Mutex::new(Order::default())),
             recording: AtomicU32::new(0),
             frontier: Mutex::new(Frontier::default()),
+            #[cfg(feature = "alloc")]
+            planned: config.planned().map(|options| alloc::boxed::Box::new(crate::planned::Front::new(options))),
             peaks: Apart(Mutex::new(0)),
             totals: Apart(Totals::new(config.max_split_size())),
             reserved: Apart(AtomicU64::new(0)),
@@ -158,6 +176,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             single_search: AtomicU32::new(0),
             leaked: AtomicU64::new(0),
             trace: Apart::default(),
+            sites: Sites::default(),
         };
         arena.set(attention::DIRECT, config.policy() == Policy::Direct);
         arena.apply_config();
@@ -171,6 +190,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(DevicePtr::NULL);
         }
         let noted = self.attention.load(Ordering::Relaxed);
+        self.malloc_at_once(noted, bytes, stream, || self.malloc_otherwise(directory, noted, bytes, stream))
+    }
+
+    /// Serves a request from a heap of the default pool, if nothing but what `noted` says of the lightest kind is to be seen to,
+    /// and else otherwise.
+    #[inline(always)]
+    fn malloc_at_once(
+        &self,
+        noted: u32,
+        bytes: u64,
+        stream: StreamId,
+        otherwise: impl FnOnce() -> Result<DevicePtr, Error>,
+    ) -> Result<DevicePtr, Error> {
         if bytes <= MAX_REQUEST - UNIT
             && noted & !attention::LIGHT == 0
             && let Some(pair) = self.default_pool.streams.get(stream.0)
@@ -191,7 +223,42 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 }
             }
         }
+        otherwise()
+    }
+
+    /// The same where there is more to be seen to: plans come first.
+    #[inline(never)]
+    fn malloc_otherwise(
+        &self,
+        directory: &Directory<R, S>,
+        noted: u32,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<DevicePtr, Error> {
+        #[cfg(feature = "alloc")]
+        if noted & attention::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
+            if let Some(ptr) = self.malloc_planned(directory, noted, bytes, stream) {
+                return Ok(ptr);
+            }
+            return self.malloc_unplanned(directory, noted, bytes, stream);
+        }
+        #[cfg(not(feature = "alloc"))]
+        let _ = noted;
         self.malloc_attentively(directory, bytes, stream)
+    }
+
+    /// The same for what no plan serves, while some are in force.
+    #[cfg(feature = "alloc")]
+    #[cold]
+    fn malloc_unplanned(
+        &self,
+        directory: &Directory<R, S>,
+        noted: u32,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<DevicePtr, Error> {
+        let attentively = || self.malloc_attentively(directory, bytes, stream);
+        self.malloc_at_once(noted & !attention::PLANNED, bytes, stream, attentively)
     }
 
     /// Serves a request from a heap whose free blocks age. The search counts if it succeeds; else it is repeated, and counts then.
@@ -220,19 +287,54 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         stream: StreamId,
     ) -> Result<DevicePtr, Error> {
         self.health()?;
-        self.with_request(bytes, stream, |request| {
-            if self.has(attention::PENDING) && !request.capturing {
-                self.process_events(directory)?;
-            }
-            if self.has(attention::DIRECT) {
-                return self.obtain_directly(directory, request);
-            }
-            self.count_search(request);
-            if let Some(ptr) = self.search(request)? {
-                return Ok(ptr);
-            }
-            self.reclaim(directory, request)
+        let from = self.call_site(CallSite::Alloc);
+        if let Some(ptr) = self.malloc_traced(bytes, stream, from)? {
+            return Ok(ptr);
+        }
+        self.with_request(bytes, stream, from, |request| {
+            self.learn_purpose(request);
+            let ptr = self.serve(directory, request)?;
+            #[cfg(feature = "alloc")]
+            self.note_malloc(request, ptr);
+            Ok(ptr)
         })
+    }
+
+    /// Serves a request from its heap, the device or whatever can be given back.
+    fn serve(&self, directory: &Directory<R, S>, request: &Request) -> Result<DevicePtr, Error> {
+        if self.has(attention::PENDING) && !request.capturing {
+            self.process_events(directory)?;
+        }
+        if self.has(attention::DIRECT) {
+            return self.obtain_directly(directory, request);
+        }
+        self.count_search(request);
+        if let Some(ptr) = self.search(request)? {
+            return Ok(ptr);
+        }
+        self.reclaim(directory, request)
+    }
+
+    /// Serves a request as on the fast path, but that it is recorded. `None` if more than a record is to be seen to, or it is not served.
+    fn malloc_traced(&self, bytes: u64, stream: StreamId, from: u32) -> Result<Option<DevicePtr>, Error> {
+        let noted = self.attention.load(Ordering::Relaxed);
+        if noted & attention::TRACE == 0
+            || noted & !(attention::TRACE | attention::SITES | attention::ROUNDING) != 0
+            || bytes > MAX_REQUEST - UNIT
+        {
+            return Ok(None);
+        }
+        let Some(pair) = self.default_pool.streams.get(stream.0) else { return Ok(None) };
+        let size = self.round(bytes);
+        let slot = self.slot(slot_of(pair, self.kind_of(size)));
+        let mut heap = slot.heap.lock();
+        if heap.stream != stream || heap.pool != 0 || heap.rules.ages {
+            return Ok(None);
+        }
+        let Some(done) = heap.malloc(size, bytes, &slot.tally)? else { return Ok(None) };
+        self.record_alloc(&mut heap, from, done.value, bytes);
+        drop(heap);
+        Ok(Some(self.settle(slot, done)))
     }
 
     /// Rounds and routes a request, and finds or makes the heap that serves it. The pool is not given up before `serve` is done.
@@ -240,6 +342,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         &self,
         bytes: u64,
         stream: StreamId,
+        from: u32,
         serve: impl FnOnce(&Request) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let size = if bytes < MAX_REQUEST { self.round(bytes) } else { MAX_REQUEST };
@@ -247,20 +350,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Err(Error::TooLarge(bytes));
         }
         let kind = self.kind_of(size);
-        let capturing = self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
-        let pool = if self.has(attention::ROUTES) {
-            let mut registry = self.registry.lock();
-            let pool = registry.route(stream, || self.memory.thread_id());
-            if pool != 0 {
-                registry.pools[pool as usize].requests += 1;
-            }
-            pool
-        } else {
-            0
+        let route = if self.has(attention::ROUTES) { self.enter_pool(stream) } else { None };
+        let pool = route.map_or(0, |route| route.pool);
+        let is_capturing = || Ok(self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?);
+        let serve = |capturing| {
+            let slot = slot_of(self.pair(pool, stream)?, kind);
+            serve(&Request { bytes, size, kind, stream, pool, slot, route, capturing, site: from })
         };
-        let pair = self.pair(pool, stream);
-        let request = |pair| Request { bytes, size, kind, stream, pool, slot: slot_of(pair, kind), capturing };
-        let served = pair.and_then(|pair| serve(&request(pair)));
+        let served = is_capturing().and_then(serve);
         if pool != 0 {
             self.leave_pool(pool);
         }
@@ -276,7 +373,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let served = heap.malloc(request.size, request.bytes, &slot.tally)?;
         if let Some(done) = &served {
-            self.trace_alloc(request, done.value);
+            self.trace_alloc(&mut heap, request, done.value);
         }
         drop(heap);
         Ok(served.map(|done| self.settle(slot, done)))
@@ -327,7 +424,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// The pair of heaps of (stream, pool), made if there is none yet.
-    fn pair(&self, pool: u32, stream: StreamId) -> Result<u32, Error> {
+    pub(crate) fn pair(&self, pool: u32, stream: StreamId) -> Result<u32, Error> {
         let streams = &self.shared_pool(pool).streams;
         if let Some(pair) = streams.get(stream.0) {
             return Ok(pair);
@@ -361,7 +458,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             (heap.stream, heap.pool, heap.rules, heap.kept) = (stream, pool, rules, kept);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
             heap.region = self.first_region();
-            if heap.carver.is_none() {
+            if heap.carver.as_ref().is_none_or(|carver| carver.is_planned()) {
                 heap.carver = self.policy.carver(kind);
             }
         }
@@ -402,6 +499,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
+        self.settle_peaks_of((slot.kind, &slot.tally), Some(slot.number));
+    }
+
+    /// The same for what is counted by `asking`, which is a heap's if it has a number.
+    pub(crate) fn settle_peaks_of(&self, asking: Party<'_>, number: Option<u32>) {
         // Whoever is settling does so for a call that overlaps this one: to wait for them would let threads queue up here.
         // Looking first keeps the line of whoever settles from being taken away.
         if self.peaks.is_locked() {
@@ -411,8 +513,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // The heap that was settled last, and those behind it: they have the room, or are in turn to give some.
         let last = *settled;
         let near = (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind, &*near.tally));
-        self.totals.settle(&self.tallies(), (slot.kind, &slot.tally), &near);
-        *settled = slot.number;
+        self.totals.settle(&self.tallies(), asking, &near);
+        *settled = number.unwrap_or(last);
     }
 
     /// With the peaks held still.
@@ -423,7 +525,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Every heap's counters, those of vacant pairs too: what they counted still counts.
     pub(crate) fn tallies(&self) -> impl Iterator<Item = (PoolKind, &Tally)> + Clone {
-        (0..).map_while(|slot| self.slots.get(slot).map(|found| (kind_of(slot), &*found.tally)))
+        let heaps = (0..).map_while(|slot| self.slots.get(slot).map(|found| (kind_of(slot), &*found.tally)));
+        #[cfg(feature = "alloc")]
+        let lanes = self.planned.iter().flat_map(|front| front.tallies()).map(|tally| (PoolKind::Large, tally));
+        #[cfg(not(feature = "alloc"))]
+        let lanes = core::iter::empty();
+        heaps.chain(lanes)
     }
 
     /// Every heap's slot number.
@@ -442,6 +549,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let _registry = self.registry.lock();
         let mut config = self.config.lock();
         config.set_policy(self.policy);
+        #[cfg(feature = "alloc")]
+        config.set_planned(self.planned.as_ref().map(|front| front.options));
         let config = config.clone();
         for (word, &divisions) in self.divisions.iter().zip(config.roundup_power2_divisions().intervals()) {
             word.store(divisions, Ordering::Relaxed);

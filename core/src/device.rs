@@ -5,6 +5,7 @@
 //! A failed call must have changed nothing, or say in its documentation what it left in doubt.
 
 use crate::report::OutOfMemory;
+use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 use core::fmt;
 
@@ -163,6 +164,14 @@ pub trait DeviceMemory: Send + Sync + 'static {
         0
     }
 
+    /// Whether the host's route of this number, a [`Route::Host`](crate::pool::Route::Host), leads requests on `stream` into its
+    /// pool. Asked with no lock held, at each request while the route is in force and perhaps once more when it has just
+    /// ended: then false. The allocator must not be called from here.
+    fn leads(&self, route: u64, stream: StreamId) -> bool {
+        let _ = (route, stream);
+        false
+    }
+
     /// Asks the program to free memory before more is obtained: no free block can serve a request of `bytes`. True if
     /// anything was freed. The allocator may be called from here.
     fn on_shortage(&self, bytes: u64) -> bool {
@@ -182,8 +191,23 @@ pub trait DeviceMemory: Send + Sync + 'static {
         false
     }
 
-    /// Microseconds since the Unix epoch, for the trace. Zero where there is no clock.
-    fn now_us(&self) -> u64 {
+    /// The device's clock, for the trace: a number that grows by two or more from call to call, in whatever unit is had for the least.
+    /// Zero where there is none; then events are counted. Asked for each call that is recorded, under a heap's lock.
+    fn ticks(&self) -> u64 {
+        0
+    }
+
+    /// What [`ticks`](Self::ticks) said, in microseconds since the Unix epoch. Zero where there is no clock.
+    fn time_us(&self, ticks: u64) -> u64 {
+        let _ = ticks;
+        0
+    }
+
+    /// The number of the place in the program that the calling thread is at, for the trace; 0 if it has none. The host chooses the
+    /// numbers, and knows what they stand for. Asked while a trace is recorded, once for each request and each free, with no lock
+    /// held. Requests may be made from here if those lead to no further question.
+    fn call_site(&self, site: CallSite) -> u32 {
+        let _ = site;
         0
     }
 }

@@ -94,6 +94,17 @@ impl<R: Lock, S: Storage> Directory<R, S> {
         Ok(())
     }
 
+    /// Leads a range that was entered elsewhere. Whoever looks meanwhile finds the old place or the new one.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn change(&self, base: DevicePtr, bytes: u64, place: Place) {
+        let _writer = self.writer.lock();
+        for page in pages(base, bytes) {
+            if self.pages.get(page) != Some(SHARED) {
+                self.pages.insert(page, place.pack());
+            }
+        }
+    }
+
     /// Takes a range out, before it is given back: the device may hand its addresses out again at once.
     pub(crate) fn remove(&self, base: DevicePtr, bytes: u64) {
         let _writer = self.writer.lock();

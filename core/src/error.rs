@@ -1,6 +1,5 @@
 //! What can go wrong, as values. A call that fails has changed nothing that can be observed.
 
-use crate::config::Policy;
 use crate::device::DeviceError;
 use crate::pool::PoolId;
 use crate::report::{OutOfMemory, Size};
@@ -42,7 +41,9 @@ pub enum Error {
     /// The number is not that of a stream: it is reserved.
     InvalidStream,
     /// The policy keeps tables on the host's heap, and this build has none (the feature `alloc`).
-    PolicyUnavailable(Policy),
+    PolicyUnavailable(&'static str),
+    /// Plans that were brought are not taken, for this reason.
+    PlanRefused(&'static str),
     /// A table of the allocator is full; its name says which.
     TableFull(&'static str),
     /// A call to the device failed.
@@ -85,6 +86,7 @@ impl fmt::Display for Error {
             }
             Self::InvalidStream => f.write_str("the stream number 0xffffffffffffffff is reserved"),
             Self::PolicyUnavailable(policy) => write!(f, "policy `{policy}` needs the feature `alloc`"),
+            Self::PlanRefused(why) => write!(f, "the plan is refused: {why}"),
             Self::TableFull(table) => write!(f, "the table of {table} is full"),
             Self::Device(error) => error.fmt(f),
         }

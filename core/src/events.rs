@@ -12,8 +12,19 @@ use crate::slab::NONE;
 use crate::stats;
 use crate::storage::{Shelf, Storage};
 use crate::sync::Lock;
+use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 use lock_api::MutexGuard;
+
+/// What the program says when it frees a block.
+#[derive(Clone, Copy)]
+struct Freed {
+    ptr: DevicePtr,
+    /// What it asked for, if it says so.
+    size: Option<u64>,
+    /// Where it is, as far as that is recorded.
+    from: u32,
+}
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Frees the block at `ptr` if this heap owns it. `size`, if given, is what the caller says it asked for.
@@ -25,8 +36,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         ptr: DevicePtr,
         size: Option<u64>,
     ) -> Result<(), Error> {
-        let Some(slot) = self.slots.get(place.heap) else { return Err(Error::InvalidPointer(ptr)) };
-        if !self.has(attention::TRACE | attention::DIRECT) {
+        let Some(slot) = self.slots.get(place.heap) else {
+            #[cfg(feature = "alloc")]
+            return self.free_planned(directory, place.heap, ptr, size);
+            #[cfg(not(feature = "alloc"))]
+            return Err(Error::InvalidPointer(ptr));
+        };
+        if !self.has(attention::TRACE | attention::DIRECT | attention::OBSERVED) {
             let mut heap = slot.heap.lock();
             self.set_clock(&mut heap);
             let given_up = heap.give_up(ptr, size, &slot.tally);
@@ -38,12 +54,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 }
                 return Ok(());
             }
-            return self.free_used(directory, place.heap, heap, given_up, ptr, size);
+            return self.free_used(directory, place.heap, heap, given_up, Freed { ptr, size, from: 0 });
         }
         self.free_attentively(directory, place.heap, ptr, size)
     }
 
-    /// The same while frees are traced or passed on to the device.
+    /// The same while frees are traced, observed or passed on to the device.
     #[cold]
     fn free_attentively(
         &self,
@@ -52,9 +68,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         ptr: DevicePtr,
         size: Option<u64>,
     ) -> Result<(), Error> {
+        let from = self.call_site(CallSite::Free);
+        #[cfg(feature = "alloc")]
+        self.note_free(ptr);
         let mut heap = self.lock(slot);
-        let given_up = heap.give_up(ptr, size, &self.slot(slot).tally);
-        self.free_used(directory, slot, heap, given_up, ptr, size)
+        let tally = &self.slot(slot).tally;
+        let given_up = heap.give_up(ptr, size, tally);
+        if let GivenUp::Unused(block) = given_up
+            && !self.has(attention::DIRECT)
+        {
+            if self.has(attention::TRACE) {
+                self.record_free(&mut heap, block, from);
+            }
+            let unsettled = heap.complete(block, tally);
+            drop(heap);
+            if unsettled {
+                self.settle_peaks(self.slot(slot));
+            }
+            return Ok(());
+        }
+        self.free_used(directory, slot, heap, given_up, Freed { ptr, size, from })
     }
 
     /// Frees a block that other streams may use, once they do not. The lock is given up.
@@ -65,9 +98,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         slot: u32,
         mut heap: MutexGuard<'_, R, Heap<S>>,
         given_up: GivenUp,
-        ptr: DevicePtr,
-        size: Option<u64>,
+        freed: Freed,
     ) -> Result<(), Error> {
+        let Freed { ptr, size, from } = freed;
         let block = match (given_up, size) {
             (GivenUp::Unused(block) | GivenUp::Used(block), _) => block,
             (GivenUp::WrongSize(requested), Some(given)) => return Err(Error::WrongSize { ptr, given, requested }),
@@ -76,23 +109,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let tally = &self.slot(slot).tally;
         heap.pend(block, tally);
         if heap.blocks[block].uses == NONE {
-            self.trace_free(&heap, block, false);
+            self.trace_free(&mut heap, block, from);
             self.complete_if_unused(directory, slot, heap, block);
             return Ok(());
         }
         drop(heap);
-        self.wait_for_uses(directory, slot, block)
+        self.wait_for_uses(directory, slot, block, from)
     }
 
     /// A block that was given up, and is pending, becomes free when the streams that use it are done. If that cannot be arranged it is
     /// the program's again.
-    pub(crate) fn wait_for_uses(&self, directory: &Directory<R, S>, slot: u32, block: u32) -> Result<(), Error> {
+    pub(crate) fn wait_for_uses(
+        &self,
+        directory: &Directory<R, S>,
+        slot: u32,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
         let tally = &self.slot(slot).tally;
         self.with_totals(|_| tally.follow_pending());
         let waiting = if let Some(_leave) = self.may_record() {
-            self.record_events(directory, slot, block, true)
+            self.record_events(directory, slot, block, Some(site))
         } else {
-            self.trace_free(&self.lock(slot), block, false);
+            self.trace_free(&mut self.lock(slot), block, site);
             let deferred = self.order.lock().defer(Deferred { heap: slot, block });
             if deferred { Ok(()) } else { Err(Error::TableFull("deferred frees")) }
         };
@@ -106,8 +145,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Records an event on every stream that uses a pending block; from then on the events decide when it becomes free. If one
-    /// cannot be recorded the block waits for none, and still knows the streams. `requested`: only now is the free certain.
-    fn record_events(&self, directory: &Directory<R, S>, slot: u32, block: u32, requested: bool) -> Result<(), Error> {
+    /// cannot be recorded the block waits for none, and still knows the streams. `requested`: where the block
+    /// was freed, which is certain only now.
+    fn record_events(
+        &self,
+        directory: &Directory<R, S>,
+        slot: u32,
+        block: u32,
+        requested: Option<u32>,
+    ) -> Result<(), Error> {
         self.health()?;
         let mut at = self.lock(slot).blocks[block].uses;
         while at != NONE {
@@ -132,8 +178,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             at = next;
         }
         let mut heap = self.lock(slot);
-        if requested {
-            self.trace_free(&heap, block, false);
+        if let Some(site) = requested {
+            self.trace_free(&mut heap, block, site);
         }
         heap.drop_uses(block);
         self.complete_if_unused(directory, slot, heap, block);
@@ -203,7 +249,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let taken = self.order.lock().take_deferred();
             let Some(deferred) = taken else { break };
             let Deferred { heap, block } = deferred;
-            if let Err(error) = self.record_events(directory, heap, block, false) {
+            if let Err(error) = self.record_events(directory, heap, block, None) {
                 self.order.lock().defer(deferred);
                 return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
             }
@@ -268,7 +314,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return;
         }
-        self.trace_free(&heap, block, true);
+        self.trace_completion(&mut heap, block);
         let unsettled = heap.unpend(block, &self.slot(slot).tally);
         drop(heap);
         if unsettled {
@@ -289,6 +335,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let captured = self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
         let mut heap = self.lock(slot);
+        #[cfg(feature = "alloc")]
+        if heap.stream != stream {
+            self.note_use(ptr);
+        }
         let Some(block) = heap.lookup(ptr) else { return Err(Error::InvalidPointer(ptr)) };
         Ok(heap.add_use(block, stream, captured)?)
     }

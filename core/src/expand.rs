@@ -28,7 +28,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn expand(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(memory) = self.memory.virtual_memory() else { return Ok(None) };
         let Some(run) = self.hold_run(memory, request)? else { return Ok(None) };
-        let mapped = self.map_run(directory, memory, request.slot, run);
+        let mapped = self.map_run(directory, memory, request, run);
         if !matches!(mapped, Ok(true)) {
             self.unmap_run(directory, memory, request.slot, run);
             return mapped.map(|_| None);
@@ -46,7 +46,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.totals.count(Event::DeviceAlloc);
         }
         let mut served = heap.hand_out(block, request.size, request.bytes, &slot.tally);
-        self.trace_alloc(request, served.value);
+        self.trace_alloc(&mut heap, request, served.value);
         drop(heap);
         served.unsettled |= joined.unsettled;
         Ok(Some(self.settle(slot, served)))
@@ -121,9 +121,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         &self,
         directory: &Directory<R, S>,
         memory: &dyn VirtualMemory,
-        slot: u32,
+        request: &Request,
         run: Run,
     ) -> Result<bool, Error> {
+        let slot = request.slot;
         loop {
             let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapping) else { return Ok(true) };
             self.health()?;
@@ -141,7 +142,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.reserved.fetch_add(range.bytes, Ordering::Relaxed);
             let mut heap = self.lock(slot);
             heap.blocks[block].state = State::Mapped;
-            self.trace_segment(Action::SegmentMap, heap.stream, range.at, range.bytes);
+            self.trace_segment(&mut heap, Action::SegmentMap, request.site, range.at, range.bytes);
         }
     }
 
@@ -153,7 +154,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let unmapped = self.unmap_counted(memory, range);
             let mut heap = self.lock(slot);
             heap.blocks[block].state = if unmapped.is_ok() { State::Mapping } else { State::Lost };
-            self.trace_segment(Action::SegmentUnmap, heap.stream, range.at, range.bytes);
+            self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
         }
         let emptied = self.lock(slot).put_back_run(run);
         self.unreserve(memory, emptied);
@@ -200,7 +201,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let entry = &heap.blocks[block];
             let granule = heap.segments[entry.segment].granule;
             let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
-            self.trace_segment(Action::SegmentUnmap, stream, range.at, range.bytes);
+            self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
             drop(heap);
             result = result.and(self.unmap_held(directory, memory, slot, block, range));
         }

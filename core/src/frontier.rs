@@ -12,6 +12,7 @@ use crate::heap::{Full, GivenUp};
 use crate::slab::NONE;
 use crate::storage::{Storage, Table};
 use crate::sync::Lock;
+use crate::trace::CallSite;
 use crate::units::DevicePtr;
 
 /// The bit of [`Block::events`](crate::block::Block::events) that stands for the frontier: the block waits for it as for an event.
@@ -111,6 +112,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         ptr: DevicePtr,
         count: u64,
     ) -> Result<(), Error> {
+        #[cfg(feature = "alloc")]
+        self.note_use(ptr);
+        #[cfg(feature = "alloc")]
+        self.note_free(ptr);
         let promised = self.frontier.lock().promise(count);
         if !promised.map_err(|Full| Error::TableFull("frees at a count"))? {
             return self.free(directory, place, ptr, None);
@@ -132,6 +137,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// The program gives up the block at `ptr`, which is pending from then on at least until it is [reached](Self::reach).
     fn give_up_for_now(&self, directory: &Directory<R, S>, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
+        let site = self.call_site(CallSite::Free);
         let mut heap = self.lock(slot);
         let tally = &self.slot(slot).tally;
         let (GivenUp::Unused(block) | GivenUp::Used(block)) = heap.give_up(ptr, None, tally) else {
@@ -141,9 +147,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         heap.blocks[block].events |= AHEAD;
         if heap.blocks[block].uses != NONE {
             drop(heap);
-            return self.wait_for_uses(directory, slot, block).map(|()| block);
+            return self.wait_for_uses(directory, slot, block, site).map(|()| block);
         }
-        self.trace_free(&heap, block, false);
+        self.trace_free(&mut heap, block, site);
         drop(heap);
         self.with_totals(|_| tally.follow_pending());
         Ok(block)

@@ -12,6 +12,7 @@ use crate::rules::Rules;
 use crate::slab::{NONE, Slab, Vacant};
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
+use crate::trace::Buffer;
 use crate::trie::{Key, Link, Trie};
 use crate::units::{DevicePtr, StreamId};
 
@@ -106,6 +107,8 @@ pub(crate) struct Heap<S: Storage> {
     /// Root of the set of blocks that are [`State::Unmapped`], by address.
     unmapped: Link,
     by_address: Trie<S>,
+    /// Its latest events, while they are recorded.
+    pub trace: Buffer,
 }
 
 impl<S: Storage> Heap<S> {
@@ -126,6 +129,7 @@ impl<S: Storage> Heap<S> {
             uses: Slab::default(),
             unmapped: Link::EMPTY,
             by_address: Trie::default(),
+            trace: Buffer::default(),
         }
     }
 
@@ -462,7 +466,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Puts a block that is in no set, and has no free neighbour, into the free index.
-    fn insert_free(&mut self, block: u32) {
+    pub(crate) fn insert_free(&mut self, block: u32) {
         let entry = &mut self.blocks[block];
         entry.state = State::Free;
         entry.born = self.clock;

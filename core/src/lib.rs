@@ -42,6 +42,10 @@ pub mod memory_map;
 mod obtain;
 mod order;
 mod placement;
+#[cfg(feature = "alloc")]
+pub mod plan;
+#[cfg(feature = "alloc")]
+pub mod planned;
 pub mod pool;
 pub mod reclaim;
 mod release;
@@ -51,6 +55,7 @@ mod routing;
 mod rules;
 #[cfg(feature = "alloc")]
 pub mod simulated;
+mod sites;
 mod slab;
 #[cfg(feature = "alloc")]
 pub mod snapshot;

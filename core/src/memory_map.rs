@@ -224,7 +224,7 @@ impl fmt::Display for MemoryMap {
         }
         for SnapshotSegment { device, address, total_size, stream, pool, blocks, .. } in &self.regions {
             writeln!(f, "Segment at {address} of {total_size} bytes, device {}, {stream:?}, pool {pool}:", device.0)?;
-            for SnapshotBlock { address, size, requested_size, state } in blocks {
+            for SnapshotBlock { address, size, requested_size, state, .. } in blocks {
                 match state {
                     BlockState::ActiveAllocated => {
                         writeln!(f, "  in use  at {address} of {size} bytes, {requested_size} asked for")?;

@@ -172,14 +172,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Err(if served { Error::TableFull("segments") } else { Error::InvalidStream });
         }
         self.totals.count(Event::DeviceAlloc);
-        self.trace_segment(crate::trace::Action::SegmentAlloc, request.stream, base, bytes);
+        self.trace_segment(&mut heap, crate::trace::Action::SegmentAlloc, request.site, base, bytes);
         let segment = heap.add_segment(base, bytes, request.size, &slot.tally);
         if matches!(self.policy, Policy::Bfc(_)) && !self.has(attention::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         let served = heap.hand_out_new(segment.value, request.size, request.bytes, &slot.tally);
         if let Some(served) = &served {
-            self.trace_alloc(request, served.value);
+            self.trace_alloc(&mut heap, request, served.value);
         }
         drop(heap);
         let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };

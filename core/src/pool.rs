@@ -44,6 +44,20 @@ pub enum Route {
     Stream(StreamId),
     /// Those of one thread, as [`DeviceMemory::thread_id`](crate::device::DeviceMemory::thread_id) numbers it.
     Thread(u64),
+    /// Those that the host says it leads: [`DeviceMemory::leads`](crate::device::DeviceMemory::leads) is asked at each request.
+    /// No two routes in force at a time have the same number.
+    Host(u64),
+}
+
+/// What a route is for, as far as whoever begins it says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// Ordinary requests.
+    Requests,
+    /// A graph that is captured meanwhile.
+    Capture,
+    /// One of the two.
+    Unsaid,
 }
 
 /// The part of a pool that is read without a lock.
@@ -74,12 +88,30 @@ pub(crate) struct PoolEntry {
 }
 
 /// A way into a pool. Later routes come before earlier ones.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RouteEntry {
     pub pool: u32,
     pub route: Route,
-    /// The route was opened by a capture.
+    pub purpose: Purpose,
+    /// A graph may be being captured. An unsaid purpose counts as a capture until a request shows that it is none.
     pub capture: bool,
+}
+
+impl RouteEntry {
+    pub(crate) fn new(pool: u32, route: Route, purpose: Purpose) -> Self {
+        Self { pool, route, purpose, capture: purpose != Purpose::Requests }
+    }
+}
+
+/// Where the routes lead a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Led {
+    /// Nowhere: to the default pool.
+    Nowhere,
+    /// Into the pool of this route.
+    By(RouteEntry),
+    /// That depends on whether the host's route of this number leads it.
+    Ask(u64),
 }
 
 /// The heaps of one (stream, pool): slots `2 · pair` (small) and `2 · pair + 1` (large).
@@ -161,14 +193,28 @@ impl<S: Storage> Registry<S> {
         Some(self.pools.len() as u32 - 1)
     }
 
-    /// The pool of a request: that of the latest route that leads it anywhere, else the default one.
-    pub(crate) fn route(&self, stream: StreamId, thread: impl Fn() -> u64) -> u32 {
-        let leads = |entry: &&RouteEntry| match entry.route {
-            Route::All => true,
-            Route::Stream(only) => only == stream,
-            Route::Thread(only) => only == thread(),
-        };
-        self.routes[..self.routes_len].iter().rev().find(leads).map_or(0, |entry| entry.pool)
+    /// Where a request is led: by the latest route that leads it anywhere. `asked` is the host's route that was asked after last,
+    /// and the answer: the routes before it have led the request nowhere. If it has ended meanwhile, all are looked at again.
+    pub(crate) fn route(&self, stream: StreamId, thread: impl Fn() -> u64, asked: Option<(u64, bool)>) -> Led {
+        let mut routes = &self.routes[..self.routes_len];
+        if let Some((number, leads)) = asked
+            && let Some(at) = routes.iter().rposition(|entry| entry.route == Route::Host(number))
+        {
+            if leads {
+                return Led::By(routes[at]);
+            }
+            routes = &routes[..at];
+        }
+        for entry in routes.iter().rev() {
+            match entry.route {
+                Route::All => return Led::By(*entry),
+                Route::Stream(only) if only == stream => return Led::By(*entry),
+                Route::Thread(only) if only == thread() => return Led::By(*entry),
+                Route::Host(number) => return Led::Ask(number),
+                Route::Stream(_) | Route::Thread(_) => {}
+            }
+        }
+        Led::Nowhere
     }
 
     /// Adds a route. False if the table is full.
@@ -184,18 +230,24 @@ impl<S: Storage> Registry<S> {
         true
     }
 
-    /// Takes the latest route into `pool` out. False if there is none.
-    pub(crate) fn remove_route(&mut self, pool: u32, capture: bool) -> bool {
+    /// Takes the latest route into `pool` of this purpose out. `None` if there is none.
+    pub(crate) fn remove_route(&mut self, pool: u32, purpose: Purpose) -> Option<Route> {
         let routes = &mut self.routes[..self.routes_len];
-        let Some(at) = routes.iter().rposition(|entry| entry.pool == pool && entry.capture == capture) else {
-            return false;
-        };
+        let at = routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose)?;
+        let route = routes[at].route;
         routes[at..].rotate_left(1);
         self.routes_len -= 1;
-        true
+        Some(route)
     }
 
-    /// Whether a capture is under way on this device.
+    /// Notes that no graph is captured by way of this route.
+    pub(crate) fn rule_capture_out(&mut self, entry: RouteEntry) {
+        if let Some(found) = self.routes[..self.routes_len].iter_mut().rfind(|found| **found == entry) {
+            found.capture = false;
+        }
+    }
+
+    /// Whether a capture is, or may be, under way on this device.
     pub(crate) fn is_capturing(&self) -> bool {
         self.routes[..self.routes_len].iter().any(|entry| entry.capture)
     }

@@ -169,7 +169,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
     pub(crate) fn forecast(&self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
         self.health()?;
-        self.with_request(bytes, stream, |request| self.forecast_of(request))
+        #[cfg(feature = "alloc")]
+        if let Some(ptr) = self.planned_next(bytes, stream) {
+            return Ok(Forecast::Hit(ptr));
+        }
+        self.with_request(bytes, stream, 0, |request| self.forecast_of(request))
     }
 
     fn forecast_of(&self, request: &Request) -> Result<Forecast, Error> {

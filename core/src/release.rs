@@ -32,10 +32,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         block: u32,
     ) -> Result<u64, Error> {
         self.health()?;
-        let stream = heap.stream;
         let (base, bytes) = heap.remove_segment(block, &self.slot(slot).tally);
         directory.remove(base, bytes);
-        self.trace_segment(crate::trace::Action::SegmentFree, stream, base, bytes);
+        self.trace_release(&mut heap, crate::trace::Action::SegmentFree, base, bytes);
         drop(heap);
         self.totals.count(Event::DeviceFree);
         self.give_back(base, bytes)?;

@@ -48,6 +48,8 @@ pub struct OutOfMemory {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The report of a request that failed.
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
+        #[cfg(feature = "alloc")]
+        self.show_lanes();
         let mut report = OutOfMemory {
             requested: request.bytes,
             block: request.size,

@@ -1,10 +1,10 @@
 //! Private pools of one device: made, allocated to, captured into, released.
 
-use crate::arena::{Arena, attention, kind_of};
+use crate::arena::{Arena, Request, attention, kind_of};
 use crate::device::DeviceMemory;
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Registry, Route, RouteEntry, SharedPool};
+use crate::pool::{Led, PoolId, PoolOptions, Purpose, Registry, Route, RouteEntry, SharedPool};
 use crate::storage::{Shelf, Storage};
 use crate::sync::Lock;
 use crate::units::StreamId;
@@ -109,11 +109,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Leads the requests of `route` into the pool, which gains a user.
-    pub(crate) fn begin_route(&self, id: PoolId, route: Route, capture: bool) -> Result<(), Error> {
+    pub(crate) fn begin_route(&self, id: PoolId, route: Route, purpose: Purpose) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
         let was_released = registry.is_released(pool);
-        if !registry.add_route(RouteEntry { pool, route, capture }) {
+        if !registry.add_route(RouteEntry::new(pool, route, purpose)) {
             return Err(Error::TableFull("routes"));
         }
         registry.pools[pool as usize].users += 1;
@@ -123,25 +123,57 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.set(attention::ROUTES, true);
         self.set(attention::CAPTURE, registry.is_capturing());
         drop(registry);
-        if capture {
+        if purpose != Purpose::Requests {
             self.wait_for_recordings();
         }
         Ok(())
     }
 
-    /// Ends the latest route into the pool. Its user stays until [`release_pool`](Self::release_pool).
-    pub(crate) fn end_route(&self, id: PoolId, capture: bool) -> Result<(), Error> {
+    /// Ends the latest route into the pool that was begun for this purpose. Its user stays until
+    /// [`release_pool`](Self::release_pool).
+    pub(crate) fn end_route(&self, id: PoolId, purpose: Purpose) -> Result<Route, Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
-        if !registry.remove_route(pool, capture) {
-            return Err(Error::NotRouted(id));
-        }
+        let route = registry.remove_route(pool, purpose).ok_or(Error::NotRouted(id))?;
         if registry.is_unused(pool) {
             self.apply_use(&registry, pool);
         }
         self.set(attention::ROUTES, registry.routes_len > 0);
         self.set(attention::CAPTURE, registry.is_capturing());
-        Ok(())
+        Ok(route)
+    }
+
+    /// The route that leads a request, if any does. Its pool is not given up before [`leave_pool`](Self::leave_pool).
+    pub(crate) fn enter_pool(&self, stream: StreamId) -> Option<RouteEntry> {
+        let mut asked = None;
+        loop {
+            let mut registry = self.registry.lock();
+            match registry.route(stream, || self.memory.thread_id(), asked) {
+                Led::Nowhere => return None,
+                Led::By(entry) => {
+                    registry.pools[entry.pool as usize].requests += 1;
+                    return Some(entry);
+                }
+                Led::Ask(number) => {
+                    // The host may wait for somebody else's request while it decides.
+                    drop(registry);
+                    asked = Some((number, self.memory.leads(number, stream)));
+                }
+            }
+        }
+    }
+
+    /// What a route is for, if nobody said so, shows at the first request that it leads and no graph captures.
+    pub(crate) fn learn_purpose(&self, request: &Request) {
+        if let Some(route) = request.route
+            && !request.capturing
+            && route.capture
+            && route.purpose == Purpose::Unsaid
+        {
+            let mut registry = self.registry.lock();
+            registry.rule_capture_out(route);
+            self.set(attention::CAPTURE, registry.is_capturing());
+        }
     }
 
     /// Takes a user away. Without users, the pool's free segments go back with the rest of the cache, and its options are

@@ -128,6 +128,8 @@ struct State {
     events: BTreeMap<u64, Option<(StreamId, u64)>>,
     events_made: u64,
     streams: BTreeMap<StreamId, Stream>,
+    /// What the host's routes lead, by their numbers.
+    led: BTreeMap<u64, BTreeSet<StreamId>>,
     granularity: u64,
     calls: [u64; Call::ALL.len()],
     failures: Vec<Failure>,
@@ -136,6 +138,8 @@ struct State {
     calls_after_loss: u64,
     /// Microseconds that have passed: only pauses take any time.
     clock_us: u64,
+    /// How often the clock was looked at.
+    looks: u64,
     /// Pauses that would end later are refused.
     patience_us: u64,
 }
@@ -165,12 +169,14 @@ impl SimulatedDevice {
             events: BTreeMap::new(),
             events_made: 0,
             streams: BTreeMap::new(),
+            led: BTreeMap::new(),
             granularity: ALIGNMENT,
             calls: [0; Call::ALL.len()],
             failures: Vec::new(),
             lost: None,
             calls_after_loss: 0,
             clock_us: 0,
+            looks: 0,
             patience_us: u64::MAX,
         }))
     }
@@ -204,6 +210,16 @@ impl SimulatedDevice {
     /// Begins or ends the capture of a graph on `stream`.
     pub fn set_capturing(&self, stream: StreamId, capturing: bool) {
         self.0.lock().streams.entry(stream).or_default().capturing = capturing;
+    }
+
+    /// From here on the host's route of this number leads the requests on these streams, and no others.
+    pub fn set_led(&self, route: u64, streams: impl IntoIterator<Item = StreamId>) {
+        self.0.lock().led.insert(route, streams.into_iter().collect());
+    }
+
+    /// Microseconds since the device was made: only pauses take any time.
+    pub fn now_us(&self) -> u64 {
+        self.0.lock().clock_us
     }
 
     /// Refuses pauses that would end more than so many microseconds after the device was made.
@@ -417,6 +433,10 @@ impl DeviceMemory for SimulatedDevice {
         Ok(state.streams.get(&stream).is_some_and(|stream| stream.capturing))
     }
 
+    fn leads(&self, route: u64, stream: StreamId) -> bool {
+        self.0.lock().led.get(&route).is_some_and(|streams| streams.contains(&stream))
+    }
+
     /// Lets the clock go on.
     fn pause(&self, us: u64) -> bool {
         let mut state = self.0.lock();
@@ -428,9 +448,16 @@ impl DeviceMemory for SimulatedDevice {
         patient
     }
 
-    /// Microseconds since the device was made: only pauses take any time.
-    fn now_us(&self) -> u64 {
-        self.0.lock().clock_us
+    /// In nanoseconds: what pauses take, and two for each look.
+    fn ticks(&self) -> u64 {
+        let mut state = self.0.lock();
+        state.looks += 2;
+        state.clock_us.saturating_mul(1000).saturating_add(state.looks)
+    }
+
+    /// Since the device was made.
+    fn time_us(&self, ticks: u64) -> u64 {
+        ticks / 1000
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

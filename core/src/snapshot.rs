@@ -45,6 +45,8 @@ pub struct SnapshotBlock {
     pub requested_size: u64,
     /// What it is now.
     pub state: BlockState,
+    /// Where in the program it was allocated, as the host [numbers](DeviceMemory::call_site) its places; 0 if it is not known.
+    pub site: u32,
 }
 
 /// One segment, or one contiguous mapped part of an expandable one.
@@ -64,6 +66,8 @@ pub struct SnapshotSegment {
     pub pool: PoolId,
     /// Whether it is part of an expandable segment.
     pub is_expandable: bool,
+    /// Where in the program it was obtained, as of a block.
+    pub site: u32,
     /// Its blocks, by address; they tile it.
     pub blocks: Vec<SnapshotBlock>,
 }
@@ -121,12 +125,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 let Block { addr, size, requested, state, .. } = heap.blocks[piece];
                 let held = state == State::Allocated;
                 let state = if held { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
-                SnapshotBlock { address: DevicePtr(addr), size, requested_size: requested, state }
+                let address = DevicePtr(addr);
+                SnapshotBlock { address, size, requested_size: requested, state, site: self.site_of(address) }
             })
             .collect();
         carver.visit_free(segment, &mut |addr, size| {
             let address = DevicePtr(addr);
-            blocks.push(SnapshotBlock { address, size, requested_size: 0, state: BlockState::Inactive });
+            blocks.push(SnapshotBlock { address, size, requested_size: 0, state: BlockState::Inactive, site: 0 });
         });
         blocks.sort_by_key(|block| block.address);
         segments.push(SnapshotSegment {
@@ -137,6 +142,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             kind,
             pool: UNNAMED,
             is_expandable: false,
+            site: self.segment_site(DevicePtr(entry.base)),
             blocks,
         });
     }
@@ -166,12 +172,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                     kind,
                     pool: UNNAMED,
                     is_expandable: expandable,
+                    site: self.segment_site(address),
                     blocks: Vec::new(),
                 });
             }
             if let Some(segment) = segments.last_mut() {
                 segment.total_size += size;
-                segment.blocks.push(SnapshotBlock { address, size, requested_size: requested, state });
+                let site = if state == BlockState::Inactive { 0 } else { self.site_of(address) };
+                segment.blocks.push(SnapshotBlock { address, size, requested_size: requested, state, site });
             }
         }
     }

@@ -152,6 +152,15 @@ impl Tally {
         removed.store(removed.load(Relaxed) - amount, Relaxed);
     }
 
+    /// What is counted here, `amount` of it, is counted by `other` from now on, as if it always had been. True if the peaks must
+    /// be settled.
+    #[cfg(feature = "alloc")]
+    pub(crate) fn hand_over(&self, other: &Self, stat: Stat, amount: u64) -> bool {
+        let added = &self.added[stat as usize];
+        added.store(added.load(Relaxed) - amount, Relaxed);
+        other.up(stat, amount)
+    }
+
     /// A block of `bytes` that was allocated is pending now. It stays active, so what is allocated may rise less: unless it is
     /// pending no longer at once, [`follow_pending`](Self::follow_pending) comes next.
     pub(crate) fn pend(&self, bytes: u64) {

@@ -1,11 +1,19 @@
-//! The event trace: the latest events of one device in a bounded ring. Off by default; recording allocates nothing.
+//! The event trace: the latest events of one device in a bounded ring. Off by default; recording allocates nothing but for stacks.
+//!
+//! ```text
+//! heap ─ its latest events, under its own lock ─┐
+//! heap ─ …                                      ├─ when they are [`BUFFERED`], or read ─▶ ring, under the trace's lock
+//! heap ─ …                                     ─┘
+//! ```
+//!
+//! So an event costs a look at the clock and a few stores, and no lock of its own. The ring is sorted by time when it is read.
 
 use crate::arena::{Arena, Request, attention};
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::report::OutOfMemory;
 use crate::storage::{Storage, Table};
-use crate::sync::Lock;
+use crate::sync::{AtomicU64, Lock, Ordering};
 use crate::units::{DevicePtr, StreamId};
 use lock_api::Mutex;
 
@@ -47,12 +55,24 @@ impl Action {
     }
 }
 
+/// What the host is asked about when it is asked [where](DeviceMemory::call_site) the program is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallSite {
+    /// A request.
+    Alloc,
+    /// A free.
+    Free,
+}
+
 /// One event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEntry {
     /// What happened.
     pub action: Action,
-    /// Where.
+    /// Where in the program, as the host [numbers](DeviceMemory::call_site) its places: of a free that has none, and of what
+    /// happens to a segment, where it was allocated. 0 if it is not known.
+    pub site: u32,
+    /// Where in memory.
     pub addr: DevicePtr,
     /// How many bytes.
     pub size: u64,
@@ -62,86 +82,238 @@ pub struct TraceEntry {
     pub time_us: u64,
 }
 
+impl TraceEntry {
+    /// What is overwritten before anybody reads it.
+    const NONE: Self =
+        Self { action: Action::Alloc, site: 0, addr: DevicePtr::NULL, size: 0, stream: StreamId::DEFAULT, time_us: 0 };
+}
+
+/// Events that a heap keeps before they go to the ring, in [`Buffer`].
+const BUFFERED: usize = 32;
+
+/// Room in the ring beyond what is asked for, so that so many are left when some are passed over; see [`Ring::lost`].
+const SLACK: usize = 32 * BUFFERED;
+
+/// The latest events of one heap, which is locked. Until they are read, `time_us` is in the device's ticks.
+#[derive(Default)]
+pub(crate) struct Buffer {
+    entries: heapless::Vec<TraceEntry, BUFFERED>,
+    /// The ticks of the latest event ever: they grow from event to event, whatever the clock does.
+    latest: u64,
+}
+
 /// The ring of one device.
-pub(crate) struct Trace<R: Lock, S: Storage>(Mutex<R, Ring<S>>);
+pub(crate) struct Trace<R: Lock, S: Storage> {
+    ring: Mutex<R, Ring<S>>,
+    /// Counts events where the device has no clock.
+    events: AtomicU64,
+}
 
 struct Ring<S: Storage> {
     /// `entries[recorded % len]` is overwritten next.
     entries: S::Table<TraceEntry>,
     recorded: u64,
+    /// How many of the latest are of interest.
+    capacity: usize,
+    /// Events of these ticks and before are passed over: some of that time were overwritten, so that what is left of it is not what
+    /// happened. What a heap keeps longer than another is older than that.
+    lost: u64,
 }
 
 impl<R: Lock, S: Storage> Default for Trace<R, S> {
     fn default() -> Self {
-        Self(Mutex::new(Ring { entries: S::Table::<TraceEntry>::default(), recorded: 0 }))
+        Self { ring: Mutex::new(Ring::with(S::Table::default(), 0, 0)), events: AtomicU64::new(0) }
+    }
+}
+
+impl<S: Storage> Ring<S> {
+    fn with(entries: S::Table<TraceEntry>, capacity: usize, lost: u64) -> Self {
+        Self { entries, recorded: 0, capacity, lost }
+    }
+
+    fn take(&mut self, buffer: &mut Buffer) {
+        let (entries, taken) = (&mut self.entries[..], &buffer.entries[..]);
+        let len = entries.len();
+        // What would be passed over must not take the place of later ones. Mostly there is none.
+        let old = taken.iter().take_while(|entry| entry.time_us <= self.lost).count();
+        let mut left = if len == 0 { &[] } else { &taken[old..] };
+        while !left.is_empty() {
+            let at = (self.recorded % len as u64) as usize;
+            let (now, later) = left.split_at(left.len().min(len - at));
+            let places = &mut entries[at..at + now.len()];
+            if self.recorded >= len as u64 {
+                self.lost = places.iter().fold(self.lost, |lost, entry| lost.max(entry.time_us));
+            }
+            places.copy_from_slice(now);
+            self.recorded += now.len() as u64;
+            left = later;
+        }
+        buffer.entries.clear();
+    }
+
+    /// The events by time.
+    fn sort(&mut self) -> &[TraceEntry] {
+        let kept = (self.recorded as usize).min(self.entries.len());
+        let entries = &mut self.entries[..];
+        if self.recorded > kept as u64 {
+            entries.rotate_left((self.recorded % kept as u64) as usize);
+            self.recorded = kept as u64;
+        }
+        let entries = &mut entries[..kept];
+        entries.sort_unstable_by_key(|entry| entry.time_us);
+        let known = entries.partition_point(|entry| entry.time_us <= self.lost);
+        let entries = &entries[known..];
+        &entries[entries.len().saturating_sub(self.capacity)..]
     }
 }
 
 impl<R: Lock, S: Storage> Trace<R, S> {
     /// Empties the ring and makes it hold `capacity` entries. False if it cannot.
-    pub(crate) fn start(&self, capacity: usize) -> bool {
+    fn start(&self, capacity: usize, now: u64) -> bool {
         let mut entries = S::Table::<TraceEntry>::default();
-        if !entries.make_room(capacity) {
-            return false;
+        if capacity > 0 {
+            let room = [capacity.saturating_add(SLACK), capacity].into_iter().find(|&room| entries.make_room(room));
+            let Some(room) = room else { return false };
+            for _ in 0..room {
+                entries.add(TraceEntry::NONE);
+            }
         }
-        let (addr, stream) = (DevicePtr::NULL, StreamId::DEFAULT);
-        for _ in 0..capacity {
-            entries.add(TraceEntry { action: Action::Alloc, addr, size: 0, stream, time_us: 0 });
-        }
-        *self.0.lock() = Ring { entries, recorded: 0 };
+        *self.ring.lock() = Ring::with(entries, capacity, now);
         true
-    }
-
-    fn record(&self, entry: TraceEntry) {
-        let mut ring = self.0.lock();
-        let len = ring.entries.len() as u64;
-        if len > 0 {
-            let at = (ring.recorded % len) as usize;
-            ring.entries[at] = entry;
-            ring.recorded += 1;
-        }
-    }
-
-    /// Calls `visit` with every entry, oldest first.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(&TraceEntry)) {
-        let ring = self.0.lock();
-        let len = ring.entries.len() as u64;
-        for at in ring.recorded.saturating_sub(len)..ring.recorded {
-            visit(&ring.entries[(at % len) as usize]);
-        }
     }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    fn record_trace(&self, action: Action, addr: DevicePtr, size: u64, stream: StreamId) {
-        self.trace.record(TraceEntry { action, addr, size, stream, time_us: self.memory.now_us() });
+    /// Records the latest `capacity` events from here on. False if there is no room for so many.
+    pub(crate) fn start_trace(&self, capacity: usize) -> bool {
+        self.set(attention::TRACE | attention::SITES, false);
+        self.forget_sites();
+        let started = self.trace.start(capacity, self.ticks());
+        self.set(attention::TRACE, started && capacity > 0);
+        started
     }
 
-    #[inline]
-    pub(crate) fn trace_alloc(&self, request: &Request, ptr: DevicePtr) {
-        if self.has(attention::TRACE) {
-            self.record_trace(Action::Alloc, ptr, request.bytes, request.stream);
+    /// Calls `visit` with every event, oldest first.
+    pub(crate) fn visit_trace(&self, mut visit: impl FnMut(&TraceEntry)) {
+        for slot in self.slot_numbers() {
+            let heap = &mut *self.lock(slot);
+            self.trace.ring.lock().take(&mut heap.trace);
+        }
+        for entry in self.trace.ring.lock().sort() {
+            visit(&TraceEntry { time_us: self.memory.time_us(entry.time_us), ..*entry });
         }
     }
 
+    /// The device's clock, or how many events there were.
     #[inline]
-    pub(crate) fn trace_free(&self, heap: &Heap<S>, block: u32, completed: bool) {
-        if self.has(attention::TRACE) {
-            let action = if completed { Action::FreeCompleted } else { Action::FreeRequested };
-            let block = &heap.blocks[block];
-            self.record_trace(action, DevicePtr(block.addr), block.requested, heap.stream);
+    fn ticks(&self) -> u64 {
+        match self.memory.ticks() {
+            // Relaxed: those of a heap are ordered by its lock, and there is no other order to keep.
+            0 => self.trace.events.fetch_add(2, Ordering::Relaxed) + 1,
+            ticks => ticks,
         }
     }
 
-    pub(crate) fn trace_segment(&self, action: Action, stream: StreamId, base: DevicePtr, bytes: u64) {
+    /// Where the program is, if that is to be recorded. Called without a lock.
+    #[inline]
+    pub(crate) fn call_site(&self, site: CallSite) -> u32 {
+        if self.has(attention::TRACE) { self.memory.call_site(site) } else { 0 }
+    }
+
+    #[inline]
+    fn record(&self, heap: &mut Heap<S>, action: Action, from: u32, addr: DevicePtr, size: u64, stream: StreamId) {
+        let ticks = self.ticks().max(heap.trace.latest + 1);
+        self.record_at(heap, TraceEntry { action, site: from, addr, size, stream, time_us: ticks });
+    }
+
+    #[inline]
+    fn record_at(&self, heap: &mut Heap<S>, entry: TraceEntry) {
+        let buffer = &mut heap.trace;
+        buffer.latest = entry.time_us;
+        // There is room: a full buffer is emptied at once.
+        let _fits = buffer.entries.push(entry);
+        if buffer.entries.is_full() {
+            self.empty(buffer);
+        }
+    }
+
+    #[cold]
+    fn empty(&self, buffer: &mut Buffer) {
+        self.trace.ring.lock().take(buffer);
+    }
+
+    #[inline]
+    pub(crate) fn trace_alloc(&self, heap: &mut Heap<S>, request: &Request, ptr: DevicePtr) {
         if self.has(attention::TRACE) {
-            self.record_trace(action, base, bytes, stream);
+            self.record_alloc(heap, request.site, ptr, request.bytes);
+        }
+    }
+
+    /// The same, while a trace is recorded.
+    #[inline]
+    pub(crate) fn record_alloc(&self, heap: &mut Heap<S>, from: u32, ptr: DevicePtr, bytes: u64) {
+        if from != 0 {
+            self.set_site(ptr, from);
+        }
+        self.record(heap, Action::Alloc, from, ptr, bytes, heap.stream);
+    }
+
+    /// A block was given up at the place `from`.
+    pub(crate) fn trace_free(&self, heap: &mut Heap<S>, block: u32, from: u32) {
+        if self.has(attention::TRACE) {
+            let (addr, size) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
+            let from = if from == 0 { self.site_of(addr) } else { from };
+            self.record(heap, Action::FreeRequested, from, addr, size, heap.stream);
+        }
+    }
+
+    /// A block that was given up becomes free.
+    pub(crate) fn trace_completion(&self, heap: &mut Heap<S>, block: u32) {
+        if self.has(attention::TRACE) {
+            let (addr, size) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
+            let from = self.take_site(addr);
+            self.record(heap, Action::FreeCompleted, from, addr, size, heap.stream);
+        }
+    }
+
+    /// A block is given up at the place `from` and becomes free at once, while a trace is recorded.
+    #[inline]
+    pub(crate) fn record_free(&self, heap: &mut Heap<S>, block: u32, from: u32) {
+        let (addr, size) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
+        let allocated = self.take_site(addr);
+        let from = if from == 0 { allocated } else { from };
+        let stream = heap.stream;
+        let time_us = self.ticks().max(heap.trace.latest + 1);
+        self.record_at(heap, TraceEntry { action: Action::FreeRequested, site: from, addr, size, stream, time_us });
+        self.record_at(
+            heap,
+            TraceEntry { action: Action::FreeCompleted, site: from, addr, size, stream, time_us: time_us + 1 },
+        );
+    }
+
+    /// A segment, or a part of one, was obtained at the place `from`.
+    pub(crate) fn trace_segment(&self, heap: &mut Heap<S>, action: Action, from: u32, base: DevicePtr, bytes: u64) {
+        if self.has(attention::TRACE) {
+            // One that is not known takes the place of one that is gone.
+            if from != 0 || self.has(attention::SITES) {
+                self.set_segment_site(base, bytes, from);
+            }
+            self.record(heap, action, from, base, bytes, heap.stream);
+        }
+    }
+
+    /// A segment, or a part of one, is given back.
+    pub(crate) fn trace_release(&self, heap: &mut Heap<S>, action: Action, base: DevicePtr, bytes: u64) {
+        if self.has(attention::TRACE) {
+            let from = self.segment_site(base);
+            self.record(heap, action, from, base, bytes, heap.stream);
         }
     }
 
     pub(crate) fn trace_oom(&self, request: &Request, report: &OutOfMemory) {
         if self.has(attention::TRACE) {
-            self.record_trace(Action::OutOfMemory, DevicePtr(report.memory.free), request.size, request.stream);
+            let (addr, heap) = (DevicePtr(report.memory.free), &mut *self.lock(request.slot));
+            self.record(heap, Action::OutOfMemory, request.site, addr, request.size, request.stream);
         }
     }
 }

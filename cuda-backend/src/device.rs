@@ -1,5 +1,6 @@
 //! A CUDA device as the core's device: memory, events, and the clock.
 
+use crate::clock;
 use crate::context::Context;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -12,7 +13,7 @@ use cachalot_core::units::{DevicePtr, StreamId, UNIT};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// How a device is opened.
 #[derive(Clone, Default, Debug)]
@@ -349,7 +350,11 @@ impl DeviceMemory for CudaDevice {
         true
     }
 
-    fn now_us(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64)
+    fn ticks(&self) -> u64 {
+        clock::ticks()
+    }
+
+    fn time_us(&self, ticks: u64) -> u64 {
+        clock::time_us(ticks)
     }
 }

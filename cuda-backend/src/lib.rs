@@ -3,11 +3,13 @@
 //! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and its types as integers.
 //! * [`CudaDevice`]: one device in one context; implements the core's traits.
 //! * [`Streams`] and [`StreamIdentity`]: which stream is which, though handles come back.
+//! * [`clock`]: the time of events, for next to nothing.
 //! * [`fork`]: whether this is a forked child.
 //!
 //! Building needs neither a CUDA toolkit nor a driver. Nothing is called at process exit: what the process holds of the
 //! driver is given back by [`CudaDevice::close`] or not at all.
 
+pub mod clock;
 pub mod driver;
 pub mod fork;
 
@@ -27,7 +29,7 @@ mod tests;
 pub use device::{CudaDevice, DeviceOptions};
 pub use driver::result::CuResult;
 pub use driver::{Driver, LoadError};
-pub use streams::{StreamIdentity, Streams};
+pub use streams::{StreamIdentity, Streams, this_thread};
 pub use usage::{MemoryUsers, ProcessMemory};
 
 // Sizes go between the core's `u64` and the driver's `size_t`; CUDA exists for 64-bit hosts only.

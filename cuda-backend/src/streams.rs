@@ -150,6 +150,18 @@ impl Streams {
         }
     }
 
+    /// The handle that the calling thread can use for the stream of this number. `None` if the stream was retired, or is
+    /// another thread's own. Takes no lock and calls no driver.
+    #[must_use]
+    pub fn handle(&self, stream: StreamId) -> Option<CuStream> {
+        match self.target(stream) {
+            Target::Legacy => Some(CuStream::NULL),
+            Target::OwnPerThread => Some(CuStream::PER_THREAD),
+            Target::Live(handle) => Some(handle),
+            Target::OtherPerThread | Target::Retired => None,
+        }
+    }
+
     /// Whether a handle can be that of a stream that was created.
     #[inline]
     pub(crate) const fn is_created(stream: CuStream) -> bool {
@@ -336,7 +348,8 @@ fn places(slots: &[Slot], handle: u64) -> impl Iterator<Item = &Slot> {
 
 /// The calling thread's number, counted from 1 in the order in which threads first asked.
 #[inline]
-pub(crate) fn this_thread() -> u64 {
+#[must_use]
+pub fn this_thread() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(0);
     thread_local! {
         // A plain number has no destructor, so nothing runs when the thread ends.

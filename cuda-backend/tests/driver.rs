@@ -92,6 +92,8 @@ fn memory_goes_out_and_back() {
     let Some((device, _turn)) = device("memory on a driver") else { return };
     let before = device.memory_info().expect("told");
     assert!(before.free <= before.total && before.total >= 64 << 20);
+    assert_eq!(device.driver().total_memory(0), Ok(before.total));
+    assert_eq!(device.driver().total_memory(10_000), Err(CuResult::INVALID_DEVICE));
     let bytes = 32 << 20;
     let base = device.obtain(bytes).expect("memory");
     assert_eq!(device.address_range(base.offset(512)), Ok((base, bytes)));

@@ -44,9 +44,9 @@ fill() {
 to=${DESTDIR:-}$prefix
 lib=$to/$libdir
 mkdir -p "$lib/pkgconfig" "$lib/cmake/cachalot" "$to/$includedir"
-install -m 644 "$root/include/cachalot.h" "$root/include/cachalot.hpp" "$to/$includedir"
+install -m 644 "$root/include/cachalot.h" "$root/include/cachalot.hpp" "$root/include/cachalot_torch.h" "$to/$includedir"
 # shellcheck disable=SC2046 # the names are words
-"$here/seal.sh" "$from/libcachalot.a" "$lib/libcachalot.a" $(grep -o 'cachalot_[a-z_]*(' "$root/include/cachalot.h" | tr -d '(' | sort -u)
+"$here/seal.sh" "$from/libcachalot.a" "$lib/libcachalot.a" $(grep -oh 'cachalot_[a-z_]*(' "$root"/include/cachalot{,_torch}.h | tr -d '(' | sort -u)
 chmod 644 "$lib/libcachalot.a"
 install -m 755 "$from/libcachalot.so" "$lib/libcachalot.so.$version"
 ln -sf "libcachalot.so.$version" "$lib/libcachalot.so.$compatible"

@@ -14,6 +14,13 @@ pub struct cachalot_allocator {
     _opaque: [u8; 0],
 }
 
+/// A stack that is being described; the library's own.
+#[derive(Debug)]
+#[repr(C)]
+pub struct cachalot_stack {
+    _opaque: [u8; 0],
+}
+
 /// What a stream's handle points to; the driver's own.
 #[derive(Debug)]
 #[repr(C)]
@@ -25,13 +32,16 @@ pub type cachalot_stream = *mut CUstream_st;
 pub type cachalot_status = i32;
 pub type cachalot_route = i32;
 pub type cachalot_outcome = i32;
+pub type cachalot_stage = i32;
 pub type cachalot_action = i32;
+pub type cachalot_format = i32;
 
 pub const CACHALOT_SIMULATED: u32 = 0x1;
 pub const CACHALOT_NO_CACHING: u32 = 0x2;
 pub const CACHALOT_ASK_STREAM_ID: u32 = 0x4;
 pub const CACHALOT_PEER_ACCESS: u32 = 0x8;
 pub const CACHALOT_ENVIRONMENT: u32 = 0x10;
+pub const CACHALOT_OPEN_LATER: u32 = 0x20;
 
 pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
 
@@ -48,6 +58,12 @@ pub const CACHALOT_WOULD_EXPAND: cachalot_outcome = 3;
 pub const CACHALOT_WOULD_RELEASE: cachalot_outcome = 4;
 pub const CACHALOT_WOULD_FAIL: cachalot_outcome = 5;
 
+pub const CACHALOT_STAGE_WAITING: cachalot_stage = 1;
+pub const CACHALOT_STAGE_OBSERVING: cachalot_stage = 2;
+pub const CACHALOT_STAGE_PLANNING: cachalot_stage = 3;
+pub const CACHALOT_STAGE_READY: cachalot_stage = 4;
+pub const CACHALOT_STAGE_SERVING: cachalot_stage = 5;
+
 pub const CACHALOT_ACTION_ALLOC: cachalot_action = 1;
 pub const CACHALOT_ACTION_FREE_REQUESTED: cachalot_action = 2;
 pub const CACHALOT_ACTION_FREE_COMPLETED: cachalot_action = 3;
@@ -57,6 +73,9 @@ pub const CACHALOT_ACTION_SEGMENT_MAP: cachalot_action = 6;
 pub const CACHALOT_ACTION_SEGMENT_UNMAP: cachalot_action = 7;
 pub const CACHALOT_ACTION_OOM: cachalot_action = 8;
 
+pub const CACHALOT_JSON: cachalot_format = 1;
+pub const CACHALOT_PICKLE: cachalot_format = 2;
+
 pub type cachalot_shortage_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, bytes: usize) -> c_int>;
 pub type cachalot_oom_callback =
@@ -65,8 +84,13 @@ pub type cachalot_stat_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, key: *const c_char, value: i64) -> c_int>;
 pub type cachalot_trace_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, entry: *const cachalot_trace_entry) -> c_int>;
+pub type cachalot_stack_callback =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, stack: *mut cachalot_stack, action: cachalot_action)>;
 pub type cachalot_writer =
     Option<unsafe extern "C" fn(userdata: *mut c_void, text: *const c_char, bytes: usize) -> c_int>;
+
+pub type cachalot_torch_filter = Option<unsafe extern "C" fn(userdata: *mut c_void, stream: cachalot_stream) -> c_int>;
+pub type cachalot_torch_let_go = Option<unsafe extern "C" fn(userdata: *mut c_void)>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]
@@ -138,6 +162,27 @@ pub struct cachalot_statistics {
     pub alloc_retries: u64,
     pub ooms: u64,
     pub leaked_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_plan_report {
+    pub struct_size: usize,
+    pub announced: u64,
+    pub plans: u64,
+    pub given_up: u64,
+    pub no_memory: u64,
+    pub peak_bytes: u64,
+    pub lower_bound_bytes: u64,
+    pub segment_bytes: u64,
+    pub served: u64,
+    pub lasting: u64,
+    pub extra: u64,
+    pub missing: u64,
+    pub reordered: u64,
+    pub occupied: u64,
+    pub stage: cachalot_stage,
+    pub reserved: u32,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,7 @@
 //! Calls from the library into the program.
 
 use crate::abi::{cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_callback};
+use crate::filters::Filters;
 use crate::last_error;
 use crate::wall::Userdata;
 use cachalot_core::report::OutOfMemory;
@@ -20,6 +21,8 @@ thread_local! {
 pub(crate) struct Callbacks {
     shortage: Mutex<Option<(ShortageFunction, Userdata)>>,
     out_of_memory: Mutex<Option<(OomFunction, Userdata)>>,
+    /// Which requests are led into pools.
+    pub(crate) filters: Filters,
     /// How many calls into the program are under way, on all threads.
     running: AtomicU32,
 }
@@ -37,7 +40,7 @@ impl Drop for Running<'_> {
 }
 
 /// As [`Running`], with the thread marked.
-struct Inside<'a> {
+pub(crate) struct Inside<'a> {
     _running: Running<'a>,
 }
 
@@ -71,7 +74,7 @@ impl Callbacks {
     }
 
     /// The same for a callback that a request led to. `None` if the request was itself made by one.
-    fn enter_once(&self) -> Option<Inside<'_>> {
+    pub(crate) fn enter_once(&self) -> Option<Inside<'_>> {
         INSIDE.with(|inside| (!inside.replace(true)).then(|| Inside { _running: self.enter() }))
     }
 

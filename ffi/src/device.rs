@@ -1,23 +1,28 @@
 //! The devices behind the interface: CUDA's, or simulated ones, with the program's callbacks.
 
 use crate::callbacks::Callbacks;
+use crate::later::Later;
+use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, VirtualMemory};
 use cachalot_core::report::OutOfMemory;
 use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::trace::CallSite;
 use cachalot_core::units::{DevicePtr, StreamId};
-use cachalot_cuda::CudaDevice;
+use cachalot_cuda::clock;
 use cachalot_cuda::driver::types::CuStream;
+use cachalot_cuda::{CudaDevice, this_thread};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Where the memory of a device comes from.
 #[allow(clippy::large_enum_variant, reason = "there are a few of these, and the larger one is the usual one")]
 pub(crate) enum Backing {
     /// A device of the driver.
     Cuda(CudaDevice),
+    /// One that is opened when it is needed.
+    Later(Later),
     /// One in memory.
     Simulated(SimulatedDevice),
 }
@@ -30,15 +35,32 @@ pub(crate) struct Device {
     /// The driver's number of it.
     pub(crate) ordinal: c_int,
     pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) stacks: Arc<Stacks>,
 }
 
 impl Device {
-    /// The device as the core knows devices.
-    fn memory(&self) -> &dyn DeviceMemory {
+    /// The device as the core knows devices, opened if it was not yet.
+    fn memory(&self) -> DeviceResult<&dyn DeviceMemory> {
         match &self.backing {
-            Backing::Cuda(device) => device,
-            Backing::Simulated(device) => device,
+            Backing::Cuda(device) => Ok(device),
+            Backing::Later(later) => Ok(later.open()?),
+            Backing::Simulated(device) => Ok(device),
         }
+    }
+
+    /// Opens the device if it was not yet: requests do that before anything else.
+    #[inline(always)]
+    pub(crate) fn open(&self) -> Outcome {
+        match &self.backing {
+            Backing::Later(later) => later.open().map(|_| ()).map_err(Status::from),
+            Backing::Cuda(_) | Backing::Simulated(_) => Ok(()),
+        }
+    }
+
+    /// Whether the device is open.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(&self.backing, Backing::Later(later) if later.opened().is_none())
     }
 
     /// The allocator's number of a stream.
@@ -46,14 +68,25 @@ impl Device {
     pub(crate) fn stream_id(&self, stream: CuStream) -> Outcome<StreamId> {
         match &self.backing {
             Backing::Cuda(device) => device.stream_id(stream).map_err(|error| refuse(stream, error.code)),
+            Backing::Later(later) => later.stream_id(stream).map_err(|error| refuse(stream, error.code)),
             Backing::Simulated(_) => simulated_stream_id(stream),
         }
     }
 
-    /// The device of the driver, if it is one.
+    /// The handle by which the calling thread knows a stream, if it has one.
+    fn stream_handle(&self, stream: StreamId) -> Option<CuStream> {
+        match &self.backing {
+            Backing::Cuda(device) => device.streams().handle(stream),
+            Backing::Later(later) => later.streams().handle(stream),
+            Backing::Simulated(_) => simulated_stream_handle(stream),
+        }
+    }
+
+    /// The device of the driver, if it is an open one.
     pub(crate) fn cuda(&self) -> Option<&CudaDevice> {
         match &self.backing {
             Backing::Cuda(device) => Some(device),
+            Backing::Later(later) => later.opened(),
             Backing::Simulated(_) => None,
         }
     }
@@ -61,7 +94,7 @@ impl Device {
     /// The simulated device, if it is one.
     pub(crate) fn simulated(&self) -> Option<&SimulatedDevice> {
         match &self.backing {
-            Backing::Cuda(_) => None,
+            Backing::Cuda(_) | Backing::Later(_) => None,
             Backing::Simulated(device) => Some(device),
         }
     }
@@ -88,72 +121,75 @@ fn simulated_stream_id(stream: CuStream) -> Outcome<StreamId> {
 /// In the number of a thread's own default stream, as the CUDA backend has it.
 const OWN_STREAM: u64 = 0xffff << 48;
 
-/// The calling thread's number, counted from 1 in the order in which threads first asked.
-fn this_thread() -> u64 {
-    static THREADS: AtomicU64 = AtomicU64::new(0);
-    thread_local! {
-        // A plain number has no destructor, so nothing runs when the thread ends.
-        static NUMBER: u64 = THREADS.fetch_add(1, Ordering::Relaxed) + 1;
+/// The handle of a simulated device's stream, unless it is another thread's own.
+fn simulated_stream_handle(stream: StreamId) -> Option<CuStream> {
+    match stream.0 {
+        0 => Some(CuStream::NULL),
+        own if own == OWN_STREAM | this_thread() => Some(CuStream::PER_THREAD),
+        other => (other < OWN_STREAM).then_some(CuStream(other as usize)),
     }
-    NUMBER.with(|number| *number)
 }
 
 impl DeviceMemory for Device {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         #[cfg(test)]
         crate::tests::panic_if_wanted();
-        self.memory().obtain(bytes)
+        self.memory()?.obtain(bytes)
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.memory().release(base, bytes)
+        self.memory()?.release(base, bytes)
     }
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        self.memory().memory_info()
+        match &self.backing {
+            Backing::Later(later) if later.opened().is_none() => later.unopened_memory(),
+            _ => self.memory()?.memory_info(),
+        }
     }
 
     fn create_event(&self) -> DeviceResult<Event> {
-        self.memory().create_event()
+        self.memory()?.create_event()
     }
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
-        self.memory().destroy_event(event)
+        self.memory()?.destroy_event(event)
     }
 
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
-        self.memory().record(event, stream)
+        self.memory()?.record(event, stream)
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
-        self.memory().is_complete(event)
+        self.memory()?.is_complete(event)
     }
 
     fn wait(&self, event: Event) -> DeviceResult<()> {
-        self.memory().wait(event)
+        self.memory()?.wait(event)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        self.memory().synchronize(stream)
+        self.memory()?.synchronize(stream)
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
-        self.memory().is_capturing(stream)
+        self.memory()?.is_capturing(stream)
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.memory().virtual_memory()
+        self.memory().ok()?.virtual_memory()
     }
 
     fn process_use(&self) -> Option<u64> {
-        self.memory().process_use()
+        self.memory().ok()?.process_use()
     }
 
     fn thread_id(&self) -> u64 {
-        match &self.backing {
-            Backing::Cuda(device) => device.thread_id(),
-            Backing::Simulated(_) => this_thread(),
-        }
+        this_thread()
+    }
+
+    fn leads(&self, route: u64, stream: StreamId) -> bool {
+        self.stream_handle(stream).is_some_and(|stream| self.callbacks.filters.leads(route, stream))
     }
 
     fn on_shortage(&self, bytes: u64) -> bool {
@@ -169,7 +205,17 @@ impl DeviceMemory for Device {
         true
     }
 
-    fn now_us(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64)
+    #[inline]
+    fn ticks(&self) -> u64 {
+        clock::ticks()
+    }
+
+    fn time_us(&self, ticks: u64) -> u64 {
+        clock::time_us(ticks)
+    }
+
+    #[inline]
+    fn call_site(&self, site: CallSite) -> u32 {
+        self.stacks.number(site, &self.callbacks)
     }
 }

@@ -1,12 +1,15 @@
 //! What stands behind a handle: an allocator over its devices, how it is made and how it ends.
 
 use crate::abi::{
-    CACHALOT_ASK_STREAM_ID, CACHALOT_ENVIRONMENT, CACHALOT_NO_CACHING, CACHALOT_PEER_ACCESS, CACHALOT_SIMULATED,
-    cachalot_options, cachalot_stream,
+    CACHALOT_ASK_STREAM_ID, CACHALOT_ENVIRONMENT, CACHALOT_NO_CACHING, CACHALOT_OPEN_LATER, CACHALOT_PEER_ACCESS,
+    CACHALOT_SIMULATED, cachalot_options, cachalot_stream,
 };
 use crate::callbacks::Callbacks;
 use crate::device::{Backing, Device};
+use crate::later::Later;
 use crate::lock::HeapLock;
+use crate::planner::Planner;
+use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_BUSY, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Outcome, Status};
 use crate::wall::{self, Versioned};
 use cachalot_core::simulated::SimulatedDevice;
@@ -26,10 +29,14 @@ const SIMULATED_BYTES: u64 = 16 << 30;
 /// After so many simulated devices their addresses come back; so many devices' addresses fit below 2^58.
 const SIMULATED_NUMBERS: u32 = 1 << 13;
 /// Where PyTorch's settings are read, the newer name first.
-const ENVIRONMENT: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+pub(crate) const ENVIRONMENT: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 /// Every flag that has a meaning.
-const FLAGS: u32 =
-    CACHALOT_SIMULATED | CACHALOT_NO_CACHING | CACHALOT_ASK_STREAM_ID | CACHALOT_PEER_ACCESS | CACHALOT_ENVIRONMENT;
+const FLAGS: u32 = CACHALOT_SIMULATED
+    | CACHALOT_NO_CACHING
+    | CACHALOT_ASK_STREAM_ID
+    | CACHALOT_PEER_ACCESS
+    | CACHALOT_ENVIRONMENT
+    | CACHALOT_OPEN_LATER;
 
 // SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
 unsafe impl Versioned for cachalot_options {
@@ -55,6 +62,8 @@ impl cachalot_options {
 pub(crate) struct Host {
     pub(crate) allocator: Allocator<Device, HeapLock, Growable>,
     pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) stacks: Arc<Stacks>,
+    pub(crate) planner: Planner,
 }
 
 /// The options, understood.
@@ -76,14 +85,17 @@ impl Host {
         // SAFETY: the caller's promise.
         let plan = unsafe { Plan::read(options) }?;
         let callbacks = Arc::new(Callbacks::default());
-        let devices = if plan.has(CACHALOT_SIMULATED) { plan.simulate() } else { plan.open_cuda()? };
+        let stacks = Arc::new(Stacks::default());
+        let devices = if plan.has(CACHALOT_SIMULATED) { plan.simulate() } else { plan.cuda()? };
         let devices = (0..).zip(devices).map(|(number, (ordinal, backing))| Device {
             backing,
             number,
             ordinal,
             callbacks: Arc::clone(&callbacks),
+            stacks: Arc::clone(&stacks),
         });
-        let host = Box::new(Self { allocator: Allocator::new(devices, &plan.config)?, callbacks });
+        let allocator = Allocator::new(devices, &plan.config)?;
+        let host = Box::new(Self { allocator, callbacks, stacks, planner: Planner::default() });
         for device in host.devices() {
             if plan.limit.is_some() {
                 host.allocator.set_limit(device, plan.limit)?;
@@ -112,8 +124,12 @@ impl Host {
     /// The allocator's number of a stream, whichever device it is of.
     #[inline(always)]
     pub(crate) fn stream(&self, stream: cachalot_stream) -> Outcome<StreamId> {
-        // The devices of an allocator share one table of streams.
-        let (_, device) = self.device(0)?;
+        // The devices of an allocator share one table of streams, and any that is open can ask the driver.
+        let (_, mut device) = self.device(0)?;
+        if !device.is_open() {
+            let mut devices = self.devices().filter_map(|index| self.allocator.device(index));
+            device = devices.find(|device| device.is_open()).unwrap_or(device);
+        }
         device.stream_id(CuStream(stream.addr()))
     }
 
@@ -156,8 +172,9 @@ impl Host {
     pub(crate) fn close(&self) -> Outcome {
         let mut outcome = Ok(());
         for device in self.devices() {
+            let given_up = self.allocator.give_plans_up(device);
             let emptied = self.allocator.empty_cache(device);
-            outcome = outcome.and_then(|()| Ok(emptied?));
+            outcome = outcome.and_then(|()| Ok(given_up.and(emptied)?));
         }
         for index in self.devices() {
             let closed = self.close_device(index);
@@ -212,6 +229,9 @@ impl Plan {
         let count = device_count as usize;
         // SAFETY: the caller's promise.
         let (ordinals, contexts) = (unsafe { wall::array(devices, count) }, unsafe { wall::array(contexts, count) });
+        if flags & CACHALOT_PEER_ACCESS != 0 && flags & CACHALOT_OPEN_LATER != 0 {
+            return Err(Status::argument(format_args!("options: peers are devices that are open")));
+        }
         let devices = (0..count).map(|index| {
             let context = contexts.get(index).map(|context| CuContext(context.addr()));
             let ordinal = ordinals.get(index).copied().unwrap_or(index as c_int);
@@ -244,21 +264,37 @@ impl Plan {
         devices.iter().map(simulate).collect()
     }
 
-    /// The driver's devices. If one cannot be opened, those before it are closed again.
-    fn open_cuda(&self) -> Outcome<Vec<(c_int, Backing)>> {
+    /// The driver's devices.
+    fn cuda(&self) -> Outcome<Vec<(c_int, Backing)>> {
         let driver = Driver::load()?;
+        let count = driver.device_count().map_err(CuResult::error)?;
         let mut wanted = self.devices.clone();
         if wanted.is_empty() {
-            let count = driver.device_count().map_err(CuResult::error)?;
             wanted.extend((0..count.min(MAX_DEVICES)).map(|ordinal| (ordinal as c_int, None)));
         }
-        let mut devices: Vec<(c_int, CudaDevice)> = Vec::with_capacity(wanted.len());
+        let identity = if self.has(CACHALOT_ASK_STREAM_ID) { StreamIdentity::Asked } else { StreamIdentity::Reported };
         let streams = Arc::new(Streams::new());
+        let options = |context| DeviceOptions { context, identity, streams: Arc::clone(&streams) };
+        let wanted = wanted.into_iter().map(|(ordinal, context)| (ordinal, options(context)));
+        if !self.has(CACHALOT_OPEN_LATER) {
+            return self.open(driver, wanted);
+        }
+        let later = wanted.map(|(ordinal, options)| match u32::try_from(ordinal) {
+            Ok(number) if number < count => Ok((ordinal, Backing::Later(Later::new(driver, number, options)))),
+            _ => Err(no_such(ordinal, CuResult::INVALID_DEVICE)),
+        });
+        later.collect()
+    }
+
+    /// Opens devices. If one cannot be opened, those before it are closed again.
+    fn open(
+        &self,
+        driver: &'static Driver,
+        wanted: impl Iterator<Item = (c_int, DeviceOptions)>,
+    ) -> Outcome<Vec<(c_int, Backing)>> {
+        let mut devices: Vec<(c_int, CudaDevice)> = Vec::new();
         let mut opened = Ok(());
-        for (ordinal, context) in wanted {
-            let identity =
-                if self.has(CACHALOT_ASK_STREAM_ID) { StreamIdentity::Asked } else { StreamIdentity::Reported };
-            let options = DeviceOptions { context, identity, streams: Arc::clone(&streams) };
+        for (ordinal, options) in wanted {
             match open_one(driver, ordinal, options) {
                 Ok(device) => devices.push((ordinal, device)),
                 Err(status) => opened = Err(status),
@@ -281,15 +317,17 @@ impl Plan {
     }
 }
 
+/// The driver has no such device.
+#[cold]
+fn no_such(ordinal: c_int, code: CuResult) -> Status {
+    Status::with_driver_code(CACHALOT_ERROR_UNKNOWN_DEVICE, code.0, format_args!("the driver has no device {ordinal}"))
+}
+
 /// Opens one of the driver's devices.
 fn open_one(driver: &'static Driver, ordinal: c_int, options: DeviceOptions) -> Outcome<CudaDevice> {
-    let no_such = |code: CuResult| {
-        let text = format_args!("the driver has no device {ordinal}");
-        Status::with_driver_code(CACHALOT_ERROR_UNKNOWN_DEVICE, code.0, text)
-    };
-    let number = u32::try_from(ordinal).map_err(|_| no_such(CuResult::INVALID_DEVICE))?;
+    let number = u32::try_from(ordinal).map_err(|_| no_such(ordinal, CuResult::INVALID_DEVICE))?;
     CudaDevice::open_with(driver, number, options).map_err(|error| {
-        if error.code == CuResult::INVALID_DEVICE.0 { no_such(CuResult::INVALID_DEVICE) } else { error.into() }
+        if error.code == CuResult::INVALID_DEVICE.0 { no_such(ordinal, CuResult::INVALID_DEVICE) } else { error.into() }
     })
 }
 

@@ -1,7 +1,8 @@
 //! The C ABI of cachalot, and the same allocator for Rust programs.
 //!
 //! C and C++ programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or `libcachalot.so`.
-//! The functions are in [`capi`], their types in [`abi`], their numbers in [`status`].
+//! The functions are in [`capi`], their types in [`abi`], their numbers in [`status`]; those of the plug-in for `PyTorch`, which
+//! `include/cachalot_torch.h` describes, in [`torch`].
 //!
 //! Rust programs use the allocator itself: [`CudaAllocator`], or [`Allocator`] over a device of their own.
 //!
@@ -19,7 +20,7 @@
 //! capi       the exported functions          ─┐
 //! wall       panics, NULL, structures' sizes   │  status · last_error · abi
 //! handle     which allocator a handle is       │
-//! host       an allocator over its devices    ─┘  device · callbacks · lock
+//! host       an allocator over its devices    ─┘  device · later · callbacks · filters · lock
 //! ```
 
 #![allow(
@@ -31,13 +32,18 @@ pub mod abi;
 pub mod capi;
 pub mod lock;
 pub mod status;
+pub mod torch;
 
 mod callbacks;
 mod device;
+mod filters;
 mod handle;
 mod host;
 mod last_error;
+mod later;
+mod planner;
 mod snapshot;
+mod stacks;
 mod wall;
 
 #[cfg(test)]
@@ -51,6 +57,7 @@ pub use cachalot_core::{Allocation, Allocator, Config, Error};
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::{CudaDevice, Driver};
 pub use lock::HeapLock;
+pub use planner::Planner;
 
 /// The allocator over devices of the CUDA driver, as the C ABI has it.
 pub type CudaAllocator = Allocator<CudaDevice, HeapLock, Growable>;

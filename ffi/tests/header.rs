@@ -1,4 +1,5 @@
-//! `cachalot.h` as the contract: it compiles everywhere, and every type, number and function in it is the library's.
+//! `cachalot.h` and `cachalot_torch.h` as the contract: they compile everywhere, and every type, number and function in them is
+//! the library's.
 
 mod common;
 
@@ -9,12 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::fmt::Write;
 use std::mem::offset_of;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The header's text.
+/// The text of both headers, but for what the second one says of the shim, which is not in the library.
 fn header() -> String {
-    std::fs::read_to_string(root().join("include/cachalot.h")).expect("the header exists")
+    let read = |name| std::fs::read_to_string(root().join("include").join(name)).expect("the header exists");
+    let torch = read("cachalot_torch.h");
+    let (of_library, _) = torch.split_once("/* ---- The shim ---- */").expect("the shim has a part of its own");
+    read("cachalot.h") + of_library
 }
 
 /// The functions that the header declares.
@@ -63,12 +67,13 @@ int main(void) {
   cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
   cachalot_device device = CACHALOT_DEVICE_INIT;
   cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
+  cachalot_plan_report plan = CACHALOT_PLAN_REPORT_INIT;
   const cachalot_pool pool = {0, 0};
   printf("%d %u %s\n", CACHALOT_VERSION, (unsigned)cachalot_version(), cachalot_version_string());
   printf("%d %d %d\n", CACHALOT_VERSION_MAJOR, CACHALOT_VERSION_MINOR, CACHALOT_VERSION_PATCH);
   printf("%d\n", options.struct_size == sizeof options && block.struct_size == sizeof block &&
     outlook.struct_size == sizeof outlook && device.struct_size == sizeof device &&
-    statistics.struct_size == sizeof statistics && options.flags == 0 && statistics.leaked_bytes == 0 && pool.first == 0);
+    statistics.struct_size == sizeof statistics && plan.struct_size == sizeof plan && plan.stage == 0 && options.flags == 0 && statistics.leaked_bytes == 0 && pool.first == 0);
   return 0;
 }
 "#;
@@ -86,13 +91,17 @@ fn the_header_compiles_in_every_language_and_its_version_is_the_librarys() {
     for compiler in compilers(["gcc", "clang"]) {
         for standard in ["c11", "c17", "gnu17"] {
             assert_eq!(run(compiler, "c", standard, PROGRAM), expected, "{compiler} {standard}");
+            let with_torch = PROGRAM.replacen("cachalot.h", "cachalot_torch.h", 1);
+            assert_eq!(run(compiler, "c", standard, &with_torch), expected, "{compiler} {standard}");
         }
     }
     for compiler in compilers(["g++", "clang++"]) {
         for standard in ["c++17", "c++20"] {
             assert_eq!(run(compiler, "c++", standard, PROGRAM), expected, "{compiler} {standard}");
-            let with_classes = PROGRAM.replacen("cachalot.h", "cachalot.hpp", 1);
-            assert_eq!(run(compiler, "c++", standard, &with_classes), expected, "{compiler} {standard}");
+            for other in ["cachalot.hpp", "cachalot_torch.h"] {
+                let program = PROGRAM.replacen("cachalot.h", other, 1);
+                assert_eq!(run(compiler, "c++", standard, &program), expected, "{compiler} {standard} {other}");
+            }
         }
     }
 }
@@ -135,6 +144,10 @@ const LAYOUTS: &[Layout] = layouts! {
         struct_size, allocations, allocated_bytes, active_blocks, active_bytes, requested_bytes, inactive_split_bytes, segments,
         reserved_bytes, device_allocs, device_frees, alloc_retries, ooms, leaked_bytes
     }
+    cachalot_plan_report {
+        struct_size, announced, plans, given_up, no_memory, peak_bytes, lower_bound_bytes, segment_bytes, served, lasting, extra,
+        missing, reordered, occupied, stage, reserved
+    }
     cachalot_oom_report {
         struct_size, text, requested_bytes, block_bytes, segment_bytes, device_total_bytes, device_free_bytes, process_bytes,
         limit_bytes, allocated_bytes, reserved_bytes, pending_bytes, private_free_bytes, largest_free_bytes,
@@ -170,7 +183,7 @@ fn constants() -> BTreeMap<String, String> {
     let of_enums = header.lines().filter_map(|line| line.trim_start().strip_prefix("CACHALOT_")?.split_once(" = "));
     let of_macros = header.lines().filter_map(|line| line.strip_prefix("#define CACHALOT_")?.split_once(' '));
     let of_macros = of_macros.filter(|(name, _)| {
-        !(name.starts_with("VERSION") || name.ends_with("_INIT") || ["H", "API", "CHECKED"].contains(name))
+        !(name.starts_with("VERSION") || name.ends_with("_INIT") || ["H", "TORCH_H", "API", "CHECKED"].contains(name))
     });
     let value = |text: &str| text.split([',', ' ']).next().expect("split has a first part").to_owned();
     of_enums.chain(of_macros).map(|(name, text)| (format!("CACHALOT_{name}"), value(text))).collect()
@@ -210,11 +223,13 @@ fn constants_are_the_librarys() {
         }
         let known = number_of!(name.as_str();
             CACHALOT_SIMULATED CACHALOT_NO_CACHING CACHALOT_ASK_STREAM_ID CACHALOT_PEER_ACCESS CACHALOT_ENVIRONMENT
+            CACHALOT_OPEN_LATER
             CACHALOT_POOL_USE_ON_OOM CACHALOT_POOL_NO_SPLIT CACHALOT_ROUTE_ALL CACHALOT_ROUTE_STREAM CACHALOT_ROUTE_THREAD
-            CACHALOT_WOULD_HIT CACHALOT_WOULD_OBTAIN CACHALOT_WOULD_EXPAND CACHALOT_WOULD_RELEASE CACHALOT_WOULD_FAIL
+            CACHALOT_STAGE_WAITING CACHALOT_STAGE_OBSERVING CACHALOT_STAGE_PLANNING CACHALOT_STAGE_READY
+            CACHALOT_STAGE_SERVING CACHALOT_WOULD_HIT CACHALOT_WOULD_OBTAIN CACHALOT_WOULD_EXPAND CACHALOT_WOULD_RELEASE CACHALOT_WOULD_FAIL
             CACHALOT_ACTION_ALLOC CACHALOT_ACTION_FREE_REQUESTED CACHALOT_ACTION_FREE_COMPLETED
             CACHALOT_ACTION_SEGMENT_ALLOC CACHALOT_ACTION_SEGMENT_FREE CACHALOT_ACTION_SEGMENT_MAP
-            CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM);
+            CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM CACHALOT_JSON CACHALOT_PICKLE);
         // The one that is printed as a signed number.
         let known =
             if name == "CACHALOT_NO_LIMIT" { Some(i128::from(abi::CACHALOT_NO_LIMIT.cast_signed())) } else { known };
@@ -269,6 +284,18 @@ fn statuses_have_the_numbers_that_they_always_had() {
     }
 }
 
+/// Whether a function is one of those that C programs call.
+fn is_exported(function: &syn::ItemFn) -> bool {
+    matches!(function.vis, syn::Visibility::Public(_)) && function.sig.abi.is_some()
+}
+
+/// The files that export functions.
+fn exporting() -> Vec<PathBuf> {
+    let folders = ["capi", "torch"].map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder));
+    let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("the folder exists"));
+    entries.map(|entry| entry.expect("an entry").path()).collect()
+}
+
 /// A type or a parameter as text. What bindgen names by its whole path, the library names by its last part.
 fn canonical(tokens: &impl ToTokens) -> String {
     let text = tokens.to_token_stream().to_string();
@@ -300,7 +327,7 @@ impl Interface {
                     }
                 }
             }
-            syn::Item::Fn(function) if function.sig.abi.is_some() => self.learn_function(&function.sig),
+            syn::Item::Fn(function) if is_exported(function) => self.learn_function(&function.sig),
             syn::Item::Type(alias) if alias.ident.to_string().starts_with("cachalot_") => {
                 self.types.insert(alias.ident.to_string(), canonical(&alias.ty));
             }
@@ -317,10 +344,8 @@ impl Interface {
     /// What the library's source says.
     fn of_library() -> Self {
         let mut interface = Self::default();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let functions = std::fs::read_dir(source.join("capi")).expect("the folder exists");
-        let files = functions.map(|entry| entry.expect("an entry").path()).chain([source.join("abi.rs")]);
-        for file in files {
+        let abi = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/abi.rs");
+        for file in exporting().into_iter().chain([abi]) {
             let text = std::fs::read_to_string(&file).expect("the file exists");
             syn::parse_file(&text).expect("Rust").items.iter().for_each(|item| interface.learn(item));
         }
@@ -330,7 +355,7 @@ impl Interface {
     /// What bindgen makes of the header.
     fn of_header() -> Self {
         let mut builder = bindgen::builder()
-            .header(root().join("include/cachalot.h").display().to_string())
+            .header(root().join("include/cachalot_torch.h").display().to_string())
             .clang_arg("-DCACHALOT_EXPERIMENTAL")
             .default_enum_style(bindgen::EnumVariation::Consts)
             .formatter(bindgen::Formatter::None)
@@ -368,18 +393,21 @@ fn every_signature_is_what_bindgen_reads_in_the_header() {
 /// A panic must not leave a function: every body is inside the wall, and nothing is outside of it.
 #[test]
 fn every_exported_function_is_one_call_of_the_wall() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/capi");
     let mut walled = BTreeSet::new();
-    for file in std::fs::read_dir(folder).expect("the folder exists") {
-        let text = std::fs::read_to_string(file.expect("an entry").path()).expect("it can be read");
+    for file in exporting() {
+        let text = std::fs::read_to_string(file).expect("it can be read");
         for item in syn::parse_file(&text).expect("Rust").items {
             let syn::Item::Fn(function) = item else { continue };
+            if !is_exported(&function) {
+                continue;
+            }
             let body = function.block.stmts.iter().rfind(|statement| !matches!(statement, syn::Stmt::Item(_)));
             let body = body.to_token_stream().to_string();
             let statements =
                 function.block.stmts.iter().filter(|statement| !matches!(statement, syn::Stmt::Item(_))).count();
-            let is_walled =
-                ["with_host", "alone", "infallible"].iter().any(|wall| body.starts_with(&format!("wall :: {wall} (")));
+            let walls =
+                ["wall :: with_host (", "wall :: alone (", "wall :: infallible (", "plugin :: with_allocator ("];
+            let is_walled = walls.iter().any(|wall| body.starts_with(wall));
             if statements == 1 && is_walled {
                 walled.insert(function.sig.ident.to_string());
             }

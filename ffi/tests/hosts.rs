@@ -103,7 +103,8 @@ fn every_host_is_built_by_the_command_in_the_readme() {
     let readme = std::fs::read_to_string(hosts.join("README.md")).expect("it is there");
     let programs = empty("commands");
     let kinds = [("c", "c"), ("cpp", "cpp"), ("cpp", "cu"), ("rust", "rs")];
-    for source in kinds.into_iter().flat_map(|(folder, ending)| sources(folder, ending)) {
+    let own = hosts.join("torch_minimal.cpp");
+    for source in kinds.into_iter().flat_map(|(folder, ending)| sources(folder, ending)).chain([own]) {
         let source = source.strip_prefix(&hosts).expect("it lies there").display().to_string();
         let row = readme.lines().find_map(|line| line.strip_prefix(&format!("| `{source}` | ")));
         let command = row.and_then(|row| row.rsplit('`').nth(1)).unwrap_or_else(|| panic!("{source} has no command"));
@@ -126,6 +127,7 @@ fn the_scripts_build_and_run_every_host() {
     let Some(mut build) = builder(hosts.join("build.sh")) else { return };
     let said = succeed(build.arg(installed()).arg(&out).env_remove("NVCC")).expect("the script is there");
     assert!(said.contains("libcachalot_host_kernels.so"), "{said}");
+    assert!(out.join("torch_minimal.so").is_file());
     let mut run = emulated(&hosts.join("run.sh"));
     let said = succeed(run.arg(&out).env("CACHALOT_KERNELS", out.join("libcachalot_host_kernels.so")));
     let said = said.expect("the script is there");

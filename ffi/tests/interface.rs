@@ -8,6 +8,15 @@ use std::ptr::{null, null_mut, without_provenance_mut};
 
 const MIB: usize = 1 << 20;
 
+/// Gathers parts of a text.
+unsafe extern "C" fn append(userdata: *mut c_void, text: *const c_char, bytes: usize) -> c_int {
+    // SAFETY: the caller's vector, which nobody else uses during the call.
+    let whole = unsafe { &mut *userdata.cast::<Vec<u8>>() };
+    // SAFETY: the text is as long as it is said to be.
+    whole.extend_from_slice(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
+    0
+}
+
 /// An allocator that is destroyed at the end; blocks that are still held then fail the test.
 struct Subject(*mut cachalot_allocator);
 
@@ -158,13 +167,6 @@ impl Subject {
 
     /// The snapshot, as the callback receives it.
     fn snapshot(&self) -> serde_json::Value {
-        unsafe extern "C" fn append(userdata: *mut c_void, text: *const c_char, bytes: usize) -> c_int {
-            // SAFETY: the vector below, which nobody else uses during the call.
-            let whole = unsafe { &mut *userdata.cast::<Vec<u8>>() };
-            // SAFETY: the text is as long as it is said to be.
-            whole.extend_from_slice(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
-            0
-        }
         let mut whole = Vec::<u8>::new();
         // SAFETY: the callback takes the vector, which outlives the call.
         ok(unsafe { cachalot_snapshot(self.0, Some(append), (&raw mut whole).cast()) });
@@ -323,7 +325,7 @@ fn the_policy_is_chosen_by_name_and_stays() {
     }
     let mut handle = null_mut();
     for (config, accepted) in [
-        (c"policy:tlsf", "only `caching`, `bfc`, `buddy`, `size_class`, `slab` or `direct`"),
+        (c"policy:tlsf", "only `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct` or `planned`"),
         (c"policy:buddy,chunk_mb:4", "its keys are arena_mb, backend, "),
     ] {
         let options = cachalot_options { flags: CACHALOT_SIMULATED, config: config.as_ptr(), ..cachalot_options::INIT };
@@ -576,6 +578,122 @@ fn snapshots_are_json_with_pytorchs_keys() {
         serde_json::from_slice(&std::fs::read(&file).expect("it was written")).expect("JSON");
     assert_eq!(written, snapshot);
     assert!(!file.with_extension("json.part").exists());
+    subject.free(block);
+}
+
+/// How a callback describes stacks, and how often it was asked.
+#[derive(Default)]
+struct Describer {
+    subject: Option<*mut cachalot_allocator>,
+    asked: Vec<cachalot_action>,
+}
+
+unsafe extern "C" fn describe(userdata: *mut c_void, stack: *mut cachalot_stack, action: cachalot_action) {
+    // SAFETY: the describer below, which nobody else uses during the call.
+    let describer = unsafe { &mut *userdata.cast::<Describer>() };
+    describer.asked.push(action);
+    if let Some(allocator) = describer.subject {
+        // Requests of a callback are recorded, and lead to no further question.
+        let mut block = null_mut();
+        // SAFETY: the variable outlives the call.
+        ok(unsafe { cachalot_malloc(allocator, 0, 5000, stream(2), &raw mut block) });
+        ok(cachalot_free(allocator, block));
+    }
+    if action == CACHALOT_ACTION_FREE_REQUESTED {
+        return;
+    }
+    let line = c_int::try_from(describer.asked.len()).expect("few");
+    // SAFETY: the stack is the one that this callback got; the texts are ended by NUL, or NULL.
+    unsafe { cachalot_stack_push(stack, c"forward \xff".as_ptr(), c"model.py".as_ptr(), line) };
+    // SAFETY: as above.
+    unsafe { cachalot_stack_push(stack, null(), null(), -1) };
+}
+
+#[test]
+fn stacks_are_described_by_the_program_and_told_with_blocks_segments_and_events() {
+    let subject = Subject::plain();
+    let mut describer = Describer { subject: Some(subject.0), asked: Vec::new() };
+    // SAFETY: the describer outlives the allocator's last call.
+    ok(unsafe { cachalot_on_stack(subject.0, Some(describe), (&raw mut describer).cast()) });
+    let early = subject.malloc(1000, stream(1));
+    assert!(describer.asked.is_empty(), "nothing is recorded yet");
+    ok(cachalot_trace_start(subject.0, 0, 100));
+    let block = subject.malloc(3 * MIB, stream(1));
+    let other = subject.malloc(4 * MIB, stream(1));
+    subject.free(other);
+    ok(cachalot_record_stream(subject.0, block, stream(3)));
+    subject.free(block);
+    let (alloc, free) = (CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_REQUESTED);
+    assert_eq!(describer.asked, [alloc, alloc, free, free]);
+    let snapshot = subject.snapshot();
+    let stack = |line: c_int| {
+        serde_json::json!([{"name": "forward \u{fffd}", "filename": "model.py", "line": line},
+            {"name": "", "filename": "", "line": -1}])
+    };
+    let none = serde_json::json!([]);
+    for segment in snapshot["segments"].as_array().expect("a list") {
+        for entry in segment["blocks"].as_array().expect("a list") {
+            let pending = entry["address"] == block.addr();
+            assert_eq!(entry["frames"], if pending { stack(1) } else { none.clone() }, "{entry}");
+        }
+        let large = segment["segment_type"] == "large";
+        assert_eq!(segment["frames"], if large { stack(1) } else { none.clone() }, "{segment}");
+    }
+    let events = snapshot["device_traces"][0].as_array().expect("a list").iter();
+    let told: Vec<_> = events
+        .filter(|event| event["stream"] == 0x10000)
+        .map(|event| (event["action"].as_str().expect("a text"), event["frames"].clone()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("segment_alloc", stack(1)),
+            ("alloc", stack(1)),
+            ("alloc", stack(2)),
+            ("free_requested", stack(2)),
+            ("free_completed", stack(2)),
+            ("free_requested", stack(1)),
+        ]
+    );
+    // SAFETY: nobody is set.
+    ok(unsafe { cachalot_on_stack(subject.0, None, null_mut()) });
+    subject.free(early);
+    ok(cachalot_simulate_progress(subject.0, 0, stream(3)));
+    ok(cachalot_process_events(subject.0, 0));
+    assert_eq!(describer.asked.len(), 4);
+    let events = subject.snapshot()["device_traces"][0].as_array().expect("a list").clone();
+    let frames: Vec<_> = events.iter().rev().take(3).map(|event| event["frames"].clone()).collect();
+    assert_eq!(frames, [stack(1), none.clone(), none]);
+}
+
+#[test]
+fn a_stack_of_another_place_is_nobodys() {
+    // SAFETY: a stack that is none is passed over.
+    unsafe { cachalot_stack_push(null_mut(), c"a".as_ptr(), c"b".as_ptr(), 1) };
+}
+
+#[test]
+fn snapshots_are_pickles_too() {
+    let subject = Subject::plain();
+    ok(cachalot_trace_start(subject.0, 0, 100));
+    let block = subject.malloc(1000, stream(1));
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("snapshot.pickle");
+    let path = CString::new(file.to_str().expect("UTF-8")).expect("no NUL");
+    // SAFETY: the text outlives the call.
+    ok(unsafe { cachalot_snapshot_to_file(subject.0, path.as_ptr()) });
+    let pickled = std::fs::read(&file).expect("it was written");
+    let read: serde_json::Value = serde_pickle::from_slice(&pickled, serde_pickle::DeOptions::new()).expect("a pickle");
+    assert_eq!(read, subject.snapshot());
+    let mut whole = Vec::<u8>::new();
+    // SAFETY: the callback takes the vector, which outlives the call.
+    let status = unsafe { cachalot_snapshot_as(subject.0, CACHALOT_PICKLE, Some(append), (&raw mut whole).cast()) };
+    ok(status);
+    assert_eq!(whole, pickled);
+    for format in [0, 3, -1] {
+        // SAFETY: as above.
+        let status = unsafe { cachalot_snapshot_as(subject.0, format, Some(append), (&raw mut whole).cast()) };
+        assert_eq!(status, CACHALOT_ERROR_INVALID_ARGUMENT);
+    }
     subject.free(block);
 }
 

@@ -65,7 +65,7 @@ fn other_folders_can_be_chosen() {
         [("DESTDIR", stage.to_str().expect("UTF-8")), ("LIBDIR", "lib/x86_64-linux-gnu"), ("INCLUDEDIR", "include/c")];
     install(Path::new("/opt/cachalot"), &variables);
     let tree = stage.join("opt/cachalot");
-    assert!(tree.join("include/c/cachalot.hpp").is_file());
+    assert!(tree.join("include/c/cachalot.hpp").is_file() && tree.join("include/c/cachalot_torch.h").is_file());
     let described =
         std::fs::read_to_string(tree.join("lib/x86_64-linux-gnu/pkgconfig/cachalot.pc")).expect("it is there");
     for line in ["prefix=/opt/cachalot", "libdir=${prefix}/lib/x86_64-linux-gnu", "includedir=${prefix}/include/c"] {
@@ -213,7 +213,9 @@ fn cargo_c_builds_and_installs_the_library() {
     // A folder of its own: what it builds differs from what the tests build.
     command.arg("--target-dir").arg(scratch("cargo-c-target"));
     succeed(&mut command).expect("cargo is there");
-    assert!(prefix.join("include/cachalot.h").is_file() && prefix.join("include/cachalot.hpp").is_file());
+    for header in ["cachalot.h", "cachalot.hpp", "cachalot_torch.h"] {
+        assert!(prefix.join("include").join(header).is_file(), "{header}");
+    }
     assert!(prefix.join("lib").join(common::soname()).is_file());
     consume_by_pkg_config(&prefix.join("lib"), &prefix.join("consumer"));
 }

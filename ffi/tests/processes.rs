@@ -65,6 +65,21 @@ fn driver_without(folder: &str, hidden: &[&str]) -> PathBuf {
 }
 
 #[test]
+fn an_iteration_that_repeats_is_served_from_a_plan() {
+    let Some(program) = program("planned") else { return };
+    succeed(&mut simulated(&program));
+    without_leaks(&mut emulated(&program), "planned");
+    without_errors(&simulated(&program));
+}
+
+#[test]
+fn a_device_gets_its_context_when_it_is_first_allocated_from() {
+    let Some(program) = program("open_later") else { return };
+    without_leaks(&mut emulated(&program), "open_later");
+    without_errors(&emulated(&program));
+}
+
+#[test]
 fn a_driver_that_will_not_do_is_named_as_such() {
     let Some(program) = program("drivers") else { return };
     let expect = |driver: &Path, variables: &[(&str, &str)], status: &str| {

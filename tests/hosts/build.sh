@@ -27,6 +27,8 @@ for host in vector_add two_streams graph_capture multi_gpu own_context; do
 done
 "${CC:-cc}" -std=c11 "${flags[@]}" "$here/c/cost.c" "${libraries[@]}" -o "$out/cost"
 "${CXX:-c++}" -std=c++17 "${flags[@]}" "$here/cpp/resources.cpp" "${libraries[@]}" -o "$out/resources"
+# A library that PyTorch loads.
+"${CXX:-c++}" -std=c++17 -shared -fPIC "${flags[@]}" "$here/torch_minimal.cpp" "${libraries[@]}" -o "$out/torch_minimal.so"
 
 nvcc=${NVCC:-$(command -v nvcc || true)}
 if [ -n "$nvcc" ]; then

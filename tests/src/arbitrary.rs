@@ -55,9 +55,15 @@ impl<'a> Arbitrary<'a> for Op {
             51 => Self::RetainPool { pool: pool(u)?, use_on_oom: u.arbitrary()?, no_split: u.arbitrary()? },
             52 => Self::PoolOptions { pool: pool(u)?, use_on_oom: u.arbitrary()?, no_split: u.arbitrary()? },
             53 => Self::ReleasePool { pool: pool(u)? },
-            54 => Self::Route { pool: pool(u)?, stream: if u.arbitrary()? { Some(stream(u)?) } else { None } },
+            54 => match u.int_in_range(0..=9)? {
+                pool @ 0..=4 => Self::Route { pool, stream: if u.arbitrary()? { Some(stream(u)?) } else { None } },
+                pool => Self::RouteUnsaid { pool: pool - 5, streams: u.arbitrary()? },
+            },
             55 => Self::RouteThread { pool: pool(u)?, other: u.arbitrary()? },
-            56 => Self::EndRoute { pool: pool(u)? },
+            56 => match u.int_in_range(0..=9)? {
+                pool @ 0..=4 => Self::EndRoute { pool },
+                pool => Self::EndRouteUnsaid { pool: pool - 5 },
+            },
             57 => Self::Capture { pool: pool(u)?, stream: stream(u)? },
             58 => Self::EndCapture { tidily: u.arbitrary()? },
             59 => Self::StopCapturing { stream: stream(u)? },

@@ -4,6 +4,7 @@
 use cachalot_core::Allocator;
 use cachalot_core::config::Policy;
 use cachalot_core::device::DeviceMemory;
+use cachalot_core::planned::is_planned;
 use cachalot_core::rounding::PoolKind;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
@@ -156,13 +157,15 @@ fn recomputed(segments: &[SnapshotSegment], oversize: Option<u64>) -> BTreeMap<(
             add("segment", 1);
             oversize_segments += i64::from(is_oversize(segment.total_size));
         }
+        // What is free of a plan's memory is nobody's, and does not count.
+        let counts = !segment.is_expandable && !is_planned(segment.pool);
         let in_use = segment.blocks.iter().any(|block| block.state != BlockState::Inactive);
         for block in &segment.blocks {
             if block.state != BlockState::Inactive {
                 add("active", 1);
                 add("active_bytes", block.size);
                 add("requested_bytes", block.requested_size);
-            } else if !segment.is_expandable && in_use {
+            } else if counts && in_use {
                 add("inactive_split", 1);
                 add("inactive_split_bytes", block.size);
             }

@@ -12,6 +12,7 @@ use std::sync::{Mutex, OnceLock};
 type Remedy = Box<dyn FnMut(u64) -> bool + Send>;
 type Sleep = Box<dyn Fn(u64) + Send + Sync>;
 type Interruption = Box<dyn FnOnce() + Send>;
+type Filter = Box<dyn Fn(u64, StreamId) -> bool + Send + Sync>;
 
 /// The device.
 pub struct Hooked {
@@ -21,6 +22,7 @@ pub struct Hooked {
     interruption: Mutex<Option<Interruption>>,
     recording: Mutex<Option<Interruption>>,
     sleep: OnceLock<Sleep>,
+    filter: OnceLock<Filter>,
     reports: Mutex<Vec<OutOfMemory>>,
 }
 
@@ -33,6 +35,7 @@ impl Hooked {
             interruption: Mutex::new(None),
             recording: Mutex::new(None),
             sleep: OnceLock::new(),
+            filter: OnceLock::new(),
             reports: Mutex::new(Vec::new()),
         }
     }
@@ -67,6 +70,14 @@ impl Hooked {
     /// If it was set before.
     pub fn on_pause(&self, sleep: impl Fn(u64) + Send + Sync + 'static) {
         assert!(self.sleep.set(Box::new(sleep)).is_ok(), "it is set once");
+    }
+
+    /// Calls `filter` to decide which requests the host's routes lead. It is set once.
+    ///
+    /// # Panics
+    /// If it was set before.
+    pub fn on_leads(&self, filter: impl Fn(u64, StreamId) -> bool + Send + Sync + 'static) {
+        assert!(self.filter.set(Box::new(filter)).is_ok(), "it is set once");
     }
 
     /// The reports of the requests that failed.
@@ -147,6 +158,10 @@ impl DeviceMemory for Hooked {
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.inner.is_capturing(stream)
+    }
+
+    fn leads(&self, route: u64, stream: StreamId) -> bool {
+        self.filter.get().map_or_else(|| self.inner.leads(route, stream), |filter| filter(route, stream))
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {

@@ -5,6 +5,7 @@ pub mod consistency;
 pub mod hooked;
 pub mod host;
 pub mod model;
+pub mod planning;
 pub mod policies;
 pub mod program;
 pub mod seen;

@@ -20,6 +20,7 @@ use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
 use order::Queue;
+pub use pools::Purpose;
 use pools::{Pool, RouteEntry};
 use statistics::Statistics;
 use std::collections::BTreeMap;
@@ -144,8 +145,16 @@ impl Model {
             return Ok(DevicePtr::NULL);
         }
         let size = rounding::round(bytes, &self.config).ok_or(Refusal::TooLarge)?;
+        let route = self.route(stream);
         let capturing = self.is_capturing() && self.device.is_capturing(stream)?;
-        let owner = Owner { pool: self.route(stream), kind: rounding::kind(size), stream };
+        let pool = route.map_or(0, |route| self.routes[route].pool);
+        if let Some(route) = route
+            && !capturing
+            && self.routes[route].purpose == Purpose::Unsaid
+        {
+            self.routes[route].capture = false;
+        }
+        let owner = Owner { pool, kind: rounding::kind(size), stream };
         let request = Request { bytes, size, owner, capturing };
         if !capturing && self.is_pending() {
             self.process_events()?;
@@ -425,6 +434,7 @@ impl Model {
                         State::Pending => BlockState::ActivePendingFree,
                         State::Free | State::Unmapped => BlockState::Inactive,
                     },
+                    site: 0,
                 });
                 parts.push(SnapshotSegment {
                     device: DeviceIndex(self.number),
@@ -434,6 +444,7 @@ impl Model {
                     kind: segment.owner.kind,
                     pool: self.pool(segment.owner.pool).id,
                     is_expandable: segment.is_expandable(),
+                    site: 0,
                     blocks: blocks.collect(),
                 });
             }

@@ -1,7 +1,7 @@
 //! The policies, each as a configuration: what must hold of any allocator is tested with all of them.
 
 /// Every policy, and those of its options that decide differently.
-pub const POLICIES: [&str; 14] = [
+pub const POLICIES: [&str; 15] = [
     "",
     "max_split_size_mb:24,max_non_split_rounding_mb:40",
     "garbage_collection_threshold:0.5,roundup_power2_divisions:4",
@@ -16,4 +16,5 @@ pub const POLICIES: [&str; 14] = [
     "policy:size_class,chunk_mb:32",
     "policy:slab",
     "policy:direct",
+    "policy:planned,fallback:bfc",
 ];

@@ -54,6 +54,10 @@ pub enum Op {
     RouteThread { pool: u8, other: bool },
     /// Such a route ends.
     EndRoute { pool: u8 },
+    /// Those are that the host says, on the streams whose bits are set; nobody says whether a graph is captured.
+    RouteUnsaid { pool: u8, streams: u8 },
+    /// Such a route ends.
+    EndRouteUnsaid { pool: u8 },
     /// A stream is captured into a pool.
     Capture { pool: u8, stream: u8 },
     /// The latest capture ends. Unless `tidily`, its stream goes on capturing for a while.
@@ -102,6 +106,11 @@ pub fn config(number: u8) -> Config {
 /// The stream of a number: the default one, small ones as tests invent them, large ones as handles are.
 pub fn stream(number: u8) -> StreamId {
     StreamId([0, 7, 0x7f3a_0000_5540, u64::MAX - 1][usize::from(number) % 4])
+}
+
+/// The streams whose bits are set.
+pub fn streams(bits: u8) -> impl Iterator<Item = StreamId> {
+    (0..STREAMS).filter(move |number| bits >> number & 1 == 1).map(stream)
 }
 
 /// How many streams there are.

@@ -1,8 +1,8 @@
 //! The core and the model, given the same calls and compared after each.
 
 use crate::consistency;
-use crate::model::{Model, Refusal};
-use crate::program::{Op, config, options, route, stream};
+use crate::model::{Model, Purpose, Refusal};
+use crate::program::{Op, config, options, route, stream, streams};
 use cachalot_core::device::DeviceMemory;
 use cachalot_core::pool::{PoolId, Route};
 use cachalot_core::reclaim::Forecast;
@@ -25,6 +25,8 @@ pub struct Twins<R: Lock = spin::mutex::SpinMutex<()>, S: Storage = Growable> {
     pools: Vec<PoolId>,
     /// The captures under way.
     captures: Vec<(PoolId, StreamId)>,
+    /// How many routes of the host's there have been.
+    routes: u64,
     /// The least oversize size, as long as it has not changed.
     oversize: Option<u64>,
     /// A table was full, or the core is alone on purpose: the two differ, and only the core goes on.
@@ -98,6 +100,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             live: Vec::new(),
             pools: vec![PoolId::DEFAULT],
             captures: Vec::new(),
+            routes: 0,
             oversize: config.max_split_size(),
             parted: false,
             limited: false,
@@ -335,7 +338,20 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             Op::EndRoute { pool } => {
                 let id = self.pool(pool);
                 let core = self.real.end_allocate_to_pool(device, id);
-                self.judge(&core, |model| model.end_route(id, false))
+                self.judge(&core, |model| model.end_route(id, Purpose::Requests).map(|_| ()))
+            }
+            Op::RouteUnsaid { pool, streams: bits } => {
+                let (id, number) = (self.pool(pool), self.routes);
+                self.routes += 1;
+                self.simulated().set_led(number, streams(bits));
+                self.model.device.set_led(number, streams(bits));
+                let core = self.real.begin_route(device, id, Route::Host(number));
+                self.judge(&core, |model| model.begin_route(id, Route::Host(number), Purpose::Unsaid))
+            }
+            Op::EndRouteUnsaid { pool } => {
+                let id = self.pool(pool);
+                let core = self.real.end_route(device, id);
+                self.judge(&core, |model| model.end_route(id, Purpose::Unsaid))
             }
             Op::Capture { pool, stream: number } => {
                 let id = self.pool(pool);
@@ -344,7 +360,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                     self.captures.push((id, stream(number)));
                     self.set_capturing(stream(number), true);
                 }
-                self.judge(&core, |model| model.begin_route(id, Route::Stream(stream(number)), true))
+                self.judge(&core, |model| model.begin_route(id, Route::Stream(stream(number)), Purpose::Capture))
             }
             Op::EndCapture { tidily } => {
                 let Some((id, stream)) = self.captures.pop() else { return Ok(()) };
@@ -352,7 +368,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
                 if tidily {
                     self.set_capturing(stream, false);
                 }
-                self.judge(&core, |model| model.end_route(id, true))
+                self.judge(&core, |model| model.end_route(id, Purpose::Capture).map(|_| ()))
             }
             Op::StopCapturing { stream: number } => {
                 if self.captures.iter().all(|&(_, of)| of != stream(number)) {
@@ -412,7 +428,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     fn begin_route(&mut self, pool: u8, route: Route) -> Result<(), String> {
         let id = self.pool(pool);
         let core = self.real.begin_allocate_to_pool(self.device, id, route);
-        self.judge(&core, |model| model.begin_route(id, route, false))
+        self.judge(&core, |model| model.begin_route(id, route, Purpose::Requests))
     }
 
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<(), String> {
@@ -555,6 +571,10 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         for number in 0..crate::program::STREAMS {
             self.step(&Op::StopCapturing { stream: number })?;
         }
+        // Some of these may pass for captures, which keep blocks from being freed.
+        for pool in 0..self.pools.len() as u8 {
+            while self.act(&Op::EndRouteUnsaid { pool })?.is_none() {}
+        }
         for held in (1..=self.live.len()).rev() {
             self.act(&Op::Free { block: 0 })?;
             if matches!(self.error, Some(Error::TableFull(_))) {
@@ -572,7 +592,9 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             while self.real.end_allocate_to_pool(self.device, self.pool(pool)).is_ok() {
                 self.judge(&Ok(()), |_| Ok(()))?;
                 if !self.parted {
-                    self.model.end_route(self.pools[usize::from(pool)], false).map_err(|why| format!("{why:?}"))?;
+                    self.model
+                        .end_route(self.pools[usize::from(pool)], Purpose::Requests)
+                        .map_err(|why| format!("{why:?}"))?;
                 }
             }
             while self.real.pool_users(self.device, self.pool(pool)).is_ok_and(|users| users > 0) {

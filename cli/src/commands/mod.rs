@@ -2,8 +2,11 @@
 
 pub(crate) mod bytes;
 pub(crate) mod compare;
+pub(crate) mod inspect;
+pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod replay;
+pub(crate) mod snapshot;
 
 use cachalot_cli::replay::ReplayError;
 use std::io;
@@ -21,6 +24,11 @@ fn status_of(error: &ReplayError) -> u8 {
         ReplayError::Refused(_) => DIFFERENT,
         ReplayError::Input(_) => BAD_INPUT,
     }
+}
+
+/// A failure with a file, with its name.
+fn in_file(file: &std::path::Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
 /// Ends a command with `status`, unless its output could not be written.

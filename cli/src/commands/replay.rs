@@ -6,7 +6,7 @@ use cachalot_cli::compare::policy_named;
 use cachalot_cli::replay::{self, Checked, Options, Outcome, ReplayError};
 use cachalot_cli::trace::Trace;
 use cachalot_core::Config;
-use cachalot_core::config::Policy;
+use cachalot_core::planned::PlannedReport;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -24,7 +24,8 @@ pub(crate) struct Args {
         help = "The configuration in PyTorch's syntax, in the place of the record's own"
     )]
     config: Option<Config>,
-    /// A policy with its defaults, in the place of the record's own configuration
+    /// A policy with its defaults, in the place of the record's own configuration; `planned` observes an iteration of the first half
+    /// and serves what follows from a plan, and its bytes and times are those of what follows
     #[arg(long, value_name = "NAME", value_parser = policy_named, conflicts_with = "config")]
     policy: Option<&'static str>,
     /// The memory limit, in bytes or with KiB, MiB, GiB or TiB, in the place of the record's own
@@ -63,7 +64,41 @@ struct Line<'a> {
     device_allocs: i64,
     device_frees: i64,
     ns_per_op: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned: Option<Planned>,
     stats: &'a BTreeMap<String, i64>,
+}
+
+/// What `--json` says of the planned policy.
+#[derive(Serialize)]
+pub(super) struct Planned {
+    plans: u64,
+    peak_bytes: u64,
+    lower_bound_bytes: u64,
+    segment_bytes: u64,
+    served: u64,
+    lasting: u64,
+    extra: u64,
+    missing: u64,
+    reordered: u64,
+    occupied: u64,
+}
+
+impl From<PlannedReport> for Planned {
+    fn from(report: PlannedReport) -> Self {
+        Self {
+            plans: report.plans,
+            peak_bytes: report.peak_bytes,
+            lower_bound_bytes: report.lower_bound_bytes,
+            segment_bytes: report.segment_bytes,
+            served: report.served,
+            lasting: report.lasting,
+            extra: report.extra,
+            missing: report.missing,
+            reordered: report.reordered,
+            occupied: report.occupied,
+        }
+    }
 }
 
 /// Runs the command.
@@ -97,6 +132,9 @@ impl<'a> Report<'a> {
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
         let mut header =
             vec!["trace", "allocations", "peak live", "peak reserved", "utilisation", "device calls", "ns/op"];
+        if !args.check && config(args).is_some_and(|config| config.planned().is_some()) {
+            header.extend(["plan", "lower bound", "served", "lasting", "extra", "missing", "reordered", "occupied"]);
+        }
         if args.check {
             header.extend(["checked", "mismatches", "statistics", "mismatches"]);
         }
@@ -154,11 +192,7 @@ impl<'a> Report<'a> {
 
 /// The configuration in the place of the record's own, if the command line has one.
 fn config(args: &Args) -> Option<Config> {
-    let named = args.policy.and_then(Policy::named).map(|policy| {
-        let mut config = Config::default();
-        config.set_policy(policy);
-        config
-    });
+    let named = args.policy.and_then(|name| Config::parse(&format!("policy:{name}")).ok());
     args.config.clone().or(named)
 }
 
@@ -178,6 +212,7 @@ fn line<'a>(trace: &'a str, outcome: &'a Outcome) -> Line<'a> {
         device_allocs: outcome.stat("num_device_alloc"),
         device_frees: outcome.stat("num_device_free"),
         ns_per_op: outcome.ns_per_op,
+        planned: outcome.planned.map(Planned::from),
         stats: &outcome.stats,
     }
 }
@@ -192,6 +227,11 @@ fn row(name: &str, outcome: &Outcome) -> Vec<String> {
         (outcome.stat("num_device_alloc") + outcome.stat("num_device_free")).to_string(),
         format!("{:.1}", outcome.ns_per_op),
     ];
+    if let Some(planned) = &outcome.planned {
+        row.extend([bytes::show(planned.peak_bytes), bytes::show(planned.lower_bound_bytes)]);
+        let PlannedReport { served, lasting, extra, missing, reordered, occupied, .. } = *planned;
+        row.extend([served, lasting, extra, missing, reordered, occupied].map(|count| count.to_string()));
+    }
     if let Some(checked) = &outcome.checked {
         row.extend([
             checked.decisions.to_string(),

@@ -5,6 +5,7 @@ use super::curve::Curve;
 use super::meter::MeteredDevice;
 use crate::program::{Program, Run, Settings, Simulation, Subject, allocator, nanoseconds_per_call};
 use cachalot_core::Error;
+use cachalot_core::planned::PlannedReport;
 use cachalot_core::simulated::Call;
 use cachalot_core::snapshot::{BlockState, SnapshotSegment};
 use std::sync::Arc;
@@ -24,7 +25,8 @@ pub(super) struct Task<'a> {
 /// The number of the operation that was refused for another reason than lack of memory, with that reason.
 pub(super) type Refusal = (usize, Error);
 
-/// What a run came to. Everything but the time of a call is of the first run, on an empty allocator.
+/// What a run came to. Everything but the time of a call is of the first run, on an empty allocator. Of a program for
+/// which a plan is made, the bytes and the time are those since that is in force.
 #[derive(Debug, Clone)]
 pub struct Figures {
     /// Bytes that the program asked for and held, at the highest.
@@ -45,6 +47,8 @@ pub struct Figures {
     pub fragmentation: f64,
     /// Bytes held from the device, over the program.
     pub reserved: Curve,
+    /// How the planned policy has done, if that is the policy.
+    pub planned: Option<PlannedReport>,
 }
 
 impl Figures {
@@ -64,8 +68,13 @@ pub(super) fn measure(task: &Task<'_>) -> Result<Figures, Refusal> {
     let operations = task.program.operations.len();
     let mut reserved = Curve::new(operations);
     let (mut at, mut peak, mut fragmentation) = (0, 0, 0.0);
+    let plan_begins = task.program.plan_begins();
     let peak_live_bytes = run.perform_watching(task.program, |run, _| {
         reserved.reach(at, run.device().used());
+        if plan_begins == Some(at) {
+            Subject::device(&run.allocator).restart_peak();
+            peak = 0;
+        }
         at += 1;
         let reached = Subject::device(&run.allocator).peak();
         if reached > peak {
@@ -84,6 +93,7 @@ pub(super) fn measure(task: &Task<'_>) -> Result<Figures, Refusal> {
         largest_failed_bytes: run.largest_failed,
         fragmentation,
         reserved,
+        planned: run.allocator.planned(),
     };
     figures.ns_per_op =
         nanoseconds_per_call(&mut run, task.program, task.repeat).map_err(|error| (operations, error))?;

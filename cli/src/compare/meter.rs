@@ -45,6 +45,11 @@ impl MeteredDevice {
         self.meter.lock().peak
     }
 
+    /// The most bytes in use from here on.
+    pub(super) fn restart_peak(&self) {
+        self.meter.lock().peak = self.simulated.used();
+    }
+
     fn charge(&self, call: Call, bytes: u64) {
         self.meter.lock().us += self.costs.us(call, bytes);
     }

@@ -64,9 +64,10 @@ pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayErr
         program.operations.retain(|&operation| operation != Operation::EmptyCache);
     }
     let limit = options.limit.or(trace.limit_bytes());
+    let announced = program.announced();
     let measured = |contender: &Contender| {
         let task = Task {
-            program: &program,
+            program: if contender.config.planned().is_some() { &announced } else { &program },
             settings: Settings { config: contender.config.clone(), limit },
             capacity: DEVICE_BYTES.max(limit.unwrap_or(0)),
             costs: &options.costs,

@@ -1,5 +1,6 @@
 //! A recorded program as the explicit calls that an allocator receives: what a record only implies is said here.
 
+mod learn;
 mod run;
 mod subject;
 mod time;
@@ -50,6 +51,8 @@ pub enum Operation {
     },
     /// Gives back what is cached.
     EmptyCache,
+    /// Announces that an iteration ends, and that the next one begins.
+    Announce,
     /// A graph's capture begins.
     BeginCapture,
     /// `stream` takes part in the capture.

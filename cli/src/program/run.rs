@@ -58,6 +58,7 @@ impl<A: Subject> Run<A> {
                 self.allocator.process_events()
             }
             Operation::EmptyCache => self.allocator.empty_cache(),
+            Operation::Announce => self.allocator.announce(),
             _ => self.turn_capture(operation),
         }
     }
@@ -93,13 +94,13 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// Runs a program to its end.
-    pub(crate) fn perform_all(&mut self, program: &Program) -> Result<(), Error> {
-        program.operations.iter().try_for_each(|&operation| self.perform(operation))
+    /// Makes these calls.
+    pub(crate) fn perform_all(&mut self, operations: &[Operation]) -> Result<(), Error> {
+        operations.iter().try_for_each(|&operation| self.perform(operation))
     }
 
     /// Runs a program to its end, and calls `watch` after each call with the bytes that the program asked for and holds.
-    /// Answers how many those were at the highest, or which call was refused.
+    /// Answers how many those were at the highest, since a plan came into force if there is to be one, or which call was refused.
     pub(crate) fn perform_watching(
         &mut self,
         program: &Program,
@@ -107,6 +108,7 @@ impl<A: Subject> Run<A> {
     ) -> Result<u64, (usize, Error)> {
         let mut held = vec![0; program.slots as usize];
         let (mut live, mut peak) = (0, 0);
+        let plan_begins = program.plan_begins();
         for (at, &operation) in program.operations.iter().enumerate() {
             self.perform(operation).map_err(|error| (at, error))?;
             match operation {
@@ -115,6 +117,7 @@ impl<A: Subject> Run<A> {
                     live += bytes;
                 }
                 Operation::Free { slot } => live -= std::mem::take(&mut held[slot as usize]),
+                Operation::Announce if Some(at) == plan_begins => peak = 0,
                 _ => {}
             }
             peak = peak.max(live);

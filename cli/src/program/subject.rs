@@ -1,5 +1,6 @@
 //! What a program can be run on: an allocator with one simulated device.
 
+use cachalot_core::planned::PlannedReport;
 use cachalot_core::pool::{PoolId, PoolOptions, Route};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::snapshot::SnapshotSegment;
@@ -52,6 +53,10 @@ pub trait Subject {
     fn process_events(&self) -> Result<(), Error>;
     /// Gives back what is cached.
     fn empty_cache(&self) -> Result<(), Error>;
+    /// An iteration ends, and the next begins. What was observed is planned, and the plan comes into force at once.
+    fn announce(&self) -> Result<(), Error>;
+    /// How the planned policy has done, if that is the policy.
+    fn planned(&self) -> Option<PlannedReport>;
     /// Leads every request into the graphs' pool from here on.
     fn begin_capture(&self) -> Result<(), Error>;
     /// Leads none there from here on.
@@ -103,6 +108,15 @@ impl<D: Simulation> Subject for OnDevice<D> {
 
     fn empty_cache(&self) -> Result<(), Error> {
         Allocator::empty_cache(self, DEVICE)
+    }
+
+    fn announce(&self) -> Result<(), Error> {
+        super::learn::announce(self)
+    }
+
+    fn planned(&self) -> Option<PlannedReport> {
+        self.config(DEVICE).ok()?.planned()?;
+        self.planned_report(DEVICE).ok()
     }
 
     fn begin_capture(&self) -> Result<(), Error> {

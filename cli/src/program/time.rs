@@ -4,17 +4,20 @@ use super::{Program, Run, Subject};
 use cachalot_core::Error;
 use std::time::Instant;
 
-/// Runs a program that has been run before `repeat` times more. Answers the median time of a call, in nanoseconds.
+/// Runs a program that has been run before `repeat` times more. Answers the median time of a call, in nanoseconds: of those
+/// that a plan may serve, if there is to be one.
 ///
 /// What the program leaves behind is given back between the runs; the cache stays, as it does for a program
 /// that repeats itself.
 pub(crate) fn nanoseconds_per_call(run: &mut Run<impl Subject>, program: &Program, repeat: u32) -> Result<f64, Error> {
+    let (before, served) = program.at_plan();
     let mut times = Vec::with_capacity(repeat as usize);
     for _ in 0..repeat {
         run.clean_up()?;
+        run.perform_all(before)?;
         let start = Instant::now();
-        run.perform_all(program)?;
-        times.push(start.elapsed().as_nanos() as f64 / program.operations.len().max(1) as f64);
+        run.perform_all(served)?;
+        times.push(start.elapsed().as_nanos() as f64 / served.len().max(1) as f64);
     }
     Ok(median(&mut times))
 }

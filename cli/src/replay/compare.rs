@@ -139,6 +139,7 @@ mod tests {
     fn done(rows: &[(Did, u64)]) -> Vec<TraceEntry> {
         let entry = |&(action, addr): &(Did, u64)| TraceEntry {
             action,
+            site: 0,
             addr: DevicePtr(addr),
             size: 512,
             stream: StreamId(7),

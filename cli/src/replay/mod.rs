@@ -6,12 +6,15 @@ mod difference;
 mod end;
 mod follow;
 mod ranges;
+mod snapshot;
 
 pub use end::StatDifference;
+pub use snapshot::{End, end};
 
-use crate::program::{self, OnDevice, Program, Run, Settings};
+use crate::program::{self, OnDevice, Program, Run, Settings, Subject};
 use crate::trace::{Action, BadInput, Event, Trace};
 use cachalot_core::Config;
+use cachalot_core::planned::PlannedReport;
 use cachalot_core::simulated::SimulatedDevice;
 use follow::Follower;
 use std::collections::BTreeMap;
@@ -53,6 +56,8 @@ pub struct Outcome {
     pub ns_per_op: f64,
     /// What was held against the record; `None` if it was not.
     pub checked: Option<Checked>,
+    /// How the planned policy has done; the bytes and the time are those of the second half then.
+    pub planned: Option<PlannedReport>,
 }
 
 /// A replay held against its record.
@@ -158,28 +163,32 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
     let follows = own || options.check;
     let recorded = if follows { settings.clone() } else { recorded_settings(trace)? };
     let mut follower = follow(trace, &recorded)?;
-    let program = std::mem::take(&mut follower.program);
+    let mut program = std::mem::take(&mut follower.program);
+    if settings.config.planned().is_some() {
+        program = program.announced();
+    }
     let end = |error| refused(trace, trace.events.len(), &error);
     let fresh = || program::allocator(SimulatedDevice::new(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
 
-    let (stats, peak_live_bytes) = if follows {
-        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(&trace.events))
+    let (stats, peak_live_bytes, planned) = if follows {
+        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(&trace.events), None)
     } else {
         let mut run = fresh()?;
         let peak = run.perform_watching(&program, |_, _| ()).map_err(|(_, error)| end(error))?;
-        (end::stats(&run.allocator).map_err(end)?, peak)
+        (end::stats(&run.allocator).map_err(end)?, peak, run.allocator.planned())
     };
     let mut timed = fresh()?;
-    timed.perform_all(&program).map_err(end)?;
+    timed.perform_all(&program.operations).map_err(end)?;
     let ns_per_op = program::nanoseconds_per_call(&mut timed, &program, options.repeat).map_err(end)?;
     Ok(Outcome {
-        policy: settings.config.policy().name(),
+        policy: settings.config.policy_name(),
         allocations: count(&trace.events, Action::Alloc),
         peak_live_bytes,
         peak_reserved_bytes: stats.get("reserved_bytes.all.peak").map_or(0, |&bytes| bytes as u64),
         ns_per_op,
         checked: options.check.then(|| check(trace, &settings, &follower, &stats)),
         stats,
+        planned,
     })
 }
 

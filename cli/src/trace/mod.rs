@@ -1,4 +1,4 @@
-//! Reading recorded programs: `.csv`, `.csv.gz`, and pickled `PyTorch` memory snapshots.
+//! Reading recorded programs: `.csv`, `.csv.gz`, and memory snapshots of `PyTorch` and cachalot.
 //!
 //! A record is every event of one device's allocator from its beginning. Files are recognised by their content,
 //! and a record that contradicts itself is refused with the line that does so.
@@ -8,8 +8,8 @@ mod csv_record;
 mod error;
 mod event;
 mod expected;
-mod open;
-mod snapshot;
+pub(crate) mod open;
+pub mod snapshot;
 
 pub use error::BadInput;
 pub use event::{Action, Event, Note};
@@ -46,7 +46,7 @@ impl Trace {
                 events: csv_record::read(file, reader)?,
                 expected: None,
             }],
-            Format::Pickle => snapshot::read(file, &name, reader)?,
+            Format::Snapshot => snapshot::read(file, &name, reader)?,
         };
         for trace in &traces {
             consistency::check(file, &trace.events)?;
@@ -75,7 +75,7 @@ impl Trace {
 fn base_name(file: &Path) -> String {
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    [".csv", ".pickle", ".pkl"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
+    [".csv", ".pickle", ".pkl", ".json"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
 }
 
 #[cfg(test)]

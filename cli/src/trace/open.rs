@@ -12,8 +12,8 @@ use std::path::Path;
 pub(super) enum Format {
     /// Text lines.
     Csv,
-    /// A pickled object.
-    Pickle,
+    /// A memory snapshot: a pickled object, or one in JSON.
+    Snapshot,
 }
 
 /// A file at its first byte, decompressed.
@@ -31,7 +31,7 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const PICKLE_PROTO: u8 = 0x80;
 
 /// Opens a file for reading, decompressed if it is compressed.
-pub(super) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
+pub(crate) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
     let cannot = |error: std::io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
     let mut raw = BufReader::new(File::open(file).map_err(cannot)?);
     let start = raw.fill_buf().map_err(cannot)?;
@@ -50,7 +50,7 @@ pub(super) fn open(file: &Path) -> Result<Opened, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
     let format = match start.first() {
         None => return Err(BadInput::at(file, 1, "the file is empty")),
-        Some(&PICKLE_PROTO) => Format::Pickle,
+        Some(&PICKLE_PROTO | b'{') => Format::Snapshot,
         Some(_) => Format::Csv,
     };
     Ok(Opened { format, reader })

@@ -1,45 +1,53 @@
-//! Pickled `PyTorch` memory snapshots: the trace of every device, with the segments and settings at its end.
+//! Memory snapshots of `PyTorch` and of cachalot: the trace of every device, with the segments and settings at its end.
 
 use super::error::describe_io;
-use super::{Action, BadInput, Event, Expected, Note, Segment, Trace};
+use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Segment, Trace, open};
 use cachalot_core::units::MAX_REQUEST;
-use serde::Deserialize;
-use std::io::BufRead;
+use cachalot_snapshot::{ReadError, Snapshot, pickle};
+use std::io::{BufRead, Read};
 use std::path::Path;
 
-/// What is read of a snapshot; stacks, times and annotations are passed over.
-#[derive(Deserialize)]
-struct Snapshot {
-    segments: Vec<Segment>,
-    device_traces: Vec<Vec<Entry>>,
-    #[serde(default)]
-    allocator_settings: Settings,
+/// Reads a snapshot from a file, which may be compressed: a pickle or JSON.
+///
+/// # Errors
+/// If it is no snapshot.
+pub fn load(file: &Path) -> Result<Snapshot, BadInput> {
+    parse(file, open::decompressed(file)?)
 }
 
-/// The settings of the run. Only the string is read: every other key follows from it.
-#[derive(Deserialize, Default)]
-struct Settings {
-    #[serde(rename = "PYTORCH_CUDA_ALLOC_CONF", default)]
-    string: String,
+fn parse(file: &Path, mut reader: Box<dyn BufRead>) -> Result<Snapshot, BadInput> {
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).map_err(|error| BadInput::whole(file, describe_io(&error)))?;
+    let snapshot = cachalot_snapshot::read(&bytes).map_err(|error| {
+        BadInput::whole(
+            file,
+            match error {
+                ReadError::Pickle(pickle::Error::Truncated(at)) => {
+                    format!("the snapshot ends early, behind byte {at}: the file is truncated")
+                }
+                error => format!("not a memory snapshot: {error}"),
+            },
+        )
+    })?;
+    if !adds_up(&snapshot) {
+        return Err(BadInput::whole(file, "the sizes of the snapshot add up to 2^63 bytes or more"));
+    }
+    Ok(snapshot)
 }
 
-/// One event of a device's trace. An out-of-memory event has `device_free` in the place of `addr`.
-#[derive(Deserialize)]
-struct Entry {
-    action: String,
-    #[serde(default)]
-    addr: u64,
-    size: i64,
-    stream: u64,
+/// Whether no sum of a snapshot's sizes can overflow.
+fn adds_up(snapshot: &Snapshot) -> bool {
+    let segments = snapshot.segments.iter().chain(snapshot.host_segments.iter().flatten());
+    let of_blocks = |block: &cachalot_snapshot::Block| [block.size, block.requested_size.unwrap_or(0)];
+    let sizes = segments
+        .flat_map(|segment| std::iter::once(segment.total_size).chain(segment.blocks.iter().flat_map(of_blocks)));
+    sizes.map(u128::from).sum::<u128>() < 1 << 63
 }
 
 /// Reads one record for every device that has events.
 pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead>) -> Result<Vec<Trace>, BadInput> {
-    // Stacks that several events share are taken for recursion by the decoder. They are passed over, so nothing may
-    // stand in their place; were a field replaced that is read, its type would be wrong and the snapshot refused.
-    let options = serde_pickle::DeOptions::new().replace_recursive_structures().replace_unresolved_globals();
-    let snapshot: Snapshot =
-        serde_pickle::from_reader(reader, options).map_err(|error| BadInput::whole(file, describe(error)))?;
+    let snapshot = parse(file, reader)?;
+    let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
     let several = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count() > 1;
     let mut traces = Vec::new();
     for (device, entries) in (0..).zip(&snapshot.device_traces) {
@@ -52,8 +60,8 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead>) -> Result<
             file: file.to_owned(),
             events,
             expected: Some(Expected {
-                config: snapshot.allocator_settings.string.clone(),
-                segments: segments_of(&snapshot.segments, device),
+                config: config.clone(),
+                segments: segments_of(file, &snapshot.segments, device)?,
                 ..Expected::default()
             }),
         });
@@ -64,28 +72,54 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead>) -> Result<
     Ok(traces)
 }
 
-fn describe(error: serde_pickle::Error) -> String {
-    use serde_pickle::{Error, ErrorCode};
-    match error {
-        Error::Io(error) => describe_io(&error),
-        Error::Eval(ErrorCode::EOFWhileParsing, offset) => {
-            format!("the snapshot ends early, behind byte {offset}: the file is truncated")
-        }
-        error => format!("not a memory snapshot: {error}"),
-    }
-}
-
-fn segments_of(segments: &[Segment], device: u32) -> Vec<Segment> {
-    let mut own: Vec<Segment> = segments.iter().filter(|segment| segment.device == device).cloned().collect();
+fn segments_of(file: &Path, segments: &[cachalot_snapshot::Segment], device: i64) -> Result<Vec<Segment>, BadInput> {
+    let own = segments.iter().filter(|segment| segment.device == device).map(segment);
+    let mut own = own.collect::<Result<Vec<_>, _>>().map_err(|what| BadInput::whole(file, what))?;
     own.sort_by_key(|segment| segment.address);
-    for segment in &mut own {
-        // A replayed program has one device, its own.
-        segment.device = 0;
-    }
-    own
+    Ok(own)
 }
 
-fn events(file: &Path, entries: &[Entry]) -> Result<Vec<Event>, BadInput> {
+/// A segment, with what old versions left out. A replayed program has one device, its own.
+fn segment(segment: &cachalot_snapshot::Segment) -> Result<Segment, String> {
+    let mut at = segment.address;
+    let mut blocks = Vec::with_capacity(segment.blocks.len());
+    for block in &segment.blocks {
+        let (address, requested_size) = (block.address.unwrap_or(at), block.requested_size.unwrap_or(0));
+        blocks.push(Block { address, size: block.size, requested_size, state: state(&block.state)? });
+        at = address.saturating_add(block.size);
+    }
+    let sum = |is: fn(BlockState) -> bool, of: fn(&Block) -> u64| {
+        blocks.iter().filter(|block| is(block.state)).map(of).fold(0, u64::saturating_add)
+    };
+    let is_active = |state| state != BlockState::Inactive;
+    Ok(Segment {
+        device: 0,
+        address: segment.address,
+        total_size: segment.total_size,
+        allocated_size: segment
+            .allocated_size
+            .unwrap_or_else(|| sum(|state| state == BlockState::ActiveAllocated, |block| block.size)),
+        active_size: segment.active_size.unwrap_or_else(|| sum(is_active, |block| block.size)),
+        requested_size: segment.requested_size.unwrap_or_else(|| sum(is_active, |block| block.requested_size)),
+        stream: segment.stream.cast_unsigned(),
+        segment_type: segment.segment_type.as_deref().unwrap_or_default().to_owned(),
+        segment_pool_id: segment.segment_pool_id.unwrap_or_default(),
+        is_expandable: segment.is_expandable.unwrap_or_default(),
+        blocks,
+    })
+}
+
+/// The state of a snapshot's name for it. Some descriptions of the format have the second name of the second one.
+pub(crate) fn state(name: &str) -> Result<BlockState, String> {
+    Ok(match name {
+        "active_allocated" => BlockState::ActiveAllocated,
+        "active_pending_free" | "active_awaiting_free" => BlockState::ActivePendingFree,
+        "inactive" => BlockState::Inactive,
+        _ => return Err(format!("unknown state `{name}` of a block")),
+    })
+}
+
+fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<Vec<Event>, BadInput> {
     let mut events = Vec::with_capacity(entries.len());
     for (line, entry) in (1..).zip(entries) {
         let complain = |what: String| BadInput::at(file, line, what);
@@ -95,7 +129,8 @@ fn events(file: &Path, entries: &[Entry]) -> Result<Vec<Event>, BadInput> {
         let size = u64::try_from(entry.size).ok().filter(|&size| size < MAX_REQUEST).ok_or_else(|| {
             complain(format!("the size {} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)", entry.size))
         })?;
-        events.push(Event { action, addr: entry.addr, size, stream: entry.stream, note: Note::None, line });
+        let (addr, stream) = (entry.addr.unwrap_or(0), entry.stream.cast_unsigned());
+        events.push(Event { action, addr, size, stream, note: Note::None, line });
     }
     Ok(events)
 }

@@ -97,6 +97,8 @@ pub(crate) enum AnyCarver<S: Storage> {
     SizeClass(size_class::SizeClasses<S>),
     #[cfg(feature = "alloc")]
     Slab(slab::Slabs<S>),
+    #[cfg(feature = "alloc")]
+    Planned(crate::planned::Home<S>),
     #[cfg(not(feature = "alloc"))]
     None(core::convert::Infallible, core::marker::PhantomData<fn(S)>),
 }
@@ -110,6 +112,8 @@ macro_rules! on_any {
             Self::SizeClass($carver) => $call,
             #[cfg(feature = "alloc")]
             Self::Slab($carver) => $call,
+            #[cfg(feature = "alloc")]
+            Self::Planned($carver) => $call,
             #[cfg(not(feature = "alloc"))]
             Self::None(never, _) => match *never {},
         }
@@ -118,6 +122,14 @@ macro_rules! on_any {
 
 #[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
 impl<S: Storage> AnyCarver<S> {
+    /// Whether the segment is a lane's of the planned policy.
+    pub(crate) fn is_planned(&self) -> bool {
+        #[cfg(feature = "alloc")]
+        return matches!(self, Self::Planned(_));
+        #[cfg(not(feature = "alloc"))]
+        on_any!(self, carver => carver)
+    }
+
     /// See [`Carver::is_ready`].
     #[inline]
     pub(crate) fn is_ready(&mut self, size: u64) -> bool {

@@ -8,7 +8,7 @@ mod settings;
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
-pub use policy::{Bfc, Buddy, POLICIES, Policy, SizeClass, Slab};
+pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab};
 
 use crate::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};
 use crate::units::{MAX_REQUEST, MIB};
@@ -33,7 +33,9 @@ const MOST_MIB: u64 = MAX_REQUEST / MIB;
 ///
 /// | key | value | default |
 /// |---|---|---|
-/// | `policy` | `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct`: see [`Policy`] | `caching` |
+/// | `policy` | `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct`: see [`Policy`]; `planned`: see [`Planned`] | `caching` |
+/// | `fallback` | the policy besides `planned`, with its own keys: any other but `direct` | `caching` |
+/// | `plan_deadline_ms` | milliseconds, see [`Planned`] | 2000 |
 /// | `backend` | `native` | `native` |
 /// | `large_segment_size_mb` | MiB, more than 10 | 20 |
 /// | `max_split_size_mb` | MiB, at least `large_segment_size_mb` | no limit |
@@ -77,6 +79,7 @@ const MOST_MIB: u64 = MAX_REQUEST / MIB;
 #[expect(clippy::struct_excessive_bools, reason = "each is a key of its own, and they combine freely")]
 pub struct Config {
     policy: Policy,
+    planned: Option<Planned>,
     large_segment_size: u64,
     /// `u64::MAX` is "no limit": no size reaches it, so that [`Config::is_oversize`] is one comparison.
     max_split_size: u64,
@@ -176,6 +179,7 @@ impl Config {
     pub const fn new() -> Self {
         Self {
             policy: Policy::Caching,
+            planned: None,
             large_segment_size: LARGE_SEGMENT,
             max_split_size: u64::MAX,
             max_non_split_rounding: LARGE_SEGMENT,
@@ -215,8 +219,8 @@ impl Config {
         next.garbage_collection_threshold = None;
         next.roundup_power2_divisions = Divisions::NONE;
         settings::apply(&mut next, text)?;
-        if next.policy != self.policy {
-            return Err(refused(key::POLICY, next.policy, POLICY_STAYS));
+        if (next.policy, next.planned) != (self.policy, self.planned) {
+            return Err(refused(key::POLICY, next.policy_name(), POLICY_STAYS));
         }
         *self = next;
         Ok(())
@@ -225,10 +229,22 @@ impl Config {
 
 /// What the settings are. Sizes are in bytes.
 impl Config {
-    /// Which rules place blocks (`policy`).
+    /// Which rules place blocks (`policy`), beside plans if there are any (`fallback`).
     #[must_use]
     pub const fn policy(&self) -> Policy {
         self.policy
+    }
+
+    /// Whether plans come before that policy, and how they are made.
+    #[must_use]
+    pub const fn planned(&self) -> Option<Planned> {
+        self.planned
+    }
+
+    /// The name of the policy, as `policy:NAME` spells it.
+    #[must_use]
+    pub const fn policy_name(&self) -> &'static str {
+        if self.planned.is_some() { PLANNED } else { self.policy.name() }
     }
 
     /// The size of a segment that several large blocks share (`large_segment_size_mb`).
@@ -346,6 +362,11 @@ impl Config {
     /// Sets `policy`, with its options. An allocator that exists keeps the one it was made with.
     pub fn set_policy(&mut self, policy: impl Into<Policy>) {
         self.policy = policy.into();
+    }
+
+    /// Sets whether plans come before the policy. An allocator that exists keeps what it was made with.
+    pub fn set_planned(&mut self, planned: Option<Planned>) {
+        self.planned = planned;
     }
 
     /// Sets `large_segment_size_mb`, and `max_non_split_rounding_mb` to the same. Set it before the two sizes that are

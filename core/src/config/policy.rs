@@ -31,9 +31,31 @@ const ALL: [Policy; 6] = [
     Policy::Direct,
 ];
 
+/// The name of the planned policy, which comes before another one: see [`Planned`].
+pub const PLANNED: &str = "planned";
+
 /// Names of the policies, as `policy:NAME` and the C ABI spell them.
-pub const POLICIES: [&str; ALL.len()] =
-    [ALL[0].name(), ALL[1].name(), ALL[2].name(), ALL[3].name(), ALL[4].name(), ALL[5].name()];
+pub const POLICIES: [&str; ALL.len() + 1] =
+    [ALL[0].name(), ALL[1].name(), ALL[2].name(), ALL[3].name(), ALL[4].name(), ALL[5].name(), PLANNED];
+
+/// The planned policy: requests that repeat are served from a plan, all others by the policy that the configuration has besides,
+/// the *fallback*. A program announces when an iteration ends; see the module `planned` of this crate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Planned {
+    /// How long whoever plans looks for a better plan, in milliseconds (`plan_deadline_ms`). Default 2000.
+    pub plan_deadline_ms: u64,
+}
+
+impl Planned {
+    /// The defaults.
+    pub const DEFAULT: Self = Self { plan_deadline_ms: 2000 };
+}
+
+impl Default for Planned {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
 
 /// How best fit with coalescing obtains memory and splits blocks (TensorFlow 2.16's `BFCAllocator`).
 ///
@@ -194,6 +216,7 @@ impl Scope {
     const SIZE_CLASS: u8 = 1 << 3;
     const SLAB: u8 = 1 << 4;
     const DIRECT: u8 = 1 << 5;
+    const PLANNED: u8 = 1 << 6;
 
     pub(super) const EVERY: Self = Self(u8::MAX);
     /// Policies that keep free space as blocks of any size.
@@ -205,6 +228,12 @@ impl Scope {
     pub(super) const BUDDY_ONLY: Self = Self(Self::BUDDY);
     pub(super) const SIZE_CLASS_ONLY: Self = Self(Self::SIZE_CLASS);
     pub(super) const SLAB_ONLY: Self = Self(Self::SLAB);
+    pub(super) const PLANNED_ONLY: Self = Self(Self::PLANNED);
+
+    /// Whether it is for the planned policy, whatever the fallback is.
+    pub(super) const fn holds_planned(self) -> bool {
+        self.0 & Self::PLANNED != 0
+    }
 
     pub(super) const fn holds(self, policy: Policy) -> bool {
         let bit = match policy {

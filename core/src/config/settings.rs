@@ -1,7 +1,7 @@
 //! Every setting: its name, how its value is read, and how it is written.
 
 use super::parse::{Value, for_each_entry};
-use super::policy::{Bfc, Buddy, Policy, Scope, SizeClass, Slab};
+use super::policy::{Bfc, Buddy, PLANNED, Planned, Policy, Scope, SizeClass, Slab};
 use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, Pinned, THRESHOLD, Word};
 use crate::rounding::{Divisions, INTERVALS};
 use crate::units::MIB;
@@ -16,6 +16,7 @@ pub(super) mod key {
     pub(crate) const EXPANDABLE_SEGMENTS: &str = "expandable_segments";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE: &str = "expandable_segments_reserve";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS: &str = "expandable_segments_reserve_by_class";
+    pub(crate) const FALLBACK: &str = "fallback";
     pub(crate) const FIRST_REGION_MB: &str = "first_region_mb";
     pub(crate) const GARBAGE_COLLECTION_THRESHOLD: &str = "garbage_collection_threshold";
     pub(crate) const GRAPH_CAPTURE_RECORD_STREAM_REUSE: &str = "graph_capture_record_stream_reuse";
@@ -32,6 +33,7 @@ pub(super) mod key {
     pub(crate) const PINNED_RESERVE_SEGMENT_SIZE_MB: &str = "pinned_reserve_segment_size_mb";
     pub(crate) const PINNED_USE_BACKGROUND_THREADS: &str = "pinned_use_background_threads";
     pub(crate) const PINNED_USE_CUDA_HOST_REGISTER: &str = "pinned_use_cuda_host_register";
+    pub(crate) const PLAN_DEADLINE_MS: &str = "plan_deadline_ms";
     pub(crate) const POLICY: &str = "policy";
     pub(crate) const REGION_GARBAGE_COLLECTION: &str = "region_garbage_collection";
     pub(crate) const RELEASE_LOCK_ON_CUDAMALLOC: &str = "release_lock_on_cudamalloc";
@@ -71,7 +73,7 @@ impl Setting {
 }
 
 /// Every setting, by name.
-pub(super) static SETTINGS: [Setting; 31] = [
+pub(super) static SETTINGS: [Setting; 33] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -96,6 +98,8 @@ pub(super) static SETTINGS: [Setting; 31] = [
     })
     .of(Scope::TAGS),
     setting(key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, reserve_by_class).of(Scope::TAGS),
+    // Set before all others, by `apply`.
+    setting(key::FALLBACK, |_, _, _| Ok(())).of(Scope::PLANNED_ONLY),
     bfc(key::FIRST_REGION_MB, |config, key, value| {
         config.bfc().first_region = value.mebibytes(key, 1..=MOST_MIB)?;
         Ok(())
@@ -169,6 +173,11 @@ pub(super) static SETTINGS: [Setting; 31] = [
         value.read_boolean(key, &mut config.pinned.use_host_register)
     })
     .of(Scope::EVERY),
+    setting(key::PLAN_DEADLINE_MS, |config, key, value| {
+        config.planned = Some(Planned { plan_deadline_ms: value.number(key, MILLISECONDS)? });
+        Ok(())
+    })
+    .of(Scope::PLANNED_ONLY),
     // Set before all others, by `apply`.
     setting(key::POLICY, |_, _, _| Ok(())).of(Scope::EVERY),
     bfc(key::REGION_GARBAGE_COLLECTION, |config, key, value| {
@@ -205,16 +214,19 @@ const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
 const MOST_OBJECT_KIB: u64 = 512;
 const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
 const MILLISECONDS: Accepted = Accepted::Text("a whole number of milliseconds");
-const POLICY_NAMES: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab` or `direct`");
+const POLICY_NAMES: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct` or `planned`");
+const FALLBACKS: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class` or `slab`");
 const CLASSES: Accepted = Accepted::Text("a list like `[name:0.5,other:40G]`");
 
 /// Applies the settings of `text` in order. On an error `config` is half changed and to be dropped.
 pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> {
     // What the other settings are checked against is set first, wherever it stands.
+    let mut fallback = None;
     for_each_entry(&Word::EMPTY, text, |name, value| match name.whole() {
-        Some(key::POLICY) => {
-            let named = if let Value::Word(word) = &value { word.whole().and_then(Policy::named) } else { None };
-            config.policy = named.ok_or_else(|| value.refused(key::POLICY, POLICY_NAMES))?;
+        Some(key::POLICY) => set_policy(config, &value),
+        Some(key::FALLBACK) => {
+            let named = named(&value).filter(|&policy| policy != Policy::Direct);
+            fallback = Some(named.ok_or_else(|| value.refused(key::FALLBACK, FALLBACKS))?);
             Ok(())
         }
         Some(key::LARGE_SEGMENT_SIZE_MB) => {
@@ -224,14 +236,34 @@ pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> 
         }
         _ => Ok(()),
     })?;
+    if let (Some(fallback), Some(_)) = (fallback, config.planned) {
+        config.policy = fallback;
+    }
     for_each_entry(&Word::EMPTY, text, |name, value| {
         let setting = SETTINGS.iter().find(|s| name.whole() == Some(s.key));
         let setting = setting.ok_or_else(|| ConfigError::UnknownKey { key: name.clone() })?;
-        if !setting.of.holds(config.policy) {
+        let planned = config.planned.is_some() && setting.of.holds_planned();
+        if !planned && !setting.of.holds(config.policy) {
             return Err(ConfigError::OtherPolicy { key: setting.key, policy: config.policy });
         }
         (setting.apply)(config, setting.key, &value)
     })
+}
+
+/// The policy that a value names.
+fn named(value: &Value<'_>) -> Option<Policy> {
+    if let Value::Word(word) = value { word.whole().and_then(Policy::named) } else { None }
+}
+
+/// Sets the policy that a value names; the planned one comes before the default policy.
+fn set_policy(config: &mut Config, value: &Value<'_>) -> Result<(), ConfigError> {
+    if matches!(value, Value::Word(word) if word.whole() == Some(PLANNED)) {
+        (config.policy, config.planned) = (Policy::Caching, Some(Planned::DEFAULT));
+        return Ok(());
+    }
+    let named = named(value).ok_or_else(|| value.refused(key::POLICY, POLICY_NAMES))?;
+    (config.policy, config.planned) = (named, None);
+    Ok(())
 }
 
 impl Config {
@@ -262,7 +294,15 @@ impl fmt::Display for Config {
         let segment = self.large_segment_size;
         let fraction = self.per_process_memory_fraction;
         let mut out = Writer { f, comma: false };
-        out.some(key::POLICY, (self.policy != Policy::Caching).then_some(self.policy))?;
+        let is_named = self.policy != Policy::Caching;
+        match self.planned {
+            None => out.some(key::POLICY, is_named.then_some(self.policy))?,
+            Some(Planned { plan_deadline_ms }) => {
+                out.some(key::POLICY, Some(PLANNED))?;
+                out.some(key::FALLBACK, is_named.then_some(self.policy))?;
+                out.some(key::PLAN_DEADLINE_MS, other(plan_deadline_ms, Planned::DEFAULT.plan_deadline_ms))?;
+            }
+        }
         match self.policy {
             Policy::Bfc(bfc) => out.bfc(&bfc)?,
             Policy::Buddy(Buddy { arena }) => out.some(key::ARENA_MB, other(arena, Buddy::DEFAULT.arena).map(mib))?,

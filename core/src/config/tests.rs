@@ -93,8 +93,9 @@ fn every_key_is_read() {
 #[test]
 fn every_key_of_the_table_knows_its_values() {
     for setting in &SETTINGS {
-        let policy =
-            POLICIES.map(|name| Policy::named(name).unwrap()).into_iter().find(|&p| setting.of.holds(p)).unwrap();
+        let holds = |name: &&str| Policy::named(name).is_some_and(|policy| setting.of.holds(policy));
+        let policy = POLICIES.into_iter().find(holds).unwrap_or(PLANNED);
+        assert_eq!(policy == PLANNED, ["fallback", "plan_deadline_ms"].contains(&setting.key));
         let error = Config::parse(&format!("policy:{policy},{}:no such value", setting.key)).unwrap_err();
         let ConfigError::Value { key, value, .. } = &error else {
             panic!("{}: {error}", setting.key);
@@ -223,13 +224,13 @@ fn unknown_keys_are_named_and_the_known_ones_listed() {
     assert_eq!(
         message("foo:1,bar:2"),
         "unknown key `foo`; the keys are allow_growth, arena_mb, backend, chunk_mb, expandable_segments, \
-         expandable_segments_reserve, expandable_segments_reserve_by_class, first_region_mb, \
+         expandable_segments_reserve, expandable_segments_reserve_by_class, fallback, first_region_mb, \
          garbage_collection_threshold, graph_capture_record_stream_reuse, large_segment_size_mb, \
          largest_object_kb, max_internal_fragmentation_mb, max_non_split_rounding_mb, max_split_size_mb, \
          per_process_memory_fraction, pinned_free_catch_all, \
          pinned_max_cached_size_mb, pinned_max_round_threshold_mb, pinned_num_register_threads, \
          pinned_reserve_segment_size_mb, pinned_use_background_threads, \
-         pinned_use_cuda_host_register, pinned_use_hip_host_register, policy, \
+         pinned_use_cuda_host_register, pinned_use_hip_host_register, plan_deadline_ms, policy, \
          region_garbage_collection, release_lock_on_cudamalloc, release_lock_on_hipmalloc, \
          retry_ms, roundup_power2_divisions, throw_on_cudamalloc_oom"
     );
@@ -564,6 +565,36 @@ proptest! {
 }
 
 #[test]
+fn the_planned_policy_has_its_keys_and_those_of_its_fallback() {
+    let config = parsed("first_region_mb:4,fallback:bfc,plan_deadline_ms:50,policy:planned");
+    assert_eq!(config.policy(), Policy::Bfc(Bfc { first_region: 4 * MIB, ..Bfc::DEFAULT }));
+    assert_eq!((config.policy_name(), config.planned()), (PLANNED, Some(Planned { plan_deadline_ms: 50 })));
+    assert_eq!(config.to_string(), "policy:planned,fallback:bfc,plan_deadline_ms:50,first_region_mb:4");
+    for text in
+        ["policy:planned", "policy:planned,max_split_size_mb:64", "policy:planned,fallback:slab,largest_object_kb:96"]
+    {
+        assert_eq!(parsed(text).to_string(), text);
+    }
+    for (text, start) in [
+        ("policy:planned,fallback:direct", "fallback does not take `direct`, only `caching`, "),
+        ("policy:planned,fallback:planned", "fallback does not take `planned`, only "),
+        ("policy:planned,plan_deadline_ms:soon", "plan_deadline_ms does not take `soon`, only "),
+        ("policy:planned,fallback:bfc,chunk_mb:64", "chunk_mb is not a key of policy `bfc`; its keys are "),
+        ("fallback:bfc", "fallback is not a key of policy `caching`; its keys are "),
+        ("policy:bfc,plan_deadline_ms:9", "plan_deadline_ms is not a key of policy `bfc`; its keys are "),
+    ] {
+        assert!(message(text).starts_with(start), "{text}: {}", message(text));
+    }
+    let mut config = config;
+    for text in ["policy:bfc", "plan_deadline_ms:51", "fallback:slab"] {
+        let error = config.update(text).unwrap_err().to_string();
+        assert!(error.starts_with("policy does not take `") && error.ends_with("stay"), "{text}: {error}");
+    }
+    assert_eq!(config.update("expandable_segments:True"), Ok(()));
+    assert_eq!(config.policy_name(), PLANNED);
+}
+
+#[test]
 fn a_policy_has_its_own_keys_wherever_it_is_named() {
     let config = parsed("retry_ms:20,policy:bfc,allow_growth:False,first_region_mb:4,region_garbage_collection:False");
     let bfc = Bfc {
@@ -589,7 +620,7 @@ fn a_policy_has_its_own_keys_wherever_it_is_named() {
         ("first_region_mb:4", "first_region_mb is not a key of policy `caching`; its keys are backend, "),
         (
             "policy:tcmalloc",
-            "policy does not take `tcmalloc`, only `caching`, `bfc`, `buddy`, `size_class`, `slab` or `direct`",
+            "policy does not take `tcmalloc`, only `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct` or `planned`",
         ),
         ("policy:[bfc]", "policy does not take `[bfc]`, only "),
     ] {

@@ -68,6 +68,11 @@ impl<S: Storage> Heap<S> {
             let unsettled = tally.up(Stat::InactiveSplitBytes, size);
             return unsettled | count_pieces(&mut entry.counted, free, tally);
         }
+        #[cfg(feature = "alloc")]
+        if carver.is_planned() {
+            self.rest_if_free(segment);
+            return false;
+        }
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(core::mem::take(&mut entry.counted)));
         let whole = entry.first;

@@ -19,6 +19,7 @@ use result::CuResult;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use table::Table;
+use types::CuDevice;
 
 /// The oldest driver that is accepted: CUDA 11.4, the first with `cuGraphInstantiateWithFlags` and `cuDeviceGetUuid_v2`.
 pub const OLDEST_VERSION: u32 = 11_040;
@@ -193,6 +194,22 @@ impl Driver {
         // SAFETY: `count` outlives the call, which writes one integer to it.
         let code = unsafe { self.table.device_get_count(&raw mut count) };
         if code.is_success() { Ok(u32::try_from(count).unwrap_or(0)) } else { Err(code) }
+    }
+
+    /// How much memory a device has in all, in bytes. Makes no context, which to ask for what is free would need.
+    ///
+    /// # Errors
+    /// The driver's code: 101 if it has no such device.
+    pub fn total_memory(&self, ordinal: u32) -> Result<u64, CuResult> {
+        let (mut device, mut bytes) = (CuDevice::default(), 0);
+        let number = c_int::try_from(ordinal).map_err(|_| CuResult::INVALID_DEVICE)?;
+        // SAFETY: `device` outlives the call, which writes one integer to it.
+        let mut code = unsafe { self.table.device_get(&raw mut device, number) };
+        if code.is_success() {
+            // SAFETY: `bytes` outlives the call, which writes one integer to it.
+            code = unsafe { self.table.device_total_mem(&raw mut bytes, device) };
+        }
+        if code.is_success() { Ok(bytes as u64) } else { Err(code) }
     }
 
     /// What the driver says of a code: its name and meaning, as far as it knows it. Calls the driver.

@@ -30,6 +30,7 @@ fn the_two_names_of_the_legacy_stream_are_one() {
     let device = device();
     assert_eq!(device.stream_id(CuStream::NULL), Ok(StreamId::DEFAULT));
     assert_eq!(device.stream_id(CuStream::LEGACY), Ok(StreamId::DEFAULT));
+    assert_eq!(device.streams().handle(StreamId::DEFAULT), Some(CuStream::NULL));
 }
 
 #[test]
@@ -54,6 +55,8 @@ fn each_thread_has_a_default_stream_of_its_own() {
         scope.spawn(ask).join().expect("no panic")
     });
     assert_ne!(own, other);
+    assert_eq!(device.streams().handle(own), Some(CuStream::PER_THREAD));
+    assert_eq!(device.streams().handle(other), None);
     let event = device.create_event().expect("an event");
     device.record(event, own).expect("recorded");
     assert_eq!(recorded_behind(event), Some(CuStream::PER_THREAD));
@@ -86,7 +89,9 @@ fn a_default_stream_cannot_be_destroyed() {
 fn a_reported_streams_handle_comes_back_with_another_number() {
     let device = device();
     let old = device.stream_id(STREAM).expect("a number");
+    assert_eq!(device.streams().handle(old), Some(STREAM));
     assert_eq!(device.stream_destroyed(STREAM), Ok(old));
+    assert_eq!(device.streams().handle(old), None);
     let new = device.stream_id(STREAM).expect("a number");
     assert_ne!(old, new);
     // What is asked of the new number goes to the handle.

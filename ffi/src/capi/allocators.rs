@@ -143,6 +143,7 @@ pub unsafe extern "C" fn cachalot_device_info(
         // SAFETY: the caller's promise.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (index, device) = host.device(device)?;
+        device.open()?;
         let memory = device.memory_info()?;
         out.write(&cachalot_device {
             struct_size: size_of::<cachalot_device>(),
@@ -184,6 +185,8 @@ pub extern "C" fn cachalot_enable_peer_access(
         if index == peer_index {
             return Ok(());
         }
+        owner.open()?;
+        other.open()?;
         match (owner.cuda(), other.cuda()) {
             (Some(owner), Some(other)) => Ok(owner.allow_access_from(other)?),
             // Simulated devices have no memory to keep from anyone.

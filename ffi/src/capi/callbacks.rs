@@ -1,8 +1,12 @@
-//! Who is asked and told when memory runs short.
+//! Who is asked and told when memory runs short, and who describes stacks.
 
-use crate::abi::{cachalot_allocator, cachalot_oom_callback, cachalot_shortage_callback, cachalot_status};
+use crate::abi::{
+    cachalot_allocator, cachalot_oom_callback, cachalot_shortage_callback, cachalot_stack, cachalot_stack_callback,
+    cachalot_status,
+};
+use crate::stacks::Described;
 use crate::wall::{self, Userdata};
-use core::ffi::c_void;
+use core::ffi::{CStr, c_char, c_int, c_void};
 
 /// Sets who is asked to free memory.
 ///
@@ -34,4 +38,42 @@ pub unsafe extern "C" fn cachalot_on_out_of_memory(
         host.callbacks.set_out_of_memory(callback, Userdata(userdata));
         Ok(())
     })
+}
+
+/// Sets who describes stacks.
+///
+/// # Safety
+/// As for [`cachalot_on_shortage`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_on_stack(
+    allocator: *const cachalot_allocator,
+    callback: cachalot_stack_callback,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        host.stacks.set(callback, Userdata(userdata));
+        Ok(())
+    })
+}
+
+/// Adds a frame.
+///
+/// # Safety
+/// The stack is NULL, or the one that the callback which is running got; the texts are NULL or ended by NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_stack_push(
+    stack: *mut cachalot_stack,
+    function_name: *const c_char,
+    file_name: *const c_char,
+    line: c_int,
+) {
+    wall::infallible((), || {
+        // SAFETY: the caller's promise; the callback's own thread is in this call, so nobody else uses the stack.
+        let Some(stack) = (unsafe { stack.cast::<Described>().as_mut() }) else { return };
+        let texts = [function_name, file_name].map(|text| {
+            // SAFETY: not NULL, and the caller's promise.
+            if text.is_null() { &[][..] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
+        });
+        stack.push(texts[0], texts[1], line);
+    });
 }

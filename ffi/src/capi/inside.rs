@@ -3,13 +3,15 @@
 use crate::abi::{
     CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ACTION_OOM,
     CACHALOT_ACTION_SEGMENT_ALLOC, CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_ACTION_SEGMENT_MAP,
-    CACHALOT_ACTION_SEGMENT_UNMAP, cachalot_action, cachalot_allocator, cachalot_status, cachalot_trace_entry,
-    cachalot_trace_visitor, cachalot_writer,
+    CACHALOT_ACTION_SEGMENT_UNMAP, CACHALOT_JSON, CACHALOT_PICKLE, cachalot_action, cachalot_allocator,
+    cachalot_format, cachalot_status, cachalot_trace_entry, cachalot_trace_visitor, cachalot_writer,
 };
+use crate::host::Host;
 use crate::snapshot;
-use crate::status::{CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Status};
+use crate::status::{CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status};
 use crate::wall;
 use cachalot_core::trace::Action;
+use cachalot_snapshot::Format;
 use core::ffi::{c_char, c_int, c_void};
 
 /// Records events from here on.
@@ -88,20 +90,51 @@ pub unsafe extern "C" fn cachalot_snapshot(
     userdata: *mut c_void,
 ) -> cachalot_status {
     wall::with_host(allocator, |host| {
-        let write = write.ok_or_else(|| Status::null("the callback"))?;
-        let _running = host.callbacks.enter();
-        snapshot::write(host, |part| {
-            // SAFETY: the caller's promise; the text outlives the call.
-            unsafe { write(userdata, part.as_ptr().cast(), part.len()) == 0 }
-        })
-        .map_err(|error| match error {
-            snapshot::Error::Stopped => Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"),
-            snapshot::Error::Io(error) => Status::new(CACHALOT_ERROR_IO, error),
-        })
+        // SAFETY: the caller's promise.
+        unsafe { hand_out(host, Format::Json, write, userdata) }
     })
 }
 
-/// Everything as JSON, to a file.
+/// Everything in a format, to a callback.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_snapshot_as(
+    allocator: *const cachalot_allocator,
+    format: cachalot_format,
+    write: cachalot_writer,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let format = match format {
+            CACHALOT_JSON => Format::Json,
+            CACHALOT_PICKLE => Format::Pickle,
+            other => return Err(Status::argument(format_args!("{other} is no format of snapshots"))),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { hand_out(host, format, write, userdata) }
+    })
+}
+
+/// Hands a snapshot to a callback, part by part.
+///
+/// # Safety
+/// The callback may be called with `userdata`.
+unsafe fn hand_out(host: &Host, format: Format, write: cachalot_writer, userdata: *mut c_void) -> Outcome {
+    let write = write.ok_or_else(|| Status::null("the callback"))?;
+    let _running = host.callbacks.enter();
+    snapshot::write(host, format, |part| {
+        // SAFETY: the caller's promise; the text outlives the call.
+        unsafe { write(userdata, part.as_ptr().cast(), part.len()) == 0 }
+    })
+    .map_err(|error| match error {
+        snapshot::Error::Stopped => Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"),
+        snapshot::Error::Io(error) => Status::new(CACHALOT_ERROR_IO, error),
+    })
+}
+
+/// Everything to a file.
 ///
 /// # Safety
 /// The text is NULL or ended by NUL.

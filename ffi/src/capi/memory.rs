@@ -50,6 +50,7 @@ pub unsafe extern "C" fn cachalot_malloc(
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
         let (index, device) = host.device(device)?;
+        device.open()?;
         let stream = device.stream_id(CuStream(stream.addr()))?;
         out.write(pointer(host.allocator.malloc(index, bytes as u64, stream)?));
         Ok(())
@@ -91,6 +92,7 @@ pub extern "C" fn cachalot_stream_destroyed(
 ) -> cachalot_status {
     wall::with_host(allocator, |host| {
         let (_, device) = host.device(device)?;
+        device.open()?;
         let handle = CuStream(stream.addr());
         let number = match device.cuda() {
             Some(cuda) => cuda.stream_destroyed(handle).map_err(|error| {
@@ -155,6 +157,7 @@ pub unsafe extern "C" fn cachalot_forecast(
         // SAFETY: the caller's promise.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (index, device) = host.device(device)?;
+        device.open()?;
         let stream = device.stream_id(CuStream(stream.addr()))?;
         let (outcome, address, bytes) = match host.allocator.forecast(index, bytes as u64, stream)? {
             Forecast::Hit(at) => (CACHALOT_WOULD_HIT, at, 0),

@@ -145,11 +145,19 @@ void resources(const cachalot::allocator& allocator, cachalot_stream stream) {
   EXPECT(refused && allocator.stats().allocations.current == 0);
 }
 
-void inside(const cachalot::allocator& allocator, cachalot_stream stream) {
+void inside(cachalot::allocator& allocator, cachalot_stream stream) {
+  int described = 0;
+  allocator.on_stack([&](cachalot_stack* stack, cachalot_action) {
+    cachalot_stack_push(stack, "inside", __FILE__, __LINE__);
+    ++described;
+  });
   allocator.start_trace(100);
   const cachalot::block block = allocator.allocate(1000, stream);
   const auto entries = allocator.trace();
   EXPECT(!entries.empty() && entries.back().action == CACHALOT_ACTION_ALLOC && entries.back().bytes == 1000);
+  EXPECT(described == 1 && allocator.snapshot().find("\"name\":\"inside\"") != std::string::npos);
+  EXPECT(allocator.snapshot(CACHALOT_PICKLE).substr(0, 3) == "\x80\x02}");
+  allocator.on_stack(nullptr);
   allocator.start_trace(0);
   EXPECT(allocator.trace().empty());
   const std::string json = allocator.snapshot();

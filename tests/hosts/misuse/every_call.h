@@ -22,6 +22,7 @@ static cachalot_block any_block UNUSED = CACHALOT_BLOCK_INIT;
 static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
 static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
 static cachalot_statistics any_statistics UNUSED = CACHALOT_STATISTICS_INIT;
+static cachalot_plan_report any_plan UNUSED = CACHALOT_PLAN_REPORT_INIT;
 
 static inline int ignore_stat(void *userdata, const char *key, int64_t value) {
   (void)userdata, (void)key, (void)value;
@@ -59,6 +60,8 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                               \
   DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
   DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \
+  DEVICE_CALL(cachalot_iteration, (allocator, device))                                                    \
+  DEVICE_CALL(cachalot_planned, (allocator, device, &any_plan))                                           \
   DEVICE_CALL(cachalot_pool_create, (allocator, device, 0, &any_pool))                                    \
   DEVICE_CALL(cachalot_pool_retain, (allocator, device, pool, 0))                                         \
   DEVICE_CALL(cachalot_pool_release, (allocator, device, pool))                                           \
@@ -75,9 +78,11 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_reset_accumulated, (allocator, device))                                            \
   ALLOCATOR_CALL(cachalot_on_shortage, (allocator, NULL, NULL))                                           \
   ALLOCATOR_CALL(cachalot_on_out_of_memory, (allocator, NULL, NULL))                                      \
+  ALLOCATOR_CALL(cachalot_on_stack, (allocator, NULL, NULL))                                              \
   DEVICE_CALL(cachalot_trace_start, (allocator, device, 0))                                               \
   DEVICE_CALL(cachalot_trace_for_each, (allocator, device, ignore_entry, NULL))                           \
   ALLOCATOR_CALL(cachalot_snapshot, (allocator, ignore_text, NULL))                                       \
+  ALLOCATOR_CALL(cachalot_snapshot_as, (allocator, CACHALOT_PICKLE, ignore_text, NULL))                   \
   ALLOCATOR_CALL(cachalot_snapshot_to_file, (allocator, "/dev/null/none"))                                \
   ALLOCATOR_CALL(cachalot_check, (allocator))                                                             \
   DEVICE_CALL(cachalot_simulate_progress, (allocator, device, NULL))                                      \

@@ -37,6 +37,7 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stats_for_each(it.allocator, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_trace_for_each(it.allocator, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot(it.allocator, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot_as(it.allocator, CACHALOT_PICKLE, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot_to_file(it.allocator, NULL));
   /* Where NULL means something, it is fine. */
   REFUSED(&it, ok, cachalot_free(it.allocator, NULL));

@@ -23,9 +23,22 @@ impl Pool {
     }
 }
 
+/// What a route was begun for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Ordinary requests.
+    Requests,
+    /// The capture of a graph.
+    Capture,
+    /// Nobody said which of the two.
+    Unsaid,
+}
+
 pub(super) struct RouteEntry {
     pub pool: usize,
     pub route: Route,
+    pub purpose: Purpose,
+    /// Led requests may be captured, as far as is known.
     pub capture: bool,
 }
 
@@ -46,14 +59,14 @@ impl Model {
         self.number(id).filter(|&number| number != 0).ok_or(Refusal::UnknownPool)
     }
 
-    /// The pool that a request on `stream` is led to: by the latest route that says so.
-    pub(super) fn route(&self, stream: StreamId) -> usize {
-        let leads = |entry: &&RouteEntry| match entry.route {
+    /// The latest route that leads a request on `stream`.
+    pub(super) fn route(&self, stream: StreamId) -> Option<usize> {
+        self.routes.iter().rposition(|entry| match entry.route {
             Route::All => true,
             Route::Stream(only) => only == stream,
             Route::Thread(only) => only == self.device.thread_id(),
-        };
-        self.routes.iter().rev().find(leads).map_or(0, |entry| entry.pool)
+            Route::Host(number) => self.device.leads(number, stream),
+        })
     }
 
     /// Makes a pool, under the name that the allocator chose for it.
@@ -107,10 +120,10 @@ impl Model {
     ///
     /// # Errors
     /// [`Refusal::UnknownPool`].
-    pub fn begin_route(&mut self, id: PoolId, route: Route, capture: bool) -> Answer<()> {
+    pub fn begin_route(&mut self, id: PoolId, route: Route, purpose: Purpose) -> Answer<()> {
         let pool = self.private(id)?;
         self.pool_mut(pool).users += 1;
-        self.routes.push(RouteEntry { pool, route, capture });
+        self.routes.push(RouteEntry { pool, route, purpose, capture: purpose != Purpose::Requests });
         Ok(())
     }
 
@@ -118,11 +131,10 @@ impl Model {
     ///
     /// # Errors
     /// [`Refusal::UnknownPool`], [`Refusal::NotRouted`].
-    pub fn end_route(&mut self, id: PoolId, capture: bool) -> Answer<()> {
+    pub fn end_route(&mut self, id: PoolId, purpose: Purpose) -> Answer<Route> {
         let pool = self.private(id)?;
-        let latest = self.routes.iter().rposition(|entry| entry.pool == pool && entry.capture == capture);
-        self.routes.remove(latest.ok_or(Refusal::NotRouted)?);
-        Ok(())
+        let latest = self.routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose);
+        Ok(self.routes.remove(latest.ok_or(Refusal::NotRouted)?).route)
     }
 
     /// Takes a user away.

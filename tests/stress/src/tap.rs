@@ -157,8 +157,12 @@ impl DeviceMemory for Tap {
         self.cuda.thread_id()
     }
 
-    fn now_us(&self) -> u64 {
-        self.cuda.now_us()
+    fn ticks(&self) -> u64 {
+        self.cuda.ticks()
+    }
+
+    fn time_us(&self, ticks: u64) -> u64 {
+        self.cuda.time_us(ticks)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The lines of `--json`.
 
 use super::Compared;
+use crate::commands::replay::Planned;
 use cachalot_cli::compare::{Contender, Figures, driver_name};
 use cachalot_core::simulated::Call;
 use serde::{Serialize, Serializer};
@@ -24,6 +25,8 @@ struct Line<'a> {
     fragmentation: f64,
     operations: usize,
     limit_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned: Option<Planned>,
 }
 
 /// Prints a line for each trace and contender.
@@ -56,6 +59,7 @@ fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures) ->
         fragmentation: figures.fragmentation,
         operations: trace.comparison.operations,
         limit_bytes: trace.comparison.limit,
+        planned: figures.planned.map(Planned::from),
     }
 }
 

@@ -42,9 +42,12 @@ ns/op           median time of an operation on this machine, the simulation of t
 OOMs            requests that ran out of memory, and the largest of them
 fragmentation   1 - largest free block / all free blocks, just after the most was held from the device
 
+The planned policy observes the first half of a program and serves the second one from a plan, made in plan_deadline_ms: its bytes,
+ns/op and fragmentation are those of the second half. The other policies' are those of the whole program.
+
 --json prints an object for each trace and contender with trace, policy, config, utilisation, peak_live_bytes,
 peak_reserved_bytes, device_calls (by the driver's names), driver_us, ns_per_op, ooms, and further: largest_failed_bytes,
-fragmentation, operations, limit_bytes (null for none).
+fragmentation, operations, limit_bytes (null for none); of the planned policy also planned (what `cachalot replay` says of it).
 
 Exits with 2 for input that cannot be used, else with 1 if an allocator refused a call for another reason than lack of memory.";
 

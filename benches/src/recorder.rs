@@ -1,0 +1,108 @@
+//! An allocator of the C ABI on a simulated device, with its trace on or off: what recording costs, and a snapshot.
+
+use crate::subject::Subject;
+use cachalot::abi::{
+    CACHALOT_SIMULATED, cachalot_action, cachalot_allocator, cachalot_format, cachalot_options, cachalot_stack,
+};
+use cachalot::capi::{
+    cachalot_create, cachalot_destroy, cachalot_free, cachalot_malloc, cachalot_on_stack, cachalot_snapshot_as,
+    cachalot_stack_push, cachalot_trace_start,
+};
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+/// What is recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recording {
+    /// Nothing.
+    Off,
+    /// Events.
+    Events,
+    /// Events, each with a stack of [`FRAMES`].
+    Stacks,
+}
+
+/// Frames of the stacks that are recorded.
+pub const FRAMES: c_int = 20;
+
+/// How many events the ring holds: one that is often overwritten, as in a long program.
+const CAPACITY: usize = 100_000;
+
+/// Bytes of the device.
+const DEVICE_BYTES: u64 = 1 << 50;
+
+/// An allocator that is destroyed at the end.
+pub struct Recorder(*mut cachalot_allocator);
+
+impl Recorder {
+    /// A new one.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn new(recording: Recording) -> Self {
+        let options =
+            cachalot_options { flags: CACHALOT_SIMULATED, simulated_bytes: DEVICE_BYTES, ..cachalot_options::INIT };
+        let mut handle = null_mut();
+        // SAFETY: both variables outlive the call.
+        let mut status = unsafe { cachalot_create(&raw const options, &raw mut handle) };
+        if recording != Recording::Off {
+            status += cachalot_trace_start(handle, 0, CAPACITY);
+        }
+        if recording == Recording::Stacks {
+            // SAFETY: the callback takes no userdata.
+            status += unsafe { cachalot_on_stack(handle, Some(describe), null_mut()) };
+        }
+        assert_eq!(status, 0, "an allocator over a simulated device");
+        Self(handle)
+    }
+
+    /// Writes a snapshot to nowhere; how many bytes it has.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn snapshot(&self, format: cachalot_format) -> usize {
+        unsafe extern "C" fn count(userdata: *mut c_void, _: *const c_char, bytes: usize) -> c_int {
+            // SAFETY: the number below, which nobody else uses during the call.
+            let sum = unsafe { &mut *userdata.cast::<usize>() };
+            *sum += bytes;
+            0
+        }
+        let mut sum = 0_usize;
+        // SAFETY: the callback takes the number, which outlives the call.
+        let status = unsafe { cachalot_snapshot_as(self.0, format, Some(count), (&raw mut sum).cast()) };
+        assert_eq!(status, 0, "a snapshot");
+        sum
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // Blocks may be held still; their memory is none.
+        let _ = cachalot_destroy(self.0);
+    }
+}
+
+/// Always the same stack.
+unsafe extern "C" fn describe(_: *mut c_void, stack: *mut cachalot_stack, _: cachalot_action) {
+    for line in 0..FRAMES {
+        // SAFETY: the stack is the one that this callback got; the texts are ended by NUL.
+        unsafe { cachalot_stack_push(stack, c"forward".as_ptr(), c"torch/nn/modules/module.py".as_ptr(), line) };
+    }
+}
+
+impl Subject for Recorder {
+    type Handle = *mut c_void;
+
+    #[inline(never)]
+    fn malloc(&mut self, bytes: u64, stream: u64) -> Option<*mut c_void> {
+        let (stream, mut block) = (std::ptr::without_provenance_mut(stream as usize), null_mut());
+        // SAFETY: the variable outlives the call.
+        let status = unsafe { cachalot_malloc(self.0, 0, bytes as usize, stream, &raw mut block) };
+        (status == 0).then_some(block)
+    }
+
+    #[inline(never)]
+    fn free(&mut self, block: *mut c_void) {
+        assert_eq!(cachalot_free(self.0, block), 0, "the block is held");
+    }
+}

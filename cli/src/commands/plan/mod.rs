@@ -1,0 +1,237 @@
+//! `cachalot plan`: offsets for the buffers of programs whose allocations are known in advance.
+
+mod line;
+mod live;
+mod plot;
+mod table;
+
+use super::{BAD_INPUT, DIFFERENT, bytes};
+use cachalot_cli::plan::solve::{self, Answer, Method, Solved};
+use cachalot_cli::plan::{self, Reading, Source, Task};
+use cachalot_core::plan::{Plan, verify};
+use live::Live;
+use std::fs;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+const LONG_ABOUT: &str = "\
+Plan the memory of programs whose allocations are known in advance: one block, and an offset for every buffer
+
+A FILE is one of these, compressed by gzip or not, and told apart by what it holds:
+
+table       id,lower,upper,size and, if wanted, alignment and offset: a buffer lives from lower up to, not including, upper;
+            an offset that is filled in stays where it is
+operators   JSON with devices, values and operators: {\"values\": [{\"name\": \"x\", \"size\": 4096}, ...], \"operators\": [{\"name\": \"add\",
+            \"inputs\": [\"x\"], \"outputs\": [{\"value\": \"y\", \"over\": \"x\"}]}, ...]}. An output is fresh, or lies in an input:
+            unchanged (view), written over it if nobody needs it any more (over), or as its new content (update), at an offset.
+            A value is planned, kept, external or persistent (life). A device has an alignment and a padding
+record      of an allocator, as for replay: each allocation of one section is a buffer until its block can be used again. The
+            section is the one that repeats (a training step), if there is one, else all. What is held over into the next
+            step keeps its bytes all the time. Streams do not matter: whoever uses the plan has to order them as the program did
+
+peak          bytes that the plan needs
+lower bound   no plan needs fewer
+gap           peak / lower bound - 1; `optimal` where it is proven that no plan is better
+
+--json prints an object for each problem with file, part (null where a file is one problem), algorithm (that found the plan),
+buffers, peak_bytes, lower_bound_bytes, optimal, seconds; with --capacity also capacity_bytes and answer (fits, does not fit, not
+decided; peak_bytes is null without a plan); for operators also taken and refused: the forwards with operator, value, input and why.
+
+-o writes the table's columns and offset; of a record id (the allocation's number), lower, upper, size, alignment, offset; of
+operators id, device, size, offset for every value.
+
+Exits with 2 for input that cannot be used, else with 1 if something does not fit, is not decided, or no plan was found.";
+
+/// Plan the memory of programs whose allocations are known in advance
+#[derive(clap::Args)]
+#[command(long_about = LONG_ABOUT)]
+pub(crate) struct Args {
+    #[arg(long, value_name = "NAME", default_value = solve::PORTFOLIO, value_parser = method,
+          help = format!("The algorithm: {}", Method::names().collect::<Vec<_>>().join(", ")))]
+    algorithm: MethodArg,
+    /// The seconds for each problem; the best plan so far counts then
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    deadline: Duration,
+    /// Answer whether everything fits into so many bytes, in bytes or with KiB, MiB, GiB or TiB
+    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
+    capacity: Option<u64>,
+    /// The alignment in bytes of buffers that state none, a power of two; without this 1, and 512 in records
+    #[arg(long, value_name = "N", value_parser = alignment)]
+    alignment: Option<u64>,
+    /// The section of a record: its allocations from FROM up to, not including, TO, counted from 0
+    #[arg(long, value_name = "FROM..TO", value_parser = section)]
+    section: Option<Range<u64>>,
+    /// Write the plan of the one FILE
+    #[arg(short, long, value_name = "PLAN.csv")]
+    output: Option<PathBuf>,
+    /// Draw every buffer over time and address
+    #[arg(long, value_name = "PLAN.svg")]
+    plot: Option<PathBuf>,
+    /// One JSON object a line, in the place of the table
+    #[arg(long)]
+    json: bool,
+    #[arg(required = true, value_name = "FILE", help = "Tables (.csv), operators (.json), records; also .gz")]
+    files: Vec<PathBuf>,
+}
+
+/// A method as an argument.
+#[derive(Clone)]
+struct MethodArg(Method);
+
+fn method(name: &str) -> Result<MethodArg, String> {
+    Method::named(name).map(MethodArg)
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|&seconds| seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "accepted is a number of seconds above 0, such as 0.5 or 600".to_owned())
+}
+
+fn alignment(text: &str) -> Result<u64, String> {
+    let bytes = bytes::parse(text)?;
+    if bytes.is_power_of_two() { Ok(bytes) } else { Err("accepted is a power of two, such as 512".to_owned()) }
+}
+
+fn section(text: &str) -> Result<Range<u64>, String> {
+    let ends = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    let section = ends.filter(|section| section.start < section.end);
+    section.ok_or_else(|| "accepted is FROM..TO with FROM below TO, such as 1000..2000".to_owned())
+}
+
+/// A problem that was planned.
+struct Planned {
+    file: PathBuf,
+    task: Task,
+    solved: Solved,
+    /// The answer to `--capacity`.
+    answer: Option<Answer>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    if args.output.is_some() && args.files.len() > 1 {
+        eprintln!("--output takes the plan of one FILE: {} are given", args.files.len());
+        return ExitCode::from(BAD_INPUT);
+    }
+    let reading = Reading { alignment: args.alignment, section: args.section.clone() };
+    let mut planned = Vec::new();
+    let (mut status, mut written) = (0, Ok(()));
+    for file in &args.files {
+        match plan::load(file, &reading) {
+            Ok(tasks) => {
+                for task in tasks {
+                    let one = solve_task(args, file, task, &mut status);
+                    if args.json {
+                        written = written.and_then(|()| line::write(&one, args.capacity));
+                    }
+                    planned.push(one);
+                }
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                status = BAD_INPUT;
+            }
+        }
+    }
+    if !args.json && !planned.is_empty() {
+        written = table::write(&planned, args.capacity);
+    }
+    for complaint in [save(args, &planned), draw(args, &planned)].into_iter().filter_map(Result::err) {
+        eprintln!("{complaint}");
+        status = BAD_INPUT;
+    }
+    super::end(status, &written)
+}
+
+fn solve_task(args: &Args, file: &Path, task: Task, status: &mut u8) -> Planned {
+    let live = Live::new(&title(file, &task), args.deadline);
+    let deadline = Some(args.deadline);
+    let mut improved = |plan: &Plan, bound: u64, name: &str| live.improved(plan.peak, bound, name);
+    let (solved, answer) = match args.capacity {
+        Some(capacity) => {
+            let (solved, answer) = solve::fits(&task.problem, capacity, args.algorithm.0, deadline, &mut improved);
+            (solved, Some(answer))
+        }
+        None => (solve::solve(&task.problem, args.algorithm.0, deadline, &mut improved), None),
+    };
+    live.finish();
+    let mut complain = |what: &str| {
+        *status = (*status).max(DIFFERENT);
+        eprintln!("{}: {what}", title(file, &task));
+    };
+    match (&solved.plan, answer) {
+        (None, None) => complain("no plan was found: --deadline gives more time, --algorithm another way"),
+        (Some(plan), _) => {
+            if let Err(fault) = verify(&task.problem, plan) {
+                complain(&format!("the plan of {} is none: {fault}", solved.algorithm));
+            }
+        }
+        (None, Some(_)) => {}
+    }
+    if answer.is_some_and(|answer| answer != Answer::Fits) {
+        *status = (*status).max(DIFFERENT);
+    }
+    Planned { file: file.to_owned(), task, solved, answer }
+}
+
+/// What a problem is called.
+fn title(file: &Path, task: &Task) -> String {
+    match task.part.as_str() {
+        "" => file.display().to_string(),
+        part => format!("{} ({part})", file.display()),
+    }
+}
+
+/// Writes the plan of `--output`.
+fn save(args: &Args, planned: &[Planned]) -> Result<(), String> {
+    let Some(file) = &args.output else { return Ok(()) };
+    // The devices of a program share a table; the problems of several records would not know theirs apart.
+    let one_program = planned.iter().all(|one| matches!(one.task.source, Source::Operators { .. }));
+    if planned.len() > 1 && !one_program {
+        return Err(format!("{}: not written: the file holds {} records", file.display(), planned.len()));
+    }
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for one in planned {
+        let Some(plan) = &one.solved.plan else { return Ok(()) };
+        let skip = usize::from(!rows.is_empty());
+        rows.extend(one.task.rows(plan).into_iter().skip(skip));
+    }
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let write = || -> Result<(), csv::Error> {
+        let mut table = csv::Writer::from_path(file)?;
+        rows.iter().try_for_each(|row| table.write_record(row))?;
+        Ok(table.flush()?)
+    };
+    write().map_err(|error| format!("{}: cannot be written: {error}", file.display()))
+}
+
+/// Draws the picture of `--plot`.
+fn draw(args: &Args, planned: &[Planned]) -> Result<(), String> {
+    let Some(file) = &args.plot else { return Ok(()) };
+    let drawn: Vec<_> = planned.iter().filter(|one| one.solved.plan.is_some()).collect();
+    if drawn.is_empty() {
+        return Ok(());
+    }
+    let image = plot::draw(&drawn).map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
+    fs::write(file, image).map_err(|error| format!("{}: cannot be written: {error}", file.display()))
+}
+
+/// The words of an answer.
+fn words(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Fits => "fits",
+        Answer::DoesNotFit => "does not fit",
+        Answer::NotDecided => "not decided",
+    }
+}
+
+/// Writes a line to standard output.
+fn print(line: impl std::fmt::Display) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{line}")
+}

@@ -1,0 +1,105 @@
+//! Blocks that are not free, by where they were allocated.
+
+use super::{State, blocks, lines};
+use cachalot_snapshot::{Event, Snapshot, Stack};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// The blocks that were allocated in one place.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Group {
+    /// The stack, the innermost frame first, each as `file:line function`; empty if none was recorded.
+    pub stack: Vec<String>,
+    /// How many blocks there are.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the largest.
+    pub largest: u64,
+    /// How many events ago the oldest was allocated; `None` if that was before the first event, or none were recorded.
+    pub oldest_events: Option<u64>,
+    /// How long ago in microseconds; of one that is older than the trace, at least.
+    pub oldest_us: Option<i64>,
+}
+
+/// A block that is not free.
+struct Live<'s> {
+    stack: Option<&'s Stack>,
+    size: u64,
+    /// How many events, and microseconds, ago.
+    events: Option<u64>,
+    us: Option<i64>,
+}
+
+/// The trace of one device: by address, the number of its latest allocation.
+fn latest(trace: &[Event]) -> HashMap<u64, usize> {
+    let allocs = trace.iter().enumerate().filter(|(_, event)| event.action == "alloc");
+    allocs.filter_map(|(at, event)| Some((event.addr?, at))).collect()
+}
+
+fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
+    let traces: Vec<_> = snapshot.device_traces.iter().map(|trace| (&trace[..], latest(trace))).collect();
+    let mut found = Vec::new();
+    for segment in &snapshot.segments {
+        let trace = usize::try_from(segment.device).ok().and_then(|device| traces.get(device));
+        for (address, block) in blocks(segment).filter(|(_, block)| State::of(block) != State::Free) {
+            let recorded = trace.and_then(|(trace, latest)| Some((*latest.get(&address)?, *trace)));
+            let event = recorded.map(|(at, trace)| &trace[at]);
+            let own = block.frames.as_ref().filter(|stack| !stack.is_empty());
+            let ends = trace.and_then(|(trace, _)| Some((trace.first()?, trace.last()?)));
+            // One without an event is older than the first of them.
+            let us = ends.and_then(|(first, last)| Some(last.time_us?.saturating_sub(event.unwrap_or(first).time_us?)));
+            found.push(Live {
+                stack: own.or_else(|| event?.frames.as_ref()),
+                size: block.size,
+                events: recorded.map(|(at, trace)| (trace.len() - at) as u64),
+                us,
+            });
+        }
+    }
+    found
+}
+
+fn group(found: &[Live<'_>]) -> Vec<Group> {
+    let none = Stack::default();
+    let mut groups = HashMap::<&Stack, Group>::new();
+    for live in found {
+        let stack = live.stack.unwrap_or(&none);
+        let group = groups.entry(stack).or_insert_with(|| Group {
+            stack: lines(stack),
+            blocks: 0,
+            bytes: 0,
+            largest: 0,
+            oldest_events: Some(0),
+            oldest_us: live.us,
+        });
+        group.blocks += 1;
+        group.bytes += live.size;
+        group.largest = group.largest.max(live.size);
+        group.oldest_events = group.oldest_events.zip(live.events).map(|(one, other)| one.max(other));
+        group.oldest_us = group.oldest_us.max(live.us);
+    }
+    groups.into_values().collect()
+}
+
+/// Those with the most bytes.
+pub(super) fn largest(snapshot: &Snapshot, most: usize) -> Vec<Group> {
+    let mut groups = group(&live(snapshot));
+    groups.sort_by(|one, other| (Reverse(one.bytes), &one.stack).cmp(&(Reverse(other.bytes), &other.stack)));
+    groups.truncate(most);
+    groups
+}
+
+/// Those with the oldest block.
+pub(super) fn oldest(snapshot: &Snapshot, most: usize) -> Vec<Group> {
+    if snapshot.device_traces.iter().all(Vec::is_empty) {
+        return Vec::new();
+    }
+    let mut groups = group(&live(snapshot));
+    let age = |group: &Group| (group.oldest_events.is_some(), Reverse(group.oldest_us), Reverse(group.oldest_events));
+    let key = |group: &Group| (age(group), Reverse(group.bytes));
+    groups.sort_by(|one, other| (key(one), &one.stack).cmp(&(key(other), &other.stack)));
+    groups.truncate(most);
+    groups
+}

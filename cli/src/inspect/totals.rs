@@ -1,0 +1,90 @@
+//! The sums over a device.
+
+use super::{State, blocks, fragmentation};
+use cachalot_snapshot::Snapshot;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The sums over one device, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Totals {
+    /// Its number; -1 for pinned host memory.
+    pub device: i64,
+    /// How many segments there are.
+    pub segments: u64,
+    /// Their bytes: what is held from the device.
+    pub reserved: u64,
+    /// Of those, what is in private pools.
+    pub reserved_private: u64,
+    /// How many blocks the program holds.
+    pub allocations: u64,
+    /// Their bytes.
+    pub allocated: u64,
+    /// What the program asked for in blocks that are not free.
+    pub requested: u64,
+    /// Bytes that were freed and that other streams still use.
+    pub pending: u64,
+    /// Free bytes.
+    pub cached: u64,
+    /// How many free blocks they are in.
+    pub free_blocks: u64,
+    /// The largest of them.
+    pub largest_free: u64,
+    /// How much of the free memory is not in the largest block, 0 to 1.
+    pub fragmentation: f64,
+    /// Bytes of segments that are wholly free: what could be given back.
+    pub releasable: u64,
+    /// Streams that have segments.
+    pub streams: u64,
+    /// Events that were recorded.
+    pub events: u64,
+}
+
+pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
+    let mut devices = BTreeMap::<i64, (Totals, BTreeSet<i64>)>::new();
+    let host = snapshot.host_segments.iter().flatten();
+    for segment in snapshot.segments.iter().chain(host) {
+        let (totals, streams) = devices.entry(segment.device).or_default();
+        streams.insert(segment.stream);
+        totals.segments += 1;
+        totals.reserved += segment.total_size;
+        if segment.segment_pool_id.is_some_and(|pool| pool != (0, 0)) {
+            totals.reserved_private += segment.total_size;
+        }
+        let mut in_use = false;
+        for (_, block) in blocks(segment) {
+            in_use |= State::of(block) != State::Free;
+            match State::of(block) {
+                State::Held => {
+                    totals.allocations += 1;
+                    totals.allocated += block.size;
+                    totals.requested += block.requested_size.unwrap_or(block.size);
+                }
+                State::Pending => {
+                    totals.pending += block.size;
+                    totals.requested += block.requested_size.unwrap_or(block.size);
+                }
+                State::Free => {
+                    totals.free_blocks += 1;
+                    totals.cached += block.size;
+                    totals.largest_free = totals.largest_free.max(block.size);
+                }
+            }
+        }
+        if !in_use {
+            totals.releasable += segment.total_size;
+        }
+    }
+    for (device, events) in (0..).zip(&snapshot.device_traces) {
+        if !events.is_empty() {
+            devices.entry(device).or_default().0.events = events.len() as u64;
+        }
+    }
+    let finish = |(device, (mut totals, streams)): (i64, (Totals, BTreeSet<i64>))| {
+        totals.device = device;
+        totals.streams = streams.len() as u64;
+        totals.fragmentation = fragmentation(totals.largest_free, totals.cached);
+        totals
+    };
+    devices.into_iter().map(finish).collect()
+}

@@ -1,0 +1,200 @@
+//! `cachalot inspect` and `cachalot snapshot`: what snapshots tell, and the snapshot that a record ends in.
+
+mod common;
+
+use common::{Finished, cachalot, folder, trace, write};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+const MIB: u64 = 1 << 20;
+
+fn inspect(file: &Path) -> Value {
+    let finished = cachalot([Path::new("inspect"), Path::new("--json"), file]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let [report] = finished.json().try_into().expect("one line");
+    report
+}
+
+fn text(file: &Path) -> String {
+    let finished = cachalot([Path::new("inspect"), file]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    finished.output
+}
+
+/// A block as a snapshot has it.
+fn block(address: u64, size: u64, state: &str, function: &str) -> Value {
+    let frames = if function.is_empty() {
+        json!([])
+    } else {
+        json!([{"name": function, "filename": "model.py", "line": 3}, {"name": "main", "filename": "model.py", "line": 9}])
+    };
+    json!({"address": address, "size": size, "requested_size": size, "state": state, "frames": frames})
+}
+
+fn event(action: &str, addr: u64, size: u64, stream: u64, time_us: u64) -> Value {
+    json!({"action": action, "addr": addr, "size": size, "stream": stream, "time_us": time_us, "frames": []})
+}
+
+/// Two segments, of two streams. A request of 24 MiB fails on the first stream; then what was pending completes, and a block is freed.
+fn made_up() -> Value {
+    let segment = |address: u64, total: u64, stream: u64, blocks: Value| {
+        json!({"device": 0, "address": address, "total_size": total, "stream": stream, "segment_type": "large",
+            "segment_pool_id": [0, 0], "is_expandable": false, "blocks": blocks})
+    };
+    let (here, there) = (0x1000_0000, 0x4000_0000);
+    json!({
+        "segments": [
+            segment(here, 40 * MIB, 0, json!([
+                block(here, 8 * MIB, "active_allocated", "forward"),
+                block(here + 8 * MIB, 12 * MIB, "inactive", ""),
+                block(here + 20 * MIB, 4 * MIB, "active_allocated", "backward"),
+                block(here + 24 * MIB, 16 * MIB, "inactive", ""),
+            ])),
+            segment(there, 30 * MIB, 7, json!([block(there, 30 * MIB, "inactive", "")])),
+        ],
+        "device_traces": [[
+            event("alloc", here, 8 * MIB, 0, 1000),
+            event("alloc", here + 8 * MIB, 12 * MIB, 0, 2000),
+            event("alloc", here + 20 * MIB, 4 * MIB, 0, 3000),
+            event("alloc", there, 30 * MIB, 7, 4000),
+            event("free_requested", here + 8 * MIB, 12 * MIB, 0, 5000),
+            {"action": "oom", "device_free": MIB, "size": 24 * MIB, "stream": 0, "time_us": 6000, "frames": []},
+            event("free_completed", here + 8 * MIB, 12 * MIB, 0, 7000),
+            event("free_requested", there, 30 * MIB, 7, 8000),
+            event("free_completed", there, 30 * MIB, 7, 8000),
+            {"action": "oom", "device_free": MIB, "size": 24 * MIB, "stream": 0, "time_us": 9000, "frames": []},
+        ]],
+    })
+}
+
+#[test]
+fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() {
+    let file = write(&folder("made_up"), "made_up.json", made_up().to_string());
+    let report = inspect(&file);
+    assert_eq!(
+        report["totals"],
+        json!([{
+            "device": 0, "segments": 2, "reserved": 70 * MIB, "reserved_private": 0, "allocations": 2,
+            "allocated": 12 * MIB, "requested": 12 * MIB, "pending": 0, "cached": 58 * MIB, "free_blocks": 3,
+            "largest_free": 30 * MIB, "fragmentation": 1.0 - 30.0 / 58.0, "releasable": 30 * MIB, "streams": 2, "events": 10,
+        }])
+    );
+    let group = |line: &str, bytes: u64, events: u64, us: u64| {
+        json!({"stack": [line, "model.py:9 main"], "blocks": 1, "bytes": bytes, "largest": bytes,
+            "oldest_events": events, "oldest_us": us})
+    };
+    let (forward, backward) =
+        (group("model.py:3 forward", 8 * MIB, 10, 8000), group("model.py:3 backward", 4 * MIB, 8, 6000));
+    assert_eq!(report["largest"], json!([forward, backward]));
+    assert_eq!(report["oldest"], json!([forward, backward]));
+    let [segment] = report["segments"].as_array().expect("a list").as_slice() else { panic!("{report}") };
+    assert_eq!((&segment["free"], &segment["largest_free"]), (&(28 * MIB).into(), &(16 * MIB).into()));
+    assert_eq!((&segment["blocks_in_use"], &segment["free_blocks"]), (&2.into(), &2.into()));
+
+    let [first, second] = report["failures"].as_array().expect("a list").as_slice() else { panic!("{report}") };
+    // The other stream's segment was held, and of this one's 16 MiB were free and 12 MiB beside them pending.
+    let then = |failure: &Value| {
+        ["allocated", "pending", "cached", "largest_free_here", "largest_free_elsewhere", "largest_free_if_waited"]
+            .map(|key| failure[key].as_u64().expect(key) / MIB)
+    };
+    assert_eq!(then(first), [42, 12, 16, 16, 0, 16]);
+    assert_eq!((&first["remedies"], &first["missing"]), (&json!([]), &0.into()));
+    assert_eq!(then(second), [12, 0, 58, 16, 30, 16]);
+    assert_eq!(second["remedies"], json!(["release_cached", "share_streams", "defragment"]));
+    assert_eq!((&second["if_released"], &second["if_in_one_piece"]), (&(31 * MIB).into(), &(29 * MIB).into()));
+
+    let text = text(&file);
+    for part in [
+        "70.00 MiB",
+        "48.3 %",
+        "8.00 MiB  in 1 block, the largest 8.00 MiB; the oldest 8.0 ms old\n              model.py:3 forward\n",
+        "Out of memory on device 0 (event 9): 24.00 MiB wanted on stream 0x0",
+        "Enough would have been: to give back what was wholly free; a free block of another stream or pool; free memory in one \
+         piece, as expandable segments can have it.",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
+#[test]
+fn pytorchs_own_snapshots_are_told_of() {
+    let report = inspect(&trace("multistream_prefetch__stacks.pickle.gz"));
+    let totals = &report["totals"][0];
+    assert_eq!((&totals["events"], &totals["segments"], &totals["streams"]), (&25447.into(), &52.into(), &3.into()));
+    assert_eq!(totals["reserved"].as_u64().expect("bytes") % (2 * MIB), 0);
+    let sum = ["allocated", "pending", "cached"].map(|key| totals[key].as_u64().expect(key)).iter().sum::<u64>();
+    assert_eq!(sum, totals["reserved"].as_u64().expect("bytes"));
+    let stacks = report["largest"].as_array().expect("a list");
+    assert!(
+        stacks.iter().any(|group| group["stack"][0].as_str().is_some_and(|line| line.contains(".py:"))),
+        "{stacks:?}"
+    );
+    let bytes: Vec<u64> = stacks.iter().map(|group| group["bytes"].as_u64().expect("bytes")).collect();
+    assert!(bytes.is_sorted_by(|one, other| one >= other));
+}
+
+fn snapshot(arguments: &[&str], record: &Path, to: &Path) -> Finished {
+    let paths = [Path::new("snapshot"), record, Path::new("-o"), to].map(Path::as_os_str);
+    cachalot(paths.into_iter().chain(arguments.iter().map(AsRef::as_ref)))
+}
+
+#[test]
+fn the_snapshot_of_a_replay_is_the_recorded_programs_and_can_be_replayed_itself() {
+    let folder = folder("snapshot");
+    for record in [trace("resnet50_amp__expandable.csv.gz"), trace("gpt2_varlen__oom.csv.gz")] {
+        let (pickle, text) = (folder.join("end.pickle"), folder.join("end.json"));
+        for to in [&pickle, &text] {
+            let finished = snapshot(&[], &record, to);
+            assert_eq!((finished.status, finished.output.as_str()), (0, ""), "{}", finished.errors);
+        }
+        let [written, read] = [&pickle, &text].map(|file| cachalot_snapshot::read(&fs::read(file).expect("written")));
+        let written = written.expect("a pickle");
+        assert_eq!(written, read.expect("JSON"));
+        // Every event of the record is in it, and leads to the same end.
+        let events = written.device_traces[0].len();
+        let csv = common::text_of(&record.file_name().expect("a name").to_string_lossy());
+        assert_eq!(events, csv.lines().count() - 1, "{}", record.display());
+        let finished = cachalot([Path::new("replay"), Path::new("--check"), Path::new("--json"), &pickle]);
+        if !record.to_string_lossy().contains("oom") {
+            assert_eq!((finished.status, &finished.json()[0]["mismatches"]), (0, &0.into()), "{}", finished.errors);
+        }
+    }
+    let report = inspect(&folder.join("end.pickle"));
+    assert_eq!(report["failures"].as_array().expect("a list").len(), 1);
+}
+
+#[test]
+fn another_policy_ends_in_another_snapshot() {
+    let folder = folder("other_policy");
+    let to = folder.join("end.json");
+    let finished = snapshot(&["--policy", "bfc"], &trace("mlp_seed.csv.gz"), &to);
+    assert_eq!(finished.status, 0, "{}", finished.errors);
+    let report = inspect(&to);
+    // Its segments double; the record's own 16 do not.
+    assert_eq!(report["totals"][0]["segments"], 6, "{report}");
+    let written: Value = serde_json::from_slice(&fs::read(&to).expect("written")).expect("JSON");
+    assert_eq!(written["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"], "policy:bfc");
+}
+
+#[test]
+fn what_is_no_snapshot_and_what_cannot_be_written_is_said_in_one_line() {
+    let folder = folder("no_snapshot");
+    let finished = cachalot([Path::new("inspect"), &trace("mlp_seed.csv.gz")]);
+    assert_eq!((finished.status, finished.errors.lines().count()), (2, 1), "{}", finished.errors);
+    assert!(finished.errors.contains("mlp_seed.csv.gz: not a memory snapshot: "), "{}", finished.errors);
+    let mut huge = made_up();
+    huge["segments"][0]["total_size"] = (1_u64 << 63).into();
+    let finished = cachalot([Path::new("inspect"), &write(&folder, "huge.json", huge.to_string())]);
+    assert_eq!(finished.status, 2);
+    assert!(finished.errors.contains("huge.json: the sizes of the snapshot add up to"), "{}", finished.errors);
+    // Events may say anything.
+    let mut odd = made_up();
+    for event in odd["device_traces"][0].as_array_mut().expect("a list") {
+        event["size"] = i64::MAX.into();
+    }
+    inspect(&write(&folder, "odd.json", odd.to_string()));
+    let finished = snapshot(&[], &trace("mlp_seed.csv.gz"), &folder.join("nowhere/end.pickle"));
+    assert_eq!(finished.status, 2);
+    assert!(finished.errors.contains("nowhere/end.pickle: No such file"), "{}", finished.errors);
+}

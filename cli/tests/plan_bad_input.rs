@@ -1,0 +1,203 @@
+//! What cannot be planned gets one line with its place and what is accepted there, and exit status 2.
+
+mod common;
+
+use common::{cachalot, folder, write};
+use std::path::Path;
+
+/// Plans a file that cannot be used; the complaint must be this line about the file.
+fn refuse(file: &Path, complaint: &str) {
+    let finished = cachalot([Path::new("plan"), file]);
+    assert_eq!((finished.status, finished.output.as_str()), (2, ""), "{}", finished.errors);
+    assert_eq!(finished.errors, format!("{}{complaint}\n", file.display()));
+}
+
+/// Refuses a table whose third line is wrong.
+fn refuse_line(test: &str, header: &str, line: &str, complaint: &str) {
+    let good = "a,0,9,100,64,0".split(',').take(header.split(',').count()).collect::<Vec<_>>().join(",");
+    let file = write(&folder(test), "table.csv", format!("{header}\n{good}\n{line}\n"));
+    refuse(&file, &format!(":3: {complaint}"));
+}
+
+const PLAIN: &str = "id,lower,upper,size";
+const FULL: &str = "id,lower,upper,size,alignment,offset";
+
+#[test]
+fn what_is_no_number() {
+    let words = "a whole number of at most 64 bits";
+    refuse_line("plan_lower", PLAIN, "b,x,9,1", &format!("column 2: lower `x`: accepted is {words}"));
+    refuse_line("plan_sign", PLAIN, "b,-1,9,1", &format!("column 2: lower `-1`: accepted is {words}"));
+    refuse_line("plan_empty", PLAIN, "b,,9,1", &format!("column 2: lower ``: accepted is {words}"));
+    let wide = "99999999999999999999";
+    refuse_line(
+        "plan_wide",
+        PLAIN,
+        &format!("b,0,{wide},1"),
+        &format!("column 3: upper `{wide}`: accepted is {words}"),
+    );
+}
+
+#[test]
+fn lives_and_sizes() {
+    refuse_line("plan_life", PLAIN, "b,9,9,1", "column 3: upper `9`: accepted is a number above lower, 9");
+    for size in ["0", "1152921504606846976", "1.5", "1KiB"] {
+        let accepted = "a whole number of bytes from 1 to 1152921504606846975";
+        refuse_line(
+            "plan_size",
+            PLAIN,
+            &format!("b,0,9,{size}"),
+            &format!("column 4: size `{size}`: accepted is {accepted}"),
+        );
+    }
+}
+
+#[test]
+fn alignments_and_offsets() {
+    for alignment in ["0", "3", "-8"] {
+        let complaint =
+            format!("column 5: alignment `{alignment}`: accepted is a power of two below 1152921504606846976");
+        refuse_line("plan_power", FULL, &format!("b,0,9,1,{alignment},"), &complaint);
+    }
+    let accepted = "nothing, or a multiple of the alignment 64 below 1152921504606846976";
+    refuse_line("plan_multiple", FULL, "b,0,9,1,64,32", &format!("column 6: offset `32`: accepted is {accepted}"));
+    let clash = "the offset is that of line 2, too, and both live at 5";
+    refuse_line("plan_clash", FULL, "b,5,9,1,32,96", clash);
+}
+
+#[test]
+fn columns() {
+    let accepted = "accepted are id, lower, upper, size and, if wanted, alignment and offset";
+    let header = |test: &str, header: &str, complaint: &str| {
+        let file = write(&folder(test), "table.csv", format!("{header}\na,0,9,1,1,0\n"));
+        refuse(&file, &format!(":1: {complaint}"));
+    };
+    header("plan_unknown", "id,lower,upper,size,hint", &format!("column 5: unknown name `hint`: {accepted}"));
+    header("plan_twice", "id,lower,lower,size", &format!("column 3: `lower` is there twice: {accepted}"));
+    header("plan_missing", "id,lower,upper", &format!("column 4: no column is named `size`: {accepted}"));
+    refuse_line("plan_short", PLAIN, "b,0,9", "the line has 3 fields, the header has 4");
+    let file = write(&folder("plan_nothing"), "table.csv", "id,lower,upper,size\n");
+    refuse(&file, ":1: the table holds no buffers");
+    let file = write(&folder("plan_other"), "notes.txt", "hello\n");
+    let finished = cachalot([Path::new("plan"), &file]);
+    assert_eq!(finished.status, 2);
+    assert!(
+        finished.errors.contains(":1: nothing that can be planned: accepted are a table with"),
+        "{}",
+        finished.errors
+    );
+}
+
+const PROGRAM: &str = r#"{
+  "devices": [{"name": "gpu", "alignment": 256}],
+  "values": [
+    {"name": "x", "size": 1000},
+    {"name": "y", "size": 2000, "life": "kept"}
+  ],
+  "operators": [
+    {"name": "make", "outputs": [{"value": "x"}]},
+    {"name": "use", "inputs": ["x"], "outputs": [{"value": "y"}]}
+  ]
+}
+"#;
+
+/// Refuses the program with a change.
+fn refuse_program(test: &str, (from, to): (&str, &str), complaint: &str) {
+    assert!(PROGRAM.contains(from), "{from}");
+    let file = write(&folder(test), "program.json", PROGRAM.replace(from, to));
+    refuse(&file, complaint);
+}
+
+#[test]
+fn names_in_programs() {
+    refuse_program(
+        "plan_no_value",
+        (r#"["x"]"#, r#"["é", "z"]"#),
+        ":9: column 32: no value is named `é`: accepted are those of `values`",
+    );
+    refuse_program(
+        "plan_no_device",
+        (r#""size": 1000"#, r#""size": 1000, "device": "tpu""#),
+        ":4: column 43: there is no device `tpu`: accepted are gpu",
+    );
+    refuse_program(
+        "plan_same_value",
+        (r#""name": "y""#, r#""name": "x""#),
+        ":5: column 14: there is a value `x` already",
+    );
+}
+
+#[test]
+fn what_programs_do() {
+    refuse_program(
+        "plan_early",
+        (r#"{"name": "make", "#, r#"{"name": "make", "inputs": ["y"], "#),
+        ":8: column 5: `y` is read here, and no operator makes it before",
+    );
+    refuse_program(
+        "plan_again",
+        (r#"[{"value": "y"}]"#, r#"[{"value": "x"}]"#),
+        ":9: column 5: `x` is made here, and there is one already",
+    );
+    refuse_program(
+        "plan_outside",
+        (r#"{"value": "y"}"#, r#"{"value": "y", "view": "x"}"#),
+        ":9: column 5: `y` reaches beyond the end of `x`: accepted is what lies inside",
+    );
+    let accepted = "an output has at most one of `view`, `over` and `update`, and `offset` only with the first two";
+    refuse_program(
+        "plan_both",
+        (r#"{"value": "y"}"#, r#"{"value": "y", "view": "x", "over": "x"}"#),
+        &format!(":9: column 50: {accepted}"),
+    );
+    refuse_program(
+        "plan_outputs",
+        (r#"{"value": "x"}"#, r#"{"value": "x", "offset": 1}"#),
+        &format!(":8: column 34: {accepted}"),
+    );
+}
+
+#[test]
+fn fields_of_programs() {
+    refuse_program("plan_program_power", ("256", "100"), ":2: column 44: alignment 100: accepted is a power of two");
+    refuse_program("plan_program_size", ("1000", "-1"), ":4: column 27: invalid value: integer `-1`, expected u64");
+    let file = write(&folder("plan_program_field"), "program.json", PROGRAM.replace("\"life\"", "\"live\""));
+    let finished = cachalot([Path::new("plan"), &file]);
+    assert_eq!(finished.status, 2);
+    let complaint = finished.errors.strip_prefix(&format!("{}:5: column ", file.display())).expect(&finished.errors);
+    assert!(
+        complaint.contains("unknown field `live`, expected one of `name`, `size`, `device`, `life`"),
+        "{complaint}"
+    );
+    let file = write(&folder("plan_program_cut"), "program.json", &PROGRAM[..PROGRAM.len() - 4]);
+    let finished = cachalot([Path::new("plan"), &file]);
+    assert!(finished.errors.contains(":10: column ") && finished.status == 2, "{}", finished.errors);
+}
+
+#[test]
+fn options() {
+    let file = write(&folder("plan_options"), "table.csv", "id,lower,upper,size\na,0,9,1\n");
+    let file = file.to_str().expect("UTF-8");
+    for (option, value, accepted) in [
+        ("--deadline", "0", "accepted is a number of seconds above 0"),
+        ("--deadline", "soon", "accepted is a number of seconds above 0"),
+        ("--alignment", "3", "accepted is a power of two"),
+        ("--section", "9..3", "accepted is FROM..TO with FROM below TO"),
+        ("--capacity", "much", "not a number of bytes"),
+        ("--algorithm", "magic", "accepted are portfolio, exact, pushdown"),
+    ] {
+        let finished = cachalot(["plan", option, value, file]);
+        assert_eq!((finished.status, finished.output.as_str()), (2, ""), "{option} {value}");
+        assert!(finished.errors.contains(accepted), "{option} {value}: {}", finished.errors);
+    }
+    let finished = cachalot(["plan", "-o", "plan.csv", file, file]);
+    assert_eq!((finished.status, finished.errors.as_str()), (2, "--output takes the plan of one FILE: 2 are given\n"));
+}
+
+#[test]
+fn sections_of_records() {
+    let record = "action,addr,size,stream\nA,200000,2097152,0\na,200000,512,0\n";
+    let file = write(&folder("plan_section"), "record.csv", record);
+    let finished = cachalot(["plan", "--section", "5..9", file.to_str().expect("UTF-8")]);
+    let complaint = ": the section holds no allocations: accepted are FROM..TO within 0..1";
+    assert_eq!((finished.status, finished.errors), (2, format!("{}{complaint}\n", file.display())));
+}

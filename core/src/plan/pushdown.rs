@@ -1,0 +1,115 @@
+//! MegEngine's push-down: the buffers' order by address first, then each as low as those below it allow.
+//!
+//! Best fit decides only who lies above whom: where no free block is large enough, the largest one grows, whatever that would do
+//! to addresses. Afterwards every buffer falls down onto the ones below, which takes back what a growing block
+//! pushed apart elsewhere. O(n log n).
+
+use super::events::{self, Event};
+use super::overwrites::NONE;
+use super::problem::align_up;
+use super::row::Row;
+use super::{Algorithm, Chains, Plan, Problem, Watch};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// `StaticMemAllocPushdown` of MegEngine (2022).
+pub struct Pushdown;
+
+impl Algorithm for Pushdown {
+    fn name(&self) -> &'static str {
+        "pushdown"
+    }
+
+    fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
+        let chains = Chains::of(problem);
+        events::best(&chains, watch, |events| offsets(&chains, events))
+    }
+}
+
+/// The offset of each chain.
+pub(super) fn offsets(chains: &Chains, events: &[Event]) -> Vec<u64> {
+    fall(chains, &order(chains, events))
+}
+
+/// That one member lies above another when the later of them is placed.
+struct Above {
+    lower: u32,
+    upper: u32,
+}
+
+/// Decides the order by address of all that live at once.
+fn order(chains: &Chains, events: &[Event]) -> Vec<Above> {
+    let members = chains.members();
+    let mut row = Row::new();
+    let mut held = vec![NONE; members.len()];
+    let mut above = Vec::with_capacity(2 * members.len());
+    for event in events {
+        let (member, block) = match *event {
+            Event::Free(member) => {
+                row.give_back(held[member as usize]);
+                continue;
+            }
+            Event::Take(member) => {
+                let own = &members[member as usize];
+                (member, row.take(member, own.size, own.end))
+            }
+            Event::Overwrite(member) => {
+                let (own, target) = (&members[member as usize], &members[member as usize - 1]);
+                let block = held[member as usize - 1];
+                row.overwrite(block, own.offset - target.offset, own.size);
+                row.hold(block, member, own.end);
+                (member, block)
+            }
+        };
+        held[member as usize] = block;
+        let (lower, upper) = row.neighbours(block);
+        above.extend((lower != NONE).then_some(Above { lower, upper: member }));
+        above.extend((upper != NONE).then_some(Above { lower: member, upper }));
+    }
+    above
+}
+
+/// The lowest offset of each chain above all that lie below it.
+fn fall(chains: &Chains, above: &[Above]) -> Vec<u64> {
+    let members = chains.members();
+    let mut chain_of = vec![0_u32; members.len()];
+    for (number, chain) in chains.all().iter().enumerate() {
+        chain_of[chain.range()].fill(number as u32);
+    }
+    // The pairs by the chain of the lower one, one behind the other; and how many lower ones each chain still waits for.
+    let mut first = vec![0_u32; chains.len() + 1];
+    let mut waits = vec![0_u32; chains.len()];
+    for pair in above {
+        first[chain_of[pair.lower as usize] as usize + 1] += 1;
+        waits[chain_of[pair.upper as usize] as usize] += 1;
+    }
+    for chain in 0..chains.len() {
+        first[chain + 1] += first[chain];
+    }
+    let mut filled = first.clone();
+    let mut pairs = vec![0_u32; above.len()];
+    for (number, pair) in above.iter().enumerate() {
+        let place = &mut filled[chain_of[pair.lower as usize] as usize];
+        pairs[*place as usize] = number as u32;
+        *place += 1;
+    }
+
+    let mut offsets = vec![0_u64; chains.len()];
+    let mut ready: Vec<u32> = (0..chains.len() as u32).filter(|&chain| waits[chain as usize] == 0).collect();
+    while let Some(chain) = ready.pop() {
+        let chain = chain as usize;
+        offsets[chain] = align_up(offsets[chain], chains.all()[chain].alignment);
+        for &pair in &pairs[first[chain] as usize..first[chain + 1] as usize] {
+            let Above { lower, upper } = above[pair as usize];
+            let (below, member) = (&members[lower as usize], &members[upper as usize]);
+            let lowest = (offsets[chain] + below.offset + below.size).saturating_sub(member.offset);
+            let upper = chain_of[upper as usize] as usize;
+            offsets[upper] = offsets[upper].max(lowest);
+            waits[upper] -= 1;
+            if waits[upper] == 0 {
+                ready.push(upper as u32);
+            }
+        }
+    }
+    offsets
+}

@@ -1,0 +1,138 @@
+//! Which bytes are taken when: a segment tree over the steps, with runs of bytes in its nodes.
+//!
+//! ```text
+//! steps      0 1 2 3 4 5 6 7        a buffer of steps 1..6 lies in the nodes it covers (1, 2–3, 4–5): `covering`,
+//!            └┬┘ └┬┘ └┬┘ └┬┘        and in each node that holds one of those: `within`
+//!             └─┬─┘   └─┬─┘
+//!               └───┬───┘
+//! ```
+//!
+//! What is taken at any of the steps of a new buffer is in `within` of the nodes that it would cover and in `covering` of those
+//! above them. Runs that touch or overlap are one, so a node's list is short where little is free: no pair of buffers is
+//! ever looked at, and nothing is kept for each. A buffer adds O(log n) runs at most.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Runs of bytes, ascending; none touches another.
+#[derive(Clone, Default)]
+pub(super) struct Runs(Vec<(u64, u64)>);
+
+impl Runs {
+    /// Every run, from its first byte to behind its last.
+    pub(super) fn all(&self) -> &[(u64, u64)] {
+        &self.0
+    }
+
+    fn add(&mut self, low: u64, high: u64) {
+        let first = self.0.partition_point(|run| run.1 < low);
+        let last = first + self.0[first..].partition_point(|run| run.0 <= high);
+        if first == last {
+            self.0.insert(first, (low, high));
+            return;
+        }
+        let joined = (self.0[first].0.min(low), self.0[last - 1].1.max(high));
+        self.0[first] = joined;
+        self.0.drain(first + 1..last);
+    }
+}
+
+/// The tree.
+pub(super) struct Space {
+    /// How many steps there are, rounded up to a power of two; the nodes are numbered from 1, the children of `i` are `2i` and `2i+1`.
+    leaves: usize,
+    covering: Vec<Runs>,
+    within: Vec<Runs>,
+}
+
+impl Space {
+    /// Nothing is taken at any of so many steps.
+    pub(super) fn new(steps: usize) -> Self {
+        let leaves = steps.next_power_of_two();
+        Self { leaves, covering: vec![Runs::default(); 2 * leaves], within: vec![Runs::default(); 2 * leaves] }
+    }
+
+    /// Nothing is taken any more.
+    pub(super) fn clear(&mut self) {
+        self.covering.iter_mut().chain(&mut self.within).for_each(|runs| runs.0.clear());
+    }
+
+    /// Takes the bytes `low..high` at `steps`.
+    pub(super) fn occupy(&mut self, steps: &Range<u32>, low: u64, high: u64) {
+        let (covered, above) = self.nodes(steps);
+        for node in covered {
+            self.covering[node].add(low, high);
+            self.within[node].add(low, high);
+        }
+        for node in above {
+            self.within[node].add(low, high);
+        }
+    }
+
+    /// The runs that are taken at any of `steps`; a byte may be in several.
+    pub(super) fn taken(&self, steps: &Range<u32>) -> impl Iterator<Item = &Runs> {
+        let (covered, above) = self.nodes(steps);
+        covered.map(|node| &self.within[node]).chain(above.map(|node| &self.covering[node]))
+    }
+
+    /// The nodes that `steps` consist of, and all those above them.
+    fn nodes(&self, steps: &Range<u32>) -> (impl Iterator<Item = usize> + use<>, impl Iterator<Item = usize> + use<>) {
+        let (low, high) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
+        let levels = 0..=self.leaves.trailing_zeros();
+        // On each level the range loses a node on the left that is a right child, and one on the right that is a left child.
+        let covered = levels.clone().flat_map(move |level| {
+            let (left, right) = (((low - 1) >> level) + 1, high >> level);
+            let lost_left = (left < right && left % 2 == 1).then_some(left);
+            let lost_right = (left < right && right % 2 == 1).then_some(right - 1);
+            lost_left.into_iter().chain(lost_right)
+        });
+        let above = levels.skip(1).flat_map(move |level| {
+            let (left, right) = (low >> level, (high - 1) >> level);
+            let cut_left = left << level != low || (left == right && (right + 1) << level != high);
+            let cut_right = left != right && (right + 1) << level != high;
+            cut_left.then_some(left).into_iter().chain(cut_right.then_some(right))
+        });
+        (covered, above)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Space;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const STEPS: u32 = 13;
+    const BYTES: u64 = 40;
+
+    proptest! {
+        #[test]
+        fn what_is_taken_is_what_was_occupied(
+            occupied in prop::collection::vec((0..STEPS, 1..STEPS, 0..BYTES, 1..9_u64), 0..20),
+            (first, count) in (0..STEPS, 1..STEPS),
+        ) {
+            let mut space = Space::new(STEPS as usize);
+            space.occupy(&(0..STEPS), 0, BYTES);
+            space.clear();
+            for &(first, count, low, size) in &occupied {
+                space.occupy(&(first..STEPS.min(first + count)), low, low + size);
+            }
+            let asked = first..STEPS.min(first + count);
+            let meets = |first: u32, count: u32| first < asked.end && asked.start < STEPS.min(first + count);
+            let naive: Vec<bool> = (0..BYTES + 9)
+                .map(|byte| {
+                    let holds = |&(first, count, low, size): &(u32, u32, u64, u64)| {
+                        meets(first, count) && (low..low + size).contains(&byte)
+                    };
+                    occupied.iter().any(holds)
+                })
+                .collect();
+            let lists: Vec<&[(u64, u64)]> = space.taken(&asked).map(super::Runs::all).collect();
+            let taken = |byte: u64| lists.iter().any(|runs| runs.iter().any(|run| (run.0..run.1).contains(&byte)));
+            prop_assert_eq!((0..BYTES + 9).map(taken).collect::<Vec<_>>(), naive);
+            // No two runs of a list touch.
+            prop_assert!(lists.iter().all(|runs| runs.windows(2).all(|pair| pair[0].1 < pair[1].0)));
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What becomes of a request that is not the next one, or whose bytes are not free.
+
+use super::sequence::{Entry, Handed, Sequence};
+use crate::slab::NONE;
+use alloc::vec::Vec;
+
+/// How far ahead a single request is looked for: that many missing ones are noticed at once.
+const NEAR: u32 = 2;
+
+/// How far ahead two requests in a row are looked for. One alone may be there by chance, sizes are seldom unique.
+const AHEAD: usize = 32;
+
+/// How many requests that were passed over can still be served.
+const BEHIND: usize = 8;
+
+/// So many extra requests in a row say where in the whole sequence the program is.
+const TRACE: usize = 8;
+
+/// The whole sequence is searched once for so many of its requests and one extra request: that costs each of those as much as
+/// looking ahead.
+const SHARE: u64 = 64;
+
+/// What is remembered of deviations, and how often there was which.
+#[derive(Default)]
+pub(super) struct Astray {
+    /// The requests that were passed over last; `missed % BEHIND` is overwritten next.
+    missed: [u32; BEHIND],
+    missed_len: usize,
+    /// The last extra requests in a row; `extras % TRACE` is overwritten next.
+    trace: [u64; TRACE],
+    /// How many there are in a row.
+    extras: u32,
+    /// Where the cursor stood then: they are in a row as long as it stays.
+    at: u32,
+    /// How many extra requests there were when the whole sequence was searched last.
+    searched: u64,
+    /// The numbers of the places of late blocks, as far as they are known.
+    late: Vec<u32>,
+    /// Where the present pass began.
+    pub began: u32,
+    /// How many requests earlier passes have come by.
+    pub passed: u64,
+    /// Of all of those, how many were not served.
+    pub unserved: u64,
+    pub counts: Counts,
+}
+
+/// How often a lane deviated.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Counts {
+    /// Requests that outlive their iteration, as observed.
+    pub lasting: u64,
+    /// Requests that are nowhere near in the sequence.
+    pub extra: u64,
+    /// Requests of the sequence that were not made.
+    pub missing: u64,
+    /// Requests that were made later than in the sequence.
+    pub reordered: u64,
+    /// Requests whose bytes were occupied.
+    pub occupied: u64,
+}
+
+impl Astray {
+    /// What was passed over is not to be served any more: the sequence begins anew.
+    pub(super) fn forget_missed(&mut self) {
+        self.missed_len = 0;
+    }
+}
+
+impl Sequence {
+    /// How many requests were served.
+    pub(super) fn served(&self) -> u64 {
+        let passed = self.astray.passed + u64::from(self.cursor - self.astray.began);
+        passed - self.astray.unserved + self.astray.counts.reordered
+    }
+
+    /// Serves a request that [`next`](Self::next) did not, or says that it is the fallback's.
+    pub(super) fn otherwise(&mut self, bytes: u64) -> Option<Handed> {
+        if self.entries[self.cursor as usize].is_for(bytes) {
+            return self.take(bytes);
+        }
+        if let Some(handed) = self.take_behind(bytes) {
+            return Some(handed);
+        }
+        let near = (self.cursor + 1..self.len().min(self.cursor + 1 + NEAR))
+            .find(|&number| self.entries[number as usize].is_for(bytes));
+        if let Some(number) = near.or_else(|| self.find_trace(bytes)) {
+            if number >= self.cursor {
+                self.pass_to(number);
+            } else {
+                self.astray.counts.missing += u64::from(self.len() - self.cursor);
+                self.begin_at(number);
+            }
+            return self.take(bytes);
+        }
+        self.astray.counts.extra += 1;
+        None
+    }
+
+    /// The iteration ends, and the next begins.
+    pub(super) fn begin_anew(&mut self) {
+        // Where nothing was requested nothing is missing.
+        if self.cursor > 0 || self.astray.extras > 0 {
+            self.astray.counts.missing += u64::from(self.len() - self.cursor);
+        }
+        self.begin_at(0);
+        self.astray.extras = 0;
+    }
+
+    /// Serves the request at the cursor, if it is planned and its bytes are free.
+    fn take(&mut self, bytes: u64) -> Option<Handed> {
+        let Entry { place, until, .. } = self.entries[self.cursor as usize];
+        if place == NONE {
+            self.astray.counts.lasting += 1;
+        } else if self.is_free(self.cursor) {
+            let handed = self.occupy(self.cursor, bytes);
+            self.step();
+            return handed;
+        } else {
+            self.astray.counts.occupied += 1;
+        }
+        self.astray.unserved += 1;
+        self.step();
+        if place != NONE {
+            self.end(until);
+        }
+        None
+    }
+
+    /// Serves a request that was passed over, and is not over yet.
+    fn take_behind(&mut self, bytes: u64) -> Option<Handed> {
+        let missed = self.astray.missed[..self.astray.missed_len.min(BEHIND)].iter();
+        let fits = |&&number: &&u32| {
+            number < self.cursor && {
+                let entry = &self.entries[number as usize];
+                entry.until > self.cursor && entry.is_for(bytes)
+            }
+        };
+        let number = *missed.filter(fits).min()?;
+        if !self.is_free(number) {
+            return None;
+        }
+        for missed in &mut self.astray.missed {
+            if *missed == number {
+                // No request's number: it is served once.
+                *missed = NONE;
+            }
+        }
+        let until = self.entries[number as usize].until;
+        self.entries[until as usize].early -= 1;
+        self.astray.counts.reordered += 1;
+        self.occupy(number, bytes)
+    }
+
+    /// Passes over the requests before `number`.
+    fn pass_to(&mut self, number: u32) {
+        while self.cursor < number {
+            let passed = self.cursor;
+            let Entry { place, until, .. } = self.entries[passed as usize];
+            self.step();
+            if place != NONE {
+                self.end(until);
+                self.astray.missed[self.astray.missed_len % BEHIND] = passed;
+                self.astray.missed_len += 1;
+            }
+            self.astray.unserved += 1;
+            self.astray.counts.missing += 1;
+        }
+    }
+
+    /// The cursor moves on by one.
+    fn step(&mut self) {
+        let early = core::mem::take(&mut self.entries[self.cursor as usize].early);
+        self.vacated = self.vacated.wrapping_add(early);
+        self.cursor += 1;
+    }
+
+    fn occupy(&mut self, number: u32, bytes: u64) -> Option<Handed> {
+        let Entry { size, place, until, .. } = self.entries[number as usize];
+        let place = self.places.get(place)?;
+        debug_assert!(place.size == 0, "whatever lives there is late");
+        (place.size, place.requested, place.until) = (size, bytes, until);
+        Some(Handed { addr: place.addr, size })
+    }
+
+    /// Whether nothing late is where a request is to lie that the plan has alive now.
+    fn is_free(&mut self, number: u32) -> bool {
+        let late = self.late();
+        if late == 0 {
+            return true;
+        }
+        let Entry { size, place, .. } = self.entries[number as usize];
+        let Some(&mut super::places::Place { addr, .. }) = self.places.get(place) else { return false };
+        let mut known = core::mem::take(&mut self.astray.late);
+        let cursor = self.cursor;
+        let mut is_late =
+            |&number: &u32| self.places.get(number).is_some_and(|place| place.size > 0 && place.until <= cursor);
+        // As many as there are, and late: these are all.
+        if known.len() != late as usize || !known.iter().all(&mut is_late) {
+            known.clear();
+            let all = self.places.all().filter(|(_, place)| place.size > 0 && place.until <= cursor);
+            known.extend(all.map(|(number, _)| number));
+        }
+        let free = !known.iter().any(|&number| self.places.get(number).is_some_and(|place| place.overlaps(addr, size)));
+        self.astray.late = known;
+        free
+    }
+
+    /// Where in the sequence the last extra requests and this one stand in a row: two not far ahead, or eight anywhere, behind the
+    /// cursor if they stand there.
+    fn find_trace(&mut self, bytes: u64) -> Option<u32> {
+        let Self { astray, entries, cursor, .. } = self;
+        if astray.at != *cursor {
+            (astray.at, astray.extras) = (*cursor, 0);
+        }
+        astray.trace[astray.extras as usize % TRACE] = bytes;
+        astray.extras += 1;
+        let (extras, trace) = (astray.extras as usize, astray.trace);
+        let stand = |last: usize, count: usize| {
+            (0..count.min(extras)).all(|back| entries[last - back].is_for(trace[(extras - 1 - back) % TRACE]))
+        };
+        let (next, end) = (*cursor as usize, entries.len() - 1);
+        let all = astray.counts.extra;
+        let due = astray.searched == 0 || (all - astray.searched) * SHARE > end as u64;
+        let nearby = (next + 1..end.min(next + 1 + AHEAD)).find(|&last| extras > 1 && stand(last, 2));
+        let found = nearby.or_else(|| {
+            if extras < TRACE || !due {
+                return None;
+            }
+            astray.searched = all.max(1);
+            let mut everywhere = (next + TRACE..end).chain(TRACE - 1..end.min(next + TRACE));
+            everywhere.find(|&last| stand(last, TRACE))
+        });
+        found.map(|last| last as u32)
+    }
+}

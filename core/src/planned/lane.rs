@@ -1,0 +1,97 @@
+//! The lanes of one device: which streams are served from plans, each under a lock of its own.
+
+use super::learn::Learning;
+use super::sequence::Sequence;
+use crate::config::Planned;
+use crate::pool::PoolId;
+use crate::stats::Tally;
+use crate::sync::{Apart, AtomicU64, Lock, Ordering};
+use crate::units::StreamId;
+use lock_api::Mutex;
+
+/// How many streams of a device can be served from plans. Requests of others are the fallback's.
+pub(super) const LANES: usize = 8;
+
+/// In the place of a heap's number in the directory: the first of the lanes' numbers, which no heap has.
+const FIRST: u32 = (1 << 24) - LANES as u32;
+
+/// The directory's number of a lane.
+pub(super) const fn number_of(lane: usize) -> u32 {
+    FIRST + lane as u32
+}
+
+/// The stream of a lane that nobody has; no request is on it.
+const NOBODY: u64 = u64::MAX;
+
+/// A stream that is served.
+pub(super) struct Lane {
+    pub stream: StreamId,
+    pub sequence: Sequence,
+    /// The slot of the heap that holds its segment, and cares for blocks that are more than handed out and freed.
+    pub home: u32,
+    /// That heap's pool.
+    pub pool: PoolId,
+    /// Its segment.
+    pub base: u64,
+    /// The segment's length.
+    pub bytes: u64,
+    /// Blocks of so many bytes count as oversize.
+    pub oversize: u64,
+}
+
+/// The place of a lane.
+pub(super) struct Berth<R: Lock> {
+    /// `None` ⟺ nobody has it.
+    pub lane: Mutex<R, Option<Lane>>,
+    /// What the program holds of the lane's blocks, but for those that its heap cares for. Written under the lane's lock.
+    pub tally: Tally,
+}
+
+/// Everything of the planned policy on one device.
+///
+/// Locks: `learning` is held alone. A heap's lock may be taken under a lane's, never the other way round.
+pub(crate) struct Front<R: Lock> {
+    /// Each lane's stream, or [`NOBODY`]: whoever finds his stream here looks again under the lane's lock.
+    streams: [AtomicU64; LANES],
+    pub(super) berths: [Apart<Berth<R>>; LANES],
+    /// Requests of streams without a lane, while plans are in force.
+    pub(super) elsewhere: AtomicU64,
+    pub(super) learning: Mutex<R, Learning>,
+    /// The policy's own settings, which stay.
+    pub(crate) options: Planned,
+}
+
+impl<R: Lock> Front<R> {
+    pub(crate) fn new(options: Planned) -> Self {
+        Self {
+            streams: core::array::from_fn(|_| AtomicU64::new(NOBODY)),
+            berths: core::array::from_fn(|_| Apart(Berth { lane: Mutex::new(None), tally: Tally::default() })),
+            elsewhere: AtomicU64::new(0),
+            learning: Mutex::new(Learning::default()),
+            options,
+        }
+    }
+
+    /// The place of a stream's lane.
+    #[inline(always)]
+    pub(super) fn berth(&self, stream: StreamId) -> Option<&Berth<R>> {
+        let number = self.streams.iter().position(|of| of.load(Ordering::Acquire) == stream.0)?;
+        self.berths.get(number).map(|berth| &**berth)
+    }
+
+    /// The place of the lane with this number in the directory.
+    #[inline(always)]
+    pub(super) fn numbered(&self, number: u32) -> Option<&Berth<R>> {
+        self.berths.get(number.wrapping_sub(FIRST) as usize).map(|berth| &**berth)
+    }
+
+    /// From here on requests of `stream` find a lane that is there, or `None` no longer one that goes.
+    pub(super) fn lead(&self, lane: usize, stream: Option<StreamId>) {
+        self.streams[lane].store(stream.map_or(NOBODY, |stream| stream.0), Ordering::Release);
+    }
+
+    /// What each lane counts.
+    pub(crate) fn tallies(&self) -> impl Iterator<Item = &Tally> + Clone {
+        self.berths.iter().map(|berth| &berth.tally)
+    }
+}

@@ -1,0 +1,301 @@
+//! From announcement to announcement: what is observed, what is planned, what is in force.
+
+use super::lane::Front;
+use super::log::{Log, Observed};
+use super::report::{PlannedReport, Stage};
+use super::sequence::Step;
+use crate::arena::{Arena, Request, attention};
+use crate::device::DeviceMemory;
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::plan::{Plan, lower_bound, verify};
+use crate::storage::Storage;
+use crate::sync::{Lock, Ordering};
+use crate::units::{DevicePtr, MAX_REQUEST, StreamId};
+use alloc::vec::Vec;
+
+/// A plan is given up if more than one request in so many deviates.
+const TOLERATED: u64 = 4;
+
+/// And if that was so in so many iterations in a row; twice as many after each plan that is given up, up to 64.
+const PATIENT: u32 = 2;
+const MOST_DOUBLINGS: u64 = 5;
+
+/// A stream's plan, as it will be put in force.
+pub(super) struct Prepared {
+    pub stream: StreamId,
+    pub steps: Vec<Step>,
+    pub peak: u64,
+    pub lower_bound: u64,
+}
+
+/// What the next announcement is to do something about.
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Waiting,
+    Observing(Log),
+    Observed(Observed),
+    Planning,
+    Ready(Vec<Prepared>),
+    Serving,
+    /// Somebody is about it.
+    Turning,
+}
+
+/// What is known of iterations.
+#[derive(Default)]
+pub(super) struct Learning {
+    phase: Phase,
+    /// How many observations there were.
+    serial: u64,
+    /// The streams of the last one.
+    streams: Vec<StreamId>,
+    /// Iterations in a row in which too much deviated.
+    bad: u32,
+    /// Deviations of the lanes, and their requests, up to the last announcement.
+    judged: (u64, u64),
+    /// What lanes that are gone have come to, and everything that is not a lane's.
+    pub(super) report: PlannedReport,
+}
+
+impl Learning {
+    fn stage(&self) -> Stage {
+        match self.phase {
+            Phase::Waiting => Stage::Waiting,
+            Phase::Observing(_) => Stage::Observing,
+            Phase::Observed(_) | Phase::Planning => Stage::Planning,
+            Phase::Ready(_) => Stage::Ready,
+            Phase::Serving | Phase::Turning => Stage::Serving,
+        }
+    }
+
+    /// How often in a row too much may deviate.
+    fn patience(&self) -> u32 {
+        PATIENT << self.report.given_up.min(MOST_DOUBLINGS)
+    }
+}
+
+impl<R: Lock> Front<R> {
+    fn report(&self) -> PlannedReport {
+        let mut report = {
+            let learning = self.learning.lock();
+            PlannedReport { stage: learning.stage(), ..learning.report }
+        };
+        report.extra += self.elsewhere.load(Ordering::Relaxed);
+        for berth in &self.berths {
+            if let Some(lane) = berth.lane.lock().as_ref() {
+                lane.add_to(&mut report);
+                report.segment_bytes += lane.bytes;
+            }
+        }
+        report
+    }
+
+    /// The deviations so far, and the requests.
+    fn sums(&self) -> (u64, u64) {
+        let PlannedReport { served, lasting, extra, missing, occupied, .. } = self.report();
+        (extra + missing + occupied, served + lasting + extra + occupied)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// An iteration ends, and the next begins. See [`Allocator::iteration`](crate::Allocator::iteration).
+    pub(crate) fn iteration(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+        let Some(front) = self.planned.as_deref() else { return Ok(()) };
+        self.health()?;
+        let asked = if self.has(attention::CAPTURE) { Ok(()) } else { self.process_events(directory) };
+        let phase = {
+            let mut learning = front.learning.lock();
+            learning.report.announced += 1;
+            match &mut learning.phase {
+                Phase::Observed(_) | Phase::Planning | Phase::Turning => return asked,
+                // A driver call would disturb the capture.
+                Phase::Ready(_) if self.has(attention::CAPTURE) => return asked,
+                phase => core::mem::replace(phase, Phase::Turning),
+            }
+        };
+        let (next, turned) = match phase {
+            Phase::Observing(log) => (self.observed_or_again(front, log), Ok(())),
+            Phase::Ready(prepared) => self.switch_or_wait(directory, front, prepared),
+            // What a plan leaves behind is given back to the device, which would disturb a capture.
+            Phase::Serving if !self.is_given_up(front) || self.has(attention::CAPTURE) => (Phase::Serving, Ok(())),
+            Phase::Serving => {
+                let ended = self.end_lanes(directory, front);
+                front.learning.lock().report.given_up += 1;
+                (self.observe(), ended)
+            }
+            _ => (self.observe(), Ok(())),
+        };
+        front.learning.lock().phase = next;
+        asked.and(turned)
+    }
+
+    /// The next iteration is observed.
+    fn observe(&self) -> Phase {
+        self.set(attention::OBSERVED, true);
+        Phase::Observing(Log::default())
+    }
+
+    /// What was observed, if anything of it can be planned, else the next iteration is observed too.
+    fn observed_or_again(&self, front: &Front<R>, log: Log) -> Phase {
+        let mut learning = front.learning.lock();
+        learning.serial += 1;
+        let Some(observed) = log.finish(learning.serial) else { return Phase::Observing(Log::default()) };
+        learning.streams = observed.streams.iter().map(|stream| stream.stream).collect();
+        self.set(attention::OBSERVED, false);
+        Phase::Observed(observed)
+    }
+
+    /// The plans come into force, if there is memory for them, else at a later announcement.
+    fn switch_or_wait(
+        &self,
+        directory: &Directory<R, S>,
+        front: &Front<R>,
+        prepared: Vec<Prepared>,
+    ) -> (Phase, Result<(), Error>) {
+        let begun = self.begin_lanes(directory, front, &prepared);
+        let mut learning = front.learning.lock();
+        match begun {
+            Ok(true) => {
+                learning.report.plans += 1;
+                learning.report.peak_bytes = prepared.iter().map(|prepared| prepared.peak).sum();
+                learning.report.lower_bound_bytes = prepared.iter().map(|prepared| prepared.lower_bound).sum();
+                learning.bad = 0;
+                drop(learning);
+                let judged = front.sums();
+                front.learning.lock().judged = judged;
+                (Phase::Serving, Ok(()))
+            }
+            begun => {
+                learning.report.no_memory += 1;
+                (Phase::Ready(prepared), begun.map(|_| ()))
+            }
+        }
+    }
+
+    /// Every lane begins its sequence anew. True if that is of no use any longer.
+    fn is_given_up(&self, front: &Front<R>) -> bool {
+        for berth in &front.berths {
+            let mut lane = berth.lane.lock();
+            if let Some(lane) = lane.as_mut() {
+                self.take_back(lane);
+                lane.sequence.begin_anew();
+            }
+        }
+        let (deviations, requests) = front.sums();
+        let mut learning = front.learning.lock();
+        let before = core::mem::replace(&mut learning.judged, (deviations, requests));
+        let (deviations, requests) = (deviations - before.0, requests - before.1);
+        learning.bad = match deviations > requests / TOLERATED {
+            // An iteration without requests says nothing.
+            _ if deviations == 0 && requests == 0 => learning.bad,
+            true => learning.bad + 1,
+            false => 0,
+        };
+        learning.bad >= learning.patience() || front.berths.iter().all(|berth| berth.lane.lock().is_none())
+    }
+
+    /// Takes out what was observed, to be planned.
+    pub(crate) fn observed(&self) -> Option<Observed> {
+        let mut learning = self.planned.as_deref()?.learning.lock();
+        match core::mem::replace(&mut learning.phase, Phase::Planning) {
+            Phase::Observed(observed) => Some(observed),
+            phase => {
+                learning.phase = phase;
+                None
+            }
+        }
+    }
+
+    /// Takes plans in, one for each stream that was observed.
+    pub(crate) fn adopt_plans(&self, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
+        let stale = Error::PlanRefused("it is not of the latest observation");
+        let front = self.planned.as_deref().ok_or(stale)?;
+        if plans.len() != observed.streams.len() {
+            return Err(Error::PlanRefused("there is not one plan for each stream"));
+        }
+        let serial = observed.serial;
+        let mut prepared = Vec::with_capacity(plans.len());
+        for (stream, plan) in observed.streams.into_iter().zip(plans) {
+            if verify(&stream.problem, plan).is_err() {
+                return Err(Error::PlanRefused("it is none of the problem"));
+            }
+            if plan.peak >= MAX_REQUEST {
+                return Err(Error::TooLarge(plan.peak));
+            }
+            let lower_bound = lower_bound(&stream.problem);
+            let mut offsets = plan.offsets.iter();
+            let planned = stream.problem.buffers.iter().map(|buffer| buffer.start as usize);
+            let mut steps = stream.steps;
+            for number in planned {
+                steps[number].offset = offsets.next().copied();
+            }
+            prepared.push(Prepared { stream: stream.stream, steps, peak: plan.peak, lower_bound });
+        }
+        let mut learning = front.learning.lock();
+        if learning.serial != serial || !matches!(learning.phase, Phase::Planning) {
+            return Err(stale);
+        }
+        learning.phase = Phase::Ready(prepared);
+        Ok(())
+    }
+
+    /// Gives up what is in force, observed or planned: the next announcement begins an iteration that is observed.
+    pub(crate) fn give_plans_up(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+        let Some(front) = self.planned.as_deref() else { return Ok(()) };
+        front.learning.lock().phase = Phase::Waiting;
+        self.set(attention::OBSERVED, false);
+        self.end_lanes(directory, front)
+    }
+
+    /// How the policy has done.
+    pub(crate) fn planned_report(&self) -> PlannedReport {
+        self.planned.as_deref().map_or_else(PlannedReport::default, Front::report)
+    }
+
+    /// Notes a request that was served, while an iteration is observed.
+    pub(crate) fn note_malloc(&self, request: &Request, ptr: DevicePtr) {
+        if self.has(attention::OBSERVED) && request.pool == 0 && !self.has(attention::CAPTURE) {
+            self.note(|log| log.malloc(request.stream, request.bytes, ptr.0));
+        }
+    }
+
+    /// Notes that the program gives a block up, before anyone else can have it.
+    pub(crate) fn note_free(&self, ptr: DevicePtr) {
+        if self.has(attention::OBSERVED) {
+            self.note(|log| log.free(ptr.0));
+        }
+    }
+
+    /// Notes that a block will not be free as soon as the program gives it up.
+    pub(crate) fn note_use(&self, ptr: DevicePtr) {
+        if self.has(attention::OBSERVED) {
+            self.note(|log| log.used(ptr.0));
+        }
+    }
+
+    #[cold]
+    fn note(&self, note: impl FnOnce(&mut Log)) {
+        if let Some(front) = self.planned.as_deref()
+            && let Phase::Observing(log) = &mut front.learning.lock().phase
+        {
+            note(log);
+        }
+    }
+
+    /// A stream is no more: its lane goes, and nothing that was observed of it comes into force.
+    pub(crate) fn forget_stream(&self, directory: &Directory<R, S>, stream: StreamId) -> Result<(), Error> {
+        let Some(front) = self.planned.as_deref() else { return Ok(()) };
+        {
+            let mut learning = front.learning.lock();
+            let known = learning.streams.contains(&stream);
+            match &mut learning.phase {
+                Phase::Observing(log) if log.knows(stream) => log.spoil(),
+                phase @ (Phase::Observed(_) | Phase::Planning | Phase::Ready(_)) if known => *phase = Phase::Waiting,
+                _ => {}
+            }
+        }
+        self.end_lane_of(directory, front, stream)
+    }
+}

@@ -1,0 +1,243 @@
+//! The sequence of one lane: which request comes next, where its block lies, and whether the bytes there are free.
+//!
+//! That nothing is still there that should be gone is one comparison. The plan says how many blocks have ended before each
+//! request ([`Entry::ended`]); the lane counts those that did ([`Sequence::vacated`]). What is freed before its time counts when
+//! its time comes ([`Entry::early`]). Equal numbers ⟹ every block that the program holds is one that the plan has alive now, and
+//! those share no bytes with the next.
+
+use super::astray::Astray;
+use super::places::{Place, Places};
+use crate::slab::NONE;
+use crate::units::UNIT;
+use alloc::vec::Vec;
+
+/// One request of a sequence, as it was observed and planned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Step {
+    /// Length in bytes, a multiple of the [`UNIT`].
+    pub size: u64,
+    /// After so many requests of the iteration it is free again; above its own number, at most the length of the sequence.
+    pub until: u32,
+    /// Where it lies in the segment; `None`: it outlives the iteration, and is not planned.
+    pub offset: Option<u64>,
+}
+
+/// One request, ready to be served.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Length in bytes.
+    pub size: u64,
+    /// The number of its place; `NONE` ⟺ it outlives the iteration, and is not planned.
+    pub place: u32,
+    /// After so many requests it is free again.
+    pub until: u32,
+    /// How many blocks have ended before this request is made, by the plan.
+    pub ended: u32,
+    /// How many of those that end just before this request are free already, or were never there.
+    pub early: u32,
+}
+
+impl Entry {
+    /// Whether it is this request that is served here: one of as many units.
+    #[inline(always)]
+    pub(super) fn is_for(&self, bytes: u64) -> bool {
+        self.size.wrapping_sub(bytes) < UNIT
+    }
+}
+
+/// A block that was handed out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Handed {
+    pub addr: u64,
+    pub size: u64,
+}
+
+/// Who has the block that begins at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Held {
+    /// The lane, and it was asked for with so many bytes.
+    Here(u64),
+    /// A heap.
+    Away,
+    /// There is none.
+    Nowhere,
+}
+
+pub(super) struct Sequence {
+    /// In order; one behind the last that no request is for.
+    pub(super) entries: Vec<Entry>,
+    pub(super) places: Places,
+    /// The next request.
+    pub(super) cursor: u32,
+    /// How many blocks of this iteration have ended whose time has come, less those of earlier ones that are still there; counted
+    /// modulo 2^32.
+    pub(super) vacated: u32,
+    /// Blocks that a heap cares for.
+    pub(super) away: u32,
+    pub(super) astray: Astray,
+}
+
+impl Sequence {
+    /// A sequence whose offsets count from `base`. The steps were verified.
+    pub(super) fn new(base: u64, steps: &[Step]) -> Self {
+        let mut addresses: Vec<u64> = steps.iter().filter_map(|step| Some(base + step.offset?)).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let places = Places::new(&addresses);
+        let last = Step { size: u64::MAX, until: steps.len() as u32 + 1, offset: None };
+        let mut entries: Vec<Entry> = steps
+            .iter()
+            .chain([&last])
+            .map(|&Step { size, until, offset }| {
+                let place = offset.map_or(NONE, |offset| places.number(base + offset));
+                Entry { size, place, until, ended: 0, early: 0 }
+            })
+            .collect();
+        for number in 0..steps.len() {
+            if steps[number].offset.is_some() {
+                entries[steps[number].until as usize].ended += 1;
+            }
+        }
+        for number in 1..entries.len() {
+            entries[number].ended += entries[number - 1].ended;
+        }
+        Self { entries, places, cursor: 0, vacated: 0, away: 0, astray: Astray::default() }
+    }
+
+    /// How many requests it has.
+    pub(super) fn len(&self) -> u32 {
+        self.entries.len() as u32 - 1
+    }
+
+    /// Serves a request that is the next one, if all is as planned.
+    #[inline(always)]
+    pub(super) fn next(&mut self, bytes: u64) -> Option<Handed> {
+        let entry = self.entries.get_mut(self.cursor as usize)?;
+        let vacated = self.vacated.wrapping_add(entry.early);
+        if !entry.is_for(bytes) || entry.ended != vacated {
+            return None;
+        }
+        let place = self.places.get(entry.place)?;
+        debug_assert!(place.size == 0, "whatever lives there is late");
+        entry.early = 0;
+        (place.size, place.requested, place.until) = (entry.size, bytes, entry.until);
+        self.vacated = vacated;
+        self.cursor += 1;
+        Some(Handed { addr: place.addr, size: entry.size })
+    }
+
+    /// The address that [`next`](Self::next) would serve a request from.
+    pub(super) fn peek(&self, bytes: u64) -> Option<u64> {
+        let entry = self.entries.get(self.cursor as usize).filter(|entry| entry.is_for(bytes) && self.late() == 0)?;
+        self.places.addr(entry.place)
+    }
+
+    /// The program gives up the block at exactly `addr`, if (where `requested` is given) it asked for so many bytes. Answers the
+    /// block, and what it was asked for with; `None` if it is not held, or a heap cares for it.
+    #[inline(always)]
+    pub(super) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Handed, u64)> {
+        let place = self.places.at(addr)?;
+        let Place { size, requested: actual, until, .. } = *place;
+        if size == 0 || place.is_away() || requested.is_some_and(|requested| requested != actual) {
+            return None;
+        }
+        place.size = 0;
+        self.end(until);
+        Some((Handed { addr, size }, actual))
+    }
+
+    /// The block that begins at `addr`, with what was asked for, if the program holds it and no heap cares for it.
+    pub(super) fn here(&self, addr: u64) -> Option<(Handed, u64)> {
+        let place = self.places.look(addr).filter(|place| place.size > 0 && !place.is_away())?;
+        Some((Handed { addr, size: place.size }, place.requested))
+    }
+
+    /// Who has the block that begins at `addr`.
+    pub(super) fn held_at(&self, addr: u64) -> Held {
+        match self.places.look(addr) {
+            Some(place) if place.size > 0 && place.is_away() => Held::Away,
+            Some(place) if place.size > 0 => Held::Here(place.requested),
+            _ => Held::Nowhere,
+        }
+    }
+
+    /// One that is planned to end before request `until` has ended, or never was there.
+    #[inline(always)]
+    pub(super) fn end(&mut self, until: u32) {
+        if until <= self.cursor {
+            self.vacated = self.vacated.wrapping_add(1);
+        } else if let Some(entry) = self.entries.get_mut(until as usize) {
+            entry.early += 1;
+        }
+    }
+
+    /// A heap cares for the block at `addr` from here on; its bytes stay occupied. `None` if the program holds none there, or a heap
+    /// does already.
+    pub(super) fn go_away(&mut self, addr: u64) -> Option<(Handed, u64)> {
+        let place = self.places.at(addr).filter(|place| place.size > 0 && !place.is_away())?;
+        let left = (Handed { addr, size: place.size }, place.requested);
+        place.go_away();
+        self.away += 1;
+        Some(left)
+    }
+
+    /// The bytes of a block that a heap cared for are free.
+    pub(super) fn come_back(&mut self, addr: u64) {
+        if let Some(place) = self.places.at(addr).filter(|place| place.size > 0 && place.is_away()) {
+            let until = place.until;
+            place.size = 0;
+            self.away -= 1;
+            self.end(until);
+        }
+    }
+
+    /// The blocks that the program holds and no heap cares for, with what was asked for.
+    pub(super) fn held(&self) -> impl Iterator<Item = (Handed, u64)> {
+        let held = self.places.all().filter(|(_, place)| place.size > 0 && !place.is_away());
+        held.map(|(_, place)| (Handed { addr: place.addr, size: place.size }, place.requested))
+    }
+
+    /// How many blocks are still there whose time has passed.
+    pub(super) fn late(&self) -> u32 {
+        let Entry { ended, early, .. } = self.entries[self.cursor as usize];
+        ended.wrapping_sub(self.vacated).wrapping_sub(early)
+    }
+
+    /// The sequence begins anew at request `cursor`. What the program still holds is late from now on.
+    pub(super) fn begin_at(&mut self, cursor: u32) {
+        self.astray.passed += u64::from(self.cursor - self.astray.began);
+        let mut carried = 0_u32;
+        for place in self.places.all_mut().filter(|place| place.size > 0) {
+            place.until = 0;
+            carried += 1;
+        }
+        for entry in &mut self.entries {
+            entry.early = 0;
+        }
+        (self.cursor, self.astray.began) = (cursor, cursor);
+        self.astray.forget_missed();
+        self.vacated = self.entries[cursor as usize].ended.wrapping_sub(carried);
+        // What would have been handed out before, and lived on, never was there.
+        for number in 0..cursor as usize {
+            let Entry { until, place, .. } = self.entries[number];
+            if place != NONE && until > cursor {
+                self.entries[until as usize].early += 1;
+            }
+        }
+    }
+
+    /// Checks every invariant, for tests: it compares all with all.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        let held: Vec<&Place> = self.places.all().map(|(_, place)| place).filter(|place| place.size > 0).collect();
+        for (number, place) in held.iter().enumerate() {
+            if held[..number].iter().any(|other| other.overlaps(place.addr, place.size)) {
+                return Err("two blocks of a lane share bytes");
+            }
+        }
+        if held.iter().filter(|place| place.is_away()).count() as u32 != self.away {
+            return Err("a lane's blocks in a heap's care are not those that are counted");
+        }
+        let late = held.iter().filter(|place| place.until <= self.cursor).count() as u32;
+        if late == self.late() { Ok(()) } else { Err("a lane's late blocks are not those that are counted") }
+    }
+}

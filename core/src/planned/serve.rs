@@ -1,0 +1,349 @@
+//! Requests and frees while plans are in force: the fast path, and what is done with a block beyond that.
+
+use super::lane::{Berth, Lane};
+use super::sequence::{Handed, Held};
+use crate::allocator::Allocation;
+use crate::arena::{Arena, attention};
+use crate::device::DeviceMemory;
+use crate::directory::{Directory, Owner, Place};
+use crate::error::Error;
+use crate::rounding::PoolKind;
+use crate::stats::{Stat, Tally};
+use crate::storage::Storage;
+use crate::sync::{Lock, Ordering};
+use crate::trace::CallSite;
+use crate::units::{DeviceIndex, DevicePtr, StreamId};
+
+/// Circumstances in which requests are served from plans as ever.
+const HARMLESS: u32 = attention::PLANNED | attention::PENDING | attention::DEFERRED | attention::LIGHT;
+
+/// Circumstances in which none is.
+const FORBIDDING: u32 = attention::CAPTURE | attention::DIRECT | attention::LOST | attention::OBSERVED;
+
+/// Counts a block that is handed out. True if the peaks must be settled.
+#[inline(always)]
+fn count_up(tally: &Tally, size: u64, requested: u64, oversize: u64) -> bool {
+    let mut unsettled = tally.up(Stat::Allocation, 1);
+    unsettled |= tally.up(Stat::AllocatedBytes, size);
+    unsettled |= tally.up(Stat::RequestedBytes, requested);
+    if size >= oversize {
+        unsettled |= tally.up(Stat::OversizeAllocations, 1);
+    }
+    unsettled
+}
+
+#[inline(always)]
+fn count_down(tally: &Tally, size: u64, requested: u64, oversize: u64) {
+    tally.down(Stat::Allocation, 1);
+    tally.down(Stat::AllocatedBytes, size);
+    tally.down(Stat::RequestedBytes, requested);
+    if size >= oversize {
+        tally.down(Stat::OversizeAllocations, 1);
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Serves a request from a plan, if it is that one's to serve. `noted` is what there is to be seen to.
+    #[inline(never)]
+    pub(crate) fn malloc_planned(
+        &self,
+        directory: &Directory<R, S>,
+        noted: u32,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Option<DevicePtr> {
+        if noted & !HARMLESS != 0 {
+            return self.malloc_planned_attentively(directory, bytes, stream);
+        }
+        let front = self.planned.as_deref()?;
+        if let Some(berth) = front.berth(stream)
+            && let mut lane = berth.lane.lock()
+            && let Some(lane) = &mut *lane
+            && lane.stream == stream
+            && let Some(Handed { addr, size }) = lane.sequence.next(bytes)
+        {
+            let unsettled = count_up(&berth.tally, size, bytes, lane.oversize);
+            if unsettled {
+                self.settle_lane(&berth.tally);
+            }
+            return Some(DevicePtr(addr));
+        }
+        self.malloc_astray(directory, bytes, stream)
+    }
+
+    /// The same where routes and the trace have to be looked at.
+    #[cold]
+    fn malloc_planned_attentively(
+        &self,
+        directory: &Directory<R, S>,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Option<DevicePtr> {
+        if self.has(FORBIDDING) {
+            return None;
+        }
+        if self.has(attention::ROUTES)
+            && let Some(route) = self.enter_pool(stream)
+        {
+            self.leave_pool(route.pool);
+            return None;
+        }
+        let site = self.call_site(CallSite::Alloc);
+        let ptr = self.malloc_planned(directory, attention::PLANNED, bytes, stream)?;
+        if self.has(attention::TRACE) {
+            self.trace_planned(stream, site, ptr, bytes);
+        }
+        Some(ptr)
+    }
+
+    /// Records in its lane's heap that a block was handed out.
+    #[cold]
+    fn trace_planned(&self, stream: StreamId, site: u32, ptr: DevicePtr, bytes: u64) {
+        let berth = self.planned.as_deref().and_then(|front| front.berth(stream));
+        let home = berth.and_then(|berth| Some(berth.lane.lock().as_ref()?.home));
+        if let Some(home) = home {
+            self.record_alloc(&mut self.lock(home), site, ptr, bytes);
+        }
+    }
+
+    /// Serves a request that is not the next of its stream, or whose bytes may be occupied.
+    #[cold]
+    fn malloc_astray(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        let front = self.planned.as_deref()?;
+        let Some(berth) = front.berth(stream) else {
+            front.elsewhere.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let waits = |lane: &Lane| lane.sequence.away > 0 && lane.sequence.late() > 0;
+        if self.has(attention::PENDING) && berth.lane.lock().as_ref().is_some_and(waits) {
+            // An event that cannot be asked after leaves the bytes occupied.
+            let _asked = self.process_events(directory);
+        }
+        let mut guard = berth.lane.lock();
+        let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
+        self.take_back(lane);
+        let Handed { addr, size } = lane.sequence.otherwise(bytes)?;
+        let unsettled = count_up(&berth.tally, size, bytes, lane.oversize);
+        drop(guard);
+        if unsettled {
+            self.settle_lane(&berth.tally);
+        }
+        Some(DevicePtr(addr))
+    }
+
+    /// The blocks that a lane's heap cared for and that are free now are the lane's again.
+    pub(super) fn take_back(&self, lane: &mut Lane) {
+        if lane.sequence.away > 0 {
+            let returned = self.slot(lane.home).heap.lock().take_returned();
+            for addr in returned {
+                lane.sequence.come_back(addr);
+            }
+        }
+    }
+
+    #[cold]
+    fn settle_lane(&self, tally: &Tally) {
+        self.settle_peaks_of((PoolKind::Large, tally), None);
+    }
+
+    /// Frees a block that the directory says is a lane's.
+    #[inline(never)]
+    pub(crate) fn free_planned(
+        &self,
+        directory: &Directory<R, S>,
+        number: u32,
+        ptr: DevicePtr,
+        requested: Option<u64>,
+    ) -> Result<(), Error> {
+        if !self.has(attention::TRACE)
+            && let Some(front) = self.planned.as_deref()
+            && let Some(berth) = front.numbered(number)
+            && let mut lane = berth.lane.lock()
+            && let Some(lane) = &mut *lane
+            && let Some((block, requested)) = lane.sequence.free(ptr.0, requested)
+        {
+            count_down(&berth.tally, block.size, requested, lane.oversize);
+            return Ok(());
+        }
+        self.free_planned_otherwise(directory, number, ptr, requested)
+    }
+
+    /// Frees a block that a heap cares for, or says why not.
+    #[cold]
+    fn free_planned_otherwise(
+        &self,
+        directory: &Directory<R, S>,
+        number: u32,
+        ptr: DevicePtr,
+        requested: Option<u64>,
+    ) -> Result<(), Error> {
+        if self.has(attention::TRACE) {
+            return self.free_planned_traced(directory, number, ptr, requested);
+        }
+        let berth = self.planned.as_deref().and_then(|front| front.numbered(number));
+        let guard = berth.ok_or(Error::InvalidPointer(ptr))?.lane.lock();
+        let home = match guard.as_ref().map(|lane| (lane.sequence.held_at(ptr.0), lane.home)) {
+            Some((Held::Away, home)) => Some(self.place(home)),
+            Some((Held::Here(actual), _)) => match requested {
+                Some(given) if given != actual => return Err(Error::WrongSize { ptr, given, requested: actual }),
+                // It was handed out since.
+                _ => None,
+            },
+            Some((Held::Nowhere, _)) | None => None,
+        };
+        drop(guard);
+        match home {
+            Some(home) => self.free(directory, home, ptr, requested),
+            None => self.free_of_none(directory, number, ptr, requested),
+        }
+    }
+
+    /// The same while frees are traced: heaps do that.
+    #[cold]
+    fn free_planned_traced(
+        &self,
+        directory: &Directory<R, S>,
+        number: u32,
+        ptr: DevicePtr,
+        requested: Option<u64>,
+    ) -> Result<(), Error> {
+        let place = Place { device: self.number, heap: number };
+        if self.planned_allocation(number, ptr).is_some_and(|held| held.base != ptr) {
+            return Err(Error::InvalidPointer(ptr));
+        }
+        match self.home_of(place, ptr) {
+            Ok(home) => self.free(directory, home, ptr, requested),
+            Err(_) => self.free_of_none(directory, number, ptr, requested),
+        }
+    }
+
+    /// Frees a block that was a lane's when the directory was asked. If it led to this lane rightly, there is none.
+    #[cold]
+    fn free_of_none(
+        &self,
+        directory: &Directory<R, S>,
+        number: u32,
+        ptr: DevicePtr,
+        requested: Option<u64>,
+    ) -> Result<(), Error> {
+        match directory.owner(ptr) {
+            Owner::Heap(place) if place.heap != number => self.free(directory, place, ptr, requested),
+            _ => Err(Error::InvalidPointer(ptr)),
+        }
+    }
+
+    /// The heap that cares for a block which the directory says is a lane's: from here on, if it did not before. An address in
+    /// the middle of a block is as good as its first.
+    pub(crate) fn home_of(&self, place: Place, ptr: DevicePtr) -> Result<Place, Error> {
+        let front = self.planned.as_deref();
+        let Some(berth) = front.and_then(|front| front.numbered(place.heap)) else { return Ok(place) };
+        let mut guard = berth.lane.lock();
+        let lane = guard.as_mut().ok_or(Error::InvalidPointer(ptr))?;
+        let block = holding(lane, ptr).map(|(block, _)| block.addr);
+        let home = self.place(lane.home);
+        let unsettled = match block {
+            Some(addr) => self.send_home(berth, lane, addr)?,
+            None => false,
+        };
+        drop(guard);
+        if unsettled {
+            self.settle_peaks(self.slot(home.heap));
+        }
+        Ok(home)
+    }
+
+    /// A lane's heap cares for the block at `addr` from here on. True if the peaks must be settled.
+    fn send_home(&self, berth: &Berth<R>, lane: &mut Lane, addr: u64) -> Result<bool, Error> {
+        let slot = self.slot(lane.home);
+        let mut heap = self.lock(lane.home);
+        let Some((block, requested)) = lane.sequence.here(addr) else { return Ok(false) };
+        let unsettled = heap.take_over((addr, block.size), requested, &berth.tally, &slot.tally)?;
+        lane.sequence.go_away(addr);
+        Ok(unsettled)
+    }
+
+    /// Every block of a lane is in its heap's care from here on, so that whoever looks at heaps sees all of them.
+    pub(super) fn send_all_home(&self, berth: &Berth<R>, lane: &mut Lane) -> Result<bool, Error> {
+        let held: alloc::vec::Vec<u64> = lane.sequence.held().map(|(block, _)| block.addr).collect();
+        let mut unsettled = false;
+        for addr in held {
+            unsettled |= self.send_home(berth, lane, addr)?;
+        }
+        Ok(unsettled)
+    }
+
+    /// The same for every lane. What there is no room for stays out of sight.
+    pub(crate) fn show_lanes(&self) {
+        let Some(front) = self.planned.as_deref() else { return };
+        for berth in &front.berths {
+            let mut guard = berth.lane.lock();
+            let Some(lane) = guard.as_mut() else { continue };
+            let home = lane.home;
+            let shown = self.send_all_home(berth, lane);
+            drop(guard);
+            if shown.unwrap_or(true) {
+                self.settle_peaks(self.slot(home));
+            }
+        }
+    }
+
+    /// Checks every lane, for tests.
+    pub(crate) fn check_lanes(&self) -> Result<(), &'static str> {
+        let Some(front) = self.planned.as_deref() else { return Ok(()) };
+        for berth in &front.berths {
+            let mut guard = berth.lane.lock();
+            let (mut blocks, mut bytes, mut asked) = (0, 0, 0);
+            if let Some(lane) = guard.as_mut() {
+                self.take_back(lane);
+                lane.sequence.check()?;
+                for (block, requested) in lane.sequence.held() {
+                    (blocks, bytes, asked) = (blocks + 1, bytes + block.size, asked + requested);
+                }
+            }
+            let counted = [(Stat::Allocation, blocks), (Stat::AllocatedBytes, bytes), (Stat::RequestedBytes, asked)];
+            if counted.iter().any(|&(stat, sum)| berth.tally.current(stat) != sum as i64) {
+                return Err("a lane's statistic is not what its blocks add up to");
+            }
+        }
+        Ok(())
+    }
+
+    /// The block that contains `ptr`, if a lane holds it and its heap does not care for it.
+    pub(crate) fn planned_allocation(&self, number: u32, ptr: DevicePtr) -> Option<Allocation> {
+        let guard = self.planned.as_deref()?.numbered(number)?.lane.lock();
+        let lane = guard.as_ref()?;
+        let (block, requested) = holding(lane, ptr)?;
+        Some(Allocation {
+            base: DevicePtr(block.addr),
+            size: block.size,
+            requested,
+            stream: lane.stream,
+            device: DeviceIndex(self.number),
+            segment: DevicePtr(lane.base),
+            segment_bytes: lane.bytes,
+        })
+    }
+
+    /// Whether a lane holds the block at exactly `ptr`, and it was allocated on this stream.
+    pub(crate) fn is_planned_on(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> bool {
+        let held = self.planned_allocation(number, ptr);
+        held.is_some_and(|held| held.base == ptr && held.stream == stream)
+    }
+
+    /// The address that a plan would serve a request from, if it is the next of its stream.
+    pub(crate) fn planned_next(&self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        if !self.has(attention::PLANNED) || self.has(FORBIDDING | attention::ROUTES) {
+            return None;
+        }
+        let guard = self.planned.as_deref()?.berth(stream)?.lane.lock();
+        guard.as_ref()?.sequence.peek(bytes).map(DevicePtr)
+    }
+}
+
+/// The block of a lane that contains `ptr`, unless its heap cares for it.
+fn holding(lane: &Lane, ptr: DevicePtr) -> Option<(Handed, u64)> {
+    if let Some(block) = lane.sequence.here(ptr.0) {
+        return Some(block);
+    }
+    lane.sequence.held().find(|(block, _)| (block.addr..block.addr + block.size).contains(&ptr.0))
+}

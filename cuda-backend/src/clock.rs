@@ -1,0 +1,54 @@
+//! The clock of traces: the processor's own counter where it can be relied on, which is read in a third of the time that the system's
+//! clock takes, and the system's elsewhere.
+
+use quanta::Clock;
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The counter, and what it and the calendar said at the same time.
+struct Counter {
+    clock: Clock,
+    began: u64,
+    began_us: u64,
+}
+
+/// Measured once, when it is first asked for: how fast the counter counts takes up to 200 ms to find out.
+fn counter() -> &'static Counter {
+    static COUNTER: OnceLock<Counter> = OnceLock::new();
+    COUNTER.get_or_init(|| {
+        let clock = Clock::new();
+        let began_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64);
+        Counter { began: clock.raw(), began_us, clock }
+    })
+}
+
+/// What the counter says now; never 0.
+#[inline]
+pub fn ticks() -> u64 {
+    counter().clock.raw().max(1)
+}
+
+/// What the counter said, in microseconds since the Unix epoch.
+pub fn time_us(ticks: u64) -> u64 {
+    let counter = counter();
+    counter.began_us + counter.clock.delta_as_nanos(counter.began, ticks) / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ticks, time_us};
+    use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+    #[test]
+    fn ticks_are_times_of_the_calendar() {
+        let before = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64;
+        let first = ticks();
+        std::thread::sleep(Duration::from_millis(20));
+        let second = ticks();
+        let after = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64;
+        let (first, second) = (time_us(first), time_us(second));
+        assert!(second - first >= 19_900, "{}", second - first);
+        // The calendar may be set while this runs; by less than this.
+        assert!(first + 1000 >= before && second <= after + 1000, "{before} {first} {second} {after}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The planned policy: iterations, and what it has come to.
+
+use crate::abi::{
+    CACHALOT_STAGE_OBSERVING, CACHALOT_STAGE_PLANNING, CACHALOT_STAGE_READY, CACHALOT_STAGE_SERVING,
+    CACHALOT_STAGE_WAITING, cachalot_allocator, cachalot_plan_report, cachalot_status,
+};
+use crate::wall::{self, OutStruct, Versioned};
+use cachalot_core::planned::{PlannedReport, Stage};
+use core::ffi::c_int;
+
+// SAFETY: `repr(C)` with its size first, and numbers without padding.
+unsafe impl Versioned for cachalot_plan_report {
+    // Everything up to `reserved`.
+    const FIRST_SIZE: usize = 120;
+}
+
+/// Announces that an iteration ends and the next begins.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        let (device, _) = host.device(device)?;
+        Ok(host.planner.iteration(&host.allocator, device)?)
+    })
+}
+
+/// What the planned policy has come to.
+///
+/// # Safety
+/// `out` is NULL or a structure as long as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_planned(
+    allocator: *const cachalot_allocator,
+    device: c_int,
+    out: *mut cachalot_plan_report,
+) -> cachalot_status {
+    wall::with_host(allocator, |host| {
+        // SAFETY: the caller's promise.
+        let out = unsafe { OutStruct::new(out, "out") }?;
+        let (device, _) = host.device(device)?;
+        out.write(&described(&host.allocator.planned_report(device)?));
+        Ok(())
+    })
+}
+
+fn described(report: &PlannedReport) -> cachalot_plan_report {
+    cachalot_plan_report {
+        struct_size: size_of::<cachalot_plan_report>(),
+        announced: report.announced,
+        plans: report.plans,
+        given_up: report.given_up,
+        no_memory: report.no_memory,
+        peak_bytes: report.peak_bytes,
+        lower_bound_bytes: report.lower_bound_bytes,
+        segment_bytes: report.segment_bytes,
+        served: report.served,
+        lasting: report.lasting,
+        extra: report.extra,
+        missing: report.missing,
+        reordered: report.reordered,
+        occupied: report.occupied,
+        stage: match report.stage {
+            Stage::Observing => CACHALOT_STAGE_OBSERVING,
+            Stage::Planning => CACHALOT_STAGE_PLANNING,
+            Stage::Ready => CACHALOT_STAGE_READY,
+            Stage::Serving => CACHALOT_STAGE_SERVING,
+            _ => CACHALOT_STAGE_WAITING,
+        },
+        reserved: 0,
+    }
+}

@@ -1,0 +1,113 @@
+//! Plans what an allocator observes, on threads of its own: what `policy:planned` needs beside the allocator.
+
+use cachalot_core::device::DeviceMemory;
+use cachalot_core::plan::Plan;
+use cachalot_core::planned::Observed;
+use cachalot_core::storage::Storage;
+use cachalot_core::sync::Lock;
+use cachalot_core::units::DeviceIndex;
+use cachalot_core::{Allocator, Error};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+/// What a thread is planning for a device.
+struct Job {
+    device: DeviceIndex,
+    thread: JoinHandle<(Observed, Option<Vec<Plan>>)>,
+}
+
+/// Announces iterations to an allocator, and plans in the background what it observes: at most one thread for each device. A plan
+/// that is ready comes into force at the next announcement. A thread that cannot be started, or ends in a panic, leaves the
+/// fallback in force.
+///
+/// ```
+/// use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, SimulatedDevice, StreamId, Planner};
+///
+/// let config = Config::parse("policy:planned,fallback:bfc,plan_deadline_ms:100")?;
+/// let allocator = Allocator::<_, HeapLock, Growable>::new([SimulatedDevice::new(1 << 30)], &config)?;
+/// let planner = Planner::default();
+/// for _ in 0..4 {
+///     planner.iteration(&allocator, DeviceIndex(0))?;
+///     let block = allocator.malloc(DeviceIndex(0), 4096, StreamId::DEFAULT)?;
+///     allocator.free(block)?;
+///     planner.wait();
+/// }
+/// assert_eq!(allocator.planned_report(DeviceIndex(0))?.served, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Default)]
+pub struct Planner {
+    jobs: Mutex<Vec<Job>>,
+    /// Plans that are looked for are of no use any longer.
+    abandoned: Arc<AtomicBool>,
+}
+
+impl Planner {
+    /// An iteration ends, and the next begins: see [`Allocator::iteration`]. Any thread may call it; it waits for none that plans.
+    ///
+    /// # Errors
+    /// Those of [`Allocator::iteration`].
+    pub fn iteration<D, R, S>(&self, allocator: &Allocator<D, R, S>, device: DeviceIndex) -> Result<(), Error>
+    where
+        D: DeviceMemory,
+        R: Lock,
+        S: Storage,
+    {
+        while let Some(job) = self.finished(device) {
+            // One that panicked has no plan, and one that comes too late is refused.
+            if let Ok((observed, Some(plans))) = job.thread.join() {
+                let _taken = allocator.adopt_plans(device, observed, &plans);
+            }
+        }
+        allocator.iteration(device)?;
+        if let Some(observed) = allocator.observed(device)? {
+            let milliseconds = allocator.config(device)?.planned().map_or(0, |planned| planned.plan_deadline_ms);
+            self.start(device, observed, Duration::from_millis(milliseconds));
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was observed is planned. What is ready comes into force at the next announcement.
+    pub fn wait(&self) {
+        while self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|job| !job.thread.is_finished()) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    fn finished(&self, device: DeviceIndex) -> Option<Job> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = jobs.iter().position(|job| job.device == device && job.thread.is_finished())?;
+        Some(jobs.swap_remove(number))
+    }
+
+    fn start(&self, device: DeviceIndex, observed: Observed, deadline: Duration) {
+        let abandoned = Arc::clone(&self.abandoned);
+        let plan = move || {
+            let until = Instant::now() + deadline;
+            let plans = observed.plan(&|| Instant::now() >= until, &|| abandoned.load(Ordering::Relaxed));
+            (observed, plans)
+        };
+        if let Ok(thread) = Builder::new().name("cachalot-plan".into()).spawn(plan) {
+            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(Job { device, thread });
+        }
+    }
+}
+
+impl Drop for Planner {
+    /// Waits for the threads, which give up soon: the library may be unloaded once nothing of it runs.
+    fn drop(&mut self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+        for job in self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ended = job.thread.join();
+        }
+    }
+}
+
+impl core::fmt::Debug for Planner {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Planner").finish_non_exhaustive()
+    }
+}

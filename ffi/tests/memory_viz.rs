@@ -1,0 +1,298 @@
+//! torch's `_memory_viz.py` on snapshots of busy programs: it draws them, and its figures are ours.
+//!
+//! `CACHALOT_MEMORY_VIZ` names a folder with the script of some versions; `tests/setup/memory_viz.sh` makes it.
+
+mod common;
+
+use cachalot::abi::*;
+use cachalot::capi::*;
+use cachalot::status::*;
+use common::{output, root, scratch, skip};
+use serde_json::json;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::path::Path;
+use std::process::Command;
+use std::ptr::{null_mut, without_provenance_mut};
+
+const MIB: usize = 1 << 20;
+
+/// Numbers that look random and are the same each time (Marsaglia's xorshift64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % end
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// What a program is run with.
+struct Scene {
+    name: &'static str,
+    config: &'static CStr,
+    capacity: usize,
+    devices: u32,
+    stacks: bool,
+}
+
+const SCENES: [Scene; 7] = [
+    Scene { name: "default", config: c"", capacity: 100_000, devices: 1, stacks: false },
+    Scene { name: "truncated", config: c"max_split_size_mb:32", capacity: 300, devices: 1, stacks: false },
+    Scene { name: "expandable", config: c"expandable_segments:True", capacity: 100_000, devices: 1, stacks: false },
+    Scene {
+        name: "expandable_truncated",
+        config: c"expandable_segments:True",
+        capacity: 200,
+        devices: 2,
+        stacks: false,
+    },
+    Scene { name: "stacks", config: c"roundup_power2_divisions:4", capacity: 100_000, devices: 3, stacks: true },
+    Scene { name: "bfc", config: c"policy:bfc", capacity: 100_000, devices: 1, stacks: false },
+    Scene { name: "slab", config: c"policy:slab", capacity: 1000, devices: 1, stacks: false },
+];
+
+thread_local! {
+    /// The function that the program is in.
+    static FUNCTION: Cell<&'static CStr> = const { Cell::new(c"train") };
+}
+
+unsafe extern "C" fn describe(_: *mut c_void, stack: *mut cachalot_stack, action: cachalot_action) {
+    assert!([CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_REQUESTED].contains(&action));
+    if action == CACHALOT_ACTION_FREE_REQUESTED {
+        return;
+    }
+    for (function, line) in [(FUNCTION.get(), 7), (c"main", 70)] {
+        // SAFETY: the stack is the one that this callback got; the texts are ended by NUL.
+        unsafe { cachalot_stack_push(stack, function.as_ptr(), c"model/module.py".as_ptr(), line) };
+    }
+}
+
+/// A running program on device 0.
+struct Program {
+    allocator: *mut cachalot_allocator,
+    numbers: Numbers,
+    /// What is held: address and bytes asked for.
+    held: Vec<(*mut c_void, usize)>,
+    /// Whether there is a private pool in use.
+    has_pool: bool,
+}
+
+#[track_caller]
+fn ok(status: cachalot_status) {
+    // SAFETY: the text is of this thread, and nothing writes to it meanwhile.
+    let text = || unsafe { CStr::from_ptr(cachalot_last_error()) }.to_string_lossy().into_owned();
+    assert_eq!(status, CACHALOT_OK, "{}", text());
+}
+
+fn stream(number: usize) -> cachalot_stream {
+    without_provenance_mut(number * 0x10)
+}
+
+impl Program {
+    fn new(scene: &Scene) -> Self {
+        let options = cachalot_options {
+            flags: CACHALOT_SIMULATED,
+            device_count: scene.devices,
+            config: scene.config.as_ptr(),
+            // Its regions double, and go back whole.
+            simulated_bytes: if scene.name == "bfc" { 2 << 30 } else { 700 << 20 },
+            ..cachalot_options::INIT
+        };
+        let mut allocator = null_mut();
+        // SAFETY: both variables outlive the call, and so does the text.
+        ok(unsafe { cachalot_create(&raw const options, &raw mut allocator) });
+        if scene.stacks {
+            // SAFETY: the callback takes no userdata.
+            ok(unsafe { cachalot_on_stack(allocator, Some(describe), null_mut()) });
+        }
+        ok(cachalot_trace_start(allocator, 0, scene.capacity));
+        Self { allocator, numbers: Numbers(0x9e37_79b9_7f4a_7c15), held: Vec::new(), has_pool: false }
+    }
+
+    fn malloc(&mut self) {
+        let small = self.numbers.below(3) > 0;
+        let bytes = 1 + self.numbers.below(if small { 200 << 10 } else { 40 * MIB });
+        let (stream, mut block) = (stream(self.numbers.below(4)), null_mut());
+        FUNCTION.set(if small { c"small" } else { c"large" });
+        // SAFETY: the variable outlives the call.
+        let status = unsafe { cachalot_malloc(self.allocator, 0, bytes, stream, &raw mut block) };
+        if status == CACHALOT_ERROR_OUT_OF_MEMORY {
+            self.free_some(3);
+            return;
+        }
+        ok(status);
+        self.held.push((block, bytes));
+    }
+
+    fn free(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let (block, _) = self.held.swap_remove(self.numbers.below(self.held.len()));
+        if self.numbers.one_in(6) {
+            ok(cachalot_record_stream(self.allocator, block, stream(5 + self.numbers.below(2))));
+        }
+        ok(cachalot_free(self.allocator, block));
+    }
+
+    fn free_some(&mut self, part: usize) {
+        for _ in 0..self.held.len() / part {
+            self.free();
+        }
+    }
+
+    /// Some requests from a private pool.
+    fn graph(&mut self) {
+        let mut pool = cachalot_pool::default();
+        // SAFETY: the variable outlives the call.
+        ok(unsafe { cachalot_pool_create(self.allocator, 0, 0, &raw mut pool) });
+        ok(cachalot_pool_begin(self.allocator, 0, pool, CACHALOT_ROUTE_ALL, null_mut()));
+        (0..20).for_each(|_| self.malloc());
+        ok(cachalot_pool_end(self.allocator, 0, pool));
+        // The first stays with its two users, the program and the graph.
+        if std::mem::replace(&mut self.has_pool, true) {
+            ok(cachalot_pool_release(self.allocator, 0, pool));
+            ok(cachalot_pool_release(self.allocator, 0, pool));
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..4000 {
+            match self.numbers.below(1000) {
+                0..520 => self.malloc(),
+                520..990 => self.free(),
+                990..994 => ok(cachalot_simulate_progress(self.allocator, 0, stream(5))),
+                994..996 => ok(cachalot_empty_cache(self.allocator, 0)),
+                996..998 => self.graph(),
+                _ => self.free_some(2),
+            }
+        }
+        // The last thing of all is a request that fails, with frees that are pending.
+        (0..40).for_each(|_| self.malloc());
+        (0..10).for_each(|_| self.free());
+        let mut block = null_mut();
+        // SAFETY: the variable outlives the call.
+        let status = unsafe { cachalot_malloc(self.allocator, 0, 3000 * MIB, null_mut(), &raw mut block) };
+        assert_eq!(status, CACHALOT_ERROR_OUT_OF_MEMORY);
+        let (pending, _) = self.held.swap_remove(0);
+        ok(cachalot_record_stream(self.allocator, pending, stream(6)));
+        ok(cachalot_free(self.allocator, pending));
+    }
+
+    fn stats(&self) -> HashMap<String, i64> {
+        unsafe extern "C" fn gather(userdata: *mut c_void, key: *const std::ffi::c_char, value: i64) -> c_int {
+            // SAFETY: the map below, which nobody else uses during the call.
+            let all = unsafe { &mut *userdata.cast::<HashMap<String, i64>>() };
+            // SAFETY: the key lasts until this returns.
+            all.insert(unsafe { CStr::from_ptr(key) }.to_string_lossy().into_owned(), value);
+            0
+        }
+        let mut all = HashMap::<String, i64>::new();
+        // SAFETY: the callback takes the map, which outlives the call.
+        ok(unsafe { cachalot_stats_for_each(self.allocator, 0, Some(gather), (&raw mut all).cast()) });
+        all
+    }
+
+    fn entries(&self, device: c_int) -> usize {
+        unsafe extern "C" fn count(userdata: *mut c_void, _: *const cachalot_trace_entry) -> c_int {
+            // SAFETY: the number below, which nobody else uses during the call.
+            let sum = unsafe { &mut *userdata.cast::<usize>() };
+            *sum += 1;
+            0
+        }
+        let mut sum = 0_usize;
+        // SAFETY: the callback takes the number, which outlives the call.
+        ok(unsafe { cachalot_trace_for_each(self.allocator, device, Some(count), (&raw mut sum).cast()) });
+        sum
+    }
+
+    /// Writes the snapshot in both formats, and what is known of the program beside it.
+    fn write(&self, scene: &Scene, folder: &Path) {
+        for format in ["pickle", "json"] {
+            let file = folder.join(format!("{}.{format}", scene.name));
+            let path = CString::new(file.to_str().expect("UTF-8")).expect("no NUL");
+            // SAFETY: the text outlives the call.
+            ok(unsafe { cachalot_snapshot_to_file(self.allocator, path.as_ptr()) });
+        }
+        let stats = self.stats();
+        let stat = |key: &str| stats[key];
+        let entries: Vec<_> = (0..scene.devices).map(|device| self.entries(device as c_int)).collect();
+        let happened: i64 = ["allocation.all.allocated", "allocation.all.freed", "active.all.freed", "num_ooms"]
+            .into_iter()
+            .chain(["num_device_alloc", "num_device_free"])
+            .map(stat)
+            .sum();
+        let complete = happened as usize == entries[0];
+        assert!(complete || entries[0] == scene.capacity, "{} of {happened}", entries[0]);
+        assert!(stat("num_ooms") > 1 && stat("num_device_free") > 10, "{stats:?}");
+        let expected = json!({
+            "segments": if stat("segment.all.current") > 0 && scene.name.starts_with("expandable") { None }
+                else { Some(stat("segment.all.current")) },
+            "reserved": stat("reserved_bytes.all.current"),
+            "allocated": stat("allocated_bytes.all.current"),
+            "requested": self.held.iter().map(|(_, bytes)| bytes).sum::<usize>(),
+            "complete": complete,
+            "entries": entries,
+            "events": {
+                "allocs": stat("allocation.all.allocated"),
+                "frees": stat("allocation.all.freed"),
+                "completions": stat("active.all.freed"),
+                "segment_allocs": stat("segment.all.allocated"),
+                "segment_frees": stat("segment.all.freed"),
+                "maps": stat("num_device_alloc") - stat("segment.all.allocated"),
+                "unmaps": stat("num_device_free") - stat("segment.all.freed"),
+                "ooms": stat("num_ooms"),
+            },
+            "stack": if scene.stacks { vec!["small", "large"] } else { vec![] },
+        });
+        let file = folder.join(format!("{}.expected.json", scene.name));
+        std::fs::write(file, expected.to_string()).expect("the test's folder can be written");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        for (block, _) in self.held.drain(..) {
+            cachalot_free(self.allocator, block);
+        }
+        // Pools may have users still.
+        cachalot_destroy(self.allocator);
+    }
+}
+
+#[test]
+fn torchs_own_script_draws_our_snapshots_and_says_what_we_do() {
+    let folder = scratch("memory_viz");
+    for scene in &SCENES {
+        let mut program = Program::new(scene);
+        program.run();
+        program.write(scene, &folder);
+    }
+    let Some(scripts) = std::env::var_os("CACHALOT_MEMORY_VIZ") else {
+        skip("torch's _memory_viz.py on our snapshots", "CACHALOT_MEMORY_VIZ is not set: tests/setup/memory_viz.sh");
+        return;
+    };
+    let mut versions = 0;
+    for version in std::fs::read_dir(scripts).expect("the folder of the scripts") {
+        let script = version.expect("a version").path();
+        let mut command = Command::new("python3");
+        command.arg(root().join("ffi/tests/memory_viz.py")).arg(&script).arg(&folder);
+        let Some(output) = output(&mut command) else {
+            skip("torch's _memory_viz.py on our snapshots", "no python3");
+            return;
+        };
+        let (told, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}: {told}\n{errors}", script.display());
+        assert_eq!(told.trim(), SCENES.len().to_string());
+        versions += 1;
+    }
+    assert!(versions > 0, "there is no script");
+}

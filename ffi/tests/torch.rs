@@ -1,0 +1,187 @@
+//! The plug-in for `PyTorch`, called as `PyTorch` calls it, by C++ programs on the emulated driver.
+//!
+//! The shim is built in both ways: for any program, and with `PyTorch`'s headers, for which `tests/hosts/torch/c10` stands in.
+
+mod common;
+
+use common::{Link, WARNINGS, build, emulated, library_path, printed, root, scratch, skip, succeed, without_errors};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Where the programs are.
+fn sources() -> PathBuf {
+    root().join("tests/hosts/torch")
+}
+
+/// The shim as it is built without `PyTorch`, and with it. `None`, and a line, if there is no compiler.
+fn shims() -> Option<&'static [PathBuf; 2]> {
+    static BUILT: OnceLock<Option<[PathBuf; 2]>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let folder = scratch("torch");
+        let shim = |name: &str, flags: &[&OsStr]| {
+            let library = folder.join(name);
+            let mut command = Command::new("c++");
+            command.args(["-std=c++17", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,defs"]).args(WARNINGS);
+            command.args(flags).arg("-I").arg(root().join("include")).arg(root().join("ffi/torch/shim.cpp"));
+            command.arg("-L").arg(library_path()).arg("-lcachalot").arg("-o").arg(&library);
+            command.arg(format!("-Wl,-rpath,{}", library_path().display()));
+            succeed(&mut command).map(|_| library)
+        };
+        let stand_in = sources();
+        let with_torch = ["-DCACHALOT_WITH_TORCH", "-I"].map(OsStr::new).into_iter().chain([stand_in.as_os_str()]);
+        Some([shim("libcachalot_torch.so", &[])?, shim("libcachalot_torch_c10.so", &with_torch.collect::<Vec<_>>())?])
+    });
+    if built.is_none() {
+        skip("the plug-in for PyTorch", "no C++ compiler");
+    }
+    built.as_ref()
+}
+
+/// A program on the emulated driver, without any settings in its environment.
+fn program(name: &str, shim: &Path) -> Option<Command> {
+    let include = sources();
+    let flags = [OsStr::new("-I"), include.as_os_str()];
+    let built = build(&sources().join(name).with_extension("cpp"), Link::Shared, &flags)?;
+    let mut command = emulated(&built);
+    for variable in ["CACHALOT_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"] {
+        command.env_remove(variable);
+    }
+    command.arg(shim);
+    Some(command)
+}
+
+#[test]
+fn requests_are_served_on_every_device_and_thread() {
+    let Some([shim, _]) = shims() else { return };
+    let Some(mut command) = program("requests", shim) else { return };
+    let output = common::output(&mut command).expect("it was just built");
+    assert!(output.status.success(), "{}", printed(&output));
+    // Two frees of what is nobody's, one line.
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.starts_with("cachalot: a block cannot be freed: invalid device pointer"), "{said}");
+    for (variable, value) in [("CACHALOT_EMU_SEED", "3"), ("CACHALOT_EMU_DELAY_US", "100")] {
+        succeed(command.env(variable, value));
+    }
+}
+
+#[test]
+fn out_of_memory_arrives_as_an_exception_with_the_report() {
+    let Some(shims) = shims() else { return };
+    for (shim, kind) in shims.iter().zip(["plain", "torch"]) {
+        let Some(mut command) = program("running_out", shim) else { return };
+        succeed(command.arg(kind).env("CACHALOT_EMU_MEMORY", (1_u64 << 30).to_string()));
+    }
+}
+
+#[test]
+fn graphs_and_pools_are_those_that_the_filters_name() {
+    let Some([shim, _]) = shims() else { return };
+    let Some(mut command) = program("pools", shim) else { return };
+    succeed(&mut command);
+    for (variable, value) in [("CACHALOT_EMU_SEED", "5"), ("CACHALOT_EMU_DELAY_US", "300")] {
+        succeed(command.env(variable, value));
+    }
+}
+
+#[test]
+fn a_forked_child_and_the_end_of_the_process_do_no_harm() {
+    let Some([shim, _]) = shims() else { return };
+    let Some(mut command) = program("lifetime", shim) else { return };
+    for teardown in ["polite", "crash"] {
+        succeed(command.env("CACHALOT_EMU_TEARDOWN", teardown).env("CACHALOT_EMU_FORK", "crash"));
+    }
+    let output = common::output(command.arg("--late").env("CACHALOT_EMU_TEARDOWN", "polite")).expect("it ran before");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", printed(&output));
+}
+
+#[test]
+fn no_program_touches_memory_that_it_should_not() {
+    let Some([shim, with_torch]) = shims() else { return };
+    for (name, shim, argument) in [
+        ("requests", shim, ""),
+        ("running_out", with_torch, "torch"),
+        ("pools", shim, ""),
+        ("lifetime", shim, "--late"),
+    ] {
+        let Some(mut command) = program(name, shim) else { return };
+        command.env("CACHALOT_EMU_MEMORY", (1_u64 << 30).to_string());
+        without_errors(if argument.is_empty() { &command } else { command.arg(argument) });
+    }
+}
+
+#[test]
+fn an_allocator_of_ones_own_is_thirty_lines() {
+    let library = scratch("torch").join("torch_minimal.so");
+    let mut command = Command::new("c++");
+    command.args(["-std=c++17", "-fPIC", "-shared"]).args(WARNINGS).arg("-I").arg(root().join("include"));
+    command.arg(root().join("tests/hosts/torch_minimal.cpp")).arg("-o").arg(&library);
+    command.arg("-L").arg(library_path()).arg("-lcachalot").arg(format!("-Wl,-rpath,{}", library_path().display()));
+    if succeed(&mut command).is_none() {
+        return skip("an allocator for PyTorch of one's own", "no C++ compiler");
+    }
+    let Some(mut command) = program("minimal", &library) else { return };
+    succeed(&mut command);
+    without_errors(&command);
+}
+
+/// What the program prints with these variables and settings of its own, and what it says on its standard error.
+fn settings(variables: &[(&str, &str)], own: &[&str]) -> Option<(Vec<String>, String)> {
+    let [shim, _] = shims()?;
+    let mut command = program("settings", shim)?;
+    let output = common::output(command.envs(variables.iter().copied()).args(own))?;
+    assert!(output.status.success(), "{}", printed(&output));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Some((text(&output.stdout).lines().map(str::to_owned).collect(), text(&output.stderr)))
+}
+
+const OWN: &str = "CACHALOT_CONF";
+const NEW: &str = "PYTORCH_ALLOC_CONF";
+const OLD: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// Variables, the program's own settings, and those that are in force.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
+
+#[test]
+fn settings_come_from_the_first_place_that_has_any() {
+    let split = |mib: u32| format!("max_split_size_mb:{mib}");
+    let (a, b, c, d) = (split(32), split(48), split(64), split(80));
+    let cases: &[Case<'_>] = &[
+        (&[], &[], ""),
+        (&[(OLD, &a)], &[], &a),
+        (&[(OLD, &a), (NEW, &b)], &[], &b),
+        (&[(OLD, &a), (NEW, &b), (OWN, &c)], &[], &c),
+        (&[(OLD, &a), (NEW, &b), (OWN, &c)], &[&d], &d),
+        // Not added to: what is set in one place alone counts.
+        (&[(OLD, &a), (OWN, "expandable_segments:True")], &[], "expandable_segments:True"),
+        (&[(OLD, &a), (OWN, "")], &[], ""),
+        (&[(OLD, &a)], &["policy:bfc"], "policy:bfc"),
+        // What is PyTorch's own, or newer than this, is passed over in its variables.
+        (&[(OLD, "backend:cudaMallocAsync")], &[], ""),
+        (&[(NEW, "pinned_use_background_threads:True,of_2030:[1:2,3:4],max_split_size_mb:32")], &[], &a),
+        (&[(OWN, "pinned_use_background_threads:True")], &[], "pinned_use_background_threads:True"),
+    ];
+    for (variables, own, expected) in cases {
+        let Some((printed, said)) = settings(variables, own) else { return };
+        assert_eq!((printed, said), (vec![format!("in force: {expected}")], String::new()), "{variables:?} {own:?}");
+    }
+}
+
+#[test]
+fn wrong_settings_are_told_and_nothing_works_with_them() {
+    let wrong = [(OWN, "max_split_size_mb:1"), (OWN, "of_2030:7"), (OWN, "policy"), (OLD, "max_split_size_mb:1")];
+    for (variable, value) in wrong {
+        let Some((printed, said)) = settings(&[(variable, value)], &[]) else { return };
+        // The init hook and both requests fail; one line says so.
+        let [first, second, last] = &printed[..] else { panic!("{printed:?}") };
+        let why = first.strip_prefix("failed: ").expect("the text of the exception");
+        assert!(first == second && why.starts_with(&format!("{variable}: ")), "{printed:?}");
+        assert_eq!(said, format!("cachalot: no allocator can be made: {why}\n"));
+        assert_eq!(last, "in force: max_split_size_mb:40");
+    }
+    let Some((printed, said)) = settings(&[(OWN, "max_split_size_mb:32")], &["max_split_size_mb:1"]) else { return };
+    assert!(printed[0].starts_with("refused: config: max_split_size_mb does not take `1`"), "{printed:?}");
+    assert_eq!((&printed[1][..], &said[..]), ("in force: max_split_size_mb:32", ""));
+}

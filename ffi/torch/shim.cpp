@@ -1,0 +1,97 @@
+/*
+ * The part of the PyTorch plug-in that takes C++: exceptions are thrown, and a std::function is called.
+ * include/cachalot_torch.h says what each function does.
+ *
+ *   c++ -std=c++17 -O2 -fPIC -shared -fvisibility=hidden -I include ffi/torch/shim.cpp -o libcachalot_torch.so
+ * libcachalot.so
+ *
+ * throws std::runtime_error. For PyTorch's own exceptions, with the headers of the PyTorch that will load it:
+ *
+ *   ... -DCACHALOT_WITH_TORCH -D_GLIBCXX_USE_CXX11_ABI=1 -isystem TORCH/include ... -L TORCH/lib -lc10
+ */
+#include "cachalot_torch.h"
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#ifdef CACHALOT_WITH_TORCH
+#include <c10/util/Exception.h>
+#else
+#include <stdexcept>
+#endif
+
+namespace {
+
+using Filter = std::function<bool(cachalot_stream)>;
+
+/* What a filter threw in the middle of this thread's request: no exception may pass through the library, which is not
+ * C++. A plain pointer, so that nothing has to run when a thread begins or ends. */
+thread_local std::exception_ptr *thrown = nullptr;
+
+/* What was thrown meanwhile, if anything; it is forgotten. */
+std::exception_ptr take_thrown() {
+  const std::unique_ptr<std::exception_ptr> taken(std::exchange(thrown, nullptr));
+  return taken ? *taken : nullptr;
+}
+
+extern "C" int leads(void *userdata, cachalot_stream stream) {
+  try {
+    return (*static_cast<Filter *>(userdata))(stream) ? 1 : 0;
+  } catch (...) {
+    take_thrown();
+    thrown = new std::exception_ptr(std::current_exception());
+    return 0;
+  }
+}
+
+extern "C" void let_go(void *userdata) {
+  delete static_cast<Filter *>(userdata);
+}
+
+/* The calling thread's last error, as an exception. */
+[[noreturn]] void fail(cachalot_status status) {
+  const std::string text = cachalot_last_error();
+#ifdef CACHALOT_WITH_TORCH
+  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
+  if (status == CACHALOT_ERROR_OUT_OF_MEMORY || status == CACHALOT_ERROR_REJECTED ||
+      status == CACHALOT_ERROR_TOO_LARGE) {
+    throw c10::OutOfMemoryError(here, text);
+  }
+  throw c10::Error(here, text);
+#else
+  static_cast<void>(status);
+  throw std::runtime_error(text);
+#endif
+}
+
+}  // namespace
+
+void *cachalot_torch_alloc(size_t bytes, int device, cachalot_stream stream) {
+  void *block = nullptr;
+  if (thrown != nullptr) {
+    take_thrown(); /* by a request that was not made here */
+  }
+  const cachalot_status status = cachalot_torch_allocate(bytes, device, stream, &block);
+  if (thrown != nullptr) {
+    /* The block may be of the wrong pool. */
+    cachalot_torch_free(block, bytes, device, stream);
+    std::rethrow_exception(take_thrown());
+  }
+  if (status != CACHALOT_OK) {
+    fail(status);
+  }
+  return block;
+}
+
+void cachalot_torch_begin_pool(int device, std::pair<unsigned long long, unsigned long long> pool, Filter filter) {
+  /* An empty std::function leads everything. */
+  const bool empty = !filter;
+  std::unique_ptr<Filter> owned(empty ? nullptr : new Filter(std::move(filter)));
+  const cachalot_status status = cachalot_torch_begin_allocate_to_pool(
+      device, {pool.first, pool.second}, empty ? nullptr : leads, empty ? nullptr : let_go, owned.release());
+  if (status != CACHALOT_OK) {
+    fail(status);
+  }
+}

@@ -1,0 +1,104 @@
+//! Snapshots from and to files.
+
+use crate::model::{Event, Segment, Snapshot};
+use crate::{pickle, stack};
+use serde::Serialize;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// Bytes that are written at a time.
+const PART_BYTES: usize = 64 << 10;
+
+/// How a snapshot is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// As Python pickles it.
+    Pickle,
+    /// As JSON, with lists in the place of tuples.
+    Json,
+}
+
+impl Format {
+    /// What a file's name asks for: JSON if it ends in `.json`, else a pickle.
+    pub fn of(path: &Path) -> Self {
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
+            Self::Json
+        } else {
+            Self::Pickle
+        }
+    }
+}
+
+/// Writes a snapshot, in parts of up to 64 KiB. Lists are gone through once, while they are written.
+///
+/// # Errors
+/// Those of the writer.
+pub fn write<S: Serialize, T: Serialize>(to: impl Write, format: Format, snapshot: &Snapshot<S, T>) -> io::Result<()> {
+    let mut buffered = BufWriter::with_capacity(PART_BYTES, to);
+    match format {
+        Format::Json => serde_json::to_writer(&mut buffered, snapshot)?,
+        Format::Pickle => pickle::to_writer(&mut buffered, snapshot).map_err(|error| match error {
+            pickle::Error::Io(error) => error,
+            error => io::Error::other(error),
+        })?,
+    }
+    buffered.flush()
+}
+
+/// Writes a snapshot to a file, which has that name once it is complete.
+///
+/// # Errors
+/// Those of the file system; the file is then as it was before.
+pub fn write_file<S: Serialize, T: Serialize>(
+    path: &Path,
+    format: Format,
+    snapshot: &Snapshot<S, T>,
+) -> io::Result<()> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".part");
+    let written = File::create(&unfinished)
+        .and_then(|file| write(file, format, snapshot))
+        .and_then(|()| fs::rename(&unfinished, path));
+    if written.is_err() {
+        // The first failure is the one to tell.
+        let _ = fs::remove_file(&unfinished);
+    }
+    written
+}
+
+/// Why a snapshot cannot be read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The pickle.
+    Pickle(pickle::Error),
+    /// The JSON.
+    Json(serde_json::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pickle(error) => error.fmt(f),
+            Self::Json(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// Reads a snapshot, of either format. Equal stacks are one in memory.
+///
+/// # Errors
+/// If it is not one, or cut off.
+pub fn read(bytes: &[u8]) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
+    stack::sharing(|| {
+        if bytes.trim_ascii_start().first() == Some(&b'{') {
+            serde_json::from_slice(bytes).map_err(ReadError::Json)
+        } else {
+            pickle::from_slice(bytes).map_err(ReadError::Pickle)
+        }
+    })
+}

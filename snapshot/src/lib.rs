@@ -1,0 +1,27 @@
+//! PyTorch's memory snapshots, as `torch.cuda.memory._snapshot()` returns them: one model, two formats.
+//!
+//! ```text
+//! model    what a snapshot holds: segments, blocks, events, stacks      ─┐  keys that are not known are kept
+//! take     a snapshot of an allocator                                     │
+//! stack    where in the program: shared by what comes from the same place
+//! stream   lists that are written while they are made                    │
+//! pickle   Python's own format                                           │
+//! file     a snapshot written and read, as a pickle or as JSON          ─┘
+//! ```
+//!
+//! Key by key: `torch/cuda/memory.py` and `torch/csrc/cuda/Module.cpp` of `PyTorch` 2.0 to 2.15.
+
+#![forbid(unsafe_code)]
+
+mod file;
+mod model;
+pub mod pickle;
+mod stack;
+mod stream;
+mod take;
+
+pub use file::{Format, ReadError, read, write, write_file};
+pub use model::{Annotation, Block, Event, Other, Segment, Settings, Snapshot, Text};
+pub use stack::{Frame, Stack};
+pub use stream::Each;
+pub use take::Taken;

@@ -1,0 +1,115 @@
+//! Pickles against another library, and against nonsense.
+
+use super::{Error, from_slice, to_writer};
+use crate::{Frame, Stack};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The seeds of what failed.
+const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/regressions/snapshot.txt");
+
+fn pickled(value: &(impl Serialize + ?Sized)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    to_writer(&mut bytes, value).expect("a vector takes everything");
+    bytes
+}
+
+/// Any value of lists, dictionaries and plain ones.
+fn values() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (0..70_000_i64).prop_map(Value::from),
+        (-1e300..1e300).prop_map(Value::from),
+        ".{0,20}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 64, 8, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..8).prop_map(Value::from),
+            prop::collection::btree_map(".{0,5}", inner, 0..8).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn what_is_written_is_read_here_and_elsewhere(value in values()) {
+        let bytes = pickled(&value);
+        prop_assert_eq!(&from_slice::<Value>(&bytes).expect("our own"), &value);
+        let elsewhere: Value = serde_pickle::from_slice(&bytes, serde_pickle::DeOptions::new()).expect("a pickle");
+        prop_assert_eq!(&elsewhere, &value);
+        let theirs = serde_pickle::to_vec(&value, serde_pickle::SerOptions::new()).expect("plain values");
+        prop_assert_eq!(&from_slice::<Value>(&theirs).expect("theirs"), &value);
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_no_more(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = from_slice::<Value>(&bytes);
+    }
+
+    #[test]
+    fn damage_is_refused_and_no_more(value in values(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut bytes = pickled(&value);
+        let at = at.index(bytes.len());
+        let _ = from_slice::<Value>(&bytes[..at]).expect_err("it is cut off");
+        bytes[at] = byte;
+        let _ = from_slice::<Value>(&bytes);
+    }
+}
+
+#[test]
+fn numbers_take_as_many_bytes_as_they_need() {
+    // The other library has no numbers beyond these in its plain values, and Python's own have any length.
+    for bits in 0..64 {
+        for value in [1_u64 << bits, (1 << bits) - 1, u64::MAX >> bits] {
+            assert_eq!(from_slice::<u64>(&pickled(&value)).expect("our own"), value);
+            let negative = (value >> 1).cast_signed().wrapping_neg();
+            assert_eq!(from_slice::<i64>(&pickled(&negative)).expect("our own"), negative);
+        }
+    }
+    assert_eq!(pickled(&(1_u64 << 31)), b"\x80\x02\x8a\x05\0\0\0\x80\0.");
+    assert_eq!(pickled(&i64::MIN), b"\x80\x02\x8a\x08\0\0\0\0\0\0\0\x80.");
+}
+
+#[test]
+fn long_lists_and_dictionaries_come_in_parts() {
+    let list: Vec<u32> = (0..2500).collect();
+    let map: BTreeMap<String, u32> = list.iter().map(|at| (at.to_string(), *at)).collect();
+    let bytes = pickled(&(&list, &map));
+    assert_eq!(from_slice::<(Vec<u32>, BTreeMap<String, u32>)>(&bytes).expect("our own"), (list, map));
+}
+
+#[test]
+fn a_stack_is_written_once() {
+    let frame = |line| Frame { name: "forward".into(), filename: "model.py".into(), line, ..Frame::default() };
+    let stacks = [Stack::from(vec![frame(1), frame(2)]), Stack::from(vec![frame(3)]), Stack::default()];
+    let many: Vec<Stack> = (0..3000).map(|at| stacks[at % 3].clone()).collect();
+    let bytes = pickled(&many);
+    assert!(bytes.len() < 20_000, "{}", bytes.len());
+    assert_eq!(from_slice::<Vec<Stack>>(&bytes).expect("our own"), many);
+}
+
+#[test]
+fn what_contains_itself_is_refused() {
+    // [[[…]]]: EMPTY_LIST, BINPUT 0, BINGET 0, APPEND.
+    let endless = b"\x80\x02]q\x00h\x00a.";
+    assert!(matches!(from_slice::<Value>(endless), Err(Error::Unexpected(_))));
+}
+
+#[test]
+fn objects_are_refused_by_name() {
+    // GLOBAL os.system.
+    let error = from_slice::<Value>(b"\x80\x02cos\nsystem\n.").expect_err("no plain value");
+    assert_eq!(error.to_string(), "the operation 0x63, which plain values do not need, at byte 2");
+    let error = from_slice::<Value>(&pickled(&json!({"a": [1]}))[..7]).expect_err("cut off");
+    assert!(matches!(error, Error::Truncated(7)), "{error}");
+}

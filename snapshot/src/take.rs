@@ -1,0 +1,159 @@
+//! Snapshots of an allocator: what the core says, under PyTorch's names.
+
+use crate::file::Format;
+use crate::model::{Block, Event, Other, Segment, Settings, Snapshot};
+use crate::stack::Stack;
+use crate::stream::Each;
+use cachalot_core::device::DeviceMemory;
+use cachalot_core::rounding::{INTERVALS, PoolKind};
+use cachalot_core::snapshot::{SnapshotBlock, SnapshotSegment};
+use cachalot_core::storage::Storage;
+use cachalot_core::sync::Lock;
+use cachalot_core::trace::{Action, TraceEntry};
+use cachalot_core::units::DeviceIndex;
+use cachalot_core::{Allocator, Config};
+
+/// What was taken of an allocator, to be written.
+#[derive(Debug)]
+pub struct Taken<F> {
+    segments: Vec<SnapshotSegment>,
+    /// The events of each device.
+    traces: Vec<Vec<TraceEntry>>,
+    settings: Settings,
+    /// From the number of a place in the program to the stack there.
+    stack: F,
+}
+
+impl<F: Fn(u32) -> Stack> Taken<F> {
+    /// What is known already: the segments by address, the events of each device, and where they come from. `stack` as in
+    /// [`of`](Self::of).
+    pub fn new(segments: Vec<SnapshotSegment>, traces: Vec<Vec<TraceEntry>>, config: &Config, stack: F) -> Self {
+        Self { segments, traces, settings: settings(config), stack }
+    }
+
+    /// Looks at every heap, one after the other, and then at the traces: for an exact picture the program has to stand still.
+    /// `stack` tells what stands behind the number of a [call site](DeviceMemory::call_site); equal numbers must be clones of one
+    /// stack, of which another clone is kept.
+    pub fn of<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<D, R, S>, stack: F) -> Self {
+        let devices = || (0..allocator.device_count()).map(DeviceIndex);
+        let segments = allocator.snapshot();
+        let trace = |device| {
+            let mut entries = Vec::new();
+            // The device is the allocator's own.
+            let _ = allocator.for_each_trace_entry(device, |entry| entries.push(*entry));
+            entries
+        };
+        let config = devices().next().and_then(|device| allocator.config(device).ok());
+        Self::new(segments, devices().map(trace).collect(), &config.unwrap_or_default(), stack)
+    }
+
+    /// The snapshot, whose parts are made when they are written: once.
+    pub fn snapshot(
+        &self,
+    ) -> Snapshot<Each<impl Iterator<Item = Segment>>, Each<impl Iterator<Item: serde::Serialize>>> {
+        let traces = self.traces.iter().map(|entries| Each::new(entries.iter().map(|entry| event(entry, &self.stack))));
+        Snapshot {
+            segments: Each::new(self.segments.iter().map(|part| segment(part, &self.stack))),
+            device_traces: Each::new(traces),
+            allocator_settings: Some(self.settings.clone()),
+            external_annotations: Some(Vec::new()),
+            host_segments: None,
+            host_traces: None,
+            other: Other::new(),
+        }
+    }
+
+    /// Writes it, in parts of up to 64 KiB.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write(&self, to: impl std::io::Write, format: Format) -> std::io::Result<()> {
+        crate::file::write(to, format, &self.snapshot())
+    }
+
+    /// Writes it to a file, which has that name once it is complete.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write_file(&self, path: &std::path::Path, format: Format) -> std::io::Result<()> {
+        crate::file::write_file(path, format, &self.snapshot())
+    }
+}
+
+/// Numbers of streams and addresses as PyTorch writes them.
+fn signed(number: u64) -> i64 {
+    number.cast_signed()
+}
+
+fn segment(segment: &SnapshotSegment, stack: &impl Fn(u32) -> Stack) -> Segment {
+    Segment {
+        device: segment.device.0.into(),
+        address: segment.address.0,
+        total_size: segment.total_size,
+        allocated_size: Some(segment.allocated_size()),
+        active_size: Some(segment.active_size()),
+        requested_size: Some(segment.requested_size()),
+        stream: signed(segment.stream.0),
+        segment_type: Some(
+            match segment.kind {
+                PoolKind::Small => "small",
+                PoolKind::Large => "large",
+            }
+            .into(),
+        ),
+        segment_pool_id: Some((segment.pool.0, segment.pool.1)),
+        is_expandable: Some(segment.is_expandable),
+        frames: Some(stack(segment.site)),
+        blocks: segment.blocks.iter().map(|part| block(part, stack)).collect(),
+        other: Other::new(),
+    }
+}
+
+fn block(block: &SnapshotBlock, stack: &impl Fn(u32) -> Stack) -> Block {
+    Block {
+        address: Some(block.address.0),
+        size: block.size,
+        requested_size: Some(block.requested_size),
+        state: block.state.name().into(),
+        frames: Some(stack(block.site)),
+        other: Other::new(),
+    }
+}
+
+fn event(entry: &TraceEntry, stack: &impl Fn(u32) -> Stack) -> Event {
+    let failed = entry.action == Action::OutOfMemory;
+    Event {
+        action: entry.action.name().into(),
+        addr: (!failed).then_some(entry.addr.0),
+        device_free: failed.then_some(signed(entry.addr.0)),
+        size: signed(entry.size),
+        stream: signed(entry.stream.0),
+        time_us: Some(signed(entry.time_us)),
+        compile_context: Some("N/A".into()),
+        user_metadata: Some("".into()),
+        pool_id: None,
+        frames: Some(stack(entry.site)),
+        other: Other::new(),
+    }
+}
+
+/// The settings under PyTorch's names (`torch/csrc/cuda/Module.cpp`, 2.15). No limit is -1, as a size of all ones is there.
+fn settings(config: &Config) -> Settings {
+    let or_no_limit = |bytes: Option<u64>| Some(bytes.map_or(-1, signed));
+    let divisions = config.roundup_power2_divisions().intervals();
+    let divisions = (0..INTERVALS).map(|interval| ((1_u64 << interval).to_string(), divisions[interval].into()));
+    Settings {
+        string: Some(config.to_string()),
+        max_split_size: or_no_limit(config.max_split_size()),
+        garbage_collection_threshold: Some(config.garbage_collection_threshold().unwrap_or(0.0)),
+        expandable_segments: Some(config.expandable_segments()),
+        pinned_num_register_threads: Some(config.pinned().num_register_threads.into()),
+        release_lock_on_cudamalloc: Some(config.release_lock_on_device_malloc()),
+        pinned_use_cuda_host_register: Some(config.pinned().use_host_register),
+        graph_capture_record_stream_reuse: Some(config.graph_capture_record_stream_reuse()),
+        max_round_threshold: or_no_limit(config.pinned().max_round_threshold),
+        max_cached_size: or_no_limit(config.pinned().max_cached_size),
+        roundup_power2_divisions: Some(divisions.collect()),
+        other: Other::new(),
+    }
+}

@@ -1,0 +1,122 @@
+/*
+ * Devices that are opened later: until a device is first allocated from, nothing that is asked of it makes its context.
+ * On the emulated driver.
+ */
+#include "../misuse/every_call.h"
+
+#include <pthread.h>
+
+enum { MEBIBYTE = 1 << 20, THREADS = 4 };
+
+static uint64_t (*calls)(const char *);
+static int (*plan)(const char *);
+
+static uint64_t contexts(void) {
+  return calls("cuDevicePrimaryCtxRetain");
+}
+
+/* Everything but requests. */
+static void ask(cachalot_allocator *allocator, int device) {
+  const cachalot_pool pool = {7, 7};
+  cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
+  cachalot_block block = CACHALOT_BLOCK_INIT;
+  char config[512];
+  NEEDED(cachalot_stats(allocator, device, &statistics));
+  NEEDED(cachalot_stats_for_each(allocator, device, ignore_stat, NULL));
+  NEEDED(cachalot_config(allocator, device, config, sizeof config, NULL));
+  NEEDED(cachalot_health(allocator, device));
+  NEEDED(cachalot_configure(allocator, "expandable_segments:True,per_process_memory_fraction:0.5"));
+  NEEDED(cachalot_set_memory_fraction(allocator, device, 0.25));
+  NEEDED(cachalot_process_events(allocator, device));
+  NEEDED(cachalot_empty_cache(allocator, device));
+  NEEDED(cachalot_trim(allocator, device, 0));
+  NEEDED(cachalot_trace_start(allocator, device, 100));
+  NEEDED(cachalot_snapshot(allocator, ignore_text, NULL));
+  NEEDED(cachalot_pool_retain(allocator, device, pool, 0));
+  NEEDED(cachalot_pool_begin(allocator, device, pool, CACHALOT_ROUTE_THREAD, NULL));
+  NEEDED(cachalot_pool_end(allocator, device, pool));
+  NEEDED(cachalot_pool_release(allocator, device, pool));
+  NEEDED(cachalot_pool_release(allocator, device, pool));
+  NEEDED(cachalot_reset_peaks(allocator, device));
+  NEEDED(cachalot_record_stream(allocator, NULL, NULL));
+  CHECK(cachalot_record_stream(allocator, &statistics, NULL) == CACHALOT_ERROR_INVALID_POINTER);
+  CHECK(cachalot_free(allocator, &statistics) == CACHALOT_ERROR_INVALID_POINTER);
+  CHECK(cachalot_base_of(allocator, &statistics, &block) == CACHALOT_ERROR_INVALID_POINTER);
+  NEEDED(cachalot_check(allocator));
+}
+
+static void *request(void *argument) {
+  void *block = NULL;
+  NEEDED(cachalot_malloc(argument, 1, 1000, NULL, &block));
+  NEEDED(cachalot_free(argument, block));
+  return NULL;
+}
+
+int main(int argc, char **argv) {
+  const int devices[] = {0, 9};
+  cachalot_options options = CACHALOT_OPTIONS_INIT;
+  cachalot_allocator *allocator = NULL, *other = NULL;
+  cachalot_device described = CACHALOT_DEVICE_INIT;
+  cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
+  pthread_t threads[THREADS];
+  void *block = NULL;
+  int count = 0, index;
+  void *library;
+  begin(argc, argv);
+  options.flags = CACHALOT_OPEN_LATER;
+  options.config = "per_process_memory_fraction:0.5";
+  NEEDED(cachalot_create(&options, &allocator));
+  library = dlopen(getenv("CACHALOT_LIBCUDA"), RTLD_LAZY | RTLD_NOLOAD);
+  CHECK(library != NULL);
+  *(void **)&calls = dlsym(library, "emu_calls");
+  *(void **)&plan = dlsym(library, "emu_plan");
+  NEEDED(cachalot_device_count(allocator, &count));
+  CHECK(count == 2);
+  ask(allocator, 0);
+  ask(allocator, 1);
+  CHECK(contexts() == 0);
+
+  /* What is refused makes none either. */
+  CHECK(cachalot_malloc(allocator, 2, 1000, NULL, &block) == CACHALOT_ERROR_UNKNOWN_DEVICE);
+  options.device_count = 2;
+  options.devices = devices;
+  CHECK(cachalot_create(&options, &other) == CACHALOT_ERROR_UNKNOWN_DEVICE && other == NULL);
+  options.flags |= CACHALOT_PEER_ACCESS;
+  CHECK(cachalot_create(&options, &other) == CACHALOT_ERROR_INVALID_ARGUMENT && other == NULL);
+  CHECK(contexts() == 0);
+
+  /* Threads that come first at the same time open one device, once; the limit is what was set before. */
+  NEEDED(plan("[{\"fn\": \"cuDevicePrimaryCtxRetain\", \"delay_us\": 100000}]"));
+  for (index = 0; index < THREADS; ++index) {
+    CHECK(pthread_create(&threads[index], NULL, request, allocator) == 0);
+  }
+  for (index = 0; index < THREADS; ++index) {
+    CHECK(pthread_join(threads[index], NULL) == 0);
+  }
+  CHECK(contexts() == 1);
+  NEEDED(cachalot_device_info(allocator, 1, &described));
+  CHECK(described.limit_bytes == described.total_bytes / 4 && described.virtual_memory == 1);
+  CHECK(described.free_bytes < described.total_bytes && contexts() == 1);
+  ask(allocator, 1);
+
+  /* A device that fails to open can be opened by the next request. */
+  NEEDED(plan("[{\"fn\": \"cuDevicePrimaryCtxRetain\", \"code\": 2}]"));
+  CHECK(cachalot_malloc(allocator, 0, MEBIBYTE, NULL, &block) == CACHALOT_ERROR_OUT_OF_MEMORY && block == NULL);
+  CHECK(cachalot_last_driver_code() == 2);
+  NEEDED(cachalot_forecast(allocator, 0, MEBIBYTE, NULL, &outlook));
+  CHECK(outlook.outcome == CACHALOT_WOULD_EXPAND && contexts() == 3);
+  NEEDED(cachalot_malloc(allocator, 0, MEBIBYTE, NULL, &block));
+  NEEDED(cachalot_free(allocator, block));
+  NEEDED(cachalot_destroy(allocator));
+
+  /* One that was never opened needs no closing. */
+  options = (cachalot_options)CACHALOT_OPTIONS_INIT;
+  options.flags = CACHALOT_OPEN_LATER | CACHALOT_ASK_STREAM_ID;
+  NEEDED(cachalot_create(&options, &allocator));
+  NEEDED(cachalot_malloc(allocator, 1, MEBIBYTE, NULL, &block));
+  NEEDED(cachalot_record_stream(allocator, block, (cachalot_stream)1));
+  NEEDED(cachalot_free(allocator, block));
+  CHECK(contexts() == 4);
+  NEEDED(cachalot_destroy(allocator));
+  return failures != 0;
+}

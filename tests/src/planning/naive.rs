@@ -1,0 +1,79 @@
+//! What the core's planning says, worked out pair by pair and step by step.
+
+use cachalot_core::plan::{Buffer, Plan, Problem};
+
+/// For each buffer the one it is written over and where, as `Overwrite` says.
+pub fn targets(problem: &Problem) -> Vec<Option<(usize, u64)>> {
+    let mut targets: Vec<Option<(usize, u64)>> = vec![None; problem.buffers.len()];
+    for pair in &problem.overwrites {
+        let (writer, target) = (pair.writer as usize, pair.target as usize);
+        let [source, dest] = [writer, target].map(|buffer| problem.buffers[buffer]);
+        let mut above = Some(target);
+        while let Some(buffer) = above.filter(|&buffer| buffer != writer) {
+            above = targets[buffer].map(|(target, _)| target);
+        }
+        let in_a_circle = above.is_some();
+        if source.start != dest.end - 1 || source.fixed.is_some() || targets[writer].is_some() || in_a_circle {
+            continue;
+        }
+        let rival = targets.iter().position(|place| place.is_some_and(|(other, _)| other == target));
+        match rival {
+            Some(rival) if source.size <= problem.buffers[rival].size => continue,
+            Some(rival) => targets[rival] = None,
+            None => {}
+        }
+        targets[writer] = Some((target, pair.offset));
+    }
+    targets
+}
+
+/// Whether a plan is one.
+pub fn is_plan(problem: &Problem, plan: &Plan) -> bool {
+    let targets = targets(problem);
+    let (buffers, offsets) = (&problem.buffers, &plan.offsets);
+    let shares = |one: usize, other: usize| {
+        let meets = |one: (u64, u64), other: (u64, u64)| one.0 < other.1 && other.0 < one.1;
+        let life = |buffer: usize| (buffers[buffer].start, buffers[buffer].end);
+        let bytes = |buffer: usize| (offsets[buffer], offsets[buffer] + buffers[buffer].size);
+        meets(life(one), life(other)) && meets(bytes(one), bytes(other))
+    };
+    // Whether `one` is written over `other`, or over another that is.
+    let covers = |one: usize, other: usize| {
+        let mut at = targets[one];
+        while let Some((target, _)) = at {
+            if target == other {
+                return true;
+            }
+            at = targets[target];
+        }
+        false
+    };
+    let all = 0..buffers.len();
+    let in_place = all.clone().all(|number| {
+        let (offset, own) = (offsets[number], &buffers[number]);
+        match targets[number] {
+            Some((target, inside)) => offset == offsets[target] + inside,
+            None => offset % own.alignment == 0 && own.fixed.is_none_or(|fixed| fixed == offset),
+        }
+    });
+    let apart =
+        all.clone().all(|one| (0..one).all(|other| !shares(one, other) || covers(one, other) || covers(other, one)));
+    let end = |number: usize| (offsets[number] + buffers[number].size).next_multiple_of(buffers[number].alignment);
+    let peak = all.filter(|&number| targets[number].is_none()).map(end).max();
+    in_place && apart && peak == Some(plan.peak)
+}
+
+/// The most bytes that live at once, where nobody counts a buffer's bytes twice that are being overwritten.
+pub fn load(problem: &Problem) -> u64 {
+    let targets = targets(problem);
+    let since = |number: usize, buffer: &Buffer| match targets[number] {
+        Some((target, _)) => problem.buffers[target].end,
+        None => buffer.start,
+    };
+    let lives = |step: u64| {
+        let numbered = problem.buffers.iter().enumerate();
+        numbered.filter(move |(number, buffer)| since(*number, buffer) <= step && step < buffer.end)
+    };
+    let steps = problem.buffers.iter().flat_map(|buffer| [buffer.start, buffer.end]);
+    steps.map(|step| lives(step).map(|(_, buffer)| buffer.size).sum()).max().unwrap_or(0)
+}

@@ -1,0 +1,103 @@
+//! Every kind of bad problem, and every kind of bad plan, is found for what it is.
+
+use cachalot_core::plan::{Buffer, Fault, Overwrite, Plan, Problem, Unusable, verify};
+
+fn buffer(start: u64, end: u64, size: u64) -> Buffer {
+    Buffer { start, end, size, alignment: 1, fixed: None }
+}
+
+/// 0 and 1 live at once; 2 is written over 0, at 4.
+fn problem() -> Problem {
+    Problem {
+        buffers: vec![buffer(0, 3, 8), buffer(1, 9, 16), buffer(2, 9, 4), buffer(3, 9, 4)],
+        overwrites: vec![Overwrite { writer: 2, target: 0, offset: 4 }],
+    }
+}
+
+/// Checks the plan of the offsets 0, 8, 4 and 0 after a change to it or to the problem.
+fn fault(change: impl FnOnce(&mut Problem, &mut Plan)) -> Result<(), Fault> {
+    let (mut problem, mut plan) = (problem(), Plan { offsets: vec![0, 8, 4, 0], peak: 24 });
+    change(&mut problem, &mut plan);
+    problem.check().expect("the problem is none of the faults");
+    verify(&problem, &plan)
+}
+
+#[test]
+fn every_fault_of_a_plan() {
+    assert_eq!(fault(|_, _| ()), Ok(()));
+    assert_eq!(fault(|_, plan| plan.peak = 25), Err(Fault::Peak { said: 25, is: 24 }));
+    assert_eq!(fault(|_, plan| plan.peak = 23), Err(Fault::Peak { said: 23, is: 24 }));
+    let count = fault(|_, plan| plan.offsets.truncate(3));
+    assert_eq!(count, Err(Fault::Count { buffers: 4, offsets: 3 }));
+    assert_eq!(fault(|_, plan| plan.offsets[1] = u64::MAX), Err(Fault::Beyond { buffer: 1 }));
+    assert_eq!(fault(|_, plan| plan.offsets[1] = 7), Err(Fault::Overlap { first: 0, second: 1, step: 1 }));
+    // 0 has ended when 3 begins, so only 2, which was written over it, is in the way.
+    assert_eq!(fault(|_, plan| plan.offsets[3] = 1), Err(Fault::Overlap { first: 2, second: 3, step: 3 }));
+    let elsewhere = Fault::NotInPlace { writer: 2, target: 0, offset: 24, place: 4 };
+    assert_eq!(fault(|_, plan| plan.offsets[2] = 24), Err(elsewhere));
+    let fixed = fault(|problem, _| problem.buffers[3].fixed = Some(24));
+    assert_eq!(fixed, Err(Fault::Moved { buffer: 3, offset: 0, fixed: 24 }));
+    let misaligned = fault(|problem, _| problem.buffers[1].alignment = 16);
+    assert_eq!(misaligned, Err(Fault::Misaligned { buffer: 1, offset: 8, alignment: 16 }));
+    // A writer that may not be in place is like any other buffer.
+    let refused = fault(|problem, _| problem.overwrites.clear());
+    assert_eq!(refused, Err(Fault::Overlap { first: 0, second: 2, step: 2 }));
+}
+
+#[test]
+fn the_peak_is_rounded_up_to_the_alignment_of_each_buffer() {
+    let aligned = |peak| {
+        let mut problem = problem();
+        problem.buffers[1].alignment = 32;
+        verify(&problem, &Plan { offsets: vec![0, 32, 4, 0], peak })
+    };
+    assert_eq!(aligned(64), Ok(()));
+    assert_eq!(aligned(48), Err(Fault::Peak { said: 48, is: 64 }));
+}
+
+/// Checks a problem after a change to it.
+fn unusable(change: impl FnOnce(&mut Problem)) -> Result<(), Unusable> {
+    let mut problem = problem();
+    change(&mut problem);
+    problem.check()
+}
+
+#[test]
+fn every_fault_of_a_problem() {
+    const EIB: u64 = 1 << 60;
+    assert_eq!(unusable(|_| ()), Ok(()));
+    assert_eq!(Problem::default().check(), Err(Unusable::Empty));
+    let life = Unusable::Lifetime { buffer: 1, start: 1, end: 1 };
+    assert_eq!(unusable(|problem| problem.buffers[1].end = 1), Err(life));
+    assert_eq!(unusable(|problem| problem.buffers[3].size = 0), Err(Unusable::NoBytes { buffer: 3 }));
+    let large = Unusable::TooLarge { buffer: 3, size: EIB };
+    assert_eq!(unusable(|problem| problem.buffers[3].size = EIB), Err(large));
+    for alignment in [0, 3, EIB] {
+        let wrong = Unusable::Alignment { buffer: 0, alignment };
+        assert_eq!(unusable(|problem| problem.buffers[0].alignment = alignment), Err(wrong));
+    }
+    let misaligned = unusable(|problem| {
+        problem.buffers[1] = Buffer { alignment: 8, fixed: Some(12), ..problem.buffers[1] };
+    });
+    assert_eq!(misaligned, Err(Unusable::FixedMisaligned { buffer: 1, fixed: 12, alignment: 8 }));
+    let beyond = unusable(|problem| problem.buffers[1].fixed = Some(u64::MAX));
+    assert_eq!(beyond, Err(Unusable::Total { buffer: 1 }));
+    let total = unusable(|problem| problem.buffers.iter_mut().for_each(|buffer| buffer.size = EIB - 1));
+    assert_eq!(total, Err(Unusable::Total { buffer: 3 }));
+    let overlap = unusable(|problem| problem.buffers[..2].iter_mut().for_each(|buffer| buffer.fixed = Some(4)));
+    assert_eq!(overlap, Err(Unusable::FixedOverlap { first: 0, second: 1, step: 1 }));
+}
+
+#[test]
+fn every_fault_of_an_overwrite() {
+    let with = |pair: Overwrite| unusable(|problem| problem.overwrites.push(pair));
+    let none = Unusable::NoSuchBuffer { overwrite: 1, buffer: 4 };
+    assert_eq!(with(Overwrite { writer: 4, target: 0, offset: 0 }), Err(none));
+    assert_eq!(with(Overwrite { writer: 0, target: 4, offset: 0 }), Err(none));
+    let itself = Unusable::Itself { overwrite: 1, buffer: 3 };
+    assert_eq!(with(Overwrite { writer: 3, target: 3, offset: 0 }), Err(itself));
+    let outside = Unusable::Outside { overwrite: 1, writer: 3, target: 0 };
+    assert_eq!(with(Overwrite { writer: 3, target: 0, offset: 5 }), Err(outside));
+    assert_eq!(with(Overwrite { writer: 3, target: 0, offset: u64::MAX }), Err(outside));
+    assert_eq!(with(Overwrite { writer: 3, target: 0, offset: 4 }), Ok(()));
+}

@@ -1,0 +1,98 @@
+//! What holds of every problem: every algorithm's plan is one, whatever the order of the input; the verifier finds what
+//! is wrong; no plan is below the bound.
+
+use cachalot_core::plan::{Buffer, HEURISTICS, Overwrite, Plan, Problem, lower_bound, verify};
+use cachalot_tests::planning::{naive, problems};
+use cachalot_tests::strategies::proptest_config;
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+/// The problem with its buffers in another order: `order[i]` is the old number of buffer `i`.
+fn reordered(problem: &Problem, order: &[usize]) -> Problem {
+    let mut new = vec![0; order.len()];
+    for (number, &old) in order.iter().enumerate() {
+        new[old] = number as u32;
+    }
+    let pair = |pair: &Overwrite| Overwrite {
+        writer: new[pair.writer as usize],
+        target: new[pair.target as usize],
+        offset: pair.offset,
+    };
+    Problem {
+        buffers: order.iter().map(|&old| problem.buffers[old]).collect(),
+        overwrites: problem.overwrites.iter().map(pair).collect(),
+    }
+}
+
+/// Every buffer with its offset, sorted: equal ones may change places.
+fn placed(problem: &Problem, plan: &Plan) -> Vec<(u64, u64, u64, u64, Option<u64>, u64)> {
+    let content = |(buffer, &offset): (&Buffer, &u64)| {
+        (buffer.start, buffer.end, buffer.size, buffer.alignment, buffer.fixed, offset)
+    };
+    let mut placed: Vec<_> = problem.buffers.iter().zip(&plan.offsets).map(content).collect();
+    placed.sort_unstable();
+    placed
+}
+
+proptest! {
+    #![proptest_config(proptest_config("regressions/plan_properties.txt", 300))]
+
+    #[test]
+    fn every_plan_is_one(problem in problems::problem(24)) {
+        prop_assert_eq!(problem.check(), Ok(()));
+        let bound = lower_bound(&problem);
+        for algorithm in HEURISTICS {
+            let plan = algorithm.plan(&problem, &mut ()).expect("nobody stops it");
+            prop_assert_eq!(verify(&problem, &plan), Ok(()), "{}", algorithm.name());
+            prop_assert!(naive::is_plan(&problem, &plan), "{}", algorithm.name());
+            prop_assert!(plan.peak >= bound, "{}: {} is below {}", algorithm.name(), plan.peak, bound);
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_input_moves_nothing(
+        (problem, order) in problems::problem(24).prop_flat_map(|problem| {
+            let order: Vec<usize> = (0..problem.buffers.len()).collect();
+            (Just(problem), Just(order).prop_shuffle())
+        }),
+    ) {
+        let other = reordered(&problem, &order);
+        prop_assert_eq!(lower_bound(&problem), lower_bound(&other));
+        for algorithm in HEURISTICS {
+            let [one, two] = [&problem, &other].map(|problem| algorithm.plan(problem, &mut ()).expect("a plan"));
+            prop_assert_eq!(one.peak, two.peak, "{}", algorithm.name());
+            prop_assert_eq!(placed(&problem, &one), placed(&other, &two), "{}", algorithm.name());
+        }
+    }
+
+    #[test]
+    fn the_verifier_sees_what_the_naive_one_sees(
+        problem in problems::problem(8),
+        which in any::<Index>(),
+        moves in prop::collection::vec((any::<Index>(), -9..9_i64), 0..3),
+        peak in prop_oneof![4 => Just(0_u64), 1 => 1..3_u64],
+    ) {
+        let mut plan = HEURISTICS[which.index(HEURISTICS.len())].plan(&problem, &mut ()).expect("a plan");
+        for (buffer, by) in moves {
+            let offset = &mut plan.offsets[buffer.index(problem.buffers.len())];
+            *offset = offset.saturating_add_signed(by);
+        }
+        let targets = naive::targets(&problem);
+        let roots = problem.buffers.iter().zip(&plan.offsets).zip(&targets).filter(|(_, target)| target.is_none());
+        let end = |((buffer, offset), _): ((&Buffer, &u64), _)| {
+            (offset + buffer.size).next_multiple_of(buffer.alignment)
+        };
+        plan.peak = roots.map(end).max().expect("a buffer") + peak;
+        prop_assert_eq!(verify(&problem, &plan).is_ok(), naive::is_plan(&problem, &plan));
+    }
+
+    #[test]
+    fn the_bound_is_the_load_where_nothing_is_aligned_or_fixed(problem in problems::movable(24)) {
+        let load = naive::load(&problem);
+        let bound = lower_bound(&problem);
+        if problem.buffers.iter().all(|buffer| buffer.alignment == 1) {
+            prop_assert_eq!(bound, load);
+        }
+        prop_assert!(bound >= load);
+    }
+}

@@ -1,0 +1,85 @@
+//! The examples of other planners: TensorFlow Lite Micro's `GreedyMemoryPlanner`, XLA's `HeapSimulator`, TVM's `hill_climb`.
+
+use cachalot_core::plan::greedy::Greedy;
+use cachalot_core::plan::hill_climb::HillClimb;
+use cachalot_core::plan::{Algorithm, Buffer, HEURISTICS, Plan, Problem, lower_bound, verify};
+use cachalot_tests::planning::instances;
+
+/// Buffers as (start, end, size), half-open.
+fn problem(buffers: &[(u64, u64, u64)], alignment: u64) -> Problem {
+    let buffer = |&(start, end, size): &_| Buffer { start, end, size, alignment, fixed: None };
+    Problem { buffers: buffers.iter().map(buffer).collect(), overwrites: Vec::new() }
+}
+
+fn solve(algorithm: &dyn Algorithm, problem: &Problem) -> Plan {
+    problem.check().expect("a problem");
+    let plan = algorithm.plan(problem, &mut ()).expect("nobody stops it");
+    verify(problem, &plan).unwrap_or_else(|fault| panic!("{}: {fault}", algorithm.name()));
+    plan
+}
+
+/// Their lives include the last step.
+fn micro(buffers: &[(u64, u64, u64)]) -> Problem {
+    problem(&buffers.iter().map(|&(size, first, last)| (first, last + 1, size)).collect::<Vec<_>>(), 1)
+}
+
+#[test]
+fn micro_basics() {
+    let plan = solve(&Greedy::Size, &micro(&[(10, 0, 1), (20, 2, 3)]));
+    assert_eq!((plan.peak, plan.offsets), (20, vec![0, 0]));
+}
+
+#[test]
+fn micro_medium() {
+    let plan = solve(&Greedy::Size, &micro(&[(10, 0, 1), (20, 1, 2), (30, 2, 3), (40, 3, 4), (50, 0, 1)]));
+    assert_eq!((plan.peak, plan.offsets), (90, vec![50, 70, 40, 0, 0]));
+}
+
+#[test]
+fn micro_overlap() {
+    assert_eq!(solve(&Greedy::Size, &micro(&[(100, 0, 1), (50, 2, 3), (20, 1, 2)])).peak, 120);
+}
+
+#[test]
+fn micro_person_detection() {
+    let Some(problem) = instances::read("tflm_person_detection.csv", "micro_person_detection") else { return };
+    assert_eq!((problem.buffers.len(), problem.buffers.iter().map(|buffer| buffer.size).sum()), (30, 241_027));
+    assert_eq!(lower_bound(&problem), 64_512);
+    assert_eq!(solve(&Greedy::Size, &problem).peak, 64_512);
+}
+
+#[test]
+fn xla_all_at_once() {
+    let plan = solve(&Greedy::Size, &problem(&[(0, 9, 10), (1, 9, 30), (2, 9, 20), (3, 9, 40)], 1));
+    assert_eq!((plan.peak, plan.offsets), (100, vec![90, 40, 70, 0]));
+}
+
+#[test]
+fn xla_alignment() {
+    // a, b and c live; a is freed, then d comes. XLA's numbers times 4/5: its alignment of 20 is no power of two.
+    let plan = solve(&Greedy::Size, &problem(&[(0, 3, 8), (1, 9, 16), (2, 9, 40), (4, 9, 32)], 16));
+    assert_eq!((plan.peak, plan.offsets), (96, vec![48, 80, 0, 48]));
+}
+
+#[test]
+fn xla_best_fit() {
+    let plan = solve(&Greedy::Size, &problem(&[(0, 3, 10), (1, 9, 20), (2, 9, 40), (4, 9, 30), (5, 9, 50)], 1));
+    assert_eq!((plan.peak, plan.offsets), (140, vec![90, 120, 50, 90, 0]));
+}
+
+#[test]
+fn tvm_hill_climb_reaches_the_bound() {
+    for (name, peak) in [("alloc_max", 67_600), ("simple", 216_096), ("deep_speech", 100_352), ("five", 176_923)] {
+        let Some(problem) = instances::read(&format!("{name}.csv"), "tvm_hill_climb_reaches_the_bound") else { return };
+        assert_eq!(lower_bound(&problem), peak, "{name}");
+        assert_eq!(solve(&HillClimb::TVM, &problem).peak, peak, "{name}");
+    }
+}
+
+#[test]
+fn every_heuristic_has_a_name_of_its_own() {
+    let mut names: Vec<_> = HEURISTICS.iter().map(|algorithm| algorithm.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), HEURISTICS.len());
+}
