@@ -1,0 +1,55 @@
+"""cachalot under PyTorch.
+
+    import cachalot.torch
+    cachalot.torch.enable("policy:caching,expandable_segments:True", patch=True)
+
+before the first use of CUDA puts it in the place of PyTorch's allocator. :func:`pool` is the other way: PyTorch
+keeps its own, and one ``torch.cuda.MemPool`` takes its segments from cachalot.
+
+The figures here have the names, keys and shapes of those in ``torch.cuda``; with ``patch=True`` those in
+``torch.cuda`` are these.
+"""
+
+from ._history import dump_snapshot, memory_snapshot, record_memory_history
+from ._limits import (
+    empty_cache,
+    get_per_process_memory_fraction,
+    list_gpu_processes,
+    mem_get_info,
+    set_per_process_memory_fraction,
+)
+from ._plugin import configure, enable, enabled
+from ._pool import pool
+from ._statistics import (
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+)
+
+__all__ = [
+    "configure",
+    "dump_snapshot",
+    "empty_cache",
+    "enable",
+    "enabled",
+    "get_per_process_memory_fraction",
+    "list_gpu_processes",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_summary",
+    "pool",
+    "record_memory_history",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+]

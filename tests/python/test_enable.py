@@ -1,0 +1,151 @@
+"""``enable()`` and ``pool()``: what they do, and what they say when they cannot."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import unittest
+
+from children import said
+
+BEGIN = """
+import torch, cachalot, cachalot.torch
+from torch._C import State
+
+def error(*arguments, **named):
+    try:
+        cachalot.torch.enable(*arguments, **named)
+    except cachalot.CachalotError as error:
+        print(type(error).__name__, "|", error)
+        assert State.plugin is None
+"""
+
+
+class Enable(unittest.TestCase):
+    """Each program is a process."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cache = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cache.cleanup)
+        os.environ["CACHALOT_CACHE"] = cache.name
+
+    def prints(self, program: str, wanted: str, **variables: str) -> None:
+        """The program prints something like this."""
+        self.assertRegex(said(BEGIN + program, **variables), wanted)
+
+    def test_twice(self) -> None:
+        program = """
+cachalot.torch.enable()
+assert cachalot.torch.enabled()
+try:
+    cachalot.torch.enable()
+except cachalot.AlreadyEnabledError as error:
+    print(error)
+"""
+        self.prints(program, "already")
+
+    def test_too_late(self) -> None:
+        self.prints("torch.cuda.init(); error()", r"EnabledTooLateError \| .*before the first use of CUDA")
+
+    def test_too_late_without_a_trace(self) -> None:
+        # PyTorch's allocator can be in use without CUDA's having been initialised from Python.
+        program = """
+def refuse(_):
+    raise RuntimeError("Can't swap an already initialized allocator")
+torch.cuda.memory.change_current_allocator = refuse
+error()
+"""
+        self.prints(program, r"EnabledTooLateError \| .*Can't swap")
+
+    def test_wrong_settings(self) -> None:
+        self.prints('error("policy:nonsense")', r"ConfigurationError \| .*nonsense.*caching")
+        self.prints(
+            'error("garbage_collection_threshold:2"); error("max_split_size_mb:64"); print(State.plugin)',
+            "ConfigurationError .*\n<torch",
+        )
+
+    def test_no_gpu(self) -> None:
+        self.prints("State.devices = 0; error()", r"NoGpuError \| PyTorch finds no GPU")
+        self.prints("torch.version.cuda = None; error()", r"NoGpuError \| .*built without CUDA")
+
+    def test_no_driver(self) -> None:
+        self.prints("error()", r"NoGpuError \| ", CACHALOT_LIBCUDA="/nowhere/libcuda.so.1")
+
+    def test_an_old_driver(self) -> None:
+        self.prints("error()", r"DriverTooOldError \| .*11\.4", CACHALOT_EMU_DRIVER_VERSION="11030")
+
+    def test_an_old_pytorch(self) -> None:
+        self.prints(
+            "torch.__version__ = '2.0.0'; del torch._C._CUDAPluggableAllocator.set_begin_allocate_to_pool; "
+            "del torch._C._CUDAPluggableAllocator.__getattr__; error()",
+            r"TorchTooOldError \| PyTorch 2\.0\.0 .* 2\.2 or later",
+        )
+
+    def test_figures_before_the_first_allocation(self) -> None:
+        program = """
+print(cachalot.torch.memory_stats(), cachalot.torch.memory_allocated(), cachalot.torch.memory_snapshot())
+cachalot.torch.reset_peak_memory_stats(), cachalot.torch.empty_cache()
+"""
+        self.prints(program, r"OrderedDict\((\{\})?\) 0 \[\]")
+
+    def test_without_the_patch_pytorchs_figures_stay_its_own(self) -> None:
+        program = """
+cachalot.torch.enable()
+block = State.plugin.alloc(1000, 0, None)
+try:
+    torch.cuda.memory_stats()
+except RuntimeError as error:
+    print(error, cachalot.torch.memory_stats()["allocated_bytes.all.current"])
+"""
+        self.prints(program, "does not yet support it 1024")
+
+    def test_settings_of_the_environment(self) -> None:
+        program = """
+cachalot.torch.enable()
+State.plugin.alloc(1 << 20, 0, None)
+print(cachalot.torch.memory_snapshot()[0]["is_expandable"])
+"""
+        self.prints(program, "True", CACHALOT_CONF="expandable_segments:True")
+        self.prints(program, "True", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,pinned_num_register_threads:2")
+        self.prints(
+            program, "False", CACHALOT_CONF="policy:caching", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"
+        )
+
+    def test_settings_at_run_time(self) -> None:
+        program = """
+cachalot.torch.enable()
+cachalot.torch.configure("roundup_power2_divisions:4")
+State.plugin.alloc(2049, 0, None)
+print(cachalot.torch.memory_allocated())
+try:
+    cachalot.torch.configure("roundup_power2_divisions:3")
+except ValueError as error:
+    print(error)
+"""
+        self.prints(program, "2560\n.*only a power of two")
+
+    def test_a_pool(self) -> None:
+        program = """
+pool = cachalot.torch.pool(use_on_oom=True)
+assert torch.cuda.is_initialized() and State.plugin is None
+block = pool.allocator.alloc(20 << 20, 0, None)
+print(pool.options, cachalot.torch.memory_allocated(), pool.allocator.alloc(1 << 45, 0, None))
+pool.allocator.free(block, 20 << 20, 0, None)
+assert cachalot.torch.pool().allocator is pool.allocator
+"""
+        self.prints(program, r"\{'use_on_oom': True\} 20971520 None")
+
+    def test_no_pool_beside_the_plugin(self) -> None:
+        program = """
+cachalot.torch.enable()
+try:
+    cachalot.torch.pool()
+except cachalot.CachalotError as error:
+    print(error)
+"""
+        self.prints(program, "no MemPool under a plug-in")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,152 @@
+"""The shim: built once for the installed PyTorch, kept, and done without where it cannot be built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+from children import STAND_IN, environment, said
+
+ENABLE = """
+import warnings, torch, cachalot.torch
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    cachalot.torch.enable()
+print("told:", [str(warning.message).splitlines()[0] for warning in told])
+block = torch._C.State.plugin.alloc(1000, 0, None)
+print("allocated:", cachalot.torch.memory_allocated())
+"""
+
+EXCEPTIONS = """
+#pragma once
+#include <exception>
+#include <string>
+#include <utility>
+namespace c10 {
+struct SourceLocation { const char *function; const char *file; unsigned line; };
+struct Error : std::exception {
+  Error(SourceLocation, std::string text) : text_(std::move(text)) {}
+  const char *what() const noexcept override { return text_.c_str(); }
+  std::string text_;
+};
+struct OutOfMemoryError : Error { using Error::Error; };
+}
+"""
+
+# Calls what PyTorch calls, and tells which exception comes.
+CALLER = """
+#include <c10/util/Exception.h>
+#include <cstdio>
+extern "C" void call(void *(*alloc)(size_t, int, void *), size_t bytes) {
+  try { alloc(bytes, 0, nullptr); std::puts("a block"); }
+  catch (const c10::OutOfMemoryError &error) { std::printf("OutOfMemoryError %.40s\\n", error.what()); }
+  catch (const std::exception &error) { std::printf("other %.40s\\n", error.what()); }
+  std::fflush(stdout);
+}
+"""
+
+
+class Shims(unittest.TestCase):
+    """A cache folder, and a stand-in for PyTorch with headers and a library to link."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.cache, self.python = Path(folder.name) / "cache", Path(folder.name) / "python"
+        shutil.copytree(STAND_IN, self.python)
+        home = self.python / "torch"
+        (home / "include/c10/util").mkdir(parents=True)
+        (home / "include/c10/util/Exception.h").write_text(EXCEPTIONS)
+        (home / "lib").mkdir()
+        self.compile("", home / "lib/libc10.so")
+
+    def compile(self, source: str, to: Path, *options: str) -> None:
+        """Compiles a shared library."""
+        compiler = os.environ.get("CXX", "c++")
+        command = [
+            compiler,
+            "-x",
+            "c++",
+            "-std=c++17",
+            "-shared",
+            "-fPIC",
+            "-I",
+            str(self.python / "torch/include"),
+            "-",
+            "-o",
+            str(to),
+        ]
+        subprocess.run([*command, *options], input=source, text=True, check=True)
+
+    def run_it(self, program: str = ENABLE, **variables: str) -> str:
+        """What a program says."""
+        return said(program, self.python, CACHALOT_CACHE=str(self.cache), **variables)
+
+    def test_it_is_built_once(self) -> None:
+        self.assertEqual(self.run_it(), "told: []\nallocated: 1024\n")
+        (shim,) = self.cache.iterdir()
+        self.assertTrue(shim.name.startswith("shim-torch-2.11.0+cu130-abi1-"))
+        before = shim.stat().st_mtime_ns
+        self.assertEqual(self.run_it(PATH="/nowhere"), "told: []\nallocated: 1024\n")
+        self.assertEqual(shim.stat().st_mtime_ns, before)
+
+    def test_another_version_has_another(self) -> None:
+        self.run_it()
+        (self.python / "torch/__init__.py").write_text(
+            (STAND_IN / "torch/__init__.py").read_text().replace("2.11.0", "2.12.0")
+        )
+        self.run_it()
+        self.assertEqual(len(list(self.cache.iterdir())), 2)
+
+    def test_processes_at_once(self) -> None:
+        command = [sys.executable, "-c", textwrap.dedent(ENABLE)]
+        variables = environment(self.python, CACHALOT_CACHE=str(self.cache))
+        running = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        self.assertEqual([process.communicate()[0] for process in running], ["told: []\nallocated: 1024\n"] * 4)
+        self.assertEqual(len(list(self.cache.iterdir())), 1)
+
+    def test_without_a_compiler(self) -> None:
+        for variables in ({"PATH": "/nowhere"}, {"CXX": "false"}):
+            with self.subTest(variables):
+                self.assertRegex(
+                    self.run_it(**variables),
+                    r"told: \[.out of memory will be a plain RuntimeError.*\]\nallocated: 1024",
+                )
+        self.assertEqual(list(self.cache.iterdir()), [])
+
+    def test_where_nothing_can_be_kept(self) -> None:
+        self.cache.write_text("a file")
+        self.assertRegex(self.run_it(), r"told: \[.out of memory.*\]\nallocated: 1024")
+
+    def test_a_damaged_one(self) -> None:
+        self.run_it()
+        (shim,) = self.cache.iterdir()
+        shim.write_bytes(b"no library")
+        self.assertRegex(self.run_it(), r"told: \[.out of memory.*\]\nallocated: 1024")
+
+    def test_its_exceptions(self) -> None:
+        caller = self.python / "caller.so"
+        self.compile(CALLER, caller)
+        program = f"""
+import ctypes, torch, cachalot.torch
+cachalot.torch.enable()
+call = ctypes.CDLL({str(caller)!r}).call
+for size in (1000, 1 << 45):
+    call(torch._C.State.plugin.alloc, ctypes.c_size_t(size))
+"""
+        self.assertEqual(
+            self.run_it(program).splitlines(), ["a block", "OutOfMemoryError CUDA out of memory. Tried to allocate 32"]
+        )
+        self.cache = self.cache.with_name("other")
+        plain = self.run_it("import warnings; warnings.simplefilter('ignore')" + program, CXX="false").splitlines()
+        self.assertEqual(plain, ["a block", "other CUDA out of memory. Tried to allocate 32"])
+
+
+if __name__ == "__main__":
+    unittest.main()

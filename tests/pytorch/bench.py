@@ -1,0 +1,199 @@
+"""Times every workload under every allocator: a table in Markdown for each.
+
+    python bench.py OUT.md [WORKLOAD...]
+
+Each allocator has a process of its own, which runs the workloads one after another. At each, the processes take short
+turns, one process at a time, so that a drift of the machine's clock hits all alike. "× torch" is the median, over every
+step, of what it took under PyTorch's allocator over what the same step took here: a burst of noise moves it little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+BLOCKS = 5
+TURNS_OF_A_BLOCK = 4
+TURN_SECONDS = 0.2
+WARM_UP_STEPS = 12
+PATIENCE_S = 60
+MIB = 1 << 20
+WORKLOADS = ["gpt2_training", "diffusion_unet", "llm_decoding", "prefetcher"]
+ALLOCATORS = {
+    # what it is called: PYTORCH_CUDA_ALLOC_CONF, what cachalot is enabled with, whose MemPool is used
+    "torch": ("", "", ""),
+    "cachalot, swap": ("", "policy:caching", ""),
+    "torch, expandable": ("expandable_segments:True", "", ""),
+    "cachalot, swap, expandable": ("", "policy:caching,expandable_segments:True", ""),
+    "cudaMallocAsync": ("backend:cudaMallocAsync", "", ""),
+    "torch, MemPool": ("", "", "torch"),
+    "cachalot, MemPool": ("", "", "cachalot"),
+}
+HEAD = (
+    "| allocator | last loss | peak allocated, MiB | peak reserved, MiB | process, MiB "
+    "| steps/s (lowest–highest) | × torch |\n|---|---|---|---|---|---|---|"
+)
+
+
+class Child:
+    """What a worker's process does."""
+
+    def __init__(self, allocator: str) -> None:
+        import torch
+
+        import cachalot.torch
+
+        self.torch = torch
+        _, config, pool = ALLOCATORS[allocator]
+        if config:
+            cachalot.torch.enable(config, patch=True)
+        if pool:
+            # A pool takes the requests of one thread: so that thread does the backward pass, too.
+            torch.autograd.set_multithreading_enabled(False)
+        self.new_pool = {"": None, "torch": torch.cuda.MemPool, "cachalot": cachalot.torch.pool}[pool]
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")
+
+    def listen(self) -> None:
+        """Answers each line: a workload begins that workload, a number does so many steps of it."""
+        import cachalot.torch
+        import workloads
+
+        torch, number, step = self.torch, 0, None
+        inside = contextlib.ExitStack()
+        print("{}", flush=True)
+        for line in map(str.strip, sys.stdin):
+            if line.isdigit():
+                times = [time.perf_counter()]
+                for _ in range(int(line)):
+                    loss = step(number)
+                    number += 1
+                    torch.cuda.synchronize()
+                    times.append(time.perf_counter())
+                seconds = [after - before for before, after in zip(times, times[1:])]
+                answer = {"seconds": seconds, "loss": loss.item()}
+                answer |= {"reserved": torch.cuda.max_memory_reserved(), "allocated": torch.cuda.max_memory_allocated()}
+            else:
+                step = loss = None
+                inside.close()
+                gc.collect()
+                torch.cuda.empty_cache()
+                cachalot.torch.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+                inside = contextlib.ExitStack()
+                if self.new_pool:
+                    inside.enter_context(torch.cuda.use_mem_pool(self.new_pool()))
+                number, step, answer = 0, workloads.WORKLOADS[line](), {}
+            print(json.dumps(answer), flush=True)
+
+
+class Worker:
+    """One of those processes, as the parent sees it."""
+
+    def __init__(self, allocator: str) -> None:
+        environment = os.environ | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        if config := ALLOCATORS[allocator][0]:
+            environment["PYTORCH_CUDA_ALLOC_CONF"] = config
+        command = [sys.executable, __file__, "--child", allocator]
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.answers: list[dict[str, Any]] = []
+
+    def heard(self) -> dict[str, Any]:
+        """Its next answer."""
+        assert self.process.stdout
+        if not select.select([self.process.stdout], [], [], PATIENCE_S)[0]:
+            self.process.kill()
+        if line := self.process.stdout.readline():
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        raise SystemExit(f"{self.process.args} has ended, or took more than {PATIENCE_S} s")
+
+    def told(self, line: str) -> dict[str, Any]:
+        """Its answer to a line, and how much memory it has then as the driver sees it."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.heard() | {"process": process_memory(self.process.pid)}
+
+
+def process_memory(pid: int) -> int:
+    """Bytes of the first GPU that a process uses, its context included, as the driver's management library says."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    used = {process.pid: process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    return used.get(pid) or 0
+
+
+def measure(workload: str, workers: dict[str, Worker]) -> int:
+    """Has all of them run it, in turns; the answers stay with them. How many steps each turn had."""
+    for worker in workers.values():
+        worker.told(workload)
+        worker.answers = []
+    turns = [WARM_UP_STEPS, WARM_UP_STEPS, *[0] * BLOCKS * TURNS_OF_A_BLOCK]
+    for number in range(len(turns)):
+        for allocator, worker in workers.items():
+            worker.answers.append(worker.told(str(turns[number])))
+            print(workload, allocator, turns[number], worker.answers[-1], file=sys.stderr, flush=True)
+        if number == 1:
+            # The second turn is warm: the others take a fixed time, and the same steps for all.
+            pace = statistics.median(workers["torch"].answers[1]["seconds"])
+            turns[2:] = [max(2, round(TURN_SECONDS / pace))] * len(turns[2:])
+    return turns[-1]
+
+
+def timed(answers: list[dict[str, Any]]) -> list[float]:
+    """The seconds of each step after the warm-up."""
+    return [seconds for answer in answers[2:] for seconds in answer["seconds"]]
+
+
+def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
+    """A line of the table; `base` are the answers of PyTorch's own allocator."""
+    ours, theirs = timed(answers), timed(base)
+    block = len(ours) // BLOCKS
+    rates = sorted(block / sum(ours[start : start + block]) for start in range(0, len(ours), block))
+    pace = statistics.median(other / own for other, own in zip(theirs, ours))
+    same = all(other["loss"] == own["loss"] for other, own in zip(base, answers))
+    peaks = [max(answer[key] for answer in answers) / MIB for key in ("allocated", "reserved", "process")]
+    return (
+        f"| {allocator} | {answers[-1]['loss']!r} {'=' if same else 'differs'} | {peaks[0]:,.1f} | {peaks[1]:,.1f} "
+        f"| {peaks[2]:,.0f} | {statistics.median(rates):.2f} ({rates[0]:.2f}–{rates[-1]:.2f}) | {pace:.3f} |"
+    )
+
+
+def main() -> None:
+    """The tables."""
+    out, *names = sys.argv[1:]
+    workers = {allocator: Worker(allocator) for allocator in ALLOCATORS}
+    for worker in workers.values():
+        worker.heard()
+    parts = []
+    for name in names or WORKLOADS:
+        steps = measure(name, workers)
+        base = workers["torch"].answers
+        rows = [row(allocator, worker.answers, base) for allocator, worker in workers.items()]
+        count = f"{BLOCKS} blocks of {TURNS_OF_A_BLOCK} turns of {steps} steps, after {2 * WARM_UP_STEPS}."
+        parts += [f"### {name}\n", HEAD, *rows, "", count, ""]
+        Path(out).write_text("\n".join(parts))
+    for worker in workers.values():
+        worker.process.communicate(timeout=PATIENCE_S)
+    print("\n".join(parts))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        Child(sys.argv[2]).listen()
+    else:
+        main()

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Everything that is to be shown with PyTorch, on a machine with a GPU: about five minutes.
+#
+#   pip install --target SITE ./python        # here or elsewhere: nothing in it depends on the machine
+#   tests/pytorch/run.sh SITE OUT
+set -uo pipefail
+site=$(readlink -f "${1:?usage: run.sh SITE OUT}")
+out=$(readlink -f "${2:?usage: run.sh SITE OUT}")
+cd "$(dirname "$0")"
+export PYTHONPATH=$site PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+failed=0
+
+show() {
+  echo "== $1"
+  timeout "$2" python3 "${@:3}" >"$out/$1.txt" 2>&1 || { failed=1; echo "FAILED: $1"; }
+  tail -n 3 "$out/$1.txt"
+}
+
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+show allocator 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
+CACHALOT_TEST=native show allocator-of-pytorch 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
+show pool 60 test_pool.py
+show golden 60 golden.py "$out/golden.md"
+show bench 280 bench.py "$out/bench.md"
+show compiled 120 compiled.py "$out/compiled.md"
+exit $failed
