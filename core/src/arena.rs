@@ -190,7 +190,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(DevicePtr::NULL);
         }
         let noted = self.attention.load(Ordering::Relaxed);
-        self.malloc_at_once(noted, bytes, stream, || self.malloc_otherwise(directory, noted, bytes, stream))
+        self.malloc_at_once(noted, bytes, stream, || self.malloc_otherwise(directory, bytes, stream))
     }
 
     /// Serves a request from a heap of the default pool, if nothing but what `noted` says of the lightest kind is to be seen to,
@@ -226,24 +226,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         otherwise()
     }
 
-    /// The same where there is more to be seen to: plans come first.
-    #[inline(never)]
-    fn malloc_otherwise(
-        &self,
-        directory: &Directory<R, S>,
-        noted: u32,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<DevicePtr, Error> {
+    /// The same where there is more to be seen to: plans come first. Cold, and told no more than it must be, or the fast path
+    /// spills registers: 20 instructions of a pair.
+    #[cold]
+    fn malloc_otherwise(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         #[cfg(feature = "alloc")]
-        if noted & attention::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
-            if let Some(ptr) = self.malloc_planned(directory, noted, bytes, stream) {
-                return Ok(ptr);
+        {
+            let noted = self.attention.load(Ordering::Relaxed);
+            if noted & attention::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
+                if let Some(ptr) = self.malloc_planned(directory, noted, bytes, stream) {
+                    return Ok(ptr);
+                }
+                return self.malloc_unplanned(directory, noted, bytes, stream);
             }
-            return self.malloc_unplanned(directory, noted, bytes, stream);
         }
-        #[cfg(not(feature = "alloc"))]
-        let _ = noted;
         self.malloc_attentively(directory, bytes, stream)
     }
 
