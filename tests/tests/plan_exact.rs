@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Buffers as (start, end, size), half-open.
 fn problem(buffers: &[(u64, u64, u64)]) -> Problem {
     let buffer = |&(start, end, size): &_| Buffer { start, end, size, alignment: 1, fixed: None };
-    Problem { buffers: buffers.iter().map(buffer).collect(), overwrites: Vec::new() }
+    Problem { buffers: buffers.iter().map(buffer).collect(), ..Problem::default() }
 }
 
 /// Answers whether it fits; a plan is checked.

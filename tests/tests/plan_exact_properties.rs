@@ -9,8 +9,16 @@ use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Problems of so many buffers, with alignments and fixed offsets, without overwrites.
+/// Problems of so many buffers, with alignments and fixed offsets, without overwrites and colocations.
 fn plain(most: usize) -> impl Strategy<Value = Problem> {
+    shared(most).prop_map(|mut problem| {
+        problem.colocations.clear();
+        problem
+    })
+}
+
+/// The same with colocations.
+fn shared(most: usize) -> impl Strategy<Value = Problem> {
     problems::problem(most).prop_map(|mut problem| {
         problem.overwrites.clear();
         problem
@@ -88,7 +96,22 @@ proptest! {
     }
 
     #[test]
-    fn overwrites_are_planned_with(problem in problems::problem(10)) {
+    fn nothing_false_is_proven_of_buffers_that_share_a_place(problem in shared(7)) {
+        let lowest = lowest_peak(&problem);
+        let mut portfolio = Portfolio::new(&problem);
+        for _ in 0..40 {
+            portfolio.step(&mut ());
+        }
+        let plan = portfolio.best().expect("the heuristics have answered");
+        prop_assert_eq!(verify(&problem, plan), Ok(()));
+        prop_assert!(portfolio.lower_bound() <= lowest && lowest <= plan.peak, "{} is the lowest peak", lowest);
+        if !problem.colocations.is_empty() {
+            prop_assert!(fits(&problem, lowest, &mut ()) != Verdict::DoesNotFit);
+        }
+    }
+
+    #[test]
+    fn overwrites_and_colocations_are_planned_with(problem in problems::problem(10)) {
         let mut portfolio = Portfolio::new(&problem);
         for _ in 0..40 {
             portfolio.step(&mut ());
@@ -104,7 +127,7 @@ proptest! {
         let plan = Skyline(run).plan(&problem, &mut ()).expect("nobody stops it");
         prop_assert_eq!(verify(&problem, &plan), Ok(()));
         // Something of the same time lies right below everything that lies above the ground, but for its alignment.
-        if problem.overwrites.is_empty() {
+        if problem.overwrites.is_empty() && problem.colocations.is_empty() {
             let all = || problem.buffers.iter().zip(&plan.offsets);
             for (buffer, &offset) in all() {
                 let under = all().filter(|(other, at)| other.start < buffer.end && buffer.start < other.end && **at < offset);

@@ -1,6 +1,6 @@
 //! Every kind of bad problem, and every kind of bad plan, is found for what it is.
 
-use cachalot_core::plan::{Buffer, Fault, Overwrite, Plan, Problem, Unusable, verify};
+use cachalot_core::plan::{Buffer, Colocation, Fault, Overwrite, Plan, Problem, Unusable, verify};
 
 fn buffer(start: u64, end: u64, size: u64) -> Buffer {
     Buffer { start, end, size, alignment: 1, fixed: None }
@@ -11,6 +11,7 @@ fn problem() -> Problem {
     Problem {
         buffers: vec![buffer(0, 3, 8), buffer(1, 9, 16), buffer(2, 9, 4), buffer(3, 9, 4)],
         overwrites: vec![Overwrite { writer: 2, target: 0, offset: 4 }],
+        ..Problem::default()
     }
 }
 
@@ -42,6 +43,32 @@ fn every_fault_of_a_plan() {
     // A writer that may not be in place is like any other buffer.
     let refused = fault(|problem, _| problem.overwrites.clear());
     assert_eq!(refused, Err(Fault::Overlap { first: 0, second: 2, step: 2 }));
+}
+
+/// 0 and 3 share a place.
+fn share(problem: &mut Problem) {
+    problem.colocations.push(Colocation { first: 3, second: 0 });
+}
+
+#[test]
+fn every_fault_of_a_place_that_is_shared() {
+    assert_eq!(fault(|problem, _| share(problem)), Ok(()));
+    let apart = fault(|problem, plan| {
+        share(problem);
+        *plan = Plan { offsets: vec![0, 8, 4, 24], peak: 28 };
+    });
+    assert_eq!(apart, Err(Fault::Apart { first: 0, second: 3, place: 0, offset: 24 }));
+    // All of a place have the strictest alignment: for where it lies, and for the peak.
+    let aligned = |offsets: [u64; 4], peak| {
+        fault(|problem, plan| {
+            share(problem);
+            problem.buffers[3].alignment = 16;
+            *plan = Plan { offsets: offsets.to_vec(), peak };
+        })
+    };
+    assert_eq!(aligned([24, 0, 28, 24], 32), Err(Fault::Misaligned { buffer: 0, offset: 24, alignment: 16 }));
+    assert_eq!(aligned([16, 0, 20, 16], 32), Ok(()));
+    assert_eq!(aligned([16, 0, 20, 16], 24), Err(Fault::Peak { said: 24, is: 32 }));
 }
 
 #[test]
@@ -100,4 +127,45 @@ fn every_fault_of_an_overwrite() {
     assert_eq!(with(Overwrite { writer: 3, target: 0, offset: 5 }), Err(outside));
     assert_eq!(with(Overwrite { writer: 3, target: 0, offset: u64::MAX }), Err(outside));
     assert_eq!(with(Overwrite { writer: 3, target: 0, offset: 4 }), Ok(()));
+}
+
+#[test]
+fn every_fault_of_a_colocation() {
+    let with = |first, second| unusable(|problem| problem.colocations.push(Colocation { first, second }));
+    assert_eq!(with(0, 3), Ok(()));
+    assert_eq!(with(4, 0), Err(Unusable::ColocatedUnknown { colocation: 0, buffer: 4 }));
+    assert_eq!(with(0, 4), Err(Unusable::ColocatedUnknown { colocation: 0, buffer: 4 }));
+    assert_eq!(with(3, 3), Err(Unusable::ColocatedItself { colocation: 0, buffer: 3 }));
+    assert_eq!(with(0, 1), Err(Unusable::ColocatedOverlap { first: 0, second: 1, step: 1 }));
+    // What is written over one of them at 4 is above another of 4 bytes, but not above a longer one.
+    let longer = |size| {
+        unusable(|problem| {
+            share(problem);
+            problem.buffers[3].size = size;
+        })
+    };
+    assert_eq!(longer(4), Ok(()));
+    assert_eq!(longer(5), Err(Unusable::ColocatedOverlap { first: 2, second: 3, step: 3 }));
+    // Who shares a place is written over nobody.
+    let writer = fault(|problem, plan| {
+        problem.buffers.push(buffer(9, 10, 1));
+        problem.colocations.push(Colocation { first: 2, second: 4 });
+        plan.offsets.push(4);
+    });
+    assert_eq!(writer, Err(Fault::Overlap { first: 0, second: 2, step: 2 }));
+}
+
+#[test]
+fn colocated_buffers_are_fixed_at_one_offset() {
+    let fixed = |first, second, alignment| {
+        unusable(|problem| {
+            share(problem);
+            (problem.buffers[0].fixed, problem.buffers[3].fixed) = (first, second);
+            problem.buffers[0].alignment = alignment;
+        })
+    };
+    assert_eq!(fixed(Some(8), Some(8), 8), Ok(()));
+    assert_eq!(fixed(None, Some(8), 8), Ok(()));
+    assert_eq!(fixed(Some(8), Some(16), 8), Err(Unusable::ColocatedApart { first: 0, second: 3 }));
+    assert_eq!(fixed(None, Some(4), 8), Err(Unusable::FixedMisaligned { buffer: 3, fixed: 4, alignment: 8 }));
 }

@@ -11,7 +11,8 @@ const ALGORITHMS: [&dyn Algorithm; 3] = [&IntervalMove, &BestFit, &Pushdown];
 fn problem(buffers: &[(u64, u64, u64)], overwrites: &[(u32, u32, u64)], (alignment, padding): (u64, u64)) -> Problem {
     let buffer = |&(start, end, size): &_| Buffer { start, end, size: size + padding, alignment, fixed: None };
     let pair = |&(writer, target, offset): &_| Overwrite { writer, target, offset };
-    Problem { buffers: buffers.iter().map(buffer).collect(), overwrites: overwrites.iter().map(pair).collect() }
+    let (buffers, overwrites) = (buffers.iter().map(buffer).collect(), overwrites.iter().map(pair).collect());
+    Problem { buffers, overwrites, ..Problem::default() }
 }
 
 fn solve(algorithm: &dyn Algorithm, problem: &Problem) -> Plan {

@@ -1,7 +1,7 @@
 //! What holds of every problem: every algorithm's plan is one, whatever the order of the input; the verifier finds what
 //! is wrong; no plan is below the bound.
 
-use cachalot_core::plan::{Buffer, HEURISTICS, Overwrite, Plan, Problem, lower_bound, verify};
+use cachalot_core::plan::{Buffer, Colocation, HEURISTICS, Overwrite, Plan, Problem, lower_bound, verify};
 use cachalot_tests::planning::{naive, problems};
 use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;
@@ -18,9 +18,11 @@ fn reordered(problem: &Problem, order: &[usize]) -> Problem {
         target: new[pair.target as usize],
         offset: pair.offset,
     };
+    let place = |pair: &Colocation| Colocation { first: new[pair.first as usize], second: new[pair.second as usize] };
     Problem {
         buffers: order.iter().map(|&old| problem.buffers[old]).collect(),
         overwrites: problem.overwrites.iter().map(pair).collect(),
+        colocations: problem.colocations.iter().map(place).collect(),
     }
 }
 
@@ -32,6 +34,19 @@ fn placed(problem: &Problem, plan: &Plan) -> Vec<(u64, u64, u64, u64, Option<u64
     let mut placed: Vec<_> = problem.buffers.iter().zip(&plan.offsets).map(content).collect();
     placed.sort_unstable();
     placed
+}
+
+#[test]
+fn places_that_differ_only_in_whose_alignment_is_strict_are_told_apart() {
+    let buffer = |start, alignment| Buffer { start, end: start + 1, size: 8, alignment, fixed: None };
+    let buffers = vec![buffer(0, 16), buffer(0, 1), buffer(1, 1), buffer(1, 16)];
+    let colocations = vec![Colocation { first: 0, second: 2 }, Colocation { first: 1, second: 3 }];
+    let problem = Problem { buffers, colocations, ..Problem::default() };
+    let other = reordered(&problem, &[1, 0, 2, 3]);
+    for algorithm in HEURISTICS {
+        let [one, two] = [&problem, &other].map(|problem| algorithm.plan(problem, &mut ()).expect("a plan"));
+        assert_eq!(placed(&problem, &one), placed(&other, &two), "{}", algorithm.name());
+    }
 }
 
 proptest! {
@@ -78,9 +93,10 @@ proptest! {
             *offset = offset.saturating_add_signed(by);
         }
         let targets = naive::targets(&problem);
-        let roots = problem.buffers.iter().zip(&plan.offsets).zip(&targets).filter(|(_, target)| target.is_none());
-        let end = |((buffer, offset), _): ((&Buffer, &u64), _)| {
-            (offset + buffer.size).next_multiple_of(buffer.alignment)
+        let alignments = naive::alignments(&problem);
+        let roots = (0..targets.len()).filter(|&number| targets[number].is_none());
+        let end = |number: usize| {
+            (plan.offsets[number] + problem.buffers[number].size).next_multiple_of(alignments[number])
         };
         plan.peak = roots.map(end).max().expect("a buffer") + peak;
         prop_assert_eq!(verify(&problem, &plan).is_ok(), naive::is_plan(&problem, &plan));

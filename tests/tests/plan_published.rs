@@ -2,13 +2,13 @@
 
 use cachalot_core::plan::greedy::Greedy;
 use cachalot_core::plan::hill_climb::HillClimb;
-use cachalot_core::plan::{Algorithm, Buffer, HEURISTICS, Plan, Problem, lower_bound, verify};
+use cachalot_core::plan::{Algorithm, Buffer, Colocation, HEURISTICS, Plan, Problem, lower_bound, verify};
 use cachalot_tests::planning::instances;
 
 /// Buffers as (start, end, size), half-open.
 fn problem(buffers: &[(u64, u64, u64)], alignment: u64) -> Problem {
     let buffer = |&(start, end, size): &_| Buffer { start, end, size, alignment, fixed: None };
-    Problem { buffers: buffers.iter().map(buffer).collect(), overwrites: Vec::new() }
+    Problem { buffers: buffers.iter().map(buffer).collect(), ..Problem::default() }
 }
 
 fn solve(algorithm: &dyn Algorithm, problem: &Problem) -> Plan {
@@ -65,6 +65,32 @@ fn xla_alignment() {
 fn xla_best_fit() {
     let plan = solve(&Greedy::Size, &problem(&[(0, 3, 10), (1, 9, 20), (2, 9, 40), (4, 9, 30), (5, 9, 50)], 1));
     assert_eq!((plan.peak, plan.offsets), (140, vec![90, 120, 50, 90, 0]));
+}
+
+/// XLA's default, `GlobalDecreasingSizeBestFit`, is `Greedy::Size`: all of its peaks and offsets come out.
+#[test]
+fn xla_colocated() {
+    // a lives in step 0, b from step 1 on, c in step 2; c lies where a does. The sizes, b's end, the peak, the offsets of a and b.
+    for (name, sizes, end, peak, places) in [
+        ("Colocated", [40, 20, 40], 2, 40, [0, 0]),
+        ("ColocatedII", [40, 20, 40], 4, 60, [0, 40]),
+        ("ColocatedIII", [10, 30, 10], 4, 40, [30, 0]),
+        ("ColocatedDifferentSize1", [40, 20, 30], 4, 50, [0, 30]),
+        ("ColocatedDifferentSize2", [40, 20, 50], 4, 70, [0, 50]),
+    ] {
+        let [a, b, c] = sizes;
+        let mut problem = problem(&[(0, 1, a), (1, end, b), (2, 3, c)], 1);
+        problem.colocations.push(Colocation { first: 2, second: 0 });
+        let plan = solve(&Greedy::Size, &problem);
+        assert_eq!((plan.peak, plan.offsets), (peak, vec![places[0], places[1], places[0]]), "{name}");
+        assert_eq!(lower_bound(&problem), peak, "{name}");
+        for algorithm in HEURISTICS {
+            let found = solve(algorithm, &problem).peak;
+            // Interval move alone lays the place above b, where a's 40 bytes reach higher than c's 30.
+            let above = u64::from(algorithm.name() == "interval-move" && c < a) * 10;
+            assert_eq!(found, peak + above, "{name}: {}", algorithm.name());
+        }
+    }
 }
 
 #[test]

@@ -218,7 +218,7 @@ mod tests {
     fn tricky() -> Problem {
         let lives = [(0, 1, 3), (0, 3, 1), (4, 5, 3), (2, 5, 1), (1, 2, 2), (3, 4, 2), (1, 4, 1)];
         let buffer = |(start, end, size)| Buffer { start, end, size, alignment: 1, fixed: None };
-        Problem { buffers: lives.map(buffer).to_vec(), overwrites: Vec::new() }
+        Problem { buffers: lives.map(buffer).to_vec(), ..Problem::default() }
     }
 
     #[test]

@@ -62,7 +62,7 @@ fn plan(file: &Path, trace: &Trace, reading: &Reading) -> Result<(String, Proble
     if buffers.is_empty() {
         return Err(BadInput::whole(file, "the section's allocations have no bytes: there is nothing to plan"));
     }
-    Ok((part, Problem { buffers, overwrites: Vec::new() }, numbers))
+    Ok((part, Problem { buffers, ..Problem::default() }, numbers))
 }
 
 fn allocations(trace: &Trace) -> Vec<Allocation> {

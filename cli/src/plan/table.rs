@@ -31,7 +31,7 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
     for (line, &number) in lines.iter().zip(&numbers).skip(1) {
         buffers.push(columns.buffer(file, number, line, reading.alignment.unwrap_or(1))?);
     }
-    let problem = Problem { buffers, overwrites: Vec::new() };
+    let problem = Problem { buffers, ..Problem::default() };
     problem.check().map_err(|error| whole(file, &numbers, &error))?;
     Ok(Task { part: String::new(), problem, source: Source::Table(lines) })
 }

@@ -1,14 +1,17 @@
 //! Whether a problem can be planned at all.
 
+use super::colocations::Colocations;
 use super::sweep::{Held, clash};
-use super::{Chains, Problem};
+use super::{Chain, Chains, Problem};
 use crate::units::MAX_REQUEST;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// No sum of sizes, alignments and fixed offsets reaches this, so no offset of any plan can overflow.
 const MAX_TOTAL: u64 = 1 << 62;
 
-/// Why a problem cannot be planned. Buffers and overwrites are named by their number.
+/// Why a problem cannot be planned. Buffers, overwrites and colocations are named by their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unusable {
@@ -44,7 +47,7 @@ pub enum Unusable {
         /// The alignment.
         alignment: u64,
     },
-    /// A fixed offset is no multiple of the alignment.
+    /// A fixed offset is no multiple of the alignment, or of that of a colocated buffer.
     FixedMisaligned {
         /// Whose.
         buffer: u32,
@@ -90,6 +93,36 @@ pub enum Unusable {
         /// The target.
         target: u32,
     },
+    /// A colocation names a buffer that does not exist.
+    ColocatedUnknown {
+        /// The colocation.
+        colocation: usize,
+        /// The number it names.
+        buffer: u32,
+    },
+    /// A buffer is to share its place with itself.
+    ColocatedItself {
+        /// The colocation.
+        colocation: usize,
+        /// The buffer.
+        buffer: u32,
+    },
+    /// Two buffers of one place are fixed at different offsets.
+    ColocatedApart {
+        /// One.
+        first: u32,
+        /// The other.
+        second: u32,
+    },
+    /// Two buffers of one place hold the same bytes at once: two colocated ones, or one and what is written over another.
+    ColocatedOverlap {
+        /// One.
+        first: u32,
+        /// The other.
+        second: u32,
+        /// The first step at which they do.
+        step: u64,
+    },
 }
 
 impl fmt::Display for Unusable {
@@ -131,6 +164,18 @@ impl fmt::Display for Unusable {
             Self::Outside { overwrite, writer, target } => {
                 write!(f, "overwrite {overwrite} lets buffer {writer} reach beyond the end of buffer {target}")
             }
+            Self::ColocatedUnknown { colocation, buffer } => {
+                write!(f, "colocation {colocation} names buffer {buffer}, which does not exist")
+            }
+            Self::ColocatedItself { colocation, buffer } => {
+                write!(f, "colocation {colocation} lets buffer {buffer} share its place with itself")
+            }
+            Self::ColocatedApart { first, second } => {
+                write!(f, "buffers {first} and {second} are colocated, but fixed at different offsets")
+            }
+            Self::ColocatedOverlap { first, second, step } => {
+                write!(f, "buffers {first} and {second} hold the same bytes of their common place at step {step}")
+            }
         }
     }
 }
@@ -156,7 +201,11 @@ impl Problem {
         for overwrite in 0..self.overwrites.len() {
             self.check_overwrite(overwrite)?;
         }
-        self.check_fixed()
+        for colocation in 0..self.colocations.len() {
+            self.check_colocation(colocation)?;
+        }
+        self.check_places()?;
+        self.check_room()
     }
 
     /// Checks one buffer by itself, and answers the total with it.
@@ -199,24 +248,64 @@ impl Problem {
         }
     }
 
-    /// Whether what is fixed leaves itself room.
-    fn check_fixed(&self) -> Result<(), Unusable> {
-        if self.buffers.iter().all(|buffer| buffer.fixed.is_none()) {
+    fn check_colocation(&self, colocation: usize) -> Result<(), Unusable> {
+        let pair = self.colocations[colocation];
+        if let Some(buffer) =
+            [pair.first, pair.second].into_iter().find(|&buffer| buffer as usize >= self.buffers.len())
+        {
+            return Err(Unusable::ColocatedUnknown { colocation, buffer });
+        }
+        if pair.first == pair.second {
+            return Err(Unusable::ColocatedItself { colocation, buffer: pair.first });
+        }
+        Ok(())
+    }
+
+    /// Whether the buffers of one place agree on where it is fixed.
+    fn check_places(&self) -> Result<(), Unusable> {
+        if self.colocations.is_empty() {
+            return Ok(());
+        }
+        let colocations = Colocations::of(self);
+        let mut settled: Vec<Option<(u32, u64)>> = vec![None; self.buffers.len()];
+        for (number, buffer) in (0..).zip(&self.buffers) {
+            let Some(fixed) = buffer.fixed else { continue };
+            let alignment = colocations.alignment[number as usize];
+            if !fixed.is_multiple_of(alignment) {
+                return Err(Unusable::FixedMisaligned { buffer: number, fixed, alignment });
+            }
+            let (first, place) = *settled[colocations.leader[number as usize] as usize].get_or_insert((number, fixed));
+            if place != fixed {
+                return Err(Unusable::ColocatedApart { first, second: number });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what is settled leaves itself room: the buffers of each place, and what is fixed.
+    fn check_room(&self) -> Result<(), Unusable> {
+        if self.colocations.is_empty() && self.buffers.iter().all(|buffer| buffer.fixed.is_none()) {
             return Ok(());
         }
         let chains = Chains::of(self);
-        let fixed = chains.all().iter().filter_map(|chain| Some((chain.fixed?, chain)));
-        let held: alloc::vec::Vec<_> = fixed
-            .flat_map(|(offset, chain)| {
-                chains.members_of(chain).iter().map(move |member| {
-                    let low = offset + member.offset;
-                    Held { start: member.since, end: member.end, low, high: low + member.size, buffer: member.buffer }
-                })
-            })
-            .collect();
-        match clash(&held) {
+        for chain in chains.all().iter().filter(|chain| chain.gaps) {
+            if let Some(clash) = clash(&held(&chains, chain, 0).collect::<Vec<_>>()) {
+                let (first, second) = (clash.first, clash.second);
+                return Err(Unusable::ColocatedOverlap { first, second, step: clash.step });
+            }
+        }
+        let fixed = chains.all().iter().filter_map(|chain| Some(held(&chains, chain, chain.fixed?)));
+        match clash(&fixed.flatten().collect::<Vec<_>>()) {
             Some(clash) => Err(Unusable::FixedOverlap { first: clash.first, second: clash.second, step: clash.step }),
             None => Ok(()),
         }
     }
+}
+
+/// What the members of a chain hold, if that lies at an offset.
+fn held(chains: &Chains, chain: &Chain, offset: u64) -> impl Iterator<Item = Held> {
+    chains.members_of(chain).iter().map(move |member| {
+        let low = offset + member.offset;
+        Held { start: member.since, end: member.end, low, high: low + member.size, buffer: member.buffer }
+    })
 }

@@ -59,7 +59,7 @@ impl Arrival {
     }
 }
 
-/// Every event, as MegEngine orders them: at one step what is given back, then what is taken, then what is written in place,
+/// Every event of chains without gaps, as MegEngine orders them: at one step what is given back, then what is taken, then what is written in place,
 /// so that the bytes which a writer leaves free around itself are not used in the step in which its target is still read.
 pub(super) fn events(chains: &Chains, arrival: Arrival) -> Vec<Event> {
     let mut events = Vec::with_capacity(chains.members().len() + chains.len());
@@ -76,14 +76,19 @@ pub(super) fn events(chains: &Chains, arrival: Arrival) -> Vec<Event> {
     events.into_iter().map(|(.., event)| event).collect()
 }
 
-/// The best plan of those that `place`, given the events, makes of every order of arrival.
-pub(super) fn best(chains: &Chains, watch: &mut dyn Watch, place: impl Fn(&[Event]) -> Vec<u64>) -> Option<Plan> {
+/// The best plan of those that `place`, given the chains and the events, makes of every order of arrival.
+pub(super) fn best(
+    chains: &Chains,
+    watch: &mut dyn Watch,
+    place: impl Fn(&Chains, &[Event]) -> Vec<u64>,
+) -> Option<Plan> {
+    let solid = chains.solid();
     let mut best: Option<Plan> = None;
     for arrival in Arrival::ALL {
         if watch.stop() {
             break;
         }
-        let offsets = first_fit::around_fixed(chains, place(&events(chains, arrival)));
+        let offsets = first_fit::refit(chains, place(&solid, &events(&solid, arrival)));
         if best.as_ref().is_none_or(|best| chains.peak(&offsets) < best.peak) {
             let plan = chains.plan(&offsets);
             watch.improved(&plan);
@@ -106,6 +111,7 @@ mod tests {
         let problem = Problem {
             buffers: vec![buffer(0, 3), buffer(2, 5), buffer(2, 3), buffer(0, 2)],
             overwrites: vec![plan::Overwrite { writer: 1, target: 0, offset: 0 }],
+            ..Problem::default()
         };
         let chains = Chains::of(&problem);
         let buffer_of = |member: u32| chains.members()[member as usize].buffer;

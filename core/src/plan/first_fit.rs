@@ -26,10 +26,10 @@ pub(super) fn fill(placer: &mut Placer<'_>, order: &[u32], watch: &dyn Watch) ->
     Some(placer.peak())
 }
 
-/// The offsets themselves where nothing is fixed; else what is fixed where it must lie, and the others around it, in the
-/// order of `offsets`.
-pub(super) fn around_fixed(chains: &Chains, offsets: Vec<u64>) -> Vec<u64> {
-    if chains.all().iter().all(|chain| chain.fixed.is_none()) {
+/// The offsets themselves where nothing is fixed or has gaps; else what is fixed where it must lie, and the others around it and in
+/// the gaps, in the order of `offsets`.
+pub(super) fn refit(chains: &Chains, offsets: Vec<u64>) -> Vec<u64> {
+    if chains.all().iter().all(|chain| chain.fixed.is_none() && !chain.gaps) {
         return offsets;
     }
     let mut placer = Placer::new(chains);

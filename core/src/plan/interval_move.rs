@@ -30,7 +30,7 @@ impl Algorithm for IntervalMove {
             }
             stack.insert(chain);
         }
-        let plan = chains.plan(&first_fit::around_fixed(&chains, stack.lows));
+        let plan = chains.plan(&first_fit::refit(&chains, stack.lows));
         watch.improved(&plan);
         Some(plan)
     }

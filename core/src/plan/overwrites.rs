@@ -24,7 +24,13 @@ impl Overwrites {
     pub(super) fn of(problem: &Problem) -> Self {
         let count = problem.buffers.len();
         let mut settled = Self { target: vec![NONE; count], writer: vec![NONE; count], offset: vec![0; count] };
-        problem.overwrites.iter().for_each(|&pair| settled.consider(problem, pair));
+        // What has a place by itself is not written into another's.
+        let mut placed: Vec<bool> = problem.buffers.iter().map(|buffer| buffer.fixed.is_some()).collect();
+        for buffer in problem.colocations.iter().flat_map(|pair| [pair.first, pair.second]) {
+            placed.get_mut(buffer as usize).into_iter().for_each(|placed| *placed = true);
+        }
+        let movable = |pair: &&Overwrite| placed.get(pair.writer as usize) == Some(&false);
+        problem.overwrites.iter().filter(movable).for_each(|&pair| settled.consider(problem, pair));
         settled
     }
 
@@ -35,7 +41,7 @@ impl Overwrites {
         };
         let in_time = source.start.checked_add(1) == Some(dest.end);
         let inside = offset.checked_add(source.size).is_some_and(|end| end <= dest.size);
-        let free = source.fixed.is_none() && self.target[writer as usize] == NONE;
+        let free = self.target[writer as usize] == NONE;
         if !(in_time && inside && free) || self.is_below(problem, target, writer) {
             return;
         }
@@ -80,7 +86,7 @@ mod tests {
             buffers.iter().map(|&(start, end, size)| Buffer { start, end, size, alignment: 1, fixed: None }).collect();
         let overwrites =
             pairs.iter().map(|&(writer, target, offset)| Overwrite { writer, target, offset }).collect::<Vec<_>>();
-        Overwrites::of(&Problem { buffers, overwrites })
+        Overwrites::of(&Problem { buffers, overwrites, ..Problem::default() })
     }
 
     #[test]

@@ -33,13 +33,27 @@ pub struct Overwrite {
     pub offset: u64,
 }
 
-/// Buffers, numbered from 0, and which of them may be written over which.
+/// Two buffers lie at the same offset in every plan, each with its own size; they never live at once.
+///
+/// XLA's `ShareWith`. Who shares a place with the same buffer shares it with each other, and all have the strictest alignment of
+/// any of them. Between their lives the place is free for others. Such a buffer overwrites nobody; it may be overwritten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Colocation {
+    /// One.
+    pub first: u32,
+    /// The other.
+    pub second: u32,
+}
+
+/// Buffers, numbered from 0, which of them may be written over which, and which must share a place.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Problem {
     /// The buffers.
     pub buffers: Vec<Buffer>,
     /// Who may be written over whom, in order of preference.
     pub overwrites: Vec<Overwrite>,
+    /// Who shares a place.
+    pub colocations: Vec<Colocation>,
 }
 
 /// An offset for every buffer.

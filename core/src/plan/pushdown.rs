@@ -22,7 +22,7 @@ impl Algorithm for Pushdown {
 
     fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
         let chains = Chains::of(problem);
-        events::best(&chains, watch, |events| offsets(&chains, events))
+        events::best(&chains, watch, offsets)
     }
 }
 

@@ -16,9 +16,10 @@ impl Algorithm for Squeeze {
 
     fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
         let chains = Chains::of(problem);
+        let solid = chains.solid();
         let mut best: Option<Plan> = None;
         for arrival in Arrival::ALL {
-            let offsets = pushdown::offsets(&chains, &events(&chains, arrival));
+            let offsets = pushdown::offsets(&solid, &events(&solid, arrival));
             let Some(plan) = squeeze(&chains, offsets, watch) else { break };
             if best.as_ref().is_none_or(|best| plan.peak < best.peak) {
                 watch.improved(&plan);

@@ -1,5 +1,6 @@
 //! Whether a plan is one: checked from the problem alone, without anything that an algorithm worked out.
 
+use super::colocations::Colocations;
 use super::overwrites::{NONE, Overwrites};
 use super::problem::align_up;
 use super::sweep::{Held, clash};
@@ -52,6 +53,17 @@ pub enum Fault {
         /// Where its place is.
         place: u64,
     },
+    /// Two buffers that are to share a place do not.
+    Apart {
+        /// One.
+        first: u32,
+        /// The other.
+        second: u32,
+        /// Where the first lies.
+        place: u64,
+        /// Where the second lies.
+        offset: u64,
+    },
     /// Two buffers that live at once share bytes.
     Overlap {
         /// One.
@@ -84,6 +96,9 @@ impl fmt::Display for Fault {
             Self::NotInPlace { writer, target, offset, place } => {
                 write!(f, "buffer {writer} is written over {target}, at {place}, but it lies at {offset}")
             }
+            Self::Apart { first, second, place, offset } => {
+                write!(f, "buffers {first} and {second} are colocated, but they lie at {place} and {offset}")
+            }
             Self::Overlap { first, second, step } => {
                 write!(f, "buffers {first} and {second} share bytes at step {step}")
             }
@@ -102,15 +117,15 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     if plan.offsets.len() != problem.buffers.len() {
         return Err(Fault::Count { buffers: problem.buffers.len(), offsets: plan.offsets.len() });
     }
-    let overwrites = Overwrites::of(problem);
+    let (overwrites, colocations) = (Overwrites::of(problem), Colocations::of(problem));
     let mut held = Vec::with_capacity(problem.buffers.len());
     let mut peak = 0;
     for (number, (buffer, &low)) in problem.buffers.iter().zip(&plan.offsets).enumerate() {
         let high = low.checked_add(buffer.size).ok_or(Fault::Beyond { buffer: number as u32 })?;
-        let start = check_place(problem, &overwrites, plan, number as u32)?;
+        let start = check_place(problem, &overwrites, &colocations, plan, number as u32)?;
         held.push(Held { start, end: buffer.end, low, high, buffer: number as u32 });
         if overwrites.target[number] == NONE {
-            peak = peak.max(align_up(high, buffer.alignment));
+            peak = peak.max(align_up(high, colocations.alignment[number]));
         }
     }
     if let Some(clash) = clash(&held) {
@@ -123,7 +138,13 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
 }
 
 /// Whether a buffer lies where it may, and the step from which on its bytes are its alone.
-fn check_place(problem: &Problem, overwrites: &Overwrites, plan: &Plan, number: u32) -> Result<u64, Fault> {
+fn check_place(
+    problem: &Problem,
+    overwrites: &Overwrites,
+    colocations: &Colocations,
+    plan: &Plan,
+    number: u32,
+) -> Result<u64, Fault> {
     let buffer = &problem.buffers[number as usize];
     let offset = plan.offsets[number as usize];
     let target = overwrites.target[number as usize];
@@ -135,8 +156,14 @@ fn check_place(problem: &Problem, overwrites: &Overwrites, plan: &Plan, number: 
         }
         return Ok(problem.buffers[target as usize].end);
     }
-    if !offset.is_multiple_of(buffer.alignment) {
-        return Err(Fault::Misaligned { buffer: number, offset, alignment: buffer.alignment });
+    let alignment = colocations.alignment[number as usize];
+    if !offset.is_multiple_of(alignment) {
+        return Err(Fault::Misaligned { buffer: number, offset, alignment });
+    }
+    let first = colocations.leader[number as usize];
+    let place = plan.offsets[first as usize];
+    if offset != place {
+        return Err(Fault::Apart { first, second: number, place, offset });
     }
     match buffer.fixed {
         Some(fixed) if fixed != offset => Err(Fault::Moved { buffer: number, offset, fixed }),

@@ -1,27 +1,51 @@
 //! The lowest peak of a small problem, by trying every order.
 
+use super::naive;
 use cachalot_core::plan::{Buffer, Problem};
+
+/// Buffers that share a place.
+type Group = Vec<Buffer>;
 
 /// The lowest peak of a problem without overwrites; of up to eight buffers, if it is to answer today.
 ///
-/// Placed in the order of their offsets in a best plan, each at the lowest offset that is free, no buffer comes to lie higher than
+/// Placed in the order of their offsets in a best plan, each group that shares a place at the lowest offset that is free, none comes to lie higher than
 /// there; so one of the orders leads to the lowest peak.
 ///
 /// # Panics
 /// If the problem has overwrites.
 pub fn lowest_peak(problem: &Problem) -> u64 {
     assert!(problem.overwrites.is_empty(), "buffers that are written in place have no order of their own");
-    let (fixed, movable): (Vec<Buffer>, Vec<Buffer>) =
-        problem.buffers.iter().partition(|buffer| buffer.fixed.is_some());
-    let mut placed = fixed.into_iter().map(|buffer| (buffer, buffer.fixed.expect("it is"))).collect();
+    let settled = |group: &Group| group.iter().find_map(|buffer| buffer.fixed);
+    let (fixed, mut movable): (Vec<Group>, Vec<Group>) =
+        groups(problem).into_iter().partition(|group| settled(group).is_some());
+    let mut placed = fixed.into_iter().map(|group| (settled(&group).expect("it is"), group)).collect();
     let mut lowest = u64::MAX;
-    place(&mut placed, &mut movable.clone(), &mut lowest);
+    place(&mut placed, &mut movable, &mut lowest);
     lowest
 }
 
-fn place(placed: &mut Vec<(Buffer, u64)>, left: &mut Vec<Buffer>, lowest: &mut u64) {
-    let top = |&(buffer, offset): &(Buffer, u64)| (offset + buffer.size).next_multiple_of(buffer.alignment);
-    let peak = placed.iter().map(top).max().unwrap_or(0);
+/// The groups, all of a group with its strictest alignment.
+fn groups(problem: &Problem) -> Vec<Group> {
+    let alignments = naive::alignments(problem);
+    let aligned = problem.buffers.iter().zip(&alignments).map(|(&buffer, &alignment)| Buffer { alignment, ..buffer });
+    let mut groups: Vec<Group> = aligned.map(|buffer| vec![buffer]).collect();
+    let mut group_of: Vec<usize> = (0..groups.len()).collect();
+    for pair in &problem.colocations {
+        let [one, other] = [pair.first, pair.second].map(|buffer| group_of[buffer as usize]);
+        if one != other {
+            let joined = std::mem::take(&mut groups[other]);
+            groups[one].extend(joined);
+            group_of.iter_mut().filter(|group| **group == other).for_each(|group| *group = one);
+        }
+    }
+    groups.retain(|group| !group.is_empty());
+    groups
+}
+
+fn place(placed: &mut Vec<(u64, Group)>, left: &mut Vec<Group>, lowest: &mut u64) {
+    let top = |offset: u64, buffer: &Buffer| (offset + buffer.size).next_multiple_of(buffer.alignment);
+    let peak =
+        placed.iter().flat_map(|(offset, group)| group.iter().map(|buffer| top(*offset, buffer))).max().unwrap_or(0);
     if peak >= *lowest {
         return;
     }
@@ -30,22 +54,25 @@ fn place(placed: &mut Vec<(Buffer, u64)>, left: &mut Vec<Buffer>, lowest: &mut u
         return;
     }
     for index in 0..left.len() {
-        let buffer = left.remove(index);
-        let offset = first_fit(placed, &buffer);
-        placed.push((buffer, offset));
+        let group = left.remove(index);
+        let offset = first_fit(placed, &group);
+        placed.push((offset, group));
         place(placed, left, lowest);
-        placed.pop();
-        left.insert(index, buffer);
+        left.insert(index, placed.pop().expect("it was placed").1);
     }
 }
 
-fn first_fit(placed: &[(Buffer, u64)], buffer: &Buffer) -> u64 {
+fn first_fit(placed: &[(u64, Group)], group: &Group) -> u64 {
     let mut offset: u64 = 0;
-    while let Some((other, at)) = placed.iter().find(|&&(other, at)| {
-        let meets = buffer.start < other.end && other.start < buffer.end;
-        meets && offset < at + other.size && at < offset + buffer.size
-    }) {
-        offset = (at + other.size).next_multiple_of(buffer.alignment);
+    let in_the_way = |offset: u64| {
+        let all = placed.iter().flat_map(|(at, others)| others.iter().map(move |other| (at, other)));
+        all.flat_map(|placed| group.iter().map(move |own| (placed, own))).find(|&((at, other), own)| {
+            let meets = own.start < other.end && other.start < own.end;
+            meets && offset < at + other.size && *at < offset + own.size
+        })
+    };
+    while let Some(((at, other), own)) = in_the_way(offset) {
+        offset = (at + other.size).next_multiple_of(own.alignment);
     }
     offset
 }

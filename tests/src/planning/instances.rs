@@ -27,5 +27,5 @@ pub fn read(name: &str, test: &str) -> Option<Problem> {
         let numbers: Vec<u64> = line.split(',').skip(1).map(|field| field.trim().parse().expect(line)).collect();
         Buffer { start: numbers[0], end: numbers[1], size: numbers[2], alignment: 1, fixed: None }
     };
-    Some(Problem { buffers: table.lines().skip(1).map(buffer).collect(), overwrites: Vec::new() })
+    Some(Problem { buffers: table.lines().skip(1).map(buffer).collect(), ..Problem::default() })
 }

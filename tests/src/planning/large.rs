@@ -44,7 +44,7 @@ pub fn training_step(model: Model, buffers: usize, seed: u64) -> Problem {
         }
     }
     weights.into_iter().for_each(|weight| step.close(weight));
-    Problem { buffers: step.buffers, overwrites: Vec::new() }
+    Problem { buffers: step.buffers, ..Problem::default() }
 }
 
 /// The width of a token, in elements of two bytes.

@@ -2,8 +2,25 @@
 
 use cachalot_core::plan::{Buffer, Plan, Problem};
 
+/// For each buffer the strictest alignment of those that share its place, itself among them.
+pub fn alignments(problem: &Problem) -> Vec<u64> {
+    let mut alignments: Vec<u64> = problem.buffers.iter().map(|buffer| buffer.alignment).collect();
+    // Each round goes at least one pair further.
+    for _ in &problem.colocations {
+        for pair in &problem.colocations {
+            let (first, second) = (pair.first as usize, pair.second as usize);
+            let strictest = alignments[first].max(alignments[second]);
+            (alignments[first], alignments[second]) = (strictest, strictest);
+        }
+    }
+    alignments
+}
+
 /// For each buffer the one it is written over and where, as `Overwrite` says.
 pub fn targets(problem: &Problem) -> Vec<Option<(usize, u64)>> {
+    let colocated = |buffer| {
+        problem.colocations.iter().any(|pair| [pair.first, pair.second].map(|it| it as usize).contains(&buffer))
+    };
     let mut targets: Vec<Option<(usize, u64)>> = vec![None; problem.buffers.len()];
     for pair in &problem.overwrites {
         let (writer, target) = (pair.writer as usize, pair.target as usize);
@@ -13,7 +30,8 @@ pub fn targets(problem: &Problem) -> Vec<Option<(usize, u64)>> {
             above = targets[buffer].map(|(target, _)| target);
         }
         let in_a_circle = above.is_some();
-        if source.start != dest.end - 1 || source.fixed.is_some() || targets[writer].is_some() || in_a_circle {
+        let placed = source.fixed.is_some() || colocated(writer);
+        if source.start != dest.end - 1 || placed || targets[writer].is_some() || in_a_circle {
             continue;
         }
         let rival = targets.iter().position(|place| place.is_some_and(|(other, _)| other == target));
@@ -29,7 +47,7 @@ pub fn targets(problem: &Problem) -> Vec<Option<(usize, u64)>> {
 
 /// Whether a plan is one.
 pub fn is_plan(problem: &Problem, plan: &Plan) -> bool {
-    let targets = targets(problem);
+    let (targets, alignments) = (targets(problem), alignments(problem));
     let (buffers, offsets) = (&problem.buffers, &plan.offsets);
     let shares = |one: usize, other: usize| {
         let meets = |one: (u64, u64), other: (u64, u64)| one.0 < other.1 && other.0 < one.1;
@@ -53,14 +71,15 @@ pub fn is_plan(problem: &Problem, plan: &Plan) -> bool {
         let (offset, own) = (offsets[number], &buffers[number]);
         match targets[number] {
             Some((target, inside)) => offset == offsets[target] + inside,
-            None => offset % own.alignment == 0 && own.fixed.is_none_or(|fixed| fixed == offset),
+            None => offset % alignments[number] == 0 && own.fixed.is_none_or(|fixed| fixed == offset),
         }
     });
+    let together = problem.colocations.iter().all(|pair| offsets[pair.first as usize] == offsets[pair.second as usize]);
     let apart =
         all.clone().all(|one| (0..one).all(|other| !shares(one, other) || covers(one, other) || covers(other, one)));
-    let end = |number: usize| (offsets[number] + buffers[number].size).next_multiple_of(buffers[number].alignment);
+    let end = |number: usize| (offsets[number] + buffers[number].size).next_multiple_of(alignments[number]);
     let peak = all.filter(|&number| targets[number].is_none()).map(end).max();
-    in_place && apart && peak == Some(plan.peak)
+    in_place && together && apart && peak == Some(plan.peak)
 }
 
 /// The most bytes that live at once, where nobody counts a buffer's bytes twice that are being overwritten.

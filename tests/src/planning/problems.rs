@@ -1,7 +1,7 @@
 //! Invented small problems, with everything that a problem can have.
 
 use cachalot_core::plan::greedy::Greedy;
-use cachalot_core::plan::{Algorithm, Buffer, Overwrite, Problem};
+use cachalot_core::plan::{Algorithm, Buffer, Colocation, Overwrite, Problem};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -16,11 +16,19 @@ pub enum Alignments {
     Mixed,
 }
 
-/// A problem of up to `most` buffers that passes its check: alignments, chains of overwrites, fixed offsets that leave room for a plan.
+/// A problem of up to `most` buffers that passes its check: alignments, chains of overwrites, buffers that share a place, fixed offsets that leave
+/// room for a plan.
 pub fn problem(most: usize) -> impl Strategy<Value = Problem> {
     let alignments = prop_oneof![Just(Alignments::Bytes), Just(Alignments::One), Just(Alignments::Mixed)];
-    (alignments, vec(buffer(), 1..=most), vec(any::<(u16, u16, u16)>(), 0..most), vec(0..8_u8, most))
-        .prop_map(|(alignments, buffers, pairs, fixed)| assemble(alignments, buffers, &pairs, &fixed))
+    let shared = prop_oneof![Just(Vec::new()), vec(any::<(u16, u16, u8)>(), 0..most)];
+    (alignments, vec(buffer(), 1..=most), vec(any::<(u16, u16, u16)>(), 0..most), shared, vec(0..8_u8, most)).prop_map(
+        |(alignments, buffers, pairs, shared, fixed)| {
+            let mut problem = assemble(alignments, buffers, &pairs);
+            shared.into_iter().for_each(|pair| colocate(&mut problem, pair));
+            fix(&mut problem, &fixed);
+            problem
+        },
+    )
 }
 
 /// The same without fixed offsets.
@@ -35,12 +43,7 @@ fn buffer() -> impl Strategy<Value = (u64, u64, u64, u32)> {
     (0..20_u64, prop_oneof![3 => 1..5_u64, 1 => 5..30_u64], prop_oneof![1..9_u64, 1..100_u64], 0..5_u32)
 }
 
-fn assemble(
-    alignments: Alignments,
-    buffers: Vec<(u64, u64, u64, u32)>,
-    pairs: &[(u16, u16, u16)],
-    fixed: &[u8],
-) -> Problem {
+fn assemble(alignments: Alignments, buffers: Vec<(u64, u64, u64, u32)>, pairs: &[(u16, u16, u16)]) -> Problem {
     let one = buffers[0].3;
     let buffer = |(start, length, size, log2)| {
         let alignment = match alignments {
@@ -50,7 +53,7 @@ fn assemble(
         };
         Buffer { start, end: start + length, size, alignment, fixed: None }
     };
-    let mut problem = Problem { buffers: buffers.into_iter().map(buffer).collect(), overwrites: Vec::new() };
+    let mut problem = Problem { buffers: buffers.into_iter().map(buffer).collect(), ..Problem::default() };
     for &(writer, target, offset) in pairs {
         let pick = |number: u16| u32::from(number) % problem.buffers.len() as u32;
         let (writer, target) = (pick(writer), pick(target));
@@ -75,8 +78,24 @@ fn assemble(
         pair.offset + writer <= target
     };
     problem.overwrites = problem.overwrites.iter().copied().filter(fits).collect();
-    fix(&mut problem, fixed);
     problem
+}
+
+/// Lets two buffers share a place, the second mostly so much later than the first, if that leaves a problem that passes its check.
+fn colocate(problem: &mut Problem, (first, second, later): (u16, u16, u8)) {
+    let pick = |number: u16| u32::from(number) % problem.buffers.len() as u32;
+    let (first, second) = (pick(first), pick(second));
+    let mut with = problem.clone();
+    with.colocations.push(Colocation { first, second });
+    if later < 192 {
+        let end = with.buffers[first as usize].end;
+        let buffer = &mut with.buffers[second as usize];
+        let start = end + u64::from(later % 4);
+        (buffer.start, buffer.end) = (start, start + buffer.end - buffer.start);
+    }
+    if with.check().is_ok() {
+        *problem = with;
+    }
 }
 
 /// Fixes a few buffers where a plan of theirs has them, in some problems.

@@ -18,7 +18,7 @@ use crate::plan::{Chain, Chains};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// A chain, as a rectangle: as long as it lives, as high as its first member.
+/// A chain, as a rectangle: as long as it lives, as high as its largest member.
 pub(super) struct Item {
     pub(super) span: Span,
     /// In units.
