@@ -454,7 +454,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             (heap.stream, heap.pool, heap.rules, heap.kept) = (stream, pool, rules, kept);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
             heap.region = self.first_region();
-            if heap.carver.as_ref().is_none_or(|carver| carver.is_planned()) {
+            if heap.carver.is_none() || heap.is_planned() {
                 heap.carver = self.policy.carver(kind);
             }
         }

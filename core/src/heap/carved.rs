@@ -83,6 +83,11 @@ impl<S: Storage> Heap<S> {
         false
     }
 
+    /// Whether its segments are those of a lane of the planned policy.
+    pub(crate) fn is_planned(&self) -> bool {
+        matches!(&self.carver, Some(carver) if carver.is_planned())
+    }
+
     /// The piece that [`malloc_carved`](Self::malloc_carved) would take now.
     pub(super) fn peek_carved(&mut self, size: u64) -> Option<DevicePtr> {
         let carver = self.carver.as_mut()?;

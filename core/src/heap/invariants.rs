@@ -88,7 +88,7 @@ impl<S: Storage> Heap<S> {
         sums.segments += 1;
         sums.ordinary += 1;
         // A lane of the planned policy counts as one piece, and what is free beside pieces does not count.
-        let is_planned = self.carver.as_ref().is_some_and(|carver| carver.is_planned());
+        let is_planned = self.is_planned();
         sums.reserved_bytes += entry.bytes;
         sums.free += u32::from(whole.is_free());
         if (whole.addr, whole.size, whole.segment) != (entry.base, entry.bytes, segment) || whole.is_split() {
