@@ -16,6 +16,8 @@ class Streams(Case):
         tensor = torch.ones(1000, device="cuda")
         address = tensor.data_ptr()
         other = torch.cuda.Stream()
+        # A kernel is loaded when it is first used, which waits for the device.
+        tensor.add_(1)
         other.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(other):
             torch.cuda._sleep(200_000_000)
