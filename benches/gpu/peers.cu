@@ -5,7 +5,8 @@
 //   ./peers
 //
 // pair: one block is obtained and given back, again and again; the block is cached. Median and quartiles of the rounds, which
-// take the allocators in turn. threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
+// take the allocators in turn. cachalot stands there twice: where the block is split off a larger one and becomes one with it
+// again, and where a block of that size lies between two that are held. threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
 // 64 KiB in random order; millions of operations (obtaining or giving back) a second, of all threads together.
 #include "cachalot.h"
 
@@ -96,6 +97,21 @@ struct Cachalot {
   void give_back(void *block, cudaStream_t) { check(cachalot_free(allocator, block) == CACHALOT_OK, "cachalot_free"); }
 };
 
+struct CachalotBetween : Cachalot {
+  static constexpr const char *name = "cachalot, between held blocks";
+};
+
+// Nothing has to be prepared but where the cached block is to have neighbours.
+template <class Allocator>
+void prepare(Allocator &, std::size_t) {}
+
+void prepare(CachalotBetween &allocator, std::size_t bytes) {
+  allocator.obtain(bytes, nullptr);
+  void *between = allocator.obtain(bytes, nullptr);
+  allocator.obtain(bytes, nullptr);
+  allocator.give_back(between, nullptr);
+}
+
 template <class Allocator>
 double pair_ns(Allocator &allocator, std::size_t bytes) {
   const int count = std::max(20, static_cast<int>(20000 * Allocator::effort));
@@ -166,6 +182,7 @@ void compare(Allocators &...allocators) {
   (std::printf("---|%s", sizeof(allocators) ? "" : ""), ...);
   for (std::size_t bytes : {std::size_t{512}, std::size_t{4} << 10, std::size_t{1} << 20, std::size_t{8} << 20, std::size_t{64} << 20}) {
     std::vector<double> times[sizeof...(Allocators)];
+    (prepare(allocators, bytes), ...);
     for (int round = 0; round <= rounds; round++) {
       int column = 0;
       (((round ? times[column].push_back(pair_ns(allocators, bytes)) : void(pair_ns(allocators, bytes))), column++), ...);
@@ -202,7 +219,8 @@ int main() {
   StreamOrdered ordered;
   Cub cub;
   Cachalot cachalot;
-  compare(plain, ordered, cub, cachalot);
+  CachalotBetween between;
+  compare(plain, ordered, cub, cachalot, between);
   std::fflush(stdout);
   std::_Exit(0);
 }
