@@ -179,7 +179,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         match self.directory.owner(ptr) {
             Owner::Heap(place) => match self.arenas.get(place.device as usize) {
                 #[cfg(feature = "alloc")]
-                Some(arena) => act(arena, arena.home_of(place, ptr)?),
+                Some(arena) => act(arena, arena.home_of(&self.directory, place, ptr)?),
                 #[cfg(not(feature = "alloc"))]
                 Some(arena) => act(arena, place),
                 None => Err(Error::InvalidPointer(ptr)),

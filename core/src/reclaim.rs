@@ -6,8 +6,9 @@
 //! 4. search the private pools that allow it
 //! 5. release oversize segments of the stream, if sizes above one are kept apart, and obtain
 //! 6. wait for pending events *and search again*; release every wholly free segment, and obtain
-//! 7. wait for others to free something, if the policy says so
-//! 8. report
+//! 7. give up the plans, whose segments serve nobody else, and obtain
+//! 8. wait for others to free something, if the policy says so
+//! 9. report
 //!
 //! The order and every choice are those of PyTorch's allocator (2.11), but for the second search in step 6, which spares a
 //! failure when the only block that fits was waiting for an event (pytorch issue 189504).
@@ -75,6 +76,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             if self.releases_to_obtain() {
                 self.release_cached(directory, None)?;
                 self.totals.count(Event::AllocRetry);
+                if let Some(ptr) = self.obtain(directory, request)? {
+                    return Ok(ptr);
+                }
+            }
+            #[cfg(feature = "alloc")]
+            if self.has(attention::PLANNED) {
+                self.give_plans_up(directory)?;
                 if let Some(ptr) = self.obtain(directory, request)? {
                     return Ok(ptr);
                 }
@@ -204,6 +212,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let releases = !request.capturing && self.releases_to_obtain();
         let first = if releases { self.first_releasable() } else { None };
+        #[cfg(feature = "alloc")]
+        let first = first.or_else(|| self.planned.as_deref().filter(|_| !request.capturing)?.first_segment());
         Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
     }
 

@@ -369,7 +369,7 @@ fn threads_in_any_order_get_blocks_of_their_own() {
                         held.push((ptr, bytes));
                     } else if !held.is_empty() {
                         let (ptr, bytes) = held.swap_remove(random.usize(..held.len()));
-                        if random.u8(..8) == 0 {
+                        if random.u8(..3) == 0 {
                             allocator.record_stream(ptr, StreamId(number % 3)).expect("it is held");
                         }
                         names.lock().expect("nobody fails").remove(&ptr.0);
@@ -377,6 +377,7 @@ fn threads_in_any_order_get_blocks_of_their_own() {
                     }
                 }
                 for (ptr, _) in held {
+                    names.lock().expect("nobody fails").remove(&ptr.0);
                     allocator.free(ptr).expect("it is held");
                 }
             });
@@ -402,4 +403,44 @@ fn threads_in_any_order_get_blocks_of_their_own() {
     assert_eq!(allocator.planned_report(DEVICE).expect("there is one device").stage, Stage::Waiting);
     allocator.empty_cache(DEVICE).expect("the device is well");
     assert_eq!(allocator.device(DEVICE).expect("there is one").used(), 0);
+}
+
+/// A program that never does the same again, on one thread: everything deviates.
+#[test]
+fn what_never_repeats_is_served_rightly() {
+    for seed in 0..200_u64 {
+        let allocator = subject("policy:planned");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut names: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut held: Vec<(DevicePtr, u64)> = Vec::new();
+        for step in 0..3000 {
+            if step % 97 == 0 {
+                announce(&allocator);
+                (0..3).for_each(|stream| allocator.device(DEVICE).expect("there is one").complete(StreamId(stream)));
+                if random.u8(..40) == 0 {
+                    allocator.give_plans_up(DEVICE).expect("the device is well");
+                }
+                if random.u8(..20) == 0 {
+                    drop(allocator.snapshot());
+                }
+            }
+            if held.len() < 32 && random.bool() {
+                let bytes = UNIT << random.u64(..6);
+                let ptr = allocator.malloc(DEVICE, bytes, StreamId(random.u64(..2))).expect("there is memory");
+                let before = names.range(..ptr.0 + bytes).next_back().map(|(&addr, &bytes)| addr + bytes);
+                assert!(before.is_none_or(|end: u64| end <= ptr.0), "seed {seed}, step {step}: {ptr} is somebody's");
+                names.insert(ptr.0, bytes);
+                held.push((ptr, bytes));
+            } else if !held.is_empty() {
+                let (ptr, bytes) = held.swap_remove(random.usize(..held.len()));
+                if random.u8(..8) == 0 {
+                    allocator.record_stream(ptr, StreamId(random.u64(..3))).expect("it is held");
+                }
+                names.remove(&ptr.0);
+                if let Err(error) = allocator.free_sized(ptr, bytes) {
+                    panic!("seed {seed}, step {step}: {error}");
+                }
+            }
+        }
+    }
 }

@@ -211,7 +211,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.planned_allocation(number, ptr).is_some_and(|held| held.base != ptr) {
             return Err(Error::InvalidPointer(ptr));
         }
-        match self.home_of(place, ptr) {
+        match self.home_of(directory, place, ptr) {
             Ok(home) => self.free(directory, home, ptr, requested),
             Err(_) => self.free_of_none(directory, number, ptr, requested),
         }
@@ -232,24 +232,37 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// The heap that cares for a block which the directory says is a lane's: from here on, if it did not before. An address in
+    /// The heap that cares for a block which the directory said to be a lane's: from here on, if it did not before. An address in
     /// the middle of a block is as good as its first.
-    pub(crate) fn home_of(&self, place: Place, ptr: DevicePtr) -> Result<Place, Error> {
-        let front = self.planned.as_deref();
-        let Some(berth) = front.and_then(|front| front.numbered(place.heap)) else { return Ok(place) };
-        let mut guard = berth.lane.lock();
-        let lane = guard.as_mut().ok_or(Error::InvalidPointer(ptr))?;
-        let block = holding(lane, ptr).map(|(block, _)| block.addr);
-        let home = self.place(lane.home);
-        let unsettled = match block {
-            Some(addr) => self.send_home(berth, lane, addr)?,
-            None => false,
-        };
-        drop(guard);
-        if unsettled {
-            self.settle_peaks(self.slot(home.heap));
+    pub(crate) fn home_of(
+        &self,
+        directory: &Directory<R, S>,
+        mut place: Place,
+        ptr: DevicePtr,
+    ) -> Result<Place, Error> {
+        while let Some(berth) = self.planned.as_deref().and_then(|front| front.numbered(place.heap)) {
+            let mut guard = berth.lane.lock();
+            if let Some(lane) = guard.as_mut().filter(|lane| (lane.base..lane.base + lane.bytes).contains(&ptr.0)) {
+                let block = holding(lane, ptr).map(|(block, _)| block.addr);
+                let home = self.place(lane.home);
+                let unsettled = match block {
+                    Some(addr) => self.send_home(berth, lane, addr)?,
+                    None => false,
+                };
+                drop(guard);
+                if unsettled {
+                    self.settle_peaks(self.slot(home.heap));
+                }
+                return Ok(home);
+            }
+            drop(guard);
+            // The lane has ended since the directory was asked, which says now where the block is.
+            match directory.owner(ptr) {
+                Owner::Heap(now) if now.heap != place.heap => place = now,
+                _ => return Err(Error::InvalidPointer(ptr)),
+            }
         }
-        Ok(home)
+        Ok(place)
     }
 
     /// A lane's heap cares for the block at `addr` from here on. True if the peaks must be settled.

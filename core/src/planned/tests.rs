@@ -317,6 +317,34 @@ fn the_limit_holds_for_plans_too() {
 }
 
 #[test]
+fn plans_are_given_up_before_a_request_fails() {
+    let allocator = serving("policy:planned");
+    allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
+    let kept = allocator.malloc(DEVICE, 16 * MIB, STREAM).unwrap();
+    allocator.free(kept).unwrap();
+    assert_eq!(report(&allocator).stage, Stage::Serving);
+    // The plan's 4 MiB are in the way, behind the 16 that are cached.
+    let cached = Forecast::Release(kept);
+    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(cached));
+    let whole = allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
+    assert_eq!(report(&allocator).stage, Stage::Waiting);
+    assert_eq!(stat(&allocator, "num_ooms"), 0);
+    allocator.check_invariants().unwrap();
+    allocator.free(whole).unwrap();
+    // What is in use of a plan stays where it is, and its segment with it.
+    let allocator = serving("policy:planned");
+    allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
+    let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
+    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::Release(block)));
+    assert!(matches!(allocator.malloc(DEVICE, 20 * MIB, STREAM), Err(Error::OutOfMemory(_))));
+    assert_eq!(stat(&allocator, "allocated_bytes.all.current"), 3 << 20);
+    allocator.check_invariants().unwrap();
+    allocator.free(block).unwrap();
+    allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
 fn what_goes_into_a_private_pool_or_a_graph_is_not_planned() {
     let allocator = planned();
     let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
