@@ -230,6 +230,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// spills registers: 20 instructions of a pair.
     #[cold]
     fn malloc_otherwise(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let noted = self.attention.load(Ordering::Relaxed);
+        if noted & !(attention::ROUNDING | attention::SITES) == attention::TRACE {
+            return self.malloc_traced(directory, noted, bytes, stream);
+        }
+        self.malloc_unlike(directory, bytes, stream)
+    }
+
+    /// The same where there is more to be seen to than a record.
+    #[inline(never)]
+    fn malloc_unlike(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         #[cfg(feature = "alloc")]
         {
             let noted = self.attention.load(Ordering::Relaxed);
@@ -284,9 +294,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     ) -> Result<DevicePtr, Error> {
         self.health()?;
         let from = self.call_site(CallSite::Alloc);
-        if let Some(ptr) = self.malloc_traced(bytes, stream, from)? {
-            return Ok(ptr);
-        }
+        self.malloc_from(directory, bytes, stream, from)
+    }
+
+    /// The same at a place that is known.
+    #[cold]
+    fn malloc_from(
+        &self,
+        directory: &Directory<R, S>,
+        bytes: u64,
+        stream: StreamId,
+        from: u32,
+    ) -> Result<DevicePtr, Error> {
         self.with_request(bytes, stream, from, |request| {
             self.learn_purpose(request);
             let ptr = self.serve(directory, request)?;
@@ -311,26 +330,35 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.reclaim(directory, request)
     }
 
-    /// Serves a request as on the fast path, but that it is recorded. `None` if more than a record is to be seen to, or it is not served.
-    fn malloc_traced(&self, bytes: u64, stream: StreamId, from: u32) -> Result<Option<DevicePtr>, Error> {
-        let noted = self.attention.load(Ordering::Relaxed);
-        if noted & attention::TRACE == 0
-            || noted & !(attention::TRACE | attention::SITES | attention::ROUNDING) != 0
-            || bytes > MAX_REQUEST - UNIT
+    /// Serves a request as on the fast path, but that it is recorded; nothing else is to be seen to than what `noted` says. Apart
+    /// from the fast path, which gets slower if it shares this.
+    #[inline(never)]
+    fn malloc_traced(
+        &self,
+        directory: &Directory<R, S>,
+        noted: u32,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<DevicePtr, Error> {
+        let from = self.memory.call_site(CallSite::Alloc);
+        if bytes <= MAX_REQUEST - UNIT
+            && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
-            return Ok(None);
+            let rounding = noted & attention::ROUNDING != 0;
+            let size = if rounding { self.round(bytes) } else { bytes.next_multiple_of(UNIT) };
+            let slot = self.slot(slot_of(pair, self.kind_of(size)));
+            let mut heap = slot.heap.lock();
+            if heap.stream == stream
+                && heap.pool == 0
+                && !heap.rules.ages
+                && let Some(done) = heap.malloc(size, bytes, &slot.tally)?
+            {
+                self.record_alloc(&mut heap, from, done.value, bytes);
+                drop(heap);
+                return Ok(self.settle(slot, done));
+            }
         }
-        let Some(pair) = self.default_pool.streams.get(stream.0) else { return Ok(None) };
-        let size = self.round(bytes);
-        let slot = self.slot(slot_of(pair, self.kind_of(size)));
-        let mut heap = slot.heap.lock();
-        if heap.stream != stream || heap.pool != 0 || heap.rules.ages {
-            return Ok(None);
-        }
-        let Some(done) = heap.malloc(size, bytes, &slot.tally)? else { return Ok(None) };
-        self.record_alloc(&mut heap, from, done.value, bytes);
-        drop(heap);
-        Ok(Some(self.settle(slot, done)))
+        self.malloc_from(directory, bytes, stream, from)
     }
 
     /// Rounds and routes a request, and finds or makes the heap that serves it. The pool is not given up before `serve` is done.

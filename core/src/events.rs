@@ -68,6 +68,35 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         ptr: DevicePtr,
         size: Option<u64>,
     ) -> Result<(), Error> {
+        if self.has(attention::DIRECT | attention::OBSERVED) {
+            return self.free_otherwise(directory, slot, ptr, size);
+        }
+        let from = self.memory.call_site(CallSite::Free);
+        let found = self.slot(slot);
+        let mut heap = found.heap.lock();
+        self.set_clock(&mut heap);
+        let given_up = heap.give_up(ptr, size, &found.tally);
+        if let GivenUp::Unused(block) = given_up {
+            self.record_free(&mut heap, block, ptr, from);
+            let unsettled = heap.complete(block, &found.tally);
+            drop(heap);
+            if unsettled {
+                self.settle_peaks(found);
+            }
+            return Ok(());
+        }
+        self.free_used(directory, slot, heap, given_up, Freed { ptr, size, from })
+    }
+
+    /// The same where there is more to be seen to than a record.
+    #[cold]
+    fn free_otherwise(
+        &self,
+        directory: &Directory<R, S>,
+        slot: u32,
+        ptr: DevicePtr,
+        size: Option<u64>,
+    ) -> Result<(), Error> {
         let from = self.call_site(CallSite::Free);
         #[cfg(feature = "alloc")]
         self.note_free(ptr);
@@ -78,7 +107,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             && !self.has(attention::DIRECT)
         {
             if self.has(attention::TRACE) {
-                self.record_free(&mut heap, block, from);
+                self.record_free(&mut heap, block, ptr, from);
             }
             let unsettled = heap.complete(block, tally);
             drop(heap);

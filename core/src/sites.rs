@@ -58,9 +58,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// The same of a block that becomes free.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_site(&self, addr: DevicePtr) -> u32 {
-        if self.has(attention::SITES) { self.sites.0.lock().blocks.remove(&addr).unwrap_or(0) } else { 0 }
+        if self.has(attention::SITES) { self.remove_site(addr) } else { 0 }
+    }
+
+    #[cold]
+    fn remove_site(&self, addr: DevicePtr) -> u32 {
+        self.sites.0.lock().blocks.remove(&addr).unwrap_or(0)
     }
 
     /// A segment, or a part of one, was obtained at `site`.

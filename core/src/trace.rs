@@ -82,22 +82,62 @@ pub struct TraceEntry {
     pub time_us: u64,
 }
 
-impl TraceEntry {
-    /// What is overwritten before anybody reads it.
-    const NONE: Self =
-        Self { action: Action::Alloc, site: 0, addr: DevicePtr::NULL, size: 0, stream: StreamId::DEFAULT, time_us: 0 };
+/// One event as it is kept, or two: a block that is given up mostly becomes free at once. `ticks` are the device's.
+#[derive(Clone, Copy)]
+struct Record {
+    what: What,
+    site: u32,
+    addr: DevicePtr,
+    size: u64,
+    stream: StreamId,
+    ticks: u64,
 }
 
-/// Events that a heap keeps before they go to the ring, in [`Buffer`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    One(Action),
+    /// [`Action::FreeRequested`], and a tick later [`Action::FreeCompleted`].
+    FreedAtOnce,
+}
+
+impl Record {
+    /// What is overwritten before anybody reads it.
+    const NONE: Self = Self {
+        what: What::One(Action::Alloc),
+        site: 0,
+        addr: DevicePtr::NULL,
+        size: 0,
+        stream: StreamId::DEFAULT,
+        ticks: 0,
+    };
+
+    /// The ticks of its last event.
+    fn last(&self) -> u64 {
+        self.ticks + u64::from(self.what == What::FreedAtOnce)
+    }
+
+    /// Its events, oldest first, the times still in ticks.
+    fn events(&self) -> impl Iterator<Item = TraceEntry> + Clone {
+        let &Self { what, site, addr, size, stream, ticks } = self;
+        let (first, second) = match what {
+            What::One(action) => (action, None),
+            What::FreedAtOnce => (Action::FreeRequested, Some((Action::FreeCompleted, ticks + 1))),
+        };
+        let events = core::iter::once((first, ticks)).chain(second);
+        events.map(move |(action, time_us)| TraceEntry { action, site, addr, size, stream, time_us })
+    }
+}
+
+/// Records that a heap keeps before they go to the ring, in [`Buffer`].
 const BUFFERED: usize = 32;
 
 /// Room in the ring beyond what is asked for, so that so many are left when some are passed over; see [`Ring::lost`].
 const SLACK: usize = 32 * BUFFERED;
 
-/// The latest events of one heap, which is locked. Until they are read, `time_us` is in the device's ticks.
+/// The latest events of one heap, which is locked.
 #[derive(Default)]
 pub(crate) struct Buffer {
-    entries: heapless::Vec<TraceEntry, BUFFERED>,
+    entries: heapless::Vec<Record, BUFFERED>,
     /// The ticks of the latest event ever: they grow from event to event, whatever the clock does.
     latest: u64,
 }
@@ -111,9 +151,9 @@ pub(crate) struct Trace<R: Lock, S: Storage> {
 
 struct Ring<S: Storage> {
     /// `entries[recorded % len]` is overwritten next.
-    entries: S::Table<TraceEntry>,
+    entries: S::Table<Record>,
     recorded: u64,
-    /// How many of the latest are of interest.
+    /// How many of the latest events are of interest.
     capacity: usize,
     /// Events of these ticks and before are passed over: some of that time were overwritten, so that what is left of it is not what
     /// happened. What a heap keeps longer than another is older than that.
@@ -127,7 +167,7 @@ impl<R: Lock, S: Storage> Default for Trace<R, S> {
 }
 
 impl<S: Storage> Ring<S> {
-    fn with(entries: S::Table<TraceEntry>, capacity: usize, lost: u64) -> Self {
+    fn with(entries: S::Table<Record>, capacity: usize, lost: u64) -> Self {
         Self { entries, recorded: 0, capacity, lost }
     }
 
@@ -135,14 +175,16 @@ impl<S: Storage> Ring<S> {
         let (entries, taken) = (&mut self.entries[..], &buffer.entries[..]);
         let len = entries.len();
         // What would be passed over must not take the place of later ones. Mostly there is none.
-        let old = taken.iter().take_while(|entry| entry.time_us <= self.lost).count();
+        let old = taken.iter().take_while(|entry| entry.ticks <= self.lost).count();
         let mut left = if len == 0 { &[] } else { &taken[old..] };
         while !left.is_empty() {
             let at = (self.recorded % len as u64) as usize;
             let (now, later) = left.split_at(left.len().min(len - at));
             let places = &mut entries[at..at + now.len()];
             if self.recorded >= len as u64 {
-                self.lost = places.iter().fold(self.lost, |lost, entry| lost.max(entry.time_us));
+                let latest = places.iter().fold(0, |latest, entry| latest.max(entry.ticks));
+                // That of a block which was freed at once has an event a tick later.
+                self.lost = self.lost.max(latest + 1);
             }
             places.copy_from_slice(now);
             self.recorded += now.len() as u64;
@@ -152,7 +194,7 @@ impl<S: Storage> Ring<S> {
     }
 
     /// The events by time.
-    fn sort(&mut self) -> &[TraceEntry] {
+    fn sort(&mut self) -> impl Iterator<Item = TraceEntry> {
         let kept = (self.recorded as usize).min(self.entries.len());
         let entries = &mut self.entries[..];
         if self.recorded > kept as u64 {
@@ -160,22 +202,23 @@ impl<S: Storage> Ring<S> {
             self.recorded = kept as u64;
         }
         let entries = &mut entries[..kept];
-        entries.sort_unstable_by_key(|entry| entry.time_us);
-        let known = entries.partition_point(|entry| entry.time_us <= self.lost);
-        let entries = &entries[known..];
-        &entries[entries.len().saturating_sub(self.capacity)..]
+        entries.sort_unstable_by_key(|entry| entry.ticks);
+        let known = entries.partition_point(|entry| entry.ticks <= self.lost);
+        let events = entries[known..].iter().flat_map(Record::events);
+        let more = events.clone().count().saturating_sub(self.capacity);
+        events.skip(more)
     }
 }
 
 impl<R: Lock, S: Storage> Trace<R, S> {
     /// Empties the ring and makes it hold `capacity` entries. False if it cannot.
     fn start(&self, capacity: usize, now: u64) -> bool {
-        let mut entries = S::Table::<TraceEntry>::default();
+        let mut entries = S::Table::<Record>::default();
         if capacity > 0 {
             let room = [capacity.saturating_add(SLACK), capacity].into_iter().find(|&room| entries.make_room(room));
             let Some(room) = room else { return false };
             for _ in 0..room {
-                entries.add(TraceEntry::NONE);
+                entries.add(Record::NONE);
             }
         }
         *self.ring.lock() = Ring::with(entries, capacity, now);
@@ -200,7 +243,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.trace.ring.lock().take(&mut heap.trace);
         }
         for entry in self.trace.ring.lock().sort() {
-            visit(&TraceEntry { time_us: self.memory.time_us(entry.time_us), ..*entry });
+            visit(&TraceEntry { time_us: self.memory.time_us(entry.time_us), ..entry });
         }
     }
 
@@ -223,15 +266,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[inline]
     fn record(&self, heap: &mut Heap<S>, action: Action, from: u32, addr: DevicePtr, size: u64, stream: StreamId) {
         let ticks = self.ticks().max(heap.trace.latest + 1);
-        self.record_at(heap, TraceEntry { action, site: from, addr, size, stream, time_us: ticks });
+        self.keep(heap, Record { what: What::One(action), site: from, addr, size, stream, ticks });
     }
 
-    #[inline]
-    fn record_at(&self, heap: &mut Heap<S>, entry: TraceEntry) {
+    #[inline(always)]
+    fn keep(&self, heap: &mut Heap<S>, record: Record) {
         let buffer = &mut heap.trace;
-        buffer.latest = entry.time_us;
+        buffer.latest = record.last();
         // There is room: a full buffer is emptied at once.
-        let _fits = buffer.entries.push(entry);
+        let _fits = buffer.entries.push(record);
         if buffer.entries.is_full() {
             self.empty(buffer);
         }
@@ -250,12 +293,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// The same, while a trace is recorded.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record_alloc(&self, heap: &mut Heap<S>, from: u32, ptr: DevicePtr, bytes: u64) {
         if from != 0 {
             self.set_site(ptr, from);
         }
-        self.record(heap, Action::Alloc, from, ptr, bytes, heap.stream);
+        let ticks = self.ticks().max(heap.trace.latest + 1);
+        let (what, stream) = (What::One(Action::Alloc), heap.stream);
+        self.keep(heap, Record { what, site: from, addr: ptr, size: bytes, stream, ticks });
     }
 
     /// A block was given up at the place `from`.
@@ -276,19 +321,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// A block is given up at the place `from` and becomes free at once, while a trace is recorded.
+    /// The block at `addr` is given up at the place `from` and becomes free at once, while a trace is recorded.
     #[inline]
-    pub(crate) fn record_free(&self, heap: &mut Heap<S>, block: u32, from: u32) {
-        let (addr, size) = (DevicePtr(heap.blocks[block].addr), heap.blocks[block].requested);
+    pub(crate) fn record_free(&self, heap: &mut Heap<S>, block: u32, addr: DevicePtr, from: u32) {
         let allocated = self.take_site(addr);
         let from = if from == 0 { allocated } else { from };
-        let stream = heap.stream;
-        let time_us = self.ticks().max(heap.trace.latest + 1);
-        self.record_at(heap, TraceEntry { action: Action::FreeRequested, site: from, addr, size, stream, time_us });
-        self.record_at(
-            heap,
-            TraceEntry { action: Action::FreeCompleted, site: from, addr, size, stream, time_us: time_us + 1 },
-        );
+        let (size, stream) = (heap.blocks[block].requested, heap.stream);
+        let ticks = self.ticks().max(heap.trace.latest + 1);
+        self.keep(heap, Record { what: What::FreedAtOnce, site: from, addr, size, stream, ticks });
     }
 
     /// A segment, or a part of one, was obtained at the place `from`.
