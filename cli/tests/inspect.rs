@@ -140,6 +140,18 @@ fn snapshot(arguments: &[&str], record: &Path, to: &Path) -> Finished {
 }
 
 #[test]
+fn the_snapshot_of_a_replay_under_any_policy_names_it() {
+    let to = folder("policies").join("end.json");
+    for policy in ["bfc", "planned"] {
+        let finished = snapshot(&["--policy", policy], &trace("mlp_seed.csv.gz"), &to);
+        assert_eq!(finished.status, 0, "{}", finished.errors);
+        let written: Value = serde_json::from_slice(&fs::read(&to).expect("written")).expect("JSON");
+        let settings = written["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"].as_str().expect("a text");
+        assert!(settings.contains(&format!("policy:{policy}")), "{settings}");
+    }
+}
+
+#[test]
 fn the_snapshot_of_a_replay_is_the_recorded_programs_and_can_be_replayed_itself() {
     let folder = folder("snapshot");
     for record in [trace("resnet50_amp__expandable.csv.gz"), trace("gpt2_varlen__oom.csv.gz")] {

@@ -6,6 +6,7 @@ pub(crate) mod inspect;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod replay;
+pub(crate) mod settings;
 pub(crate) mod snapshot;
 
 use cachalot_cli::replay::ReplayError;

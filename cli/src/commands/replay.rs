@@ -1,11 +1,10 @@
 //! `cachalot replay`: repeat every decision of recorded programs, and measure.
 
 use super::progress::Progress;
+use super::settings::Settings;
 use super::{DIFFERENT, bytes};
-use cachalot_cli::compare::policy_named;
 use cachalot_cli::replay::{self, Checked, Options, Outcome, ReplayError};
 use cachalot_cli::trace::Trace;
-use cachalot_core::Config;
 use cachalot_core::planned::PlannedReport;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -17,20 +16,8 @@ use std::process::ExitCode;
 /// What the command line says.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    #[arg(
-        long,
-        value_name = "STRING",
-        value_parser = Config::parse,
-        help = "The configuration in PyTorch's syntax, in the place of the record's own"
-    )]
-    config: Option<Config>,
-    /// A policy with its defaults, in the place of the record's own configuration; `planned` observes an iteration of the first half
-    /// and serves what follows from a plan, and its bytes and times are those of what follows
-    #[arg(long, value_name = "NAME", value_parser = policy_named, conflicts_with = "config")]
-    policy: Option<&'static str>,
-    /// The memory limit, in bytes or with KiB, MiB, GiB or TiB, in the place of the record's own
-    #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
-    limit: Option<u64>,
+    #[command(flatten)]
+    settings: Settings,
     /// Hold every address, segment, final block and final statistic against the record
     #[arg(long)]
     check: bool,
@@ -132,7 +119,7 @@ impl<'a> Report<'a> {
         table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
         let mut header =
             vec!["trace", "allocations", "peak live", "peak reserved", "utilisation", "device calls", "ns/op"];
-        if !args.check && config(args).is_some_and(|config| config.planned().is_some()) {
+        if !args.check && args.settings.config().is_some_and(|config| config.planned().is_some()) {
             header.extend(["plan", "lower bound", "served", "lasting", "extra", "missing", "reordered", "occupied"]);
         }
         if args.check {
@@ -144,7 +131,12 @@ impl<'a> Report<'a> {
         }
         Self {
             args,
-            options: Options { config: config(args), limit: args.limit, check: args.check, repeat: args.repeat },
+            options: Options {
+                config: args.settings.config(),
+                limit: args.settings.limit,
+                check: args.check,
+                repeat: args.repeat,
+            },
             progress: Progress::new(args.files.len() as u64),
             table,
             status: 0,
@@ -188,12 +180,6 @@ impl<'a> Report<'a> {
         }
         writeln!(io::stdout().lock(), "{}", self.table)
     }
-}
-
-/// The configuration in the place of the record's own, if the command line has one.
-fn config(args: &Args) -> Option<Config> {
-    let named = args.policy.and_then(|name| Config::parse(&format!("policy:{name}")).ok());
-    args.config.clone().or(named)
 }
 
 fn line<'a>(trace: &'a str, outcome: &'a Outcome) -> Line<'a> {
