@@ -189,7 +189,8 @@ fn checked(command: &Command) -> Option<Command> {
         return None;
     }
     let mut checked = Command::new("valgrind");
-    checked.args(["--quiet", "--leak-check=full", "--error-exitcode=99", "--num-callers=30"]);
+    // Fair: else one thread that waits for another may keep it from running.
+    checked.args(["--quiet", "--leak-check=full", "--error-exitcode=99", "--num-callers=30", "--fair-sched=yes"]);
     checked.arg(format!("--suppressions={}", root().join("tests/hosts/valgrind.supp").display()));
     checked.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
