@@ -21,8 +21,13 @@ pub struct Cell {
 
 /// Where the cells are. One writer at a time; readers at any time.
 pub trait Cells: Default {
+    /// Looks at the cells in force.
+    fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T;
+
     /// The cells in force.
-    fn cells(&self) -> &[Cell];
+    fn cells(&self) -> &[Cell] {
+        self.look(|cells| cells)
+    }
 
     /// Cells for at least twice as many keys, not yet in force. `None` if there are none to be had.
     fn larger(&self) -> Option<&[Cell]>;
@@ -46,9 +51,10 @@ impl<const N: usize> FixedCells<N> {
 }
 
 impl<const N: usize> Cells for FixedCells<N> {
-    fn cells(&self) -> &[Cell] {
+    #[inline(always)]
+    fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T {
         let () = Self::VALID;
-        &self.0
+        at(&self.0)
     }
 
     fn larger(&self) -> Option<&[Cell]> {
@@ -67,33 +73,38 @@ mod growing {
     const FIRST: usize = if cfg!(loom) { 2 } else { 64 };
     const TABLES: usize = 32;
 
-    /// The cells of a map that grows: tables of doubling length, of which the newest is in force.
+    /// The cells of a map that grows: some in place, then tables of doubling length, of which the newest is in force.
     #[derive(Debug)]
     pub struct GrowingCells {
-        /// `tables[0..=newest]` are set, and perhaps one more that is being filled.
+        first: [Cell; FIRST],
+        /// `tables[1..=newest]` are set, and perhaps one more that is being filled.
         tables: [Once<Box<[Cell]>>; TABLES],
-        /// Number of the table in force + 1; 0 while there is none.
+        /// Number of the table in force; 0 while the first cells are.
         newest: AtomicU32,
     }
 
     impl Default for GrowingCells {
         fn default() -> Self {
-            Self { tables: [const { Once::new() }; TABLES], newest: AtomicU32::new(0) }
+            Self {
+                first: core::array::from_fn(|_| Cell::default()),
+                tables: [const { Once::new() }; TABLES],
+                newest: AtomicU32::new(0),
+            }
         }
     }
 
     impl Cells for GrowingCells {
-        #[inline]
-        fn cells(&self) -> &[Cell] {
-            let newest = self.newest.load(Ordering::Acquire) as usize;
-            match self.tables.get(newest.wrapping_sub(1)).and_then(Once::get) {
-                Some(table) => table,
-                None => &[],
+        /// The look at the first cells is compiled apart: where they are and how many is known beforehand.
+        #[inline(always)]
+        fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T {
+            match self.newest.load(Ordering::Acquire) as usize {
+                0 => at(&self.first),
+                newest => at(self.tables[newest % TABLES].get().map_or(&[], |table| table)),
             }
         }
 
         fn larger(&self) -> Option<&[Cell]> {
-            let next = self.newest.load(Ordering::Relaxed) as usize;
+            let next = self.newest.load(Ordering::Relaxed) as usize + 1;
             let table = self.tables.get(next)?;
             Some(table.call_once(|| (0..FIRST << next).map(|_| Cell::default()).collect()))
         }
@@ -161,13 +172,14 @@ impl<C: Cells> AtomicMap<C> {
     /// The value of `key`. Lock-free.
     #[inline(always)]
     pub(crate) fn get(&self, key: u64) -> Option<u32> {
-        let cells = self.cells.cells();
-        let first = start(key, cells.len());
-        let cell = cells.get(first)?;
-        if cell.key.load(Ordering::Acquire) == key + 1 {
-            return cell.value.load(Ordering::Acquire).checked_sub(1);
-        }
-        get_further(key, cells, first)
+        self.cells.look(|cells| {
+            let first = start(key, cells.len());
+            let cell = cells.get(first)?;
+            if cell.key.load(Ordering::Acquire) == key + 1 {
+                return cell.value.load(Ordering::Acquire).checked_sub(1);
+            }
+            get_further(key, cells, first)
+        })
     }
 
     /// Makes sure that `extra` further keys fit. False if they cannot. Writers only.

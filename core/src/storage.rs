@@ -92,7 +92,7 @@ mod growable {
     use crate::atomic_map::GrowingCells;
     use alloc::boxed::Box;
     use alloc::vec::Vec;
-    use spin::Once;
+    use once_cell::race::OnceBox;
 
     /// Tables that grow on the host's heap.
     #[derive(Debug)]
@@ -115,20 +115,39 @@ mod growable {
         }
     }
 
+    /// Entries in place: as many as most devices need.
+    const FIRST: usize = 64;
     /// Entries a chunk.
     const CHUNK: usize = 16;
-    /// The most chunks: 32,768 heaps a device.
+    /// The most chunks: 32,832 heaps a device.
     const CHUNKS: usize = 2048;
 
-    type Chunk<T> = Box<[Once<T>; CHUNK]>;
+    type Chunk<T> = [OnceBox<T>; CHUNK];
 
-    /// The [`Shelf`] of [`Growable`]: chunks, each allocated when first needed.
+    /// The [`Shelf`] of [`Growable`]: some entries, and chunks of further ones, each allocated when first needed.
     #[derive(Debug)]
-    pub struct GrowingShelf<T>(Box<[Once<Chunk<T>>]>);
+    pub struct GrowingShelf<T> {
+        first: [OnceBox<T>; FIRST],
+        further: Box<[OnceBox<Chunk<T>>]>,
+    }
 
     impl<T> Default for GrowingShelf<T> {
         fn default() -> Self {
-            Self((0..CHUNKS).map(|_| Once::new()).collect())
+            Self { first: [const { OnceBox::new() }; FIRST], further: (0..CHUNKS).map(|_| OnceBox::new()).collect() }
+        }
+    }
+
+    impl<T> GrowingShelf<T> {
+        /// The chunk of an entry that is not in place, and where in that.
+        fn chunk_of(&self, index: usize) -> Option<(&OnceBox<Chunk<T>>, usize)> {
+            let index = index - FIRST;
+            Some((self.further.get(index / CHUNK)?, index % CHUNK))
+        }
+
+        #[inline(never)]
+        fn get_further(&self, index: usize) -> Option<&T> {
+            let (chunk, at) = self.chunk_of(index)?;
+            chunk.get()?[at].get()
         }
     }
 
@@ -136,13 +155,21 @@ mod growable {
         #[inline(always)]
         fn get(&self, index: u32) -> Option<&T> {
             let index = index as usize;
-            self.0.get(index / CHUNK)?.get()?[index % CHUNK].get()
+            match self.first.get(index) {
+                Some(entry) => entry.get(),
+                None => self.get_further(index),
+            }
         }
 
         fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
             let index = index as usize;
-            let chunk = self.0.get(index / CHUNK)?.call_once(|| Box::new([const { Once::new() }; CHUNK]));
-            Some(chunk[index % CHUNK].call_once(make))
+            let entry = if index < FIRST {
+                &self.first[index]
+            } else {
+                let (chunk, at) = self.chunk_of(index)?;
+                &chunk.get_or_init(|| Box::new([const { OnceBox::new() }; CHUNK]))[at]
+            };
+            Some(entry.get_or_init(|| Box::new(make())))
         }
     }
 
@@ -158,7 +185,7 @@ mod growable {
             assert_eq!(shelf.get_or_set(1000, || 8), Some(&7));
             assert_eq!(shelf.get(1000), Some(&7));
             assert_eq!(shelf.get(999), None);
-            assert_eq!(shelf.get_or_set((CHUNK * CHUNKS) as u32, || 7), None);
+            assert_eq!(shelf.get_or_set((FIRST + CHUNK * CHUNKS) as u32, || 7), None);
         }
     }
 }
