@@ -6,6 +6,7 @@
 //! ```
 
 use crate::chains::Chained;
+use crate::free_index::bin_of;
 use crate::slab::{NONE, Slab, Vacant};
 
 /// What a block is at present.
@@ -52,7 +53,7 @@ pub(crate) struct Block {
     pub uses: u32,
     /// Events still awaited, and a bit for the [frontier](crate::frontier::AHEAD); not 0 ⟹ pending.
     pub events: u32,
-    /// The bin of the free index that it is in; meaningful while it is free.
+    /// The bin of the free index for blocks of this size; meaningful while it is free, allocated or pending.
     pub bin: u16,
     pub state: State,
     /// Whether the segment is expandable.
@@ -102,7 +103,7 @@ impl Block {
             segment: self.segment,
             uses: NONE,
             events: 0,
-            bin: 0,
+            bin: bin_of(size) as u16,
             state,
             expandable: self.expandable,
         }

@@ -28,7 +28,7 @@ const _: () = assert!(bin_of(u64::MAX) < BINS, "every size has a bin");
 /// The bin of blocks of `size` bytes: monotone in `size`, and its own number of units below [`EXACT`]. Free of branches, which
 /// the sizes of a real program would mispredict.
 #[inline(always)]
-const fn bin_of(size: u64) -> usize {
+pub(crate) const fn bin_of(size: u64) -> usize {
     let units = size / GRAIN;
     let shift = (units | (EXACT / 2)).ilog2() - STEPS_LOG2;
     (((shift as usize) << STEPS_LOG2) + (units >> shift) as usize) % BINS
@@ -95,8 +95,14 @@ impl<S: Storage> FreeIndex<S> {
     #[inline(always)]
     pub(crate) fn insert(&mut self, block: u32, blocks: &mut [Block]) {
         let entry = &mut blocks[block as usize];
-        let bin = bin_of(entry.size);
-        entry.bin = bin as u16;
+        entry.bin = bin_of(entry.size) as u16;
+        self.insert_again(block, blocks);
+    }
+
+    /// Adds a free block whose bin is known: to find it out takes longer than to look it up, and the next request may wait for it.
+    #[inline(always)]
+    pub(crate) fn insert_again(&mut self, block: u32, blocks: &[Block]) {
+        let bin = bin_in(blocks, block);
         if self.bins[bin] == Bin::EMPTY {
             self.occupy(bin, block);
         } else {
@@ -183,6 +189,13 @@ impl<S: Storage> FreeIndex<S> {
     /// The smallest block of at least `size` bytes; of several, the one at the lowest address.
     #[inline(always)]
     pub(crate) fn best_fit(&self, size: u64, blocks: &[Block]) -> Option<u32> {
+        // The first of its own bin, mostly: whoever bets on that need not wait for the bitmaps, which change with every free.
+        let first = self.bins[bin_of(size)].front.as_item();
+        if let Some(first) = first
+            && blocks[first as usize].size >= size
+        {
+            return Some(first);
+        }
         self.at_least(size, 0, blocks)
     }
 

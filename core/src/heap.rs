@@ -397,7 +397,7 @@ impl<S: Storage> Heap<S> {
             let entry = &mut blocks[block as usize];
             entry.state = State::Free;
             entry.born = clock;
-            self.free.insert(block, blocks);
+            self.free.insert_again(block, blocks);
         }
         let absorbed = u64::from(prev_free) + u64::from(next_free);
         Joined { block: left, is_split: before != NONE || after != NONE, size, absorbed, more }
