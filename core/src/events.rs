@@ -132,7 +132,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let Freed { ptr, size, from } = freed;
         let block = match (given_up, size) {
             (GivenUp::Unused(block) | GivenUp::Used(block), _) => block,
-            (GivenUp::WrongSize(requested), Some(given)) => return Err(Error::WrongSize { ptr, given, requested }),
+            (GivenUp::WrongSize(block), Some(given)) => {
+                return Err(Error::WrongSize { ptr, given, requested: heap.blocks[block].requested });
+            }
             _ => return Err(Error::InvalidPointer(ptr)),
         };
         let tally = &self.slot(slot).tally;

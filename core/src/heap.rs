@@ -36,8 +36,8 @@ pub(crate) struct Done<T> {
 pub(crate) enum GivenUp {
     /// The program holds no block that begins there.
     NotHeld,
-    /// It does, but asked for another size: this one. Nothing has changed.
-    WrongSize(u64),
+    /// It does, this one, but asked for another size. Nothing has changed.
+    WrongSize(u32),
     /// The block was used by its own stream alone.
     Unused(u32),
     /// Other streams use it.
@@ -263,7 +263,7 @@ impl<S: Storage> Heap<S> {
         let Block { size, requested: actual, uses, .. } = self.blocks[block];
         if requested.is_some_and(|requested| requested != actual) {
             self.held.insert(block, self.blocks.entries_mut());
-            return GivenUp::WrongSize(actual);
+            return GivenUp::WrongSize(block);
         }
         tally.down(Stat::Allocation, 1);
         tally.down(Stat::AllocatedBytes, size);
