@@ -230,32 +230,34 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// spills registers: 20 instructions of a pair.
     #[cold]
     fn malloc_otherwise(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        #[cfg(feature = "alloc")]
+        return self.malloc_next(directory, bytes, stream);
+        #[cfg(not(feature = "alloc"))]
+        return self.malloc_unlike(directory, bytes, stream);
+    }
+
+    /// The same for what is not the next request of a plan.
+    #[inline(never)]
+    pub(crate) fn malloc_unlike(
+        &self,
+        directory: &Directory<R, S>,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<DevicePtr, Error> {
         let noted = self.attention.load(Ordering::Relaxed);
         if noted & !(attention::ROUNDING | attention::SITES) == attention::TRACE {
             return self.malloc_traced(directory, noted, bytes, stream);
         }
-        self.malloc_unlike(directory, bytes, stream)
-    }
-
-    /// The same where there is more to be seen to than a record.
-    #[inline(never)]
-    fn malloc_unlike(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         #[cfg(feature = "alloc")]
-        {
-            let noted = self.attention.load(Ordering::Relaxed);
-            if noted & attention::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
-                if let Some(ptr) = self.malloc_planned(directory, noted, bytes, stream) {
-                    return Ok(ptr);
-                }
-                return self.malloc_unplanned(directory, noted, bytes, stream);
-            }
+        if noted & attention::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
+            return self.malloc_unplanned(directory, noted, bytes, stream);
         }
         self.malloc_attentively(directory, bytes, stream)
     }
 
-    /// The same for what no plan serves, while some are in force.
+    /// The same while plans are in force: what none serves either is left to the heaps.
     #[cfg(feature = "alloc")]
-    #[cold]
+    #[inline(never)]
     fn malloc_unplanned(
         &self,
         directory: &Directory<R, S>,
@@ -263,6 +265,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         bytes: u64,
         stream: StreamId,
     ) -> Result<DevicePtr, Error> {
+        if let Some(ptr) = self.malloc_planned(directory, noted, bytes, stream) {
+            return Ok(ptr);
+        }
         let attentively = || self.malloc_attentively(directory, bytes, stream);
         self.malloc_at_once(noted & !attention::PLANNED, bytes, stream, attentively)
     }

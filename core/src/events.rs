@@ -8,6 +8,8 @@ use crate::error::Error;
 use crate::frontier::AHEAD;
 use crate::heap::{Full, GivenUp, Heap};
 use crate::order::{Deferred, Order};
+#[cfg(feature = "alloc")]
+use crate::planned::Unsaid;
 use crate::slab::NONE;
 use crate::stats;
 use crate::storage::{Shelf, Storage};
@@ -38,7 +40,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     ) -> Result<(), Error> {
         let Some(slot) = self.slots.get(place.heap) else {
             #[cfg(feature = "alloc")]
-            return self.free_planned(directory, place.heap, ptr, size);
+            return match size {
+                None => self.free_planned(directory, place.heap, ptr, Unsaid),
+                Some(size) => self.free_planned(directory, place.heap, ptr, size),
+            };
             #[cfg(not(feature = "alloc"))]
             return Err(Error::InvalidPointer(ptr));
         };

@@ -139,6 +139,17 @@ impl Tally {
         added as i64 > self.removed[row].load(Relaxed) as i64 + self.ceiling[row].load(Relaxed)
     }
 
+    /// Adds `amount`. How much more may be added; below 0 the peaks must be settled.
+    #[cfg(feature = "alloc")]
+    #[inline]
+    #[must_use]
+    pub(crate) fn up_to(&self, stat: Stat, amount: u64) -> i64 {
+        let row = stat as usize;
+        let added = self.added[row].load(Relaxed) + amount;
+        self.added[row].store(added, Release);
+        self.removed[row].load(Relaxed) as i64 + self.ceiling[row].load(Relaxed) - added as i64
+    }
+
     /// Takes `amount` away.
     #[inline]
     pub(crate) fn down(&self, stat: Stat, amount: u64) {

@@ -147,7 +147,7 @@ impl Sequence {
             }
         }
         let until = self.entries[number as usize].until;
-        self.entries[until as usize].early -= 1;
+        self.entries[until as usize - 1].due += 1;
         self.astray.counts.reordered += 1;
         self.occupy(number, bytes)
     }
@@ -170,8 +170,7 @@ impl Sequence {
 
     /// The cursor moves on by one.
     fn step(&mut self) {
-        let early = core::mem::take(&mut self.entries[self.cursor as usize].early);
-        self.vacated = self.vacated.wrapping_add(early);
+        self.late += self.entries[self.cursor as usize].due;
         self.cursor += 1;
     }
 
@@ -185,8 +184,7 @@ impl Sequence {
 
     /// Whether nothing late is where a request is to lie that the plan has alive now.
     fn is_free(&mut self, number: u32) -> bool {
-        let late = self.late();
-        if late == 0 {
+        if self.late == 0 {
             return true;
         }
         let Entry { size, place, .. } = self.entries[number as usize];
@@ -196,7 +194,7 @@ impl Sequence {
         let mut is_late =
             |&number: &u32| self.places.get(number).is_some_and(|place| place.size > 0 && place.until <= cursor);
         // As many as there are, and late: these are all.
-        if known.len() != late as usize || !known.iter().all(&mut is_late) {
+        if known.len() != self.late as usize || !known.iter().all(&mut is_late) {
             known.clear();
             let all = self.places.all().filter(|(_, place)| place.size > 0 && place.until <= cursor);
             known.extend(all.map(|(number, _)| number));

@@ -51,6 +51,7 @@ pub(crate) use home::Home;
 pub(crate) use lane::Front;
 pub use log::{Observed, ObservedStream};
 pub use report::{PlannedReport, Stage};
+pub(crate) use serve::Unsaid;
 
 use crate::pool::PoolId;
 

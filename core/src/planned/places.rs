@@ -42,31 +42,32 @@ impl Place {
 pub(super) struct Places(Vec<Place>);
 
 impl Places {
-    /// A table with these addresses, each once.
+    /// A table with these addresses.
     pub(super) fn new(addresses: &[u64]) -> Self {
         let mut cells = vec![Place::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
         for &addr in addresses {
-            let at = probe(&cells, addr);
-            cells[at].addr = addr;
+            if let Err(vacant) = find(&cells, addr) {
+                cells[vacant].addr = addr;
+            }
         }
         Self(cells)
     }
 
-    /// The number of the place at `addr`, which has one.
-    pub(super) fn number(&self, addr: u64) -> u32 {
-        probe(&self.0, addr) as u32
+    /// The number of the place at `addr`.
+    pub(super) fn number(&self, addr: u64) -> Option<u32> {
+        find(&self.0, addr).ok().map(|at| at as u32)
     }
 
     /// The place at `addr`, if a buffer begins there.
     #[inline(always)]
     pub(super) fn at(&mut self, addr: u64) -> Option<&mut Place> {
-        let at = probe(&self.0, addr);
-        self.0.get_mut(at).filter(|place| place.addr == addr)
+        let at = find(&self.0, addr).ok()?;
+        self.0.get_mut(at)
     }
 
     /// The same, to look at.
     pub(super) fn look(&self, addr: u64) -> Option<&Place> {
-        self.0.get(probe(&self.0, addr)).filter(|place| place.addr == addr)
+        find(&self.0, addr).ok().and_then(|at| self.0.get(at))
     }
 
     /// The place of this number.
@@ -90,15 +91,18 @@ impl Places {
     }
 }
 
-/// The cell of an address: its own, else the vacant one that says that it has none.
+/// The cell of an address; `Err`: it has none, and this is the vacant one where it would be.
 #[inline(always)]
-fn probe(cells: &[Place], addr: u64) -> usize {
+fn find(cells: &[Place], addr: u64) -> Result<usize, usize> {
     let mut at = start(addr / UNIT, cells.len());
-    while let Some(cell) = cells.get(at)
-        && cell.addr != addr
-        && cell.addr != 0
-    {
+    while let Some(cell) = cells.get(at) {
+        if cell.addr == addr {
+            return Ok(at);
+        }
+        if cell.addr == 0 {
+            break;
+        }
         at = (at + 1) & (cells.len() - 1);
     }
-    at
+    Err(at)
 }

@@ -1,9 +1,8 @@
 //! The sequence of one lane: which request comes next, where its block lies, and whether the bytes there are free.
 //!
-//! That nothing is still there that should be gone is one comparison. The plan says how many blocks have ended before each
-//! request ([`Entry::ended`]); the lane counts those that did ([`Sequence::vacated`]). What is freed before its time counts when
-//! its time comes ([`Entry::early`]). Equal numbers ⟹ every block that the program holds is one that the plan has alive now, and
-//! those share no bytes with the next.
+//! That nothing is still there that should be gone is one comparison: the lane counts the blocks that are [`late`](Sequence::late).
+//! When it comes by a request, those join them that end there and are not free yet ([`Entry::due`]). None is late ⟹ every block that
+//! the program holds is one that the plan has alive now, and those share no bytes with the next.
 
 use super::astray::Astray;
 use super::places::{Place, Places};
@@ -31,10 +30,10 @@ pub(super) struct Entry {
     pub place: u32,
     /// After so many requests it is free again.
     pub until: u32,
-    /// How many blocks have ended before this request is made, by the plan.
-    pub ended: u32,
-    /// How many of those that end just before this request are free already, or were never there.
-    pub early: u32,
+    /// How many blocks are free again before the next request, by the plan.
+    pub ends: u32,
+    /// How many of those are not free yet, or still to come.
+    pub due: u32,
 }
 
 impl Entry {
@@ -69,9 +68,8 @@ pub(super) struct Sequence {
     pub(super) places: Places,
     /// The next request.
     pub(super) cursor: u32,
-    /// How many blocks of this iteration have ended whose time has come, less those of earlier ones that are still there; counted
-    /// modulo 2^32.
-    pub(super) vacated: u32,
+    /// How many blocks are still there whose time has passed.
+    pub(super) late: u32,
     /// Blocks that a heap cares for.
     pub(super) away: u32,
     pub(super) astray: Astray,
@@ -89,19 +87,15 @@ impl Sequence {
             .iter()
             .chain([&last])
             .map(|&Step { size, until, offset }| {
-                let place = offset.map_or(NONE, |offset| places.number(base + offset));
-                Entry { size, place, until, ended: 0, early: 0 }
+                let place = offset.and_then(|offset| places.number(base + offset)).unwrap_or(NONE);
+                Entry { size, place, until, ends: 0, due: 0 }
             })
             .collect();
-        for number in 0..steps.len() {
-            if steps[number].offset.is_some() {
-                entries[steps[number].until as usize].ended += 1;
-            }
+        for step in steps.iter().filter(|step| step.offset.is_some()) {
+            let last = &mut entries[step.until as usize - 1];
+            (last.ends, last.due) = (last.ends + 1, last.due + 1);
         }
-        for number in 1..entries.len() {
-            entries[number].ended += entries[number - 1].ended;
-        }
-        Self { entries, places, cursor: 0, vacated: 0, away: 0, astray: Astray::default() }
+        Self { entries, places, cursor: 0, late: 0, away: 0, astray: Astray::default() }
     }
 
     /// How many requests it has.
@@ -112,23 +106,21 @@ impl Sequence {
     /// Serves a request that is the next one, if all is as planned.
     #[inline(always)]
     pub(super) fn next(&mut self, bytes: u64) -> Option<Handed> {
-        let entry = self.entries.get_mut(self.cursor as usize)?;
-        let vacated = self.vacated.wrapping_add(entry.early);
-        if !entry.is_for(bytes) || entry.ended != vacated {
+        let entry = self.entries.get(self.cursor as usize)?;
+        if !entry.is_for(bytes) || self.late > 0 {
             return None;
         }
         let place = self.places.get(entry.place)?;
         debug_assert!(place.size == 0, "whatever lives there is late");
-        entry.early = 0;
         (place.size, place.requested, place.until) = (entry.size, bytes, entry.until);
-        self.vacated = vacated;
+        self.late = entry.due;
         self.cursor += 1;
         Some(Handed { addr: place.addr, size: entry.size })
     }
 
     /// The address that [`next`](Self::next) would serve a request from.
     pub(super) fn peek(&self, bytes: u64) -> Option<u64> {
-        let entry = self.entries.get(self.cursor as usize).filter(|entry| entry.is_for(bytes) && self.late() == 0)?;
+        let entry = self.entries.get(self.cursor as usize).filter(|entry| entry.is_for(bytes) && self.late == 0)?;
         self.places.addr(entry.place)
     }
 
@@ -165,9 +157,9 @@ impl Sequence {
     #[inline(always)]
     pub(super) fn end(&mut self, until: u32) {
         if until <= self.cursor {
-            self.vacated = self.vacated.wrapping_add(1);
-        } else if let Some(entry) = self.entries.get_mut(until as usize) {
-            entry.early += 1;
+            self.late -= 1;
+        } else if let Some(last) = self.entries.get_mut(until as usize - 1) {
+            last.due -= 1;
         }
     }
 
@@ -197,31 +189,24 @@ impl Sequence {
         held.map(|(_, place)| (Handed { addr: place.addr, size: place.size }, place.requested))
     }
 
-    /// How many blocks are still there whose time has passed.
-    pub(super) fn late(&self) -> u32 {
-        let Entry { ended, early, .. } = self.entries[self.cursor as usize];
-        ended.wrapping_sub(self.vacated).wrapping_sub(early)
-    }
-
     /// The sequence begins anew at request `cursor`. What the program still holds is late from now on.
     pub(super) fn begin_at(&mut self, cursor: u32) {
         self.astray.passed += u64::from(self.cursor - self.astray.began);
-        let mut carried = 0_u32;
+        self.late = 0;
         for place in self.places.all_mut().filter(|place| place.size > 0) {
             place.until = 0;
-            carried += 1;
+            self.late += 1;
         }
         for entry in &mut self.entries {
-            entry.early = 0;
+            entry.due = entry.ends;
         }
         (self.cursor, self.astray.began) = (cursor, cursor);
         self.astray.forget_missed();
-        self.vacated = self.entries[cursor as usize].ended.wrapping_sub(carried);
         // What would have been handed out before, and lived on, never was there.
         for number in 0..cursor as usize {
             let Entry { until, place, .. } = self.entries[number];
             if place != NONE && until > cursor {
-                self.entries[until as usize].early += 1;
+                self.end(until);
             }
         }
     }
@@ -238,6 +223,6 @@ impl Sequence {
             return Err("a lane's blocks in a heap's care are not those that are counted");
         }
         let late = held.iter().filter(|place| place.until <= self.cursor).count() as u32;
-        if late == self.late() { Ok(()) } else { Err("a lane's late blocks are not those that are counted") }
+        if late == self.late { Ok(()) } else { Err("a lane's late blocks are not those that are counted") }
     }
 }

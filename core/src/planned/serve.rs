@@ -22,29 +22,76 @@ const FORBIDDING: u32 = attention::CAPTURE | attention::DIRECT | attention::LOST
 
 /// Counts a block that is handed out. True if the peaks must be settled.
 #[inline(always)]
-fn count_up(tally: &Tally, size: u64, requested: u64, oversize: u64) -> bool {
-    let mut unsettled = tally.up(Stat::Allocation, 1);
-    unsettled |= tally.up(Stat::AllocatedBytes, size);
-    unsettled |= tally.up(Stat::RequestedBytes, requested);
-    if size >= oversize {
-        unsettled |= tally.up(Stat::OversizeAllocations, 1);
+fn count_up(tally: &Tally, lane: &Lane, size: u64, requested: u64) -> bool {
+    // One negative number makes all of them negative: that is one test.
+    let mut left = tally.up_to(Stat::RequestedBytes, requested);
+    left |= tally.up_to(Stat::AllocatedBytes, size);
+    left |= tally.up_to(Stat::Allocation, 1);
+    if size >= lane.oversize {
+        left |= tally.up_to(Stat::OversizeAllocations, 1);
     }
-    unsettled
+    left < 0
 }
 
 #[inline(always)]
-fn count_down(tally: &Tally, size: u64, requested: u64, oversize: u64) {
+fn count_down(tally: &Tally, lane: &Lane, size: u64, requested: u64) {
     tally.down(Stat::Allocation, 1);
     tally.down(Stat::AllocatedBytes, size);
     tally.down(Stat::RequestedBytes, requested);
-    if size >= oversize {
+    if size >= lane.oversize {
         tally.down(Stat::OversizeAllocations, 1);
     }
 }
 
+/// In the place of a size: the program does not say what it asked for. Unlike `None` it takes no register, so that no argument is on
+/// the stack, and what is called last is called without a frame: 8 instructions.
+#[derive(Clone, Copy)]
+pub(crate) struct Unsaid;
+
+impl From<Unsaid> for Option<u64> {
+    fn from(_: Unsaid) -> Self {
+        None
+    }
+}
+
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Serves a request from a plan, if it is that one's to serve. `noted` is what there is to be seen to.
+    /// Serves a request that is the next of its stream, unless the lane is locked: whoever waits, as whoever calls anything but
+    /// last, saves registers, 23 instructions. Without plans in force no stream has a lane.
+    #[inline(always)]
+    pub(crate) fn malloc_next(
+        &self,
+        directory: &Directory<R, S>,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<DevicePtr, Error> {
+        if !self.has(!HARMLESS)
+            && let Some(front) = self.planned.as_deref()
+            && let Some(berth) = front.berth(stream)
+            && let Some(mut guard) = berth.lane.try_lock()
+            && let Some(lane) = &mut *guard
+            && lane.stream == stream
+            && let Some(Handed { addr, size }) = lane.sequence.next(bytes)
+        {
+            let unsettled = count_up(&berth.tally, lane, size, bytes);
+            drop(guard);
+            if unsettled {
+                return self.settle_and_hand_out(&berth.tally, DevicePtr(addr));
+            }
+            return Ok(DevicePtr(addr));
+        }
+        self.malloc_unlike(directory, bytes, stream)
+    }
+
+    /// Brings the peaks up to date, and passes a block on.
+    #[cold]
     #[inline(never)]
+    #[expect(clippy::unnecessary_wraps, reason = "its caller answers what it does")]
+    fn settle_and_hand_out(&self, tally: &Tally, ptr: DevicePtr) -> Result<DevicePtr, Error> {
+        self.settle_lane(tally);
+        Ok(ptr)
+    }
+
+    /// Serves a request from a plan, whatever there is to be seen to, if it is that one's to serve.
     pub(crate) fn malloc_planned(
         &self,
         directory: &Directory<R, S>,
@@ -52,23 +99,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         bytes: u64,
         stream: StreamId,
     ) -> Option<DevicePtr> {
-        if noted & !HARMLESS != 0 {
-            return self.malloc_planned_attentively(directory, bytes, stream);
+        if noted & !HARMLESS == 0 {
+            self.malloc_astray(directory, bytes, stream)
+        } else {
+            self.malloc_planned_attentively(directory, bytes, stream)
         }
-        let front = self.planned.as_deref()?;
-        if let Some(berth) = front.berth(stream)
-            && let mut lane = berth.lane.lock()
-            && let Some(lane) = &mut *lane
-            && lane.stream == stream
-            && let Some(Handed { addr, size }) = lane.sequence.next(bytes)
-        {
-            let unsettled = count_up(&berth.tally, size, bytes, lane.oversize);
-            if unsettled {
-                self.settle_lane(&berth.tally);
-            }
-            return Some(DevicePtr(addr));
-        }
-        self.malloc_astray(directory, bytes, stream)
     }
 
     /// The same where routes and the trace have to be looked at.
@@ -89,7 +124,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return None;
         }
         let site = self.call_site(CallSite::Alloc);
-        let ptr = self.malloc_planned(directory, attention::PLANNED, bytes, stream)?;
+        let ptr = self.malloc_astray(directory, bytes, stream)?;
         if self.has(attention::TRACE) {
             self.trace_planned(stream, site, ptr, bytes);
         }
@@ -106,7 +141,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Serves a request that is not the next of its stream, or whose bytes may be occupied.
+    /// Serves a request whatever it is: the next of its stream or not, its bytes occupied or not.
     #[cold]
     fn malloc_astray(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         let front = self.planned.as_deref()?;
@@ -114,7 +149,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             front.elsewhere.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let waits = |lane: &Lane| lane.sequence.away > 0 && lane.sequence.late() > 0;
+        let waits = |lane: &Lane| lane.sequence.away > 0 && lane.sequence.late > 0;
         if self.has(attention::PENDING) && berth.lane.lock().as_ref().is_some_and(waits) {
             // An event that cannot be asked after leaves the bytes occupied.
             let _asked = self.process_events(directory);
@@ -123,7 +158,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
         self.take_back(lane);
         let Handed { addr, size } = lane.sequence.otherwise(bytes)?;
-        let unsettled = count_up(&berth.tally, size, bytes, lane.oversize);
+        let unsettled = count_up(&berth.tally, lane, size, bytes);
         drop(guard);
         if unsettled {
             self.settle_lane(&berth.tally);
@@ -146,42 +181,48 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.settle_peaks_of((PoolKind::Large, tally), None);
     }
 
-    /// Frees a block that the directory says is a lane's.
+    /// Frees a block that the directory says is a lane's, unless that is locked or has to be looked at closer.
     #[inline(never)]
     pub(crate) fn free_planned(
         &self,
         directory: &Directory<R, S>,
         number: u32,
         ptr: DevicePtr,
-        requested: Option<u64>,
+        requested: impl Into<Option<u64>> + Copy,
     ) -> Result<(), Error> {
         if !self.has(attention::TRACE)
             && let Some(front) = self.planned.as_deref()
             && let Some(berth) = front.numbered(number)
-            && let mut lane = berth.lane.lock()
-            && let Some(lane) = &mut *lane
-            && let Some((block, requested)) = lane.sequence.free(ptr.0, requested)
+            && let Some(mut guard) = berth.lane.try_lock()
+            && let Some(lane) = &mut *guard
+            && free_held(berth, lane, ptr, requested.into())
         {
-            count_down(&berth.tally, block.size, requested, lane.oversize);
             return Ok(());
         }
         self.free_planned_otherwise(directory, number, ptr, requested)
     }
 
-    /// Frees a block that a heap cares for, or says why not.
+    /// Frees a block whatever its lane is at, or one that a heap cares for, or says why not.
     #[cold]
     fn free_planned_otherwise(
         &self,
         directory: &Directory<R, S>,
         number: u32,
         ptr: DevicePtr,
-        requested: Option<u64>,
+        requested: impl Into<Option<u64>>,
     ) -> Result<(), Error> {
+        let requested = requested.into();
         if self.has(attention::TRACE) {
             return self.free_planned_traced(directory, number, ptr, requested);
         }
         let berth = self.planned.as_deref().and_then(|front| front.numbered(number));
-        let guard = berth.ok_or(Error::InvalidPointer(ptr))?.lane.lock();
+        let berth = berth.ok_or(Error::InvalidPointer(ptr))?;
+        let mut guard = berth.lane.lock();
+        if let Some(lane) = &mut *guard
+            && free_held(berth, lane, ptr, requested)
+        {
+            return Ok(());
+        }
         let home = match guard.as_ref().map(|lane| (lane.sequence.held_at(ptr.0), lane.home)) {
             Some((Held::Away, home)) => Some(self.place(home)),
             Some((Held::Here(actual), _)) => match requested {
@@ -351,6 +392,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let guard = self.planned.as_deref()?.berth(stream)?.lane.lock();
         guard.as_ref()?.sequence.peek(bytes).map(DevicePtr)
     }
+}
+
+/// Frees a block if its lane holds it, and no heap cares for it.
+#[inline(always)]
+fn free_held<R: Lock>(berth: &Berth<R>, lane: &mut Lane, ptr: DevicePtr, requested: Option<u64>) -> bool {
+    let Some((block, requested)) = lane.sequence.free(ptr.0, requested) else { return false };
+    count_down(&berth.tally, lane, block.size, requested);
+    true
 }
 
 /// The block of a lane that contains `ptr`, unless its heap cares for it.

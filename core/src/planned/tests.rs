@@ -13,6 +13,7 @@ use crate::snapshot::BlockState;
 use crate::storage::Growable;
 use crate::trace::Action;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::vec::Vec;
 
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
@@ -500,4 +501,26 @@ fn the_policy_and_its_settings_stay() {
     assert_eq!(config.policy_name(), "planned");
     assert_eq!(config.planned().unwrap().plan_deadline_ms, 5);
     assert_eq!(config.policy().name(), "slab");
+}
+
+#[test]
+fn who_finds_a_lane_locked_waits_for_it() {
+    let allocator = serving("policy:planned");
+    let before = report(&allocator).served;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                report(&allocator);
+            }
+        });
+        for _ in 0..1000 {
+            iterate(&allocator, STREAM);
+            allocator.iteration(DEVICE).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let report = report(&allocator);
+    assert_eq!((report.served - before, report.deviations()), (3000, 0));
+    allocator.check_invariants().unwrap();
 }
