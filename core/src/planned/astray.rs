@@ -182,6 +182,12 @@ impl Sequence {
         Some(Handed { addr: place.addr, size })
     }
 
+    /// Whether a request is the next one, and something late is where it is to lie.
+    pub(super) fn is_occupied(&mut self, bytes: u64) -> bool {
+        let next = &self.entries[self.cursor as usize];
+        next.is_for(bytes) && next.place != NONE && !self.is_free(self.cursor)
+    }
+
     /// Whether nothing late is where a request is to lie that the plan has alive now.
     fn is_free(&mut self, number: u32) -> bool {
         if self.late == 0 {

@@ -149,8 +149,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             front.elsewhere.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        let waits = |lane: &Lane| lane.sequence.away > 0 && lane.sequence.late > 0;
-        if self.has(attention::PENDING) && berth.lane.lock().as_ref().is_some_and(waits) {
+        if self.has(attention::PENDING) && berth.lane.lock().as_mut().is_some_and(|lane| self.waits(lane, bytes)) {
             // An event that cannot be asked after leaves the bytes occupied.
             let _asked = self.process_events(directory);
         }
@@ -164,6 +163,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.settle_lane(&berth.tally);
         }
         Some(DevicePtr(addr))
+    }
+
+    /// Whether a request is served only if events have freed what is late.
+    fn waits(&self, lane: &mut Lane, bytes: u64) -> bool {
+        self.take_back(lane);
+        lane.sequence.away > 0 && lane.sequence.is_occupied(bytes)
     }
 
     /// The blocks that a lane's heap cared for and that are free now are the lane's again.
