@@ -41,7 +41,7 @@ pub(crate) struct Block {
     pub requested: u64,
     /// The pool's search count when the block became free.
     pub born: u64,
-    /// The neighbour at lower addresses; `NONE` iff this is the first block of its segment.
+    /// The neighbour at lower addresses; `NONE` iff this is the first block of its segment. Of a carver's piece, its number there.
     pub prev: u32,
     /// The neighbour at higher addresses.
     pub next: u32,
@@ -109,10 +109,11 @@ impl Block {
         }
     }
 
-    /// A piece that a carver cut from a segment, handed out: before the piece `next` in the segment's list.
+    /// A piece that a carver cut from a segment and knows by `number`, handed out.
+    #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "there is no carver"))]
     #[inline(always)]
-    pub(crate) fn piece(addr: u64, size: u64, requested: u64, segment: u32, next: u32) -> Self {
-        Self { addr, size, requested, segment, next, state: State::Allocated, ..Self::vacant(NONE) }
+    pub(crate) fn piece(addr: u64, size: u64, requested: u64, segment: u32, number: u32) -> Self {
+        Self { addr, size, requested, prev: number, segment, state: State::Allocated, ..Self::vacant(NONE) }
     }
 
     /// The address just past the last byte.
@@ -166,9 +167,7 @@ pub(crate) struct Segment {
     /// The segments before and after in the heap's list, newest first; of a vacant entry, `next` is the next vacant one.
     pub prev: u32,
     pub next: u32,
-    /// What a carver cut from it and the program holds: head of the list, in no order. `NONE` where blocks tile the segment.
-    pub pieces: u32,
-    /// The length of that list.
+    /// How many pieces that a carver cut from it are taken; 0 where blocks tile the segment.
     pub live: u32,
     /// How many of its free pieces are counted as beside others; 0 ⟸ `live` is 0.
     pub counted: u32,
@@ -176,7 +175,7 @@ pub(crate) struct Segment {
 
 impl Vacant for Segment {
     fn vacant(next: u32) -> Self {
-        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next, pieces: NONE, live: 0, counted: 0 }
+        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next, live: 0, counted: 0 }
     }
 
     fn next_vacant(&self) -> u32 {

@@ -87,7 +87,8 @@ pub(crate) struct Heap<S: Storage> {
     pub rules: Rules,
     /// The pool is a private one in use: what is free in it stays, since a captured graph may write to it.
     pub kept: bool,
-    /// What cuts the segments, where free space is not kept as blocks.
+    /// What cuts the segments, where free space is not kept as blocks. Some ⟹ the entries that are allocated or pending, be they vacant
+    /// or not, are exactly the pieces that are taken.
     pub carver: Option<HeapCarver<S>>,
     /// The pool's search count, as far as ages are kept.
     pub clock: u64,
@@ -151,10 +152,10 @@ impl<S: Storage> Heap<S> {
     /// Serves a request from the cache: `size` is what `requested` is rounded to. `None` if no free block may serve it.
     #[inline(always)]
     pub(crate) fn malloc(&mut self, size: u64, requested: u64, tally: &Tally) -> Result<Option<Done<DevicePtr>>, Full> {
-        self.make_room()?;
-        if let Some(carver) = &mut self.carver {
-            return if carver.is_ready(size) { Ok(self.malloc_carved(size, requested, tally)) } else { Err(Full) };
+        if self.carver.is_some() {
+            return self.malloc_carved(size, requested, tally);
         }
+        self.make_room()?;
         let Some(block) = self.find(size) else { return Ok(None) };
         Ok(Some(self.hand_out(block, size, requested, tally)))
     }
@@ -176,7 +177,7 @@ impl<S: Storage> Heap<S> {
         tally: &Tally,
     ) -> Option<Done<DevicePtr>> {
         if self.carver.is_some() {
-            return self.malloc_carved(size, requested, tally);
+            return self.malloc_carved(size, requested, tally).ok()?;
         }
         Some(self.hand_out(block, size, requested, tally))
     }
@@ -184,7 +185,7 @@ impl<S: Storage> Heap<S> {
     /// Makes sure that a segment of `bytes` for a request of `size` can be added, and a block of it handed out.
     pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), Full> {
         self.make_room()?;
-        let carver = self.carver.as_mut().is_none_or(|carver| carver.make_room(bytes, size) && carver.is_ready(size));
+        let carver = self.carver.as_mut().is_none_or(|carver| carver.make_room(bytes, size));
         if carver && self.segments.make_room(1) { Ok(()) } else { Err(Full) }
     }
 
@@ -417,10 +418,18 @@ impl<S: Storage> Heap<S> {
         Done { value: block, unsettled }
     }
 
-    /// Whether `block` is a whole ordinary segment, free.
+    /// Whether `block` is a whole ordinary segment, free, of which no piece is taken.
     pub(crate) fn is_releasable(&self, block: u32) -> bool {
         let block = &self.blocks[block];
-        block.is_free() && !block.expandable && !block.is_split()
+        block.is_free() && !block.expandable && !block.is_split() && self.segments[block.segment].live == 0
+    }
+
+    /// Bytes of the largest block that is free, or segment if a carver cuts them and nothing is taken.
+    pub(crate) fn largest_free(&self) -> u64 {
+        let blocks = self.blocks.entries();
+        let mut descending = core::iter::successors(self.free.last(), |&block| self.free.previous(block, blocks));
+        let largest = descending.find(|&block| self.segments[self.blocks[block].segment].live == 0);
+        largest.map_or(0, |block| self.blocks[block].size)
     }
 
     /// Forgets a releasable segment, and says what to release.
@@ -447,7 +456,7 @@ impl<S: Storage> Heap<S> {
             let Segment { base, bytes, first, next, .. } = self.segments[segment];
             if (base..base + bytes).contains(&ptr.0) {
                 if self.carver.is_some() {
-                    return self.piece_containing(segment, ptr);
+                    return self.piece_containing(ptr);
                 }
                 let mut block = first;
                 while self.blocks[block].end() <= ptr.0 {

@@ -78,7 +78,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             if heap.pool != 0 {
                 report.private_free += reserved - active;
             }
-            let largest = heap.free.last().map_or(0, |block| heap.blocks[block].size);
+            let largest = heap.largest_free();
             if number == request.slot {
                 report.largest_free = largest;
                 report.expandable = heap.rules.expandable;

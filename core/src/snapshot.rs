@@ -98,10 +98,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {
         for slot in self.slot_numbers() {
             let heap = self.lock(slot);
+            let pieces = self.snapshot_pieces(&heap);
             let mut segment = heap.newest;
             while segment != NONE {
                 if heap.carver.is_some() {
-                    self.snapshot_carved(&heap, kind_of(slot), segment, segments);
+                    self.snapshot_carved(&heap, kind_of(slot), segment, &pieces, segments);
                 } else {
                     self.snapshot_segment(&heap, kind_of(slot), segment, segments);
                 }
@@ -116,19 +117,37 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    fn snapshot_carved(&self, heap: &Heap<S>, kind: PoolKind, segment: u32, segments: &mut Vec<SnapshotSegment>) {
-        let Some(carver) = &heap.carver else { return };
-        let entry = &heap.segments[segment];
-        let mut blocks: Vec<SnapshotBlock> = heap
-            .pieces(segment)
-            .map(|piece| {
-                let Block { addr, size, requested, state, .. } = heap.blocks[piece];
+    /// The taken pieces of a heap whose segments a carver cuts, by address.
+    fn snapshot_pieces(&self, heap: &Heap<S>) -> Vec<SnapshotBlock> {
+        if heap.carver.is_none() {
+            return Vec::new();
+        }
+        let mut pieces: Vec<SnapshotBlock> = heap
+            .pieces()
+            .map(|(_, &Block { addr, size, requested, state, .. })| {
                 let held = state == State::Allocated;
                 let state = if held { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
                 let address = DevicePtr(addr);
                 SnapshotBlock { address, size, requested_size: requested, state, site: self.site_of(address) }
             })
             .collect();
+        pieces.sort_by_key(|piece| piece.address);
+        pieces
+    }
+
+    fn snapshot_carved(
+        &self,
+        heap: &Heap<S>,
+        kind: PoolKind,
+        segment: u32,
+        pieces: &[SnapshotBlock],
+        segments: &mut Vec<SnapshotSegment>,
+    ) {
+        let Some(carver) = &heap.carver else { return };
+        let entry = &heap.segments[segment];
+        let [from, to] = [entry.base, entry.base + entry.bytes]
+            .map(|addr| pieces.partition_point(|piece| piece.address < DevicePtr(addr)));
+        let mut blocks = pieces[from..to].to_vec();
         carver.visit_free(segment, &mut |addr, size| {
             let address = DevicePtr(addr);
             blocks.push(SnapshotBlock { address, size, requested_size: 0, state: BlockState::Inactive, site: 0 });

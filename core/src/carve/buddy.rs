@@ -16,6 +16,7 @@
 
 use super::{Carver, Taken};
 use crate::config;
+use crate::heap::Full;
 use crate::slab::NONE;
 use crate::storage::Storage;
 
@@ -105,6 +106,7 @@ impl<S: Storage> Buddies<S> {
     }
 
     /// Puts what is open into the tree.
+    #[inline(never)]
     fn settle(&mut self, mut open: Open) {
         while let Some(((leaf, order), left)) = open.split_first() {
             self.forest.insert(open.arena, leaf >> order, order);
@@ -112,12 +114,11 @@ impl<S: Storage> Buddies<S> {
         }
     }
 
-    /// Takes a block of `order` from what is open, where the smallest that fits is of order `found`. Those before it, too small,
-    /// go into the tree.
-    #[inline(never)]
-    fn take_from_open(&mut self, found: u32, order: u32) -> Taken {
+    /// Takes a block of `order` from what is open, where the smallest that fits is of order `found` and begins at `leaf`. Those before
+    /// it, too small, go into the tree.
+    #[inline(always)]
+    fn take_from_open(&mut self, leaf: u64, found: u32, order: u32) -> (Taken, u32) {
         let open = self.open;
-        let leaf = open.leaf(order);
         let (passed, leaves) = (leaf - open.front, 1 << order);
         self.open = Open::behind(open.arena, leaf + leaves, open.rest - passed - leaves);
         if passed != 0 {
@@ -126,43 +127,42 @@ impl<S: Storage> Buddies<S> {
         self.taken(open.arena, leaf, found - order)
     }
 
-    /// Takes a block of `order` from the first free one of order `found`. If that is larger, what is left of it is open now.
+    /// Takes a block of `order` from the first free one of order `found`, which is larger: what is left of it is open now.
     #[inline(never)]
-    fn take_from_tree(&mut self, found: u32, order: u32) -> Taken {
+    fn take_from_tree(&mut self, found: u32, order: u32) -> (Taken, u32) {
         let first = self.forest.first(found);
         let (arena, leaf) = (first.arena(), first.node() << found);
-        self.forest.remove(arena, first.node(), found);
-        if found > order {
-            let last = self.open;
-            let leaves = 1 << order;
-            self.open = Open::behind(arena, leaf + leaves, (1 << found) - leaves);
-            if last.rest != 0 {
-                self.settle(last);
-            }
+        self.forest.remove_first(first, found);
+        let last = self.open;
+        let leaves = 1 << order;
+        self.open = Open::behind(arena, leaf + leaves, (1 << found) - leaves);
+        if last.rest != 0 {
+            self.settle(last);
         }
         self.taken(arena, leaf, found - order)
     }
 
-    /// A piece that was taken from a block which was split so many times.
+    /// A piece that was taken from a block which was split so many times, and how many are free in its arena.
     #[inline(always)]
-    fn taken(&mut self, segment: u32, leaf: u64, splits: u32) -> Taken {
+    fn taken(&mut self, segment: u32, leaf: u64, splits: u32) -> (Taken, u32) {
         let entry = &mut self.forest.arenas[segment];
         entry.free = entry.free + splits - 1;
-        Taken { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment }
+        (Taken { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, entry.free)
     }
 
-    /// Merges a block with its sibling, which is free, and so on.
+    /// Merges a block with its sibling, which is free, and so on: so many times.
     #[inline(never)]
-    fn merge(&mut self, arena: u32, mut node: u64, mut order: u32) {
+    fn merge(&mut self, arena: u32, mut node: u64, mut order: u32) -> u32 {
+        let given = order;
         while !self.joins_open(arena, node, order) {
             if !self.forest.holds(arena, node ^ 1) {
-                return self.forest.insert(arena, node, order);
+                self.forest.insert(arena, node, order);
+                return order - given;
             }
             self.forest.remove(arena, node ^ 1, order);
-            self.forest.arenas[arena].free -= 1;
             (node, order) = (node / 2, order + 1);
         }
-        self.give_to_open(node << order, order);
+        order - given + self.give_to_open(node << order, order)
     }
 
     /// Whether a block ends where what is open begins, or is the sibling of all that is open.
@@ -172,17 +172,17 @@ impl<S: Storage> Buddies<S> {
         other == arena && ((node + 1) << order == joint || (node ^ 1) << order == front && rest == 1 << order)
     }
 
-    /// Adds a block to what is open, and the sibling of what is now the first block there, if it is free, and so on.
-    #[inline(never)]
-    fn give_to_open(&mut self, leaf: u64, mut order: u32) {
+    /// Adds a block to what is open, and the sibling of what is now the first block there, if it is free, and so on. How often blocks
+    /// merged.
+    #[inline(always)]
+    fn give_to_open(&mut self, leaf: u64, mut order: u32) -> u32 {
         let Open { arena, mut front, mut rest, .. } = self.open;
         front = front.min(leaf);
+        let given = order;
         loop {
             // The addition merges what is open: once for each bit that is carried.
             rest += 1 << order;
-            let first = rest.trailing_zeros();
-            self.forest.arenas[arena].free -= first - order;
-            order = first;
+            order = rest.trailing_zeros();
             let sibling = front >> order ^ 1;
             if !self.forest.holds(arena, sibling) {
                 break;
@@ -192,6 +192,7 @@ impl<S: Storage> Buddies<S> {
         }
         let joint = if front >> order & 1 == 1 { front } else { 0 };
         self.open = Open { arena, front, rest, joint };
+        order - given
     }
 }
 
@@ -218,43 +219,42 @@ impl<S: Storage> Carver<S> for Buddies<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Option<Taken> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
         let order = order_of(size);
         let fitting = (self.forest.orders() | self.open.rest) >> order;
         if fitting == 0 {
-            return None;
+            return Ok(None);
         }
         let found = order + fitting.trailing_zeros();
         let first = self.forest.first(found);
         let open = self.open;
-        if open.rest >> found & 1 == 1 && Place::new(open.arena, open.leaf(found) >> found) < first {
-            return Some(self.take_from_open(found, order));
+        let leaf = open.leaf(found);
+        if open.rest >> found & 1 == 1 && Place::new(open.arena, leaf >> found) < first {
+            return Ok(Some(self.take_from_open(leaf, found, order)));
         }
-        if found > order || !self.forest.remove_first(first, found) {
-            return Some(self.take_from_tree(found, order));
+        if found > order {
+            return Ok(Some(self.take_from_tree(found, order)));
         }
-        Some(self.taken(first.arena(), first.node() << order, 0))
+        self.forest.remove_first(first, order);
+        Ok(Some(self.taken(first.arena(), first.node() << order, 0)))
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, size: u64) {
-        let Taken { addr, segment } = piece;
+    fn give(&mut self, piece: Taken, size: u64) -> u32 {
+        let Taken { addr, segment, .. } = piece;
         let order = order_of(size);
-        let entry = &mut self.forest.arenas[segment];
-        entry.free += 1;
-        let node = (addr.wrapping_sub(entry.origin) / MIN_BLOCK) >> order;
-        if self.joins_open(segment, node, order) {
-            self.give_to_open(node << order, order);
+        let node = (addr.wrapping_sub(self.forest.arenas[segment].origin) / MIN_BLOCK) >> order;
+        let merged = if self.joins_open(segment, node, order) {
+            self.give_to_open(node << order, order)
         } else if self.forest.holds(segment, node ^ 1) {
-            self.merge(segment, node, order);
+            self.merge(segment, node, order)
         } else {
             self.forest.insert(segment, node, order);
-        }
-    }
-
-    #[inline(always)]
-    fn free_pieces(&self, segment: u32) -> u32 {
-        self.forest.arenas[segment].free
+            0
+        };
+        let entry = &mut self.forest.arenas[segment];
+        entry.free = entry.free + 1 - merged;
+        entry.free
     }
 
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {

@@ -8,6 +8,7 @@
 //! The boundary tags of the caching heap say where free space is by listing every block; a carver says it by bits and lists
 //! that need no entry for what is free. It knows addresses, sizes and its segments' numbers, no streams and no statistics.
 
+use crate::heap::Full;
 use crate::storage::Storage;
 
 pub(crate) mod buddy;
@@ -31,6 +32,8 @@ pub(crate) struct Taken {
     pub addr: u64,
     /// The segment it lies in.
     pub segment: u32,
+    /// What the carver knows it by, where that is more than the address.
+    pub number: u32,
 }
 
 /// Cuts the segments of one heap into pieces, and knows which are free. Deterministic: the same calls take the same pieces.
@@ -42,13 +45,6 @@ pub(crate) trait Carver<S: Storage>: Send {
     /// False if they could; then nothing has changed.
     fn make_room(&mut self, bytes: u64, size: u64) -> bool;
 
-    /// Makes sure that the next piece of `size` that is taken cannot run out of entries.
-    #[inline]
-    fn is_ready(&mut self, size: u64) -> bool {
-        let _ = size;
-        true
-    }
-
     /// Adds a segment, wholly free, that was obtained for pieces of `size`; room was made. `segment` is its number among the heap's:
     /// small, and given again once it was removed.
     fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
@@ -56,21 +52,19 @@ pub(crate) trait Carver<S: Storage>: Send {
     /// Forgets a segment, which is wholly free.
     fn remove_segment(&mut self, segment: u32);
 
-    /// Takes a piece of `size`, as its policy rounds requests. `None` if no segment has one.
-    fn take(&mut self, size: u64) -> Option<Taken>;
+    /// Takes a piece of `size`, as its policy rounds requests, and says how many pieces of its segment are free then. `None` if no
+    /// segment has one.
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full>;
 
     /// The address of the piece that [`take`](Self::take) would take now; what is free stays so, as the same pieces.
     fn peek(&mut self, size: u64) -> Option<u64> {
-        let taken = self.take(size)?;
+        let (taken, _) = self.take(size).ok()??;
         self.give(taken, size);
         Some(taken.addr)
     }
 
-    /// Gives back a piece that was taken with `size`.
-    fn give(&mut self, piece: Taken, size: u64);
-
-    /// How many pieces of the segment are free: as many as [`visit_free`](Self::visit_free) visits.
-    fn free_pieces(&self, segment: u32) -> u32;
+    /// Gives back a piece that was taken with `size`, and says how many pieces of its segment are free then, if others are taken.
+    fn give(&mut self, piece: Taken, size: u64) -> u32;
 
     /// Calls `visit` with the address and length of every free piece of the segment, in address order. Those and the taken ones
     /// tile the segment.
@@ -88,7 +82,8 @@ pub(crate) type HeapCarver<S> = alloc::boxed::Box<AnyCarver<S>>;
 #[cfg(not(feature = "alloc"))]
 pub(crate) type HeapCarver<S> = AnyCarver<S>;
 
-/// One of them.
+/// One of them. To tell which by a tag of its own is a load; by a niche, it is a few instructions more each time.
+#[repr(u8)]
 #[cfg_attr(feature = "alloc", expect(clippy::large_enum_variant, reason = "it is made once a heap, and does not move"))]
 pub(crate) enum AnyCarver<S: Storage> {
     #[cfg(feature = "alloc")]
@@ -120,6 +115,65 @@ macro_rules! on_any {
     };
 }
 
+/// A carver whose kind is known.
+pub(crate) trait Kind<S: Storage>: Carver<S> + Sized {
+    /// The carver itself, if it is of this kind.
+    fn of(any: &mut AnyCarver<S>) -> Option<&mut Self>;
+}
+
+#[cfg(feature = "alloc")]
+macro_rules! kind {
+    ($Any:ident, $Carver:ty) => {
+        impl<S: Storage> Kind<S> for $Carver {
+            #[inline(always)]
+            fn of(any: &mut AnyCarver<S>) -> Option<&mut Self> {
+                if let AnyCarver::$Any(carver) = any { Some(carver) } else { None }
+            }
+        }
+    };
+}
+
+#[cfg(feature = "alloc")]
+kind!(Buddy, buddy::Buddies<S>);
+#[cfg(feature = "alloc")]
+kind!(SizeClass, size_class::SizeClasses<S>);
+#[cfg(feature = "alloc")]
+kind!(Slab, slab::Slabs<S>);
+#[cfg(feature = "alloc")]
+kind!(Planned, crate::planned::Home<S>);
+
+/// Evaluates an expression with `$Carver<S>` as the kind that a carver is of: what is often called is compiled for each kind, and
+/// each has the registers for itself.
+macro_rules! for_kind {
+    ($any:expr, $Carver:ident => $call:expr) => {
+        match $any {
+            #[cfg(feature = "alloc")]
+            $crate::carve::AnyCarver::Buddy(_) => {
+                type $Carver<S> = $crate::carve::buddy::Buddies<S>;
+                $call
+            }
+            #[cfg(feature = "alloc")]
+            $crate::carve::AnyCarver::SizeClass(_) => {
+                type $Carver<S> = $crate::carve::size_class::SizeClasses<S>;
+                $call
+            }
+            #[cfg(feature = "alloc")]
+            $crate::carve::AnyCarver::Slab(_) => {
+                type $Carver<S> = $crate::carve::slab::Slabs<S>;
+                $call
+            }
+            #[cfg(feature = "alloc")]
+            $crate::carve::AnyCarver::Planned(_) => {
+                type $Carver<S> = $crate::planned::Home<S>;
+                $call
+            }
+            #[cfg(not(feature = "alloc"))]
+            $crate::carve::AnyCarver::None(never, _) => match *never {},
+        }
+    };
+}
+pub(crate) use for_kind;
+
 #[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
 impl<S: Storage> AnyCarver<S> {
     /// Whether the segment is a lane's of the planned policy.
@@ -128,30 +182,6 @@ impl<S: Storage> AnyCarver<S> {
         return matches!(self, Self::Planned(_));
         #[cfg(not(feature = "alloc"))]
         on_any!(self, carver => carver)
-    }
-
-    /// See [`Carver::is_ready`].
-    #[inline]
-    pub(crate) fn is_ready(&mut self, size: u64) -> bool {
-        on_any!(self, carver => carver.is_ready(size))
-    }
-
-    /// Takes a piece, if there is one, and says how many pieces of its segment are free then.
-    #[inline]
-    pub(crate) fn take_and_count(&mut self, size: u64) -> Option<(Taken, u32)> {
-        on_any!(self, carver => {
-            let taken = carver.take(size)?;
-            Some((taken, carver.free_pieces(taken.segment)))
-        })
-    }
-
-    /// Gives a piece back, and says how many pieces of its segment are free then.
-    #[inline]
-    pub(crate) fn give_and_count(&mut self, piece: Taken, size: u64) -> u32 {
-        on_any!(self, carver => {
-            carver.give(piece, size);
-            carver.free_pieces(piece.segment)
-        })
     }
 }
 

@@ -1,8 +1,7 @@
-//! Pieces of exact sizes: all of them found by their address, the free ones by their size.
+//! Pieces of exact sizes, the free ones found by their size.
 //!
 //! ```text
 //! size ──hash──▶ class 3 KiB ──▶ ■ ─ ■ ─ ■     free pieces, the one given back last first
-//! address ──hash──▶ piece                       so that one that is given back is known
 //! chunk ──▶ piece ──▶ piece ──▶ piece           as they were cut, in address order
 //! ```
 //!
@@ -18,8 +17,6 @@ pub(crate) struct Piece {
     class: u32,
     /// The segment it was cut from.
     pub chunk: u32,
-    /// The next piece whose address has the same hash.
-    chain: u32,
     /// Neighbours among the free pieces of the class.
     prev: u32,
     /// Vacant ⟹ the next vacant entry.
@@ -31,7 +28,7 @@ pub(crate) struct Piece {
 
 impl Vacant for Piece {
     fn vacant(next: u32) -> Self {
-        Self { addr: 0, class: NONE, chunk: NONE, chain: NONE, prev: NONE, next, after: NONE, free: false }
+        Self { addr: 0, class: NONE, chunk: NONE, prev: NONE, next, after: NONE, free: false }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -40,22 +37,6 @@ impl Vacant for Piece {
 
     fn next_vacant(&self) -> u32 {
         self.next
-    }
-}
-
-impl Chained for Piece {
-    #[inline(always)]
-    fn key(&self) -> u64 {
-        self.addr
-    }
-
-    #[inline(always)]
-    fn chain(&self) -> u32 {
-        self.chain
-    }
-
-    fn set_chain(&mut self, next: u32) {
-        self.chain = next;
     }
 }
 
@@ -103,29 +84,17 @@ impl Chained for Class {
 /// The pieces of one policy.
 pub(crate) struct Pieces<S: Storage> {
     table: Slab<Piece, S>,
-    by_addr: Chains<S>,
     classes: Slab<Class, S>,
     by_size: Chains<S>,
 }
 
 impl<S: Storage> Default for Pieces<S> {
     fn default() -> Self {
-        Self {
-            table: Slab::default(),
-            by_addr: Chains::default(),
-            classes: Slab::default(),
-            by_size: Chains::default(),
-        }
+        Self { table: Slab::default(), classes: Slab::default(), by_size: Chains::default() }
     }
 }
 
 impl<S: Storage> Pieces<S> {
-    /// Whether a further piece fits as it is.
-    #[inline(always)]
-    pub(crate) fn has_room(&self) -> bool {
-        self.table.has_room(1) && self.classes.has_room(1)
-    }
-
     /// Makes sure that a further piece fits, whatever its size.
     pub(crate) fn make_room(&mut self) -> bool {
         // Once there are chains, those that do not become more only become longer.
@@ -133,7 +102,7 @@ impl<S: Storage> Pieces<S> {
     }
 
     fn make_chains(&mut self) -> bool {
-        self.by_addr.make_room(self.table.entries_mut()) && self.by_size.make_room(self.classes.entries_mut())
+        self.by_size.make_room(self.classes.entries_mut())
     }
 
     /// The free piece of `size` that comes first.
@@ -164,11 +133,10 @@ impl<S: Storage> Pieces<S> {
         (addr, chunk)
     }
 
-    /// The taken piece at `addr`, of `size`, is free.
+    /// A taken piece, of `size`, is free.
     #[inline(always)]
-    pub(crate) fn give(&mut self, addr: u64, size: u64) {
+    pub(crate) fn give(&mut self, piece: u32, size: u64) {
         let pieces = self.table.entries_mut();
-        let piece = self.by_addr.find(addr, pieces).expect("a piece that is given back was taken");
         let class = &mut self.classes[pieces[piece as usize].class];
         debug_assert_eq!(class.size, size, "a piece is given back as it was taken");
         let next = core::mem::replace(&mut class.free, piece);
@@ -189,7 +157,6 @@ impl<S: Storage> Pieces<S> {
         });
         self.classes[class].pieces += 1;
         let piece = self.table.insert(Piece { addr, class, chunk, ..Piece::vacant(NONE) });
-        self.by_addr.insert(piece, self.table.entries_mut());
         if before != NONE {
             self.table[before].after = piece;
         }
@@ -198,7 +165,7 @@ impl<S: Storage> Pieces<S> {
 
     /// Forgets a free piece, and says which one is behind it in its chunk.
     pub(crate) fn forget(&mut self, piece: u32) -> u32 {
-        let Piece { addr, class, prev, next, after, .. } = self.table[piece];
+        let Piece { class, prev, next, after, .. } = self.table[piece];
         if next != NONE {
             self.table[next].prev = prev;
         }
@@ -207,7 +174,6 @@ impl<S: Storage> Pieces<S> {
         } else {
             self.table[prev].next = next;
         }
-        self.by_addr.take(addr, self.table.entries_mut());
         self.table.remove(piece);
         self.classes[class].pieces -= 1;
         if self.classes[class].pieces == 0 {
@@ -223,9 +189,9 @@ impl<S: Storage> Pieces<S> {
         (entry, self.classes[entry.class].size)
     }
 
-    /// Every piece is found by its address, and the classes list exactly the free ones. The chunks hold `pieces`, of which `free` are.
+    /// The classes list exactly the free pieces. The chunks hold `pieces`, of which `free` are.
     pub(crate) fn check(&self, pieces: u32, free: u32) -> Result<(), &'static str> {
-        if pieces != self.table.len() || pieces != self.by_addr.count(self.table.entries()) {
+        if pieces != self.table.len() {
             return Err("an entry is occupied that no chunk leads to");
         }
         let (mut classes, mut held, mut listed) = (0, 0, 0);
@@ -243,9 +209,6 @@ impl<S: Storage> Pieces<S> {
                 let piece = &self.table[at];
                 if !piece.free || piece.class as usize != number || piece.prev != prev || listed == free {
                     return Err("a class lists a piece that is not free or of another size");
-                }
-                if self.by_addr.find(piece.addr, self.table.entries()) != Some(at) {
-                    return Err("a piece is not found by its address");
                 }
                 listed += 1;
                 (prev, at) = (at, piece.next);

@@ -15,6 +15,7 @@ use super::by_segment::{BySegment, OfSegment};
 use super::pieces::Pieces;
 use super::{Carver, Taken};
 use crate::config;
+use crate::heap::Full;
 use crate::slab::NONE;
 use crate::storage::Storage;
 use crate::trie::{Key, Link, Trie};
@@ -57,6 +58,12 @@ impl OfSegment for Chunk {
 impl Chunk {
     fn tail(&self) -> u64 {
         self.bytes - self.cut
+    }
+
+    /// How many pieces are free while others are taken: the tail is one.
+    #[inline(always)]
+    fn free_pieces(&self) -> u32 {
+        self.pieces - self.taken + u32::from(self.tail() > 0)
     }
 
     /// Cut into pieces none of which is taken.
@@ -104,8 +111,7 @@ impl<S: Storage> SizeClasses<S> {
         self.chunks.make_room() && self.forks.make_room_for(self.chunks.len() + 1)
     }
 
-    /// Makes room for a further piece, if a table must grow for it or a chunk be dissolved.
-    #[cold]
+    /// Makes room for a further piece, even if a chunk must be dissolved for it.
     fn make_room_for_piece(&mut self) -> bool {
         while !self.pieces.make_room() {
             if self.idle == NONE {
@@ -133,10 +139,13 @@ impl<S: Storage> SizeClasses<S> {
         Some(chunk)
     }
 
-    /// Cuts a piece; room was made.
+    /// Cuts a piece.
     #[inline(never)]
-    fn cut(&mut self, size: u64) -> Option<Taken> {
-        let chunk = self.chunk_for(size)?;
+    fn cut(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
+        if !self.make_room_for_piece() {
+            return Err(Full);
+        }
+        let Some(chunk) = self.chunk_for(size) else { return Ok(None) };
         let Chunk { base, cut, last, .. } = self.chunks[chunk];
         let addr = base + cut;
         let piece = self.pieces.cut(addr, size, chunk, last);
@@ -147,7 +156,7 @@ impl<S: Storage> SizeClasses<S> {
             chunk.pieces += 1;
             chunk.taken += 1;
         });
-        Some(Taken { addr, segment: chunk })
+        Ok(Some((Taken { addr, segment: chunk, number: piece }, self.chunks[chunk].free_pieces())))
     }
 
     /// Changes where the tail of a chunk begins.
@@ -197,13 +206,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     fn make_room(&mut self, _bytes: u64, _size: u64) -> bool {
-        (self.chunks.is_ready() || self.make_room_for_chunk()) && (self.pieces.has_room() || self.make_room_for_piece())
-    }
-
-    /// A piece that is given back has its entry already. Where the tables are full, a free piece of `size` is as good as room.
-    #[inline(always)]
-    fn is_ready(&mut self, size: u64) -> bool {
-        self.pieces.has_room() || self.pieces.first_free(size).is_some() || self.make_room_for_piece()
+        (self.chunks.is_ready() || self.make_room_for_chunk()) && self.make_room_for_piece()
     }
 
     fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, _size: u64) {
@@ -220,19 +223,24 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Option<Taken> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
         let Some(piece) = self.pieces.first_free(size) else { return self.cut(size) };
         let (addr, chunk) = self.pieces.take_first(piece);
-        self.chunks[chunk].taken += 1;
-        if self.chunks[chunk].taken == 1 {
+        let entry = &mut self.chunks[chunk];
+        entry.taken += 1;
+        let (taken, free) = (entry.taken, entry.free_pieces());
+        if taken == 1 {
             self.leave_idle(chunk);
         }
-        Some(Taken { addr, segment: chunk })
+        Ok(Some((Taken { addr, segment: chunk, number: piece }, free)))
     }
 
     fn peek(&mut self, size: u64) -> Option<u64> {
         if let Some(piece) = self.pieces.first_free(size) {
             return Some(self.pieces.addr(piece));
+        }
+        if !self.make_room_for_piece() {
+            return None;
         }
         let chunk = self.chunk_for(size)?;
         let Chunk { base, cut, .. } = self.chunks[chunk];
@@ -240,21 +248,18 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, size: u64) {
-        self.pieces.give(piece.addr, size);
-        self.chunks[piece.segment].taken -= 1;
-        if self.chunks[piece.segment].taken == 0 {
+    fn give(&mut self, piece: Taken, size: u64) -> u32 {
+        self.pieces.give(piece.number, size);
+        let chunk = &mut self.chunks[piece.segment];
+        chunk.taken -= 1;
+        let (taken, free) = (chunk.taken, chunk.free_pieces());
+        if taken == 0 {
             self.enter_idle(piece.segment);
         }
+        free
     }
 
     /// A chunk of which nothing is taken is one piece; else every free piece is one, and so is the tail.
-    #[inline(always)]
-    fn free_pieces(&self, segment: u32) -> u32 {
-        let chunk = &self.chunks[segment];
-        if chunk.taken == 0 { 1 } else { chunk.pieces - chunk.taken + u32::from(chunk.tail() > 0) }
-    }
-
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let chunk = &self.chunks[segment];
         if chunk.taken == 0 {

@@ -16,6 +16,7 @@ use super::by_segment::{BySegment, OfSegment};
 pub(crate) use super::midpoints::round_up as round;
 use super::midpoints::{class_of, divide, round_down};
 use super::{Carver, Taken};
+use crate::heap::Full;
 use crate::slab::NONE;
 use crate::storage::Storage;
 use crate::units::{MIB, UNIT};
@@ -62,7 +63,9 @@ struct Entry {
     summary: u64,
     /// Objects that the slab is cut into.
     objects: u32,
-    /// Those of them that are taken: `objects` ⟺ the slab is in no group.
+    /// Those and the tail that no further one fits in, if there is one.
+    pieces: u32,
+    /// How many objects are taken: `objects` ⟺ the slab is in no group.
     taken: u32,
     class: u32,
     /// Neighbours in the group, whose last slab and first are neighbours too.
@@ -79,6 +82,7 @@ impl OfSegment for Entry {
         size: 0,
         summary: 0,
         objects: 0,
+        pieces: 0,
         taken: 0,
         class: 0,
         prev: NONE,
@@ -94,6 +98,7 @@ impl Entry {
         self.size = size;
         self.class = class_of(size) as u32;
         self.objects = objects as u32;
+        self.pieces = self.objects + u32::from(self.tail() > 0);
         self.words = [0; WORDS];
         self.words[..objects / 64].fill(!0);
         if !objects.is_multiple_of(64) {
@@ -183,7 +188,7 @@ impl<S: Storage> Slabs<S> {
 
     /// Takes an object of a class that has no slab with a free one: a whole slab of another class, if there is one, is cut anew.
     #[cold]
-    fn recut_and_take(&mut self, size: u64) -> Option<Taken> {
+    fn recut_and_take(&mut self, size: u64) -> Option<(Taken, u32)> {
         // One that was obtained past the cache is as large as one object.
         let segment = self.whole().filter(|&segment| self.entries[segment].bytes == SLAB_BYTES)?;
         self.leave(segment, 0);
@@ -192,9 +197,9 @@ impl<S: Storage> Slabs<S> {
         Some(self.take_from(segment, size))
     }
 
-    /// Takes the free object at the lowest address of a slab that has one.
+    /// Takes the free object at the lowest address of a slab that has one, and says how many pieces are free then.
     #[inline(always)]
-    fn take_from(&mut self, segment: u32, size: u64) -> Taken {
+    fn take_from(&mut self, segment: u32, size: u64) -> (Taken, u32) {
         let slab = &mut self.entries[segment];
         let word = slab.summary.trailing_zeros() as usize % WORDS;
         let bits = &mut slab.words[word];
@@ -202,12 +207,12 @@ impl<S: Storage> Slabs<S> {
         *bits &= *bits - 1;
         slab.summary &= !(u64::from(*bits == 0) << word);
         slab.taken += 1;
-        let Entry { base, taken, objects, .. } = *slab;
+        let Entry { base, taken, objects, pieces, .. } = *slab;
         // The group changes at powers of two; with the first object it stays.
         if taken == objects || taken.is_power_of_two() && taken > 1 {
             self.regroup(segment, taken - 1);
         }
-        Taken { addr: base + object * size, segment }
+        (Taken { addr: base + object * size, segment, number: object as u32 }, pieces - taken)
     }
 }
 
@@ -234,35 +239,30 @@ impl<S: Storage> Carver<S> for Slabs<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Option<Taken> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
         let class = class_of(size);
-        let Some(group) = self.groups[class].checked_ilog2() else { return self.recut_and_take(size) };
-        Some(self.take_from(self.first[class][group as usize % GROUPS], size))
+        let Some(group) = self.groups[class].checked_ilog2() else { return Ok(self.recut_and_take(size)) };
+        Ok(Some(self.take_from(self.first[class][group as usize % GROUPS], size)))
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, size: u64) {
+    fn give(&mut self, piece: Taken, _size: u64) -> u32 {
         let slab = &mut self.entries[piece.segment];
-        let object = divide(piece.addr - slab.base, size) as usize;
+        let object = piece.number as usize;
         let word = object / 64 % WORDS;
         debug_assert!(slab.words[word] >> (object % 64) & 1 == 0, "a piece is given back once");
         slab.words[word] |= 1 << (object % 64);
         slab.summary |= 1 << word;
-        let Entry { taken, objects, next, .. } = *slab;
+        let Entry { taken, objects, pieces, next, .. } = *slab;
         slab.taken = taken - 1;
         // Without its last object it stays, too, where it is alone.
         if taken == objects || taken.is_power_of_two() && (taken > 1 || next != piece.segment) {
             self.regroup(piece.segment, taken);
         }
+        pieces - (taken - 1)
     }
 
     /// A slab of which nothing is taken is one piece; else every free object is one, and so is the tail that none fits in.
-    #[inline(always)]
-    fn free_pieces(&self, segment: u32) -> u32 {
-        let slab = &self.entries[segment];
-        if slab.taken == 0 { 1 } else { slab.objects - slab.taken + u32::from(slab.tail() > 0) }
-    }
-
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let slab = &self.entries[segment];
         if slab.taken == 0 {
@@ -285,6 +285,9 @@ impl<S: Storage> Carver<S> for Slabs<S> {
         for slab in self.entries.entries().iter().filter(|slab| slab.bytes > 0) {
             if class_of(slab.size) != slab.class as usize || u64::from(slab.objects) * slab.size > slab.bytes {
                 return Err("a slab has more objects than fit");
+            }
+            if slab.pieces != slab.objects + u32::from(slab.tail() > 0) {
+                return Err("a slab counts a tail that is not there, or the other way round");
             }
             let free: u32 = slab.words.iter().map(|word| word.count_ones()).sum();
             let end = slab.objects as usize;

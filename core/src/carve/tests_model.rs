@@ -1,6 +1,7 @@
 //! A carver driven as a heap drives it: beside a naive account of what it must take, its segments tiled after every step.
 
 use super::{Carver, Taken};
+use crate::heap::Full;
 use crate::storage::Storage;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -10,9 +11,33 @@ use std::vec::Vec;
 pub(super) trait Naive {
     fn add(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
     fn remove(&mut self, segment: u32);
-    fn take(&mut self, size: u64) -> Option<Taken>;
+    /// The address of the piece and its segment.
+    fn take(&mut self, size: u64) -> Option<(u64, u32)>;
     fn give(&mut self, piece: Taken, size: u64);
 }
+
+/// What a carver says, held against the free pieces that it visits.
+pub(super) trait Told<S: Storage>: Carver<S> {
+    fn take_told(&mut self, size: u64) -> Result<Option<Taken>, Full> {
+        let Some((piece, free)) = self.take(size)? else { return Ok(None) };
+        assert_eq!(free, self.free_pieces(piece.segment));
+        Ok(Some(piece))
+    }
+
+    fn give_told(&mut self, piece: Taken, size: u64) {
+        let free = self.give(piece, size);
+        let visited = self.free_pieces(piece.segment);
+        assert!(free == visited || visited == 1, "{free} pieces, not {visited}");
+    }
+
+    fn free_pieces(&self, segment: u32) -> u32 {
+        let mut pieces = 0;
+        self.visit_free(segment, &mut |_, _| pieces += 1);
+        pieces
+    }
+}
+
+impl<S: Storage, C: Carver<S>> Told<S> for C {}
 
 /// What the program does next.
 #[derive(Clone, Copy, Debug)]
@@ -108,11 +133,10 @@ impl<'a, C> World<'a, C> {
         prop_assert_eq!((self.round)(size), Some(size));
         let segment_bytes = self.carver.segment_bytes(size);
         prop_assert!(segment_bytes >= size);
-        if !self.unseen(|carver| carver.is_ready(size))? {
+        let Ok(mut piece) = self.take_as_told(size)? else {
             self.refused += 1;
             return Ok(());
-        }
-        let mut piece = self.take_as_told(size)?;
+        };
         if piece.is_none() {
             if !self.unseen(|carver| carver.make_room(segment_bytes, size))? {
                 self.refused += 1;
@@ -125,7 +149,7 @@ impl<'a, C> World<'a, C> {
                 naive.add(segment, base, segment_bytes, size);
             }
             self.segments.insert(segment, (base, segment_bytes));
-            piece = self.take_as_told(size)?;
+            piece = self.take_as_told(size)?.unwrap_or_default();
             prop_assert!(piece.is_some(), "a new segment has a piece of the size that it was obtained for");
         }
         self.taken.extend(piece.map(|piece| (piece, size)));
@@ -143,13 +167,18 @@ impl<'a, C> World<'a, C> {
         Ok(room)
     }
 
-    fn take_as_told<S: Storage>(&mut self, size: u64) -> Result<Option<Taken>, TestCaseError>
+    fn take_as_told<S: Storage>(&mut self, size: u64) -> Result<Result<Option<Taken>, Full>, TestCaseError>
     where
         C: Carver<S>,
     {
-        let taken = self.carver.take(size);
-        if let Some(naive) = &mut self.naive {
-            prop_assert_eq!(taken, naive.take(size), "a piece of {}", size);
+        let before = self.free();
+        let taken = self.carver.take_told(size);
+        if !matches!(taken, Ok(Some(_))) {
+            prop_assert_eq!(self.free(), before, "what is not served cannot be seen");
+        }
+        if let (Ok(taken), Some(naive)) = (taken, &mut self.naive) {
+            let place = taken.map(|piece| (piece.addr, piece.segment));
+            prop_assert_eq!(place, naive.take(size), "a piece of {}", size);
         }
         Ok(taken)
     }
@@ -159,7 +188,7 @@ impl<'a, C> World<'a, C> {
         C: Carver<S>,
     {
         let (piece, size) = self.taken.swap_remove(which);
-        self.carver.give(piece, size);
+        self.carver.give_told(piece, size);
         if let Some(naive) = &mut self.naive {
             naive.give(piece, size);
         }
@@ -202,7 +231,6 @@ impl<'a, C> World<'a, C> {
             let free: Vec<(u64, u64)> =
                 all.iter().filter(|piece| piece.0 == segment).map(|&(_, addr, bytes)| (addr, bytes)).collect();
             prop_assert!(free.is_sorted());
-            prop_assert_eq!(self.carver.free_pieces(segment) as usize, free.len());
             let taken = self.taken.iter().filter(|(piece, _)| piece.segment == segment);
             let mut tiles: Vec<(u64, u64)> = taken.map(|&(piece, size)| (piece.addr, size)).collect();
             if tiles.is_empty() {

@@ -1,9 +1,10 @@
 //! Size classes: rounding, chunks that become whole again, and everything against a naive account.
 
 use super::size_class::{SizeClasses, round};
-use super::tests_model::{Naive, World, steps};
+use super::tests_model::{Naive, Told, World, steps};
 use super::{Carver, Taken};
 use crate::config;
+use crate::heap::Full;
 use crate::storage::{Fixed, Growable, Storage};
 use crate::units::MIB;
 use proptest::prelude::*;
@@ -24,14 +25,15 @@ fn add<S: Storage>(classes: &mut SizeClasses<S>, segment: u32, size: u64) {
     classes.add_segment(segment, u64::from(segment + 1) << 40, bytes, size);
 }
 
-fn take<S: Storage>(classes: &mut SizeClasses<S>, size: u64) -> (u32, u64) {
-    assert!(classes.is_ready(size));
-    let Taken { addr, segment } = classes.take(size).unwrap();
-    (segment, addr - (u64::from(segment + 1) << 40))
+fn take<S: Storage>(classes: &mut SizeClasses<S>, size: u64) -> Taken {
+    classes.take_told(size).unwrap().unwrap()
 }
 
-fn give<S: Storage>(classes: &mut SizeClasses<S>, (segment, offset): (u32, u64), size: u64) {
-    classes.give(Taken { addr: (u64::from(segment + 1) << 40) + offset, segment }, size);
+/// A piece is where it lies: its segment, and its offset there.
+impl PartialEq<(u32, u64)> for Taken {
+    fn eq(&self, &(segment, offset): &(u32, u64)) -> bool {
+        (self.segment, self.addr) == (segment, (u64::from(segment + 1) << 40) + offset)
+    }
 }
 
 #[test]
@@ -77,8 +79,8 @@ fn only_the_very_size_is_taken_again_the_last_one_given_back_first() {
     add(&mut classes, 0, KIB);
     let pieces: Vec<_> = (0..4).map(|_| take(&mut classes, 3 * KIB)).collect();
     assert_eq!(pieces[3], (0, 9 * KIB));
-    give(&mut classes, pieces[2], 3 * KIB);
-    give(&mut classes, pieces[1], 3 * KIB);
+    classes.give_told(pieces[2], 3 * KIB);
+    classes.give_told(pieces[1], 3 * KIB);
     assert_eq!(take(&mut classes, 2 * KIB), (0, 12 * KIB), "a piece is not split");
     assert_eq!(take(&mut classes, 6 * KIB), (0, 14 * KIB), "nor are two merged");
     assert_eq!(take(&mut classes, 3 * KIB), pieces[1]);
@@ -94,14 +96,15 @@ fn a_chunk_of_which_nothing_is_taken_is_whole() {
     let pieces = [5, 7, 9].map(|kib| (take(&mut classes, kib * KIB), kib * KIB));
     assert_eq!(classes.free_pieces(0), 1);
     for (piece, size) in pieces {
-        give(&mut classes, piece, size);
+        classes.give_told(piece, size);
     }
     assert_eq!(classes.free_pieces(0), 1);
-    assert_eq!(take(&mut classes, 7 * KIB), (0, 5 * KIB), "as long as nothing else needs the room, its cuts are there");
+    let again = take(&mut classes, 7 * KIB);
+    assert_eq!(again, (0, 5 * KIB), "as long as nothing else needs the room, its cuts are there");
     assert_eq!(classes.free_pieces(0), 3);
-    give(&mut classes, (0, 5 * KIB), 7 * KIB);
+    classes.give_told(again, 7 * KIB);
     assert_eq!(take(&mut classes, 2 * MIB), (0, 0), "all of it can be had");
-    assert_eq!((classes.free_pieces(0), classes.take(KIB)), (0, None));
+    assert_eq!((classes.free_pieces(0), classes.take_told(KIB)), (0, Ok(None)));
     assert_eq!(classes.check(), Ok(()));
 }
 
@@ -110,13 +113,13 @@ fn the_smallest_tail_that_suffices_is_cut() {
     let mut classes = of_chunks::<Growable>(2 * MIB);
     for (segment, kib) in [(0, 1000), (1, 1500), (2, 1500)] {
         add(&mut classes, segment, KIB);
-        assert_eq!(take(&mut classes, kib * KIB).1, 0);
+        assert_eq!(take(&mut classes, kib * KIB), (segment, 0));
     }
     assert_eq!(take(&mut classes, 548 * KIB), (1, 1500 * KIB), "the lowest of equals");
     assert_eq!(take(&mut classes, 549 * KIB), (0, 1000 * KIB));
     assert_eq!(take(&mut classes, 400 * KIB), (0, 1549 * KIB));
     assert_eq!(take(&mut classes, 400 * KIB), (2, 1500 * KIB));
-    assert_eq!(classes.take(400 * KIB), None);
+    assert_eq!(classes.take_told(400 * KIB), Ok(None));
 }
 
 #[test]
@@ -124,9 +127,9 @@ fn a_removed_chunk_takes_its_free_pieces_along() {
     let mut classes = of_chunks::<Growable>(2 * MIB);
     add(&mut classes, 0, KIB);
     let pieces: Vec<_> = (0..10).map(|_| take(&mut classes, KIB)).collect();
-    pieces.iter().for_each(|&piece| give(&mut classes, piece, KIB));
+    pieces.iter().for_each(|&piece| classes.give_told(piece, KIB));
     classes.remove_segment(0);
-    assert_eq!((classes.check(), classes.take(KIB)), (Ok(()), None));
+    assert_eq!((classes.check(), classes.take_told(KIB)), (Ok(()), Ok(None)));
 }
 
 #[test]
@@ -134,9 +137,9 @@ fn a_table_that_is_full_refuses_a_further_piece_but_not_one_that_is_free() {
     let mut classes = of_chunks::<Table>(2 * MIB);
     add(&mut classes, 5, KIB);
     let pieces: Vec<_> = (1..=6).map(|kib| take(&mut classes, kib * KIB)).collect();
-    assert!(!classes.is_ready(KIB) && !classes.make_room(2 * MIB, KIB));
-    give(&mut classes, pieces[2], 3 * KIB);
-    assert!(!classes.is_ready(KIB) && !classes.make_room(2 * MIB, 3 * KIB));
+    assert!(classes.take_told(KIB) == Err(Full) && !classes.make_room(2 * MIB, KIB));
+    classes.give_told(pieces[2], 3 * KIB);
+    assert!(classes.take_told(KIB) == Err(Full) && !classes.make_room(2 * MIB, 3 * KIB));
     assert_eq!(take(&mut classes, 3 * KIB), pieces[2]);
     assert_eq!(classes.check(), Ok(()));
 }
@@ -147,7 +150,7 @@ fn a_table_that_is_full_forgets_the_cuts_of_a_whole_chunk() {
     add(&mut classes, 0, KIB);
     let pieces: Vec<_> = (1..=6).map(|kib| take(&mut classes, kib * KIB)).collect();
     for (piece, kib) in pieces.into_iter().zip(1..) {
-        give(&mut classes, piece, kib * KIB);
+        classes.give_told(piece, kib * KIB);
     }
     assert_eq!(take(&mut classes, 9 * KIB), (0, 0));
     assert_eq!(classes.check(), Ok(()));
@@ -193,11 +196,11 @@ impl Naive for NaiveClasses {
         self.chunks.retain(|chunk| chunk.0 != segment);
     }
 
-    fn take(&mut self, size: u64) -> Option<Taken> {
+    fn take(&mut self, size: u64) -> Option<(u64, u32)> {
         let free = self.pieces.iter_mut().filter(|piece| piece.1 == size && piece.3.is_some());
         if let Some(piece) = free.max_by_key(|piece| piece.3) {
             piece.3 = None;
-            return Some(Taken { addr: piece.0, segment: piece.2 });
+            return Some((piece.0, piece.2));
         }
         if self.fitting(size).is_none() {
             self.whole().into_iter().for_each(|chunk| self.dissolve(chunk));
@@ -210,7 +213,7 @@ impl Naive for NaiveClasses {
         let addr = chunk.1 + chunk.3;
         chunk.3 += size;
         self.pieces.push(NaivePiece(addr, size, segment, None));
-        Some(Taken { addr, segment })
+        Some((addr, segment))
     }
 
     fn give(&mut self, piece: Taken, size: u64) {

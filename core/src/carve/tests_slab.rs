@@ -1,7 +1,7 @@
 //! Slabs: the classes, which object comes next, and everything against a naive account.
 
 use super::slab::{LARGEST_MAX, SLAB_BYTES, Slabs, largest, round};
-use super::tests_model::{Naive, World, steps};
+use super::tests_model::{Naive, Told, World, steps};
 use super::{Carver, Taken};
 use crate::storage::{Fixed, Growable, Storage};
 use proptest::prelude::*;
@@ -24,12 +24,13 @@ fn add<S: Storage>(slabs: &mut Slabs<S>, segment: u32, size: u64) {
 }
 
 fn take<S: Storage>(slabs: &mut Slabs<S>, size: u64) -> (u32, u64) {
-    let Taken { addr, segment } = slabs.take(size).unwrap();
+    let Taken { addr, segment, .. } = slabs.take_told(size).unwrap().unwrap();
     (segment, addr - (u64::from(segment + 1) << 21))
 }
 
 fn give<S: Storage>(slabs: &mut Slabs<S>, (segment, offset): (u32, u64), size: u64) {
-    slabs.give(Taken { addr: (u64::from(segment + 1) << 21) + offset, segment }, size);
+    let addr = (u64::from(segment + 1) << 21) + offset;
+    slabs.give_told(Taken { addr, segment, number: (offset / size) as u32 }, size);
 }
 
 /// Powers of two and midpoints that are multiples of 512, up to 512 KiB.
@@ -86,7 +87,7 @@ fn a_slab_of_any_class_is_handed_out_from_its_front_to_its_tail_and_all_of_it() 
         let objects = SLAB_BYTES / size;
         assert!(objects >= 4 && SLAB_BYTES % size <= SLAB_BYTES / 16, "{size}");
         assert!((0..objects).all(|object| take(&mut slabs, size) == (0, object * size)), "{size}");
-        assert_eq!(slabs.take(size), None);
+        assert_eq!(slabs.take_told(size), Ok(None));
         assert_eq!(slabs.check(), Ok(()));
         assert_eq!(slabs.free_pieces(0), u32::from(!SLAB_BYTES.is_multiple_of(size)));
         for object in (0..objects).rev() {
@@ -149,7 +150,7 @@ fn a_whole_slab_is_cut_anew_for_another_class() {
     add(&mut slabs, 0, 512);
     assert_eq!(take(&mut slabs, 96 * KIB), (0, 0));
     assert_eq!(slabs.free_pieces(0), 20 + 1);
-    assert_eq!(slabs.take(512), None, "it is whole no longer");
+    assert_eq!(slabs.take_told(512), Ok(None), "it is whole no longer");
     give(&mut slabs, (0, 0), 96 * KIB);
     assert_eq!(take(&mut slabs, 512), (0, 0));
     assert_eq!(slabs.free_pieces(0), 4095);
@@ -232,7 +233,7 @@ impl Naive for NaiveSlabs {
         self.slabs.retain(|slab| slab.segment != segment);
     }
 
-    fn take(&mut self, size: u64) -> Option<Taken> {
+    fn take(&mut self, size: u64) -> Option<(u64, u32)> {
         let own = self.slabs.iter().filter(|slab| slab.size == size && slab.group().is_some());
         let other = || {
             let whole = self.slabs.iter().filter(|slab| slab.taken.is_empty());
@@ -245,7 +246,7 @@ impl Naive for NaiveSlabs {
             offset = (0..SLAB_BYTES).step_by(size as usize).find(|offset| !slab.taken.contains(offset)).unwrap();
             slab.taken.insert(offset);
         });
-        Some(Taken { addr: base + offset, segment })
+        Some((base + offset, segment))
     }
 
     fn give(&mut self, piece: Taken, _size: u64) {

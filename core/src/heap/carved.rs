@@ -1,31 +1,50 @@
 //! A heap whose segments a carver cuts: buddy, size class, slab.
 //!
 //! ```text
-//! segment   first ─▶ the block that stands for it whole: free and in the index while nothing of it is taken, else held
-//!           pieces ─▶ block ⇄ block ⇄ …   what is taken, in no order
+//! segment   first ─▶ the block that stands for it whole: always free and in the index, to be released while `live` is 0
+//! piece     a block of its own as long as it is taken, which knows the segment and the piece's number in the carver
 //! ```
 //!
-//! So what releases wholly free segments needs to know nothing of carvers. A piece has a block only while it is taken.
+//! So what releases wholly free segments needs to know nothing of carvers.
 
-use super::{Done, Heap};
+#![cfg_attr(
+    not(feature = "alloc"),
+    allow(dead_code, unused_variables, clippy::unnecessary_wraps, reason = "there is no carver to be called")
+)]
+
+use super::{Done, Full, Heap};
 use crate::block::{Block, State};
-use crate::carve::Taken;
-use crate::slab::NONE;
+use crate::carve::{AnyCarver, Kind, Taken, for_kind};
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
 use crate::units::DevicePtr;
 
 impl<S: Storage> Heap<S> {
-    /// Takes a piece of `size`, as the carver rounds requests, if a segment has one. Room was made for its block.
-    pub(super) fn malloc_carved(&mut self, size: u64, requested: u64, tally: &Tally) -> Option<Done<DevicePtr>> {
-        let carver = self.carver.as_mut()?;
-        let (Taken { addr, segment }, free) = carver.take_and_count(size)?;
+    /// Takes a piece of `size`, as the carver rounds requests, if a segment has one.
+    pub(super) fn malloc_carved(
+        &mut self,
+        size: u64,
+        requested: u64,
+        tally: &Tally,
+    ) -> Result<Option<Done<DevicePtr>>, Full> {
+        let Some(carver) = &self.carver else { return Ok(None) };
+        for_kind!(carver as &AnyCarver<S>, Own => self.malloc_by::<Own<S>>(size, requested, tally))
+    }
+
+    /// The same by a carver of one kind.
+    #[inline(never)]
+    fn malloc_by<C: Kind<S>>(
+        &mut self,
+        size: u64,
+        requested: u64,
+        tally: &Tally,
+    ) -> Result<Option<Done<DevicePtr>>, Full> {
+        self.make_room()?;
+        let Some(carver) = self.carver.as_mut().and_then(|any| C::of(any)) else { return Ok(None) };
+        let Some((Taken { addr, segment, number }, free)) = carver.take(size)? else { return Ok(None) };
         let (blocks, vacancies) = self.blocks.parts();
         let entry = &mut self.segments[segment];
         let mut unsettled = if entry.live == 0 {
-            let whole = entry.first;
-            self.free.remove(whole, blocks);
-            blocks[whole as usize].state = State::Held;
             tally.up(Stat::InactiveSplitBytes, entry.bytes - size)
         } else {
             tally.down(Stat::InactiveSplitBytes, size);
@@ -34,34 +53,30 @@ impl<S: Storage> Heap<S> {
         unsettled |= count_pieces(&mut entry.counted, free, tally);
         entry.live += 1;
         let piece = vacancies.occupy(blocks);
-        blocks[piece as usize] = Block::piece(addr, size, requested, segment, entry.pieces);
-        if entry.pieces != NONE {
-            blocks[entry.pieces as usize].prev = piece;
-        }
-        entry.pieces = piece;
+        blocks[piece as usize] = Block::piece(addr, size, requested, segment, number);
         self.held.insert(piece, blocks);
         unsettled |= tally.up(Stat::Allocation, 1);
         unsettled |= tally.up(Stat::AllocatedBytes, size);
         unsettled |= tally.up(Stat::RequestedBytes, requested);
-        Some(Done { value: DevicePtr(addr), unsettled })
+        Ok(Some(Done { value: DevicePtr(addr), unsettled }))
     }
 
     /// A piece that is in no set, and that nothing uses any longer, goes back to the carver. True if the peaks must be settled.
     pub(super) fn complete_carved(&mut self, piece: u32, tally: &Tally) -> bool {
-        let Some(carver) = self.carver.as_mut() else { return false };
+        let Some(carver) = &self.carver else { return false };
+        for_kind!(carver as &AnyCarver<S>, Own => self.complete_by::<Own<S>>(piece, tally))
+    }
+
+    /// The same by a carver of one kind.
+    #[inline(never)]
+    fn complete_by<C: Kind<S>>(&mut self, piece: u32, tally: &Tally) -> bool {
+        let Some(carver) = self.carver.as_mut().and_then(|any| C::of(any)) else { return false };
         let (blocks, vacancies) = self.blocks.parts();
-        let Block { addr, size, requested, prev, next, segment, .. } = blocks[piece as usize];
+        let Block { addr, size, requested, prev: number, segment, .. } = blocks[piece as usize];
         tally.down(Stat::RequestedBytes, requested);
-        let free = carver.give_and_count(Taken { addr, segment }, size);
+        let free = carver.give(Taken { addr, segment, number }, size);
         let entry = &mut self.segments[segment];
-        if prev == NONE {
-            entry.pieces = next;
-        } else {
-            blocks[prev as usize].next = next;
-        }
-        if next != NONE {
-            blocks[next as usize].prev = prev;
-        }
+        blocks[piece as usize].state = State::Held;
         vacancies.vacate(piece, blocks);
         entry.live -= 1;
         if entry.live > 0 {
@@ -69,17 +84,13 @@ impl<S: Storage> Heap<S> {
             return unsettled | count_pieces(&mut entry.counted, free, tally);
         }
         #[cfg(feature = "alloc")]
-        if carver.is_planned() {
+        if matches!(&self.carver, Some(carver) if carver.is_planned()) {
             self.rest_if_free(segment);
             return false;
         }
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(core::mem::take(&mut entry.counted)));
-        let whole = entry.first;
-        let entry = &mut blocks[whole as usize];
-        entry.state = State::Free;
-        entry.born = self.clock;
-        self.free.insert(whole, blocks);
+        blocks[entry.first as usize].born = self.clock;
         false
     }
 
@@ -91,28 +102,18 @@ impl<S: Storage> Heap<S> {
     /// The piece that [`malloc_carved`](Self::malloc_carved) would take now.
     pub(super) fn peek_carved(&mut self, size: u64) -> Option<DevicePtr> {
         let carver = self.carver.as_mut()?;
-        if !carver.is_ready(size) {
-            return None;
-        }
         carver.peek(size).map(DevicePtr)
     }
 
-    /// The taken piece of a segment that contains `ptr`.
-    pub(super) fn piece_containing(&self, segment: u32, ptr: DevicePtr) -> Option<u32> {
-        self.pieces(segment).find(|&piece| {
-            let block = &self.blocks[piece];
-            (block.addr..block.end()).contains(&ptr.0)
-        })
+    /// The taken piece that contains `ptr`.
+    pub(super) fn piece_containing(&self, ptr: DevicePtr) -> Option<u32> {
+        self.pieces().find(|(_, piece)| (piece.addr..piece.end()).contains(&ptr.0)).map(|(piece, _)| piece)
     }
 
-    /// The taken pieces of a segment, in no order.
-    pub(crate) fn pieces(&self, segment: u32) -> impl Iterator<Item = u32> {
-        let mut at = self.segments[segment].pieces;
-        core::iter::from_fn(move || {
-            let piece = at;
-            at = if piece == NONE { return None } else { self.blocks[piece].next };
-            Some(piece)
-        })
+    /// The taken pieces, in no order. Walks the table of blocks.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u32, &Block)> {
+        let entries = (0..).zip(self.blocks.entries());
+        entries.filter(|(_, block)| matches!(block.state, State::Allocated | State::Pending))
     }
 }
 

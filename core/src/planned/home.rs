@@ -50,21 +50,17 @@ impl<S: Storage> Carver<S> for Home<S> {
         self.segment = (0, 0);
     }
 
-    fn take(&mut self, _size: u64) -> Option<Taken> {
-        None
+    fn take(&mut self, _size: u64) -> Result<Option<(Taken, u32)>, Full> {
+        Ok(None)
     }
 
-    fn give(&mut self, piece: Taken, _size: u64) {
+    /// What is free beside its blocks does not count as pieces.
+    fn give(&mut self, piece: Taken, _size: u64) -> u32 {
         self.taken.remove(&piece.addr);
         if !self.ended {
             self.returned.push(piece.addr);
         }
-    }
-
-    fn free_pieces(&self, segment: u32) -> u32 {
-        let mut pieces = 0;
-        self.visit_free(segment, &mut |_, _| pieces += 1);
-        pieces
+        0
     }
 
     fn visit_free(&self, _segment: u32, visit: &mut dyn FnMut(u64, u64)) {
@@ -95,13 +91,11 @@ impl<S: Storage> Heap<S> {
     /// Makes it the heap behind a lane with this segment. Room for it was made.
     pub(super) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, tally: &Tally) -> Done<()> {
         self.carver = Some(HeapCarver::new(AnyCarver::Planned(Home::default())));
+        // No vacant block passes for a piece.
+        self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Held);
         let Done { value: whole, unsettled } = self.add_segment(base, bytes, bytes, tally);
-        let blocks = self.blocks.entries_mut();
-        self.free.remove(whole, blocks);
-        let whole = &mut blocks[whole as usize];
-        whole.state = State::Held;
         // The lane counts as one that is taken, so that the segment is never wholly free.
-        self.segments[whole.segment].live = 1;
+        self.segments[self.blocks[whole].segment].live = 1;
         Done { value: (), unsettled }
     }
 
@@ -124,13 +118,8 @@ impl<S: Storage> Heap<S> {
         home.taken.insert(addr, size);
         let segment = self.newest;
         let (blocks, vacancies) = self.blocks.parts();
-        let next = self.segments[segment].pieces;
         let piece = vacancies.occupy(blocks);
-        blocks[piece as usize] = Block::piece(addr, size, requested, segment, next);
-        if next != NONE {
-            blocks[next as usize].prev = piece;
-        }
-        self.segments[segment].pieces = piece;
+        blocks[piece as usize] = Block::piece(addr, size, requested, segment, NONE);
         self.held.insert(piece, blocks);
         let mut unsettled = from.hand_over(tally, Stat::Allocation, 1);
         unsettled |= from.hand_over(tally, Stat::AllocatedBytes, size);
@@ -162,7 +151,8 @@ impl<S: Storage> Heap<S> {
         let free = self.home().is_some_and(|home| home.ended && home.taken.is_empty());
         self.segments[segment].live = u32::from(!free);
         if free {
-            self.insert_free(self.segments[segment].first);
+            let whole = self.segments[segment].first;
+            self.blocks[whole].born = self.clock;
         }
     }
 }

@@ -145,29 +145,39 @@ impl<S: Storage> Forest<S> {
         }
     }
 
-    /// Removes the first block of `order` if another one is in the same word, and so the next: else nothing has changed.
+    /// Removes the first block of `order`. If another one is in the same word, that is the next.
     #[inline(always)]
-    pub(super) fn remove_first(&mut self, first: Place, order: u32) -> bool {
+    pub(super) fn remove_first(&mut self, first: Place, order: u32) {
         let tree = &self.arenas[first.arena()].tree;
+        tree.remove(first.node(), &mut self.words);
         let beside = tree.beside(first.node(), &self.words);
-        if beside != 0 {
-            tree.remove(first.node(), &mut self.words);
-            self.firsts[order as usize % 64] = first.first_of(beside);
-        }
-        beside != 0
+        self.firsts[order as usize % 64] =
+            if beside != 0 { first.first_of(beside) } else { self.first_behind(first, order) };
+    }
+
+    /// The first block of `order` after one was removed that was alone in its word.
+    #[inline(never)]
+    fn first_behind(&mut self, removed: Place, order: u32) -> Place {
+        self.removed(removed.arena(), removed.node(), order);
+        self.find_first(order)
     }
 
     pub(super) fn remove(&mut self, arena: u32, node: u64, order: u32) {
-        let tree = &self.arenas[arena].tree;
-        tree.remove(node, &mut self.words);
-        let beside = tree.beside(node, &self.words);
-        if beside == 0 && tree.removed(node, &mut self.words) {
-            self.holders.remove(order, arena);
-        }
         let place = Place::new(arena, node);
         if self.first(order) == place {
-            self.firsts[order as usize % 64] =
-                if beside != 0 { place.first_of(beside) } else { self.find_first(order) };
+            return self.remove_first(place, order);
+        }
+        let tree = &self.arenas[arena].tree;
+        tree.remove(node, &mut self.words);
+        if tree.beside(node, &self.words) == 0 {
+            self.removed(arena, node, order);
+        }
+    }
+
+    #[inline(always)]
+    fn removed(&mut self, arena: u32, node: u64, order: u32) {
+        if self.arenas[arena].tree.removed(node, &mut self.words) {
+            self.holders.remove(order, arena);
         }
     }
 

@@ -3,9 +3,10 @@
 use super::holders::{Holders, ORDERS};
 use super::tree::Tree;
 use super::{Buddies, MAX_ARENA, MIN_BLOCK, round};
-use crate::carve::tests_model::{World, steps};
+use crate::carve::tests_model::{Told, World, steps};
 use crate::carve::{Carver, Taken};
 use crate::config;
+use crate::slab::NONE;
 use crate::storage::{Fixed, Growable, Storage};
 use crate::units::{MAX_REQUEST, MIB};
 use proptest::prelude::*;
@@ -29,19 +30,22 @@ fn obtain<S: Storage>(buddies: &mut Buddies<S>, segment: u32, base: u64, size: u
 fn free<S: Storage>(buddies: &Buddies<S>, segment: u32) -> Vec<(u64, u64)> {
     let mut free = Vec::new();
     buddies.visit_free(segment, &mut |addr, bytes| free.push((addr, bytes)));
-    assert_eq!(free.len(), buddies.free_pieces(segment) as usize);
     free
+}
+
+fn piece(addr: u64, segment: u32) -> Taken {
+    Taken { addr, segment, number: NONE }
 }
 
 /// Takes a piece: its offset in segment 0.
 fn take(buddies: &mut Buddies<Growable>, size: u64) -> u64 {
-    let Taken { addr, segment } = buddies.take(size).expect("a block that fits");
+    let Taken { addr, segment, .. } = buddies.take_told(size).unwrap_or_default().expect("a block that fits");
     assert_eq!((segment, buddies.check()), (0, Ok(())));
     addr - BASE
 }
 
 fn give(buddies: &mut Buddies<Growable>, at: u64, size: u64) {
-    buddies.give(Taken { addr: BASE + at, segment: 0 }, size);
+    buddies.give_told(piece(BASE + at, 0), size);
     assert_eq!(buddies.check(), Ok(()));
 }
 
@@ -65,7 +69,7 @@ fn requests_round_to_powers_of_two() {
 #[test]
 fn blocks_split_leftmost_and_merge_with_their_siblings() {
     let mut all = buddies::<Growable>(16 * KIB);
-    assert_eq!(all.take(KIB), None);
+    assert_eq!(all.take_told(KIB).unwrap_or_default(), None);
     assert_eq!(obtain(&mut all, 0, BASE, KIB), Some(16 * KIB));
     assert_eq!(map(&all), [(0, 16)]);
     assert_eq!(take(&mut all, KIB), 0);
@@ -76,7 +80,7 @@ fn blocks_split_leftmost_and_merge_with_their_siblings() {
     assert_eq!(take(&mut all, 2 * KIB), 2 * KIB);
     assert_eq!(take(&mut all, 2 * KIB), 8 * KIB);
     assert_eq!(map(&all), [(1, 1), (10, 2), (12, 4)]);
-    assert_eq!(all.take(8 * KIB), None);
+    assert_eq!(all.take_told(8 * KIB).unwrap_or_default(), None);
     // Neighbours that are not siblings stay apart: [1, 2) and [2, 4).
     give(&mut all, 2 * KIB, 2 * KIB);
     assert_eq!(map(&all), [(1, 1), (2, 2), (10, 2), (12, 4)]);
@@ -114,16 +118,16 @@ fn an_arena_fills_to_the_last_leaf() {
     let mut all = buddies::<Growable>(4 * MIB);
     obtain(&mut all, 0, BASE, KIB);
     for at in 0..4096 {
-        assert_eq!(all.take(KIB), Some(Taken { addr: BASE + at * KIB, segment: 0 }));
+        assert_eq!(all.take_told(KIB).unwrap_or_default(), Some(piece(BASE + at * KIB, 0)));
     }
-    assert_eq!((all.take(KIB), free(&all, 0).len(), all.check()), (None, 0, Ok(())));
+    assert_eq!((all.take_told(KIB).unwrap_or_default(), free(&all, 0).len(), all.check()), (None, 0, Ok(())));
     // Every other one: no two siblings, so nothing merges.
     for at in (0..4096).step_by(2) {
-        all.give(Taken { addr: BASE + at * KIB, segment: 0 }, KIB);
+        all.give_told(piece(BASE + at * KIB, 0), KIB);
     }
-    assert_eq!((all.take(2 * KIB), all.free_pieces(0), all.check()), (None, 2048, Ok(())));
+    assert_eq!((all.take_told(2 * KIB).unwrap_or_default(), all.free_pieces(0), all.check()), (None, 2048, Ok(())));
     for at in (0..2048).map(|pair| 4095 - 2 * pair) {
-        all.give(Taken { addr: BASE + at * KIB, segment: 0 }, KIB);
+        all.give_told(piece(BASE + at * KIB, 0), KIB);
     }
     assert_eq!((free(&all, 0), all.check()), (Vec::from([(BASE, 4 * MIB)]), Ok(())));
 }
@@ -133,12 +137,12 @@ fn the_smallest_block_is_taken_whichever_arena_has_it() {
     let mut all = buddies::<Growable>(8 * KIB);
     assert_eq!(obtain(&mut all, 0, BASE, KIB), Some(8 * KIB));
     assert_eq!(obtain(&mut all, 1, BASE / 2, 64 * KIB), Some(64 * KIB));
-    assert_eq!(all.take(16 * KIB), Some(Taken { addr: BASE / 2, segment: 1 }));
-    assert_eq!(all.take(2 * KIB), Some(Taken { addr: BASE, segment: 0 }));
-    assert_eq!(all.take(8 * KIB), Some(Taken { addr: BASE / 2 + 16 * KIB, segment: 1 }));
-    assert_eq!(all.take(8 * KIB), Some(Taken { addr: BASE / 2 + 24 * KIB, segment: 1 }));
+    assert_eq!(all.take_told(16 * KIB).unwrap_or_default(), Some(piece(BASE / 2, 1)));
+    assert_eq!(all.take_told(2 * KIB).unwrap_or_default(), Some(piece(BASE, 0)));
+    assert_eq!(all.take_told(8 * KIB).unwrap_or_default(), Some(piece(BASE / 2 + 16 * KIB, 1)));
+    assert_eq!(all.take_told(8 * KIB).unwrap_or_default(), Some(piece(BASE / 2 + 24 * KIB, 1)));
     assert_eq!(free(&all, 1), [(BASE / 2 + 32 * KIB, 32 * KIB)]);
-    all.give(Taken { addr: BASE, segment: 0 }, 2 * KIB);
+    all.give_told(piece(BASE, 0), 2 * KIB);
     all.remove_segment(0);
     assert_eq!(all.check(), Ok(()));
     // The words of an arena are used again, and its number.
@@ -275,7 +279,7 @@ proptest! {
             match step {
                 Step::Take(order) => {
                     let size = KIB << order;
-                    let mut piece = all.take(size);
+                    let mut piece = all.take_told(size).unwrap_or_default();
                     if piece.is_none() {
                         prop_assert_eq!(model.take(order), None);
                         let segment = (0..=250).find(|number| !model.orders.contains_key(number)).expect("a number");
@@ -283,16 +287,16 @@ proptest! {
                         model.orders.insert(segment, order.max(arena));
                         model.free.insert((order.max(arena), segment, 0));
                         prop_assert_eq!(bytes, KIB << order.max(arena));
-                        piece = all.take(size);
+                        piece = all.take_told(size).unwrap_or_default();
                     }
-                    let Taken { addr, segment } = piece.expect("a block that fits");
+                    let Taken { addr, segment, .. } = piece.expect("a block that fits");
                     prop_assert_eq!(model.take(order), Some((segment, addr - base(segment))));
                     taken.push((order, segment, addr - base(segment)));
                 }
                 Step::Give(_) | Step::Undo if !taken.is_empty() => {
                     let at = if let Step::Give(at) = step { at % taken.len() } else { taken.len() - 1 };
                     let (order, segment, offset) = taken.remove(at);
-                    all.give(Taken { addr: base(segment) + offset, segment }, KIB << order);
+                    all.give_told(piece(base(segment) + offset, segment), KIB << order);
                     model.give((order, segment, offset));
                 }
                 Step::Release => {
@@ -315,12 +319,12 @@ proptest! {
             }
         }
         for (order, segment, offset) in taken {
-            all.give(Taken { addr: base(segment) + offset, segment }, KIB << order);
+            all.give_told(piece(base(segment) + offset, segment), KIB << order);
         }
         for (segment, order) in model.orders {
             prop_assert_eq!(free(&all, segment), [(base(segment), KIB << order)]);
             all.remove_segment(segment);
         }
-        prop_assert_eq!((all.check(), all.take(KIB)), (Ok(()), None));
+        prop_assert_eq!((all.check(), all.take_told(KIB).unwrap_or_default()), (Ok(()), None));
     }
 }
