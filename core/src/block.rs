@@ -6,7 +6,7 @@
 //! ```
 
 use crate::chains::Chained;
-use crate::free_index::bin_of;
+use crate::free_index;
 use crate::slab::{NONE, Slab, Vacant};
 
 /// What a block is at present.
@@ -53,7 +53,8 @@ pub(crate) struct Block {
     pub uses: u32,
     /// Events still awaited, and a bit for the [frontier](crate::frontier::AHEAD); not 0 ⟹ pending.
     pub events: u32,
-    /// The bin of the free index for blocks of this size; meaningful while it is free, allocated or pending.
+    /// The bin of the free index for blocks of this size; of a piece that a carver cut, nothing. It is found out when the size changes,
+    /// because a free may have to wait for it, and the next request for that free.
     pub bin: u16,
     pub state: State,
     /// Whether the segment is expandable.
@@ -103,7 +104,7 @@ impl Block {
             segment: self.segment,
             uses: NONE,
             events: 0,
-            bin: bin_of(size) as u16,
+            bin: free_index::bin(size),
             state,
             expandable: self.expandable,
         }
@@ -114,6 +115,12 @@ impl Block {
     #[inline(always)]
     pub(crate) fn piece(addr: u64, size: u64, requested: u64, segment: u32, number: u32) -> Self {
         Self { addr, size, requested, prev: number, segment, state: State::Allocated, ..Self::vacant(NONE) }
+    }
+
+    /// Changes the size.
+    #[inline(always)]
+    pub(crate) fn resize(&mut self, size: u64) {
+        (self.size, self.bin) = (size, free_index::bin(size));
     }
 
     /// The address just past the last byte.

@@ -28,10 +28,16 @@ const _: () = assert!(bin_of(u64::MAX) < BINS, "every size has a bin");
 /// The bin of blocks of `size` bytes: monotone in `size`, and its own number of units below [`EXACT`]. Free of branches, which
 /// the sizes of a real program would mispredict.
 #[inline(always)]
-pub(crate) const fn bin_of(size: u64) -> usize {
+const fn bin_of(size: u64) -> usize {
     let units = size / GRAIN;
     let shift = (units | (EXACT / 2)).ilog2() - STEPS_LOG2;
     (((shift as usize) << STEPS_LOG2) + (units >> shift) as usize) % BINS
+}
+
+/// What a block of `size` bytes [remembers](Block::bin) of its bin.
+#[inline(always)]
+pub(crate) const fn bin(size: u64) -> u16 {
+    bin_of(size) as u16
 }
 
 /// The bin that a free block is in.
@@ -93,16 +99,12 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Adds a free block.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, block: u32, blocks: &mut [Block]) {
-        let entry = &mut blocks[block as usize];
-        entry.bin = bin_of(entry.size) as u16;
-        self.insert_again(block, blocks);
+    pub(crate) fn insert(&mut self, block: u32, blocks: &[Block]) {
+        self.insert_into(bin_in(blocks, block), block, blocks);
     }
 
-    /// Adds a free block whose bin is known: to find it out takes longer than to look it up, and the next request may wait for it.
     #[inline(always)]
-    pub(crate) fn insert_again(&mut self, block: u32, blocks: &[Block]) {
-        let bin = bin_in(blocks, block);
+    fn insert_into(&mut self, bin: usize, block: u32, blocks: &[Block]) {
         if self.bins[bin] == Bin::EMPTY {
             self.occupy(bin, block);
         } else {
@@ -151,22 +153,25 @@ impl<S: Storage> FreeIndex<S> {
         }
     }
 
-    /// Changes the size or address of a block that is in the index and stays there. Alone in its bin before and after, it
-    /// costs next to nothing.
+    /// Changes the size, and perhaps the address, of a block that is in the index and stays there. Alone in its bin before and
+    /// after, it costs next to nothing.
     #[inline(always)]
-    pub(crate) fn resize(&mut self, block: u32, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
+    pub(crate) fn resize(&mut self, block: u32, size: u64, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
         let entry = &mut blocks[block as usize];
-        let old = usize::from(entry.bin) % BINS;
+        let (old, new) = (usize::from(entry.bin) % BINS, bin_of(size));
         if self.bins[old] == Bin::alone(block) {
+            (entry.size, entry.bin) = (size, new as u16);
             change(entry);
-            if bin_of(entry.size) != old {
+            if new != old {
                 self.vacate(old);
-                self.insert(block, blocks);
+                self.insert_into(new, block, blocks);
             }
         } else {
             self.remove(block, blocks);
-            change(&mut blocks[block as usize]);
-            self.insert(block, blocks);
+            let entry = &mut blocks[block as usize];
+            (entry.size, entry.bin) = (size, new as u16);
+            change(entry);
+            self.insert_into(new, block, blocks);
         }
     }
 
@@ -366,13 +371,14 @@ mod tests {
                 if held && stay {
                     // Half a step further, and back: the order of two blocks changes with their addresses.
                     let addr = if old_addr == addr { addr + 40 * 9 * GRAIN + GRAIN } else { addr };
-                    index.resize(block, &mut blocks, |entry| (entry.size, entry.addr) = (size, addr));
+                    index.resize(block, size, &mut blocks, |entry| entry.addr = addr);
                     model.insert((size, addr, block));
                 } else if held {
                     index.remove(block, &blocks);
                 } else {
-                    (blocks[block as usize].size, blocks[block as usize].addr) = (size, addr);
-                    index.insert(block, &mut blocks);
+                    blocks[block as usize].resize(size);
+                    blocks[block as usize].addr = addr;
+                    index.insert(block, &blocks);
                     model.insert((size, addr, block));
                 }
                 prop_assert_eq!(index.check(model.len() as u32, &blocks), Ok(()));

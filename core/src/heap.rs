@@ -7,7 +7,7 @@
 use crate::block::{Block, Blocks, Segment, State, Use};
 use crate::carve::HeapCarver;
 use crate::chains::Chains;
-use crate::free_index::FreeIndex;
+use crate::free_index::{self, FreeIndex};
 use crate::rules::Rules;
 use crate::slab::{NONE, Slab, Vacant};
 use crate::stats::{Stat, Tally};
@@ -223,9 +223,8 @@ impl<S: Storage> Heap<S> {
                 blocks[prev as usize].next = front;
             }
             let clock = self.clock;
-            self.free.resize(block, blocks, |rest| {
+            self.free.resize(block, remaining, blocks, |rest| {
                 rest.addr += size;
-                rest.size -= size;
                 rest.prev = front;
                 rest.born = clock;
             });
@@ -367,10 +366,8 @@ impl<S: Storage> Heap<S> {
                 blocks[after as usize].prev = prev;
             }
             (left, before) = (prev, blocks[prev as usize].prev);
-            let behind = size + more;
             more += blocks[prev as usize].size;
-            self.free.resize(prev, blocks, |entry| {
-                entry.size += behind;
+            self.free.resize(prev, more + size, blocks, |entry| {
                 entry.requested = requested;
                 entry.next = after;
                 entry.born = clock;
@@ -386,9 +383,8 @@ impl<S: Storage> Heap<S> {
                 blocks[prev as usize].next = next;
             }
             left = next;
-            self.free.resize(next, blocks, |entry| {
+            self.free.resize(next, size + more, blocks, |entry| {
                 entry.addr = addr;
-                entry.size += size;
                 entry.requested = requested;
                 entry.prev = prev;
                 entry.born = clock;
@@ -398,7 +394,7 @@ impl<S: Storage> Heap<S> {
             let entry = &mut blocks[block as usize];
             entry.state = State::Free;
             entry.born = clock;
-            self.free.insert_again(block, blocks);
+            self.free.insert(block, blocks);
         }
         let absorbed = u64::from(prev_free) + u64::from(next_free);
         Joined { block: left, is_split: before != NONE || after != NONE, size, absorbed, more }
@@ -479,7 +475,7 @@ impl<S: Storage> Heap<S> {
         let entry = &mut self.blocks[block];
         entry.state = State::Free;
         entry.born = self.clock;
-        self.free.insert(block, self.blocks.entries_mut());
+        self.free.insert(block, self.blocks.entries());
     }
 
     /// Cuts the first `size` bytes off `block`, which is in no set. They become a block of their own, in no set either.
@@ -494,7 +490,7 @@ impl<S: Storage> Heap<S> {
         }
         let rest = &mut self.blocks[block];
         rest.addr += size;
-        rest.size -= size;
+        rest.resize(rest.size - size);
         rest.prev = front;
         front
     }
@@ -504,7 +500,7 @@ impl<S: Storage> Heap<S> {
         let next = self.blocks[block].next;
         let Block { size, next: after, .. } = self.blocks[next];
         let entry = &mut self.blocks[block];
-        entry.size += size;
+        entry.resize(entry.size + size);
         entry.next = after;
         if after != NONE {
             self.blocks[after].prev = block;
@@ -525,7 +521,7 @@ impl<S: Storage> Heap<S> {
             segment,
             uses: NONE,
             events: 0,
-            bin: 0,
+            bin: free_index::bin(bytes),
             state: State::Held,
             expandable: granule != 0,
         });

@@ -2,6 +2,7 @@
 
 use super::Heap;
 use crate::block::State;
+use crate::free_index;
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
@@ -68,6 +69,9 @@ impl<S: Storage> Heap<S> {
             }
             if b.expandable != (entry.granule != 0) {
                 return Err("a block disagrees with its segment about being expandable");
+            }
+            if b.bin != free_index::bin(b.size) {
+                return Err("a block remembers the bin of another size");
             }
             let alone = [State::Free, State::Unmapped];
             if prev != NONE && alone.contains(&b.state) && self.blocks[prev].state == b.state {
