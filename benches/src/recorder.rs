@@ -1,4 +1,4 @@
-//! An allocator of the C ABI on a simulated device, with its trace on or off: what recording costs, and a snapshot.
+//! An allocator of the C ABI on a simulated device, with its trace on or off: what recording costs, what of that is the clock's, and a snapshot.
 
 use crate::subject::Subject;
 use cachalot::abi::{
@@ -8,7 +8,9 @@ use cachalot::capi::{
     cachalot_create, cachalot_destroy, cachalot_free, cachalot_malloc, cachalot_on_stack, cachalot_snapshot_as,
     cachalot_stack_push, cachalot_trace_start,
 };
+use cachalot_cuda::clock;
 use std::ffi::{c_char, c_int, c_void};
+use std::hint::black_box;
 use std::ptr::null_mut;
 
 /// What is recorded.
@@ -16,6 +18,8 @@ use std::ptr::null_mut;
 pub enum Recording {
     /// Nothing.
     Off,
+    /// Nothing, but at each call the clock is read that events have their times from.
+    Clock,
     /// Events.
     Events,
     /// Events, each with a stack of [`FRAMES`].
@@ -32,7 +36,11 @@ const CAPACITY: usize = 100_000;
 const DEVICE_BYTES: u64 = 1 << 50;
 
 /// An allocator that is destroyed at the end.
-pub struct Recorder(*mut cachalot_allocator);
+pub struct Recorder {
+    allocator: *mut cachalot_allocator,
+    /// Whether the clock is read at each call.
+    reads_clock: bool,
+}
 
 impl Recorder {
     /// A new one.
@@ -45,7 +53,7 @@ impl Recorder {
         let mut handle = null_mut();
         // SAFETY: both variables outlive the call.
         let mut status = unsafe { cachalot_create(&raw const options, &raw mut handle) };
-        if recording != Recording::Off {
+        if matches!(recording, Recording::Events | Recording::Stacks) {
             status += cachalot_trace_start(handle, 0, CAPACITY);
         }
         if recording == Recording::Stacks {
@@ -53,7 +61,14 @@ impl Recorder {
             status += unsafe { cachalot_on_stack(handle, Some(describe), null_mut()) };
         }
         assert_eq!(status, 0, "an allocator over a simulated device");
-        Self(handle)
+        Self { allocator: handle, reads_clock: recording == Recording::Clock }
+    }
+
+    #[inline]
+    fn read_clock(&self) {
+        if self.reads_clock {
+            black_box(clock::ticks());
+        }
     }
 
     /// Writes a snapshot to nowhere; how many bytes it has.
@@ -69,7 +84,7 @@ impl Recorder {
         }
         let mut sum = 0_usize;
         // SAFETY: the callback takes the number, which outlives the call.
-        let status = unsafe { cachalot_snapshot_as(self.0, format, Some(count), (&raw mut sum).cast()) };
+        let status = unsafe { cachalot_snapshot_as(self.allocator, format, Some(count), (&raw mut sum).cast()) };
         assert_eq!(status, 0, "a snapshot");
         sum
     }
@@ -78,7 +93,7 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         // Blocks may be held still; their memory is none.
-        let _ = cachalot_destroy(self.0);
+        let _ = cachalot_destroy(self.allocator);
     }
 }
 
@@ -95,14 +110,16 @@ impl Subject for Recorder {
 
     #[inline(never)]
     fn malloc(&mut self, bytes: u64, stream: u64) -> Option<*mut c_void> {
+        self.read_clock();
         let (stream, mut block) = (std::ptr::without_provenance_mut(stream as usize), null_mut());
         // SAFETY: the variable outlives the call.
-        let status = unsafe { cachalot_malloc(self.0, 0, bytes as usize, stream, &raw mut block) };
+        let status = unsafe { cachalot_malloc(self.allocator, 0, bytes as usize, stream, &raw mut block) };
         (status == 0).then_some(block)
     }
 
     #[inline(never)]
     fn free(&mut self, block: *mut c_void) {
-        assert_eq!(cachalot_free(self.0, block), 0, "the block is held");
+        self.read_clock();
+        assert_eq!(cachalot_free(self.allocator, block), 0, "the block is held");
     }
 }

@@ -12,8 +12,12 @@ use clap::{Args, Parser, Subcommand};
 use std::time::{Duration, Instant};
 
 /// The lanes, in order.
-const RECORDINGS: [(&str, Recording); 3] =
-    [("off", Recording::Off), ("events", Recording::Events), ("stacks", Recording::Stacks)];
+const RECORDINGS: [(&str, Recording); 4] = [
+    ("off", Recording::Off),
+    ("clock", Recording::Clock),
+    ("events", Recording::Events),
+    ("stacks", Recording::Stacks),
+];
 
 /// Requests of the small and of the large pool, in bytes.
 const SIZES: [u64; 2] = [4 << 10, 8 << 20];
@@ -60,7 +64,10 @@ fn pairs(rounds: usize) {
     println!(
         "Nanoseconds (instructions) of a pair of malloc and free of a cached block, and what is more than without a trace"
     );
-    println!("for each of the two; stacks: the same one of {FRAMES} frames each time.\n");
+    println!(
+        "for each of the two. clock: nothing is recorded, but the clock is read as often; stacks: the same one of {FRAMES} frames"
+    );
+    println!("each time.\n");
     let program = std::env::current_exe().ok().filter(|_| available());
     for bytes in SIZES {
         let mut lanes: Vec<_> = (0..RECORDINGS.len()).filter_map(|recording| lane(recording, bytes)).collect();
