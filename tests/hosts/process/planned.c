@@ -56,16 +56,19 @@ int main(int argc, char **argv) {
   }
   CHECK(planned(allocator).stage == CACHALOT_STAGE_SERVING);
 
-  iterate(allocator);
-  if (options.flags == CACHALOT_SIMULATED) {
-    NEEDED(cachalot_simulate_progress(allocator, 0, stream(1)));
-  }
-  first = iterate(allocator);
-  if (options.flags == CACHALOT_SIMULATED) {
-    NEEDED(cachalot_simulate_progress(allocator, 0, stream(1)));
-  }
-  usleep(1000);
+  /* The other stream's use takes its time on a device that works by itself: until it is done the block's place is occupied. */
   second = iterate(allocator);
+  for (turn = 0; turn < PATIENCE; ++turn) {
+    first = second;
+    if (options.flags == CACHALOT_SIMULATED) {
+      NEEDED(cachalot_simulate_progress(allocator, 0, stream(1)));
+    }
+    usleep(1000);
+    second = iterate(allocator);
+    if (memcmp(&first, &second, sizeof first) == 0) {
+      break;
+    }
+  }
   CHECK(memcmp(&first, &second, sizeof first) == 0);
   CHECK(first.blocks[0] == first.blocks[2] && first.blocks[1] != first.blocks[3]);
   report = planned(allocator);
