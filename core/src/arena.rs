@@ -600,7 +600,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[inline(never)]
     fn round(&self, bytes: u64) -> u64 {
         if self.policy.rounds_otherwise() {
-            self.policy.round(bytes.max(1))
+            self.policy.round(bytes.max(1), self.small_max)
         } else if self.has(attention::ROUNDING) {
             divide(bytes.max(1), |interval| self.divisions[interval].load(Ordering::Relaxed))
         } else {

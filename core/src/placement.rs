@@ -15,13 +15,14 @@ impl Policy {
         !matches!(self, Self::Caching | Self::Direct)
     }
 
-    /// What a request of `bytes`, positive, is rounded to by a policy that rounds otherwise.
-    pub(crate) fn round(self, bytes: u64) -> u64 {
+    /// What a request of `bytes`, positive, is rounded to by a policy that rounds otherwise; `small_max` is [its
+    /// own](Self::small_max).
+    pub(crate) fn round(self, bytes: u64, small_max: u64) -> u64 {
         match self {
             Self::Bfc(_) => bytes.next_multiple_of(GRAIN),
             Self::Buddy(_) => buddy::round(bytes),
             Self::SizeClass(_) => size_class::round(bytes),
-            Self::Slab(options) if bytes <= slab::largest(options.largest_object) => slab::round(bytes),
+            Self::Slab(_) if bytes <= small_max => slab::round(bytes),
             Self::Caching | Self::Slab(_) | Self::Direct => bytes.next_multiple_of(UNIT),
         }
     }
