@@ -3,11 +3,13 @@
 //   cargo build --release -p cachalot
 //   nvcc -O2 -std=c++17 -Iinclude benches/gpu/peers.cu -o peers -Ltarget/release -l:libcachalot.a -lpthread -ldl -lm
 //   ./peers
+//   taskset --cpu-list 3 ./peers pair
 //
 // pair: one block is obtained and given back, again and again; the block is cached. Median and quartiles of the rounds, which
 // take the allocators in turn. cachalot stands there twice: where the block is split off a larger one and becomes one with it
-// again, and where a block of that size lies between two that are held. threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
-// 64 KiB in random order; millions of operations (obtaining or giving back) a second, of all threads together.
+// again, and where a block of that size lies between two that are held. With an argument that is all: the program can then be tied
+// to one processor. threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to 64 KiB in
+// random order; millions of operations (obtaining or giving back) a second, of all threads together.
 #include "cachalot.h"
 
 #include <cub/util_allocator.cuh>
@@ -174,7 +176,7 @@ void print_median(std::vector<double> values) {
 }
 
 template <class... Allocators>
-void compare(Allocators &...allocators) {
+void compare(bool threads_too, Allocators &...allocators) {
   constexpr int rounds = 21;
   std::printf("| block |");
   (std::printf(" %s |", Allocators::name), ...);
@@ -187,12 +189,16 @@ void compare(Allocators &...allocators) {
       int column = 0;
       (((round ? times[column].push_back(pair_ns(allocators, bytes)) : void(pair_ns(allocators, bytes))), column++), ...);
     }
-    std::printf("\n| %zu KiB |", bytes >> 10);
+    std::printf("\n| %zu %s |", bytes < 1024 ? bytes : bytes >> 10, bytes < 1024 ? "B" : "KiB");
     for (auto &column : times) {
       print_median(column);
     }
   }
-  std::printf("\n\n| threads |");
+  std::printf("\n");
+  if (!threads_too) {
+    return;
+  }
+  std::printf("\n| threads |");
   (std::printf(" %s |", Allocators::name), ...);
   std::printf("\n|---|");
   (std::printf("---|%s", sizeof(allocators) ? "" : ""), ...);
@@ -212,7 +218,7 @@ void compare(Allocators &...allocators) {
 
 }  // namespace
 
-int main() {
+int main(int arguments, char **) {
   check(cudaSetDevice(0), "cudaSetDevice");
   check(cudaFree(nullptr), "cudaFree");
   Plain plain;
@@ -220,7 +226,7 @@ int main() {
   Cub cub;
   Cachalot cachalot;
   CachalotBetween between;
-  compare(plain, ordered, cub, cachalot, between);
+  compare(arguments == 1, plain, ordered, cub, cachalot, between);
   std::fflush(stdout);
   std::_Exit(0);
 }
