@@ -3,7 +3,8 @@
     python bench.py OUT.md [WORKLOAD...]
 
 Each allocator has a process of its own, which runs the workloads one after another. At each, the processes take short
-turns, one process at a time, so that a drift of the machine's clock hits all alike. "× torch" is the median, over every
+turns, one process at a time, so that a drift of the machine's clock hits all alike, and all on the same few processors:
+one that another virtual machine disturbs would slow one of them alone. "× torch" is the median, over every
 step, of what it took under PyTorch's allocator over what the same step took here: a burst of noise moves it little.
 """
 
@@ -26,6 +27,7 @@ TURNS_OF_A_BLOCK = 4
 TURN_SECONDS = 0.2
 WARM_UP_STEPS = 12
 PATIENCE_S = 60
+PROCESSORS = 4
 MIB = 1 << 20
 WORKLOADS = ["gpt2_training", "diffusion_unet", "llm_decoding", "prefetcher"]
 ALLOCATORS = {
@@ -137,6 +139,20 @@ def process_memory(pid: int) -> int:
     return used.get(pid) or 0
 
 
+def quietest() -> set[int]:
+    """The processors on which the same work takes the least time at present."""
+
+    def seconds(processor: int) -> float:
+        os.sched_setaffinity(0, {processor})
+        times = [time.perf_counter()]
+        for _ in range(10):
+            sum(range(100_000))
+            times.append(time.perf_counter())
+        return statistics.median(after - before for before, after in zip(times, times[1:]))
+
+    return set(sorted(os.sched_getaffinity(0), key=seconds)[:PROCESSORS])
+
+
 def measure(workload: str, workers: dict[str, Worker]) -> int:
     """Has all of them run it, in turns; the answers stay with them. How many steps each turn had."""
     for worker in workers.values():
@@ -176,6 +192,7 @@ def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]
 def main() -> None:
     """The tables."""
     out, *names = sys.argv[1:]
+    os.sched_setaffinity(0, quietest())
     workers = {allocator: Worker(allocator) for allocator in ALLOCATORS}
     for worker in workers.values():
         worker.heard()
