@@ -7,7 +7,7 @@
 //
 // pair: one block is obtained and given back, again and again; the block is cached. Median and quartiles of the rounds, which
 // take the allocators in turn. cachalot stands there twice: where the block is split off a larger one and becomes one with it
-// again, and where a block of that size lies between two that are held. With an argument that is all: the program can then be tied
+// again, and where a free block of that size has no free neighbour. With an argument that is all: the program can then be tied
 // to one processor. threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to 64 KiB in
 // random order; millions of operations (obtaining or giving back) a second, of all threads together.
 #include "cachalot.h"
@@ -100,7 +100,7 @@ struct Cachalot {
 };
 
 struct CachalotBetween : Cachalot {
-  static constexpr const char *name = "cachalot, between held blocks";
+  static constexpr const char *name = "cachalot, one of that size";
 };
 
 // Nothing has to be prepared but where the cached block is to have neighbours.
@@ -108,10 +108,12 @@ template <class Allocator>
 void prepare(Allocator &, std::size_t) {}
 
 void prepare(CachalotBetween &allocator, std::size_t bytes) {
-  allocator.obtain(bytes, nullptr);
-  void *between = allocator.obtain(bytes, nullptr);
-  allocator.obtain(bytes, nullptr);
-  allocator.give_back(between, nullptr);
+  // Segments hold one, two or many such blocks, and a rest: the third of four lies beside none.
+  void *blocks[4];
+  for (void *&block : blocks) {
+    block = allocator.obtain(bytes, nullptr);
+  }
+  allocator.give_back(blocks[2], nullptr);
 }
 
 template <class Allocator>
