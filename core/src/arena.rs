@@ -42,7 +42,7 @@ pub(crate) mod attention {
     pub(crate) const CAPTURE: u32 = 1 << 2;
     /// Free blocks age: a limit and a collection threshold are set.
     pub(crate) const AGES: u32 = 1 << 3;
-    /// Sizes are rounded otherwise than to the [`UNIT`](crate::units::UNIT).
+    /// Sizes are rounded otherwise than to the [unit](Policy::unit).
     pub(crate) const ROUNDING: u32 = 1 << 4;
     /// Nothing is cached: every request goes to the device.
     pub(crate) const DIRECT: u32 = 1 << 5;
@@ -111,6 +111,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// Number of the device in the allocator.
     pub number: u32,
     pub policy: Policy,
+    /// What sizes are multiples of, in bytes: a power of two.
+    unit: u64,
     /// The largest size of the small pool, in bytes; 0 if there is none.
     small_max: u64,
     /// Bits of [`attention`].
@@ -155,6 +157,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             memory,
             number,
             policy: config.policy(),
+            unit: config.policy().unit(),
             small_max: config.policy().small_max(),
             attention: AtomicU32::new(0),
             lost: AtomicU64::new(u64::MAX),
@@ -207,7 +210,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             && noted & !attention::LIGHT == 0
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
-            let size = if noted == 0 { bytes.next_multiple_of(UNIT) } else { self.round(bytes) };
+            let size = if noted == 0 { self.round_to_unit(bytes) } else { self.round(bytes) };
             let slot = self.slots.get(slot_of(pair, self.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
             // A pair may have been given to another stream since it was looked up.
@@ -350,7 +353,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
             let rounding = noted & attention::ROUNDING != 0;
-            let size = if rounding { self.round(bytes) } else { bytes.next_multiple_of(UNIT) };
+            let size = if rounding { self.round(bytes) } else { self.round_to_unit(bytes) };
             let slot = self.slot(slot_of(pair, self.kind_of(size)));
             let mut heap = slot.heap.lock();
             if heap.stream == stream
@@ -604,8 +607,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         } else if self.has(attention::ROUNDING) {
             divide(bytes.max(1), |interval| self.divisions[interval].load(Ordering::Relaxed))
         } else {
-            bytes.max(1).next_multiple_of(UNIT)
+            self.round_to_unit(bytes.max(1))
         }
+    }
+
+    /// The next multiple of the unit.
+    #[inline(always)]
+    fn round_to_unit(&self, bytes: u64) -> u64 {
+        (bytes + (self.unit - 1)) & !(self.unit - 1)
     }
 
     /// The kind of heap that serves blocks of `size` bytes.

@@ -10,20 +10,26 @@ use crate::storage::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
 
 impl Policy {
-    /// Whether it rounds requests otherwise than to the [`UNIT`].
-    pub(crate) fn rounds_otherwise(self) -> bool {
-        !matches!(self, Self::Caching | Self::Direct)
+    /// What every size is a multiple of, in bytes: a power of two.
+    pub(crate) fn unit(self) -> u64 {
+        match self {
+            Self::Bfc(_) => GRAIN,
+            Self::SizeClass(_) => size_class::CLASS_STEP,
+            Self::Caching | Self::Buddy(_) | Self::Slab(_) | Self::Direct => UNIT,
+        }
     }
 
-    /// What a request of `bytes`, positive, is rounded to by a policy that rounds otherwise; `small_max` is [its
-    /// own](Self::small_max).
+    /// Whether it rounds requests otherwise than to its [`unit`](Self::unit).
+    pub(crate) fn rounds_otherwise(self) -> bool {
+        matches!(self, Self::Buddy(_) | Self::Slab(_))
+    }
+
+    /// What a request of `bytes`, positive, is rounded to; `small_max` is [the policy's own](Self::small_max).
     pub(crate) fn round(self, bytes: u64, small_max: u64) -> u64 {
         match self {
-            Self::Bfc(_) => bytes.next_multiple_of(GRAIN),
             Self::Buddy(_) => buddy::round(bytes),
-            Self::SizeClass(_) => size_class::round(bytes),
             Self::Slab(_) if bytes <= small_max => slab::round(bytes),
-            Self::Caching | Self::Slab(_) | Self::Direct => bytes.next_multiple_of(UNIT),
+            _ => bytes.next_multiple_of(self.unit()),
         }
     }
 

@@ -27,11 +27,6 @@ pub(crate) const CLASS_STEP: u64 = 1024;
 /// Every chunk is a multiple of it, in bytes: the granule of virtual memory.
 pub(crate) const CHUNK_STEP: u64 = 2 * MIB;
 
-/// What a request of `bytes` is rounded to.
-pub(crate) fn round(bytes: u64) -> u64 {
-    bytes.next_multiple_of(CLASS_STEP)
-}
-
 /// A segment.
 struct Chunk {
     base: u64,

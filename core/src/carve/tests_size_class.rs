@@ -1,9 +1,9 @@
 //! Size classes: rounding, chunks that become whole again, and everything against a naive account.
 
-use super::size_class::{SizeClasses, round};
+use super::size_class::SizeClasses;
 use super::tests_model::{Naive, Told, World, steps};
 use super::{Carver, Taken};
-use crate::config;
+use crate::config::{self, Policy};
 use crate::heap::Full;
 use crate::storage::{Fixed, Growable, Storage};
 use crate::units::MIB;
@@ -17,6 +17,10 @@ type Table = Fixed<1, 1, 6, 1>;
 
 fn of_chunks<S: Storage>(chunk_bytes: u64) -> SizeClasses<S> {
     SizeClasses::new(config::SizeClass { chunk: chunk_bytes })
+}
+
+fn round(bytes: u64) -> u64 {
+    Policy::SizeClass(config::SizeClass::DEFAULT).round(bytes, 0)
 }
 
 fn add<S: Storage>(classes: &mut SizeClasses<S>, segment: u32, size: u64) {
