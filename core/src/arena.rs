@@ -210,7 +210,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             && noted & !attention::LIGHT == 0
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
-            let size = if noted == 0 { self.round_to_unit(bytes) } else { self.round(bytes) };
+            let size = self.round_noted(noted, bytes);
             let slot = self.slots.get(slot_of(pair, self.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
             // A pair may have been given to another stream since it was looked up.
@@ -352,8 +352,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if bytes <= MAX_REQUEST - UNIT
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
-            let rounding = noted & attention::ROUNDING != 0;
-            let size = if rounding { self.round(bytes) } else { self.round_to_unit(bytes) };
+            let size = self.round_noted(noted, bytes);
             let slot = self.slot(slot_of(pair, self.kind_of(size)));
             let mut heap = slot.heap.lock();
             if heap.stream == stream
@@ -609,6 +608,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         } else {
             self.round_to_unit(bytes.max(1))
         }
+    }
+
+    /// The same, given what there is to be seen to.
+    #[inline(always)]
+    fn round_noted(&self, noted: u32, bytes: u64) -> u64 {
+        if noted & attention::ROUNDING == 0 { self.round_to_unit(bytes) } else { self.round(bytes) }
     }
 
     /// The next multiple of the unit.

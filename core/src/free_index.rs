@@ -157,22 +157,21 @@ impl<S: Storage> FreeIndex<S> {
     /// after, it costs next to nothing.
     #[inline(always)]
     pub(crate) fn resize(&mut self, block: u32, size: u64, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
-        let entry = &mut blocks[block as usize];
-        let (old, new) = (usize::from(entry.bin) % BINS, bin_of(size));
-        if self.bins[old] == Bin::alone(block) {
-            (entry.size, entry.bin) = (size, new as u16);
-            change(entry);
-            if new != old {
-                self.vacate(old);
-                self.insert_into(new, block, blocks);
-            }
-        } else {
+        let (old, new) = (bin_in(blocks, block), bin_of(size));
+        let alone = self.bins[old] == Bin::alone(block);
+        if !alone {
             self.remove(block, blocks);
-            let entry = &mut blocks[block as usize];
-            (entry.size, entry.bin) = (size, new as u16);
-            change(entry);
-            self.insert_into(new, block, blocks);
         }
+        let entry = &mut blocks[block as usize];
+        entry.resize(size);
+        change(entry);
+        if alone {
+            if new == old {
+                return;
+            }
+            self.vacate(old);
+        }
+        self.insert_into(new, block, blocks);
     }
 
     /// An empty bin gets its first block.

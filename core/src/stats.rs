@@ -132,20 +132,16 @@ impl Tally {
     #[inline]
     #[must_use]
     pub(crate) fn up(&self, stat: Stat, amount: u64) -> bool {
-        let row = stat as usize;
-        let added = self.added[row].load(Relaxed) + amount;
-        // Whoever sees what was added sees what had been taken away before: sums may lack something, but count nothing twice.
-        self.added[row].store(added, Release);
-        added as i64 > self.removed[row].load(Relaxed) as i64 + self.ceiling[row].load(Relaxed)
+        self.up_to(stat, amount) < 0
     }
 
     /// Adds `amount`. How much more may be added; below 0 the peaks must be settled.
-    #[cfg(feature = "alloc")]
     #[inline]
     #[must_use]
     pub(crate) fn up_to(&self, stat: Stat, amount: u64) -> i64 {
         let row = stat as usize;
         let added = self.added[row].load(Relaxed) + amount;
+        // Whoever sees what was added sees what had been taken away before: sums may lack something, but count nothing twice.
         self.added[row].store(added, Release);
         self.removed[row].load(Relaxed) as i64 + self.ceiling[row].load(Relaxed) - added as i64
     }

@@ -265,13 +265,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     #[inline]
     fn record(&self, heap: &mut Heap<S>, action: Action, from: u32, addr: DevicePtr, size: u64, stream: StreamId) {
-        let ticks = self.ticks().max(heap.trace.latest + 1);
-        self.keep(heap, Record { what: What::One(action), site: from, addr, size, stream, ticks });
+        self.keep(heap, What::One(action), from, addr, size, stream);
     }
 
     #[inline(always)]
-    fn keep(&self, heap: &mut Heap<S>, record: Record) {
+    fn keep(&self, heap: &mut Heap<S>, what: What, from: u32, addr: DevicePtr, size: u64, stream: StreamId) {
         let buffer = &mut heap.trace;
+        let record = Record { what, site: from, addr, size, stream, ticks: self.ticks().max(buffer.latest + 1) };
         buffer.latest = record.last();
         // There is room: a full buffer is emptied at once.
         let _fits = buffer.entries.push(record);
@@ -298,9 +298,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if from != 0 {
             self.set_site(ptr, from);
         }
-        let ticks = self.ticks().max(heap.trace.latest + 1);
-        let (what, stream) = (What::One(Action::Alloc), heap.stream);
-        self.keep(heap, Record { what, site: from, addr: ptr, size: bytes, stream, ticks });
+        self.keep(heap, What::One(Action::Alloc), from, ptr, bytes, heap.stream);
     }
 
     /// A block was given up at the place `from`.
@@ -326,9 +324,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn record_free(&self, heap: &mut Heap<S>, block: u32, addr: DevicePtr, from: u32) {
         let allocated = self.take_site(addr);
         let from = if from == 0 { allocated } else { from };
-        let (size, stream) = (heap.blocks[block].requested, heap.stream);
-        let ticks = self.ticks().max(heap.trace.latest + 1);
-        self.keep(heap, Record { what: What::FreedAtOnce, site: from, addr, size, stream, ticks });
+        self.keep(heap, What::FreedAtOnce, from, addr, heap.blocks[block].requested, heap.stream);
     }
 
     /// A segment, or a part of one, was obtained at the place `from`.

@@ -84,13 +84,14 @@ impl<S: Storage> Heap<S> {
             return unsettled | count_pieces(&mut entry.counted, free, tally);
         }
         #[cfg(feature = "alloc")]
-        if matches!(&self.carver, Some(carver) if carver.is_planned()) {
+        if self.is_planned() {
             self.rest_if_free(segment);
             return false;
         }
+        let entry = &mut self.segments[segment];
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(core::mem::take(&mut entry.counted)));
-        blocks[entry.first as usize].born = self.clock;
+        self.blocks[entry.first].born = self.clock;
         false
     }
 
