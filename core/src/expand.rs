@@ -214,7 +214,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut heap = self.lock(slot);
         let (mut first, mut last, mut cursor) = (NONE, NONE, (0, 0));
         let mut result = Ok(());
-        while let Some((block, range)) = next_unmappable(&heap, cursor) {
+        while let Some((block, range)) = next_unmappable(&mut heap, cursor) {
             cursor = (heap.blocks[block].size, heap.blocks[block].addr);
             let whole = range.bytes == heap.blocks[block].size;
             if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
@@ -287,7 +287,7 @@ fn is_well(error: DeviceError) -> bool {
 }
 
 /// The first free block behind `cursor` that holds whole granules of an expandable segment, and those.
-pub(crate) fn next_unmappable<S: Storage>(heap: &Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
+pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
     if heap.kept {
         return None;
     }

@@ -3,15 +3,16 @@
 //! ```text
 //! summary   1 0 1 …           bit w set ⟺ words[w] ≠ 0
 //! words     …0110  …  0001…   bit b set ⟺ bins[b] is not empty
-//! bins      · ■ ■ · …         each an ordered set by (size, address): its first block, and a trie of the others
+//! bins      · ■ ■ · …         each a list sorted by (size, address)
 //! ```
 //!
 //! A bin holds one size up to 64 KiB, and above that a 64th of an octave. The search looks in the request's own bin for
-//! a block that fits, then takes the first of the next occupied bin. Nothing here depends on how many blocks are free.
+//! a block that fits, then takes the first of the next occupied bin. How many blocks are free does not matter.
 
 use crate::block::Block;
+use crate::sorted_list::{List, Lists};
 use crate::storage::Storage;
-use crate::trie::{Key, Link, Trie};
+use crate::trie::Key;
 use crate::units::GRAIN;
 use core::hint::select_unpredictable;
 
@@ -55,23 +56,6 @@ fn key(blocks: &[Block]) -> impl Fn(u32) -> Key {
     }
 }
 
-/// The blocks of a bin. The first is apart, and its place stays vacant once it is taken: it may be back soon.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Bin {
-    /// One block, which comes before all of `rest`, or nothing. Nothing ⟹ `rest` is empty or holds several.
-    front: Link,
-    rest: Link,
-}
-
-impl Bin {
-    const EMPTY: Self = Self { front: Link::EMPTY, rest: Link::EMPTY };
-
-    #[inline(always)]
-    const fn alone(block: u32) -> Self {
-        Self { front: Link::item(block), rest: Link::EMPTY }
-    }
-}
-
 /// The index. Blocks are named by their number in the heap's table.
 pub(crate) struct FreeIndex<S: Storage> {
     /// Bit `w` is set iff `words[w]` is not 0.
@@ -79,22 +63,21 @@ pub(crate) struct FreeIndex<S: Storage> {
     /// Bit `b % 64` of `words[b / 64]` is set iff `bins[b]` is not empty.
     words: [u64; WORDS],
     /// `bins[b]` holds exactly the free blocks whose size falls into bin `b`.
-    bins: [Bin; BINS],
-    trie: Trie<S>,
+    bins: [List; BINS],
+    lists: Lists<S>,
 }
 
 impl<S: Storage> Default for FreeIndex<S> {
     #[expect(clippy::large_stack_arrays, reason = "33 KiB on the stack while a heap is made, once a stream and pool")]
     fn default() -> Self {
-        Self { summary: 0, words: [0; WORDS], bins: [Bin::EMPTY; BINS], trie: Trie::default() }
+        Self { summary: 0, words: [0; WORDS], bins: [List::EMPTY; BINS], lists: Lists::default() }
     }
 }
 
 impl<S: Storage> FreeIndex<S> {
-    /// Makes sure that `count` blocks fit in all.
-    #[inline]
+    /// Makes sure that all blocks below `count` fit.
     pub(crate) fn make_room_for(&mut self, count: u32) -> bool {
-        self.trie.make_room_for(count)
+        self.lists.make_room_for(count)
     }
 
     /// Adds a free block.
@@ -105,7 +88,7 @@ impl<S: Storage> FreeIndex<S> {
 
     #[inline(always)]
     fn insert_into(&mut self, bin: usize, block: u32, blocks: &[Block]) {
-        if self.bins[bin] == Bin::EMPTY {
+        if self.bins[bin] == List::EMPTY {
             self.occupy(bin, block);
         } else {
             self.insert_beside(bin, block, blocks);
@@ -115,24 +98,14 @@ impl<S: Storage> FreeIndex<S> {
     /// Adds a free block to a bin that is not empty.
     #[inline(never)]
     fn insert_beside(&mut self, bin: usize, block: u32, blocks: &[Block]) {
-        let key = key(blocks);
-        let Bin { front, rest } = &mut self.bins[bin];
-        if let Some(other) = front.as_item() {
-            let (first, second) = if key(block).is_below(key(other)) { (block, other) } else { (other, block) };
-            *front = Link::item(first);
-            *rest = self.trie.insert(*rest, second, key);
-        } else if self.trie.first(*rest).is_some_and(|first| key(block).is_below(key(first))) {
-            *front = Link::item(block);
-        } else {
-            *rest = self.trie.insert(*rest, block, key);
-        }
+        self.lists.insert(&mut self.bins[bin], block, key(blocks));
     }
 
     /// Removes a block that is in the index.
     #[inline(always)]
     pub(crate) fn remove(&mut self, block: u32, blocks: &[Block]) {
         let bin = bin_in(blocks, block);
-        if self.bins[bin] == Bin::alone(block) {
+        if self.bins[bin] == List::of(block) {
             self.vacate(bin);
         } else {
             self.remove_from_among(bin, block, blocks);
@@ -142,15 +115,7 @@ impl<S: Storage> FreeIndex<S> {
     /// Removes a block that is not alone in its bin.
     #[inline(never)]
     fn remove_from_among(&mut self, bin: usize, block: u32, blocks: &[Block]) {
-        let Bin { front, rest } = &mut self.bins[bin];
-        if *front == Link::item(block) {
-            *front = Link::EMPTY;
-        } else {
-            *rest = self.trie.remove(*rest, block, key(blocks));
-        }
-        if front.is_empty() && rest.as_item().is_some() {
-            (*front, *rest) = (*rest, Link::EMPTY);
-        }
+        self.lists.remove(&mut self.bins[bin], block, key(blocks));
     }
 
     /// Changes the size, and perhaps the address, of a block that is in the index and stays there. Alone in its bin before and
@@ -158,7 +123,7 @@ impl<S: Storage> FreeIndex<S> {
     #[inline(always)]
     pub(crate) fn resize(&mut self, block: u32, size: u64, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
         let (old, new) = (bin_in(blocks, block), bin_of(size));
-        let alone = self.bins[old] == Bin::alone(block);
+        let alone = self.bins[old] == List::of(block);
         if !alone {
             self.remove(block, blocks);
         }
@@ -177,7 +142,7 @@ impl<S: Storage> FreeIndex<S> {
     /// An empty bin gets its first block.
     #[inline(always)]
     fn occupy(&mut self, bin: usize, block: u32) {
-        self.bins[bin] = Bin::alone(block);
+        self.bins[bin] = List::of(block);
         self.words[bin / 64] |= 1 << (bin % 64);
         self.summary |= 1 << (bin / 64);
     }
@@ -185,101 +150,79 @@ impl<S: Storage> FreeIndex<S> {
     /// A bin loses its only block.
     #[inline(always)]
     fn vacate(&mut self, bin: usize) {
-        self.bins[bin] = Bin::EMPTY;
+        self.bins[bin] = List::EMPTY;
         self.words[bin / 64] &= !(1 << (bin % 64));
         self.summary &= !(u64::from(self.words[bin / 64] == 0) << (bin / 64));
     }
 
     /// The smallest block of at least `size` bytes; of several, the one at the lowest address.
     #[inline(always)]
-    pub(crate) fn best_fit(&self, size: u64, blocks: &[Block]) -> Option<u32> {
+    pub(crate) fn best_fit(&mut self, size: u64, blocks: &[Block]) -> Option<u32> {
+        let bin = bin_of(size);
         // The first of its own bin, mostly: whoever bets on that need not wait for the bitmaps, which change with every free.
-        let first = self.bins[bin_of(size)].front.as_item();
-        if let Some(first) = first
-            && blocks[first as usize].size >= size
-        {
-            return Some(first);
+        if let Some(first) = self.bins[bin].first() {
+            if blocks[first as usize].size >= size {
+                return Some(first);
+            }
+            if let Some(found) = self.find_in(bin, size, 0, blocks) {
+                return Some(found);
+            }
         }
-        self.at_least(size, 0, blocks)
+        self.first_from(bin + 1)
     }
 
     /// The next block after `block` in the order of (size, address).
     pub(crate) fn next(&self, block: u32, blocks: &[Block]) -> Option<u32> {
-        self.after((blocks[block as usize].size, blocks[block as usize].addr), blocks)
+        self.lists.after(block).or_else(|| self.first_from(bin_in(blocks, block) + 1))
     }
 
     /// The first block behind a place in the order of (size, address).
-    pub(crate) fn after(&self, (size, addr): (u64, u64), blocks: &[Block]) -> Option<u32> {
-        self.at_least(size, addr + 1, blocks)
+    pub(crate) fn after(&mut self, (size, addr): (u64, u64), blocks: &[Block]) -> Option<u32> {
+        let bin = bin_of(size);
+        self.find_in(bin, size, addr + 1, blocks).or_else(|| self.first_from(bin + 1))
     }
 
     /// The block before `block` in the order of (size, address).
     pub(crate) fn previous(&self, block: u32, blocks: &[Block]) -> Option<u32> {
-        let bin = bin_in(blocks, block);
-        let key = key(blocks);
-        let bound = key(block);
-        let Bin { front, rest } = self.bins[bin];
-        if let Some(found) = self.trie.below(rest, bound, &key).or_else(|| self.trie.below(front, bound, &key)) {
-            return Some(found);
-        }
-        let (word, bit) = (bin / 64, bin % 64);
-        let mut word_at = word;
-        let mut bits = self.words[word] & !(!0 << bit);
-        if bits == 0 {
-            let words = self.summary & !(!0 << word);
-            word_at = 63_usize.checked_sub(words.leading_zeros() as usize)?;
-            bits = self.words[word_at];
-        }
-        self.last_of(word_at * 64 + 63 - bits.leading_zeros() as usize)
+        self.lists.before(block).or_else(|| self.last_to(bin_in(blocks, block)))
     }
 
     /// The first block in the order of (size, address).
+    #[cfg(all(test, feature = "alloc", not(loom)))]
     pub(crate) fn first(&self) -> Option<u32> {
-        let word = self.summary.trailing_zeros() as usize;
-        let bits = self.words.get(word)?;
-        self.first_of(word * 64 + bits.trailing_zeros() as usize)
+        self.first_from(0)
     }
 
     /// The last block in the order of (size, address): the largest.
     pub(crate) fn last(&self) -> Option<u32> {
-        let word = 63_usize.checked_sub(self.summary.leading_zeros() as usize)?;
-        let bits = self.words[word];
-        self.last_of(word * 64 + 63 - bits.leading_zeros() as usize)
+        self.last_to(BINS)
     }
 
-    #[inline(always)]
-    fn first_of(&self, bin: usize) -> Option<u32> {
-        let Bin { front, rest } = self.bins[bin];
-        front.as_item().or_else(|| self.trie.first(rest))
-    }
-
-    fn last_of(&self, bin: usize) -> Option<u32> {
-        let Bin { front, rest } = self.bins[bin];
-        self.trie.last(rest).or(front.as_item())
-    }
-
-    /// The first block of at least (`size`, `addr`).
-    #[inline(always)]
-    fn at_least(&self, size: u64, addr: u64, blocks: &[Block]) -> Option<u32> {
-        let bin = bin_of(size);
-        let first = self.occupied_from(bin)?;
-        let Bin { front, rest } = self.bins[first];
-        if let Some(front) = front.as_item() {
-            let entry = &blocks[front as usize];
-            if (entry.size, entry.addr) >= (size, addr) {
-                return Some(front);
-            }
-        } else if first > bin || bin < EXACT as usize && addr == 0 {
-            return self.trie.first(rest);
-        }
+    /// The first block of a bin that is at least (`size`, `addr`).
+    #[inline(never)]
+    fn find_in(&mut self, bin: usize, size: u64, addr: u64, blocks: &[Block]) -> Option<u32> {
         let bound = Key { major: size / GRAIN, minor: addr.div_ceil(GRAIN) };
-        if !rest.is_empty()
-            && let Some(found) = self.trie.at_least(rest, bound, key(blocks))
-        {
-            return Some(found);
+        self.lists.at_least(&mut self.bins[bin], bound, key(blocks))
+    }
+
+    /// The first block of the bins from `bin` on.
+    #[inline(always)]
+    fn first_from(&self, bin: usize) -> Option<u32> {
+        self.bins[self.occupied_from(bin)?].first()
+    }
+
+    /// The last block of the bins before `bin`.
+    fn last_to(&self, bin: usize) -> Option<u32> {
+        let (mut word, mut bits) = (bin / 64, 0);
+        if word < WORDS {
+            bits = self.words[word] & !(!0 << (bin % 64));
         }
-        // The request's own bin holds nothing that fits.
-        self.first_of(self.occupied_from(bin + 1)?)
+        if bits == 0 {
+            let words = self.summary & !(!0_u64).checked_shl(word as u32).unwrap_or(0);
+            word = 63_usize.checked_sub(words.leading_zeros() as usize)?;
+            bits = self.words[word];
+        }
+        self.lists.last(self.bins[word * 64 + 63 - bits.leading_zeros() as usize])
     }
 
     /// The first bin at or after `bin` that is not empty.
@@ -299,25 +242,18 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Every free block is in its bin, and nothing else is; the bitmaps say so. `count` is how many are free.
     pub(crate) fn check(&self, count: u32, blocks: &[Block]) -> Result<(), &'static str> {
-        for (bin, held) in self.bins.iter().enumerate() {
-            if (*held == Bin::EMPTY) == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
+        let mut listed = 0;
+        for (bin, &list) in self.bins.iter().enumerate() {
+            if (list == List::EMPTY) == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
                 return Err("a bin's bit disagrees with the bin");
             }
-            match (held.front.as_item(), self.trie.first(held.rest)) {
-                (None, Some(only)) if held.rest == Link::item(only) => {
-                    return Err("a bin's only block is not at its front");
-                }
-                (Some(front), Some(next)) if key(blocks)(front) >= key(blocks)(next) => {
-                    return Err("a bin's front does not come first");
-                }
-                _ => {}
-            }
+            listed += self.lists.check(list, count - listed, key(blocks))?;
         }
         if (0..WORDS).any(|word| (self.words[word] == 0) == (self.summary >> word & 1 == 1)) {
             return Err("a summary bit disagrees with its word");
         }
         let mut seen = 0;
-        let mut at = self.first();
+        let mut at = self.first_from(0);
         while let Some(block) = at {
             seen += 1;
             let entry = &blocks[block as usize];

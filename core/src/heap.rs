@@ -191,7 +191,7 @@ impl<S: Storage> Heap<S> {
 
     /// The free block that serves a request of `size`, if one may.
     #[inline(always)]
-    pub(crate) fn find(&self, size: u64) -> Option<u32> {
+    pub(crate) fn find(&mut self, size: u64) -> Option<u32> {
         let blocks = self.blocks.entries();
         let block = self.free.best_fit(size, blocks)?;
         let Block { expandable, size: whole, .. } = blocks[block as usize];

@@ -3,7 +3,7 @@
 //! ```text
 //! allocator   what programs call                 ─┐
 //! arena       one device: the fast path           │  reclaim · obtain · release · expand · events · routing
-//! heap        one (stream, pool): placement       │  free_index · trie · chains · block
+//! heap        one (stream, pool): placement       │  free_index · sorted_list · trie · chains · block
 //! device      what the host provides             ─┘  memory, order, virtual memory
 //! ```
 //!
@@ -59,6 +59,7 @@ mod sites;
 mod slab;
 #[cfg(feature = "alloc")]
 pub mod snapshot;
+mod sorted_list;
 pub mod stats;
 pub mod storage;
 pub mod sync;

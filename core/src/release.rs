@@ -66,8 +66,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     ) -> Result<u64, Error> {
         let (mut released, mut cursor, mut failed) = (0, FROM_START, None);
         loop {
-            let heap = self.lock(slot);
-            let Some((block, at)) = next_releasable(&heap, cursor, &mut wanted) else { break };
+            let mut heap = self.lock(slot);
+            let Some((block, at)) = next_releasable(&mut heap, cursor, &mut wanted) else { break };
             cursor = at;
             match self.release_segment(directory, slot, heap, block) {
                 Ok(bytes) => released += bytes,
@@ -154,9 +154,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn releasable_ages(&self) -> (u64, u64) {
         let (mut ages, mut count) = (0, 0);
         for slot in self.slots_of(0, PoolKind::Large) {
-            let heap = self.lock(slot);
+            let mut heap = self.lock(slot);
             let mut cursor = FROM_START;
-            while let Some((block, at)) = next_releasable(&heap, cursor, |_| true) {
+            while let Some((block, at)) = next_releasable(&mut heap, cursor, |_| true) {
                 (ages, count, cursor) = (ages + heap.clock - heap.blocks[block].born, count + 1, at);
             }
         }
@@ -169,9 +169,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let (ages, count) = self.releasable_ages();
         let threshold = ages as f64 / count as f64;
         self.slots_of(0, PoolKind::Large).find_map(|slot| {
-            let heap = self.lock(slot);
-            let old = |block: &Block| (heap.clock - block.born) as f64 >= threshold;
-            next_releasable(&heap, FROM_START, old).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
+            let mut heap = self.lock(slot);
+            let now = heap.clock;
+            let old = |block: &Block| (now - block.born) as f64 >= threshold;
+            next_releasable(&mut heap, FROM_START, old).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
         })
     }
 
@@ -180,8 +181,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn release_oversize(&self, directory: &Directory<R, S>, request: &Request) -> Result<bool, Error> {
         let mut released = 0;
         loop {
-            let heap = self.lock(request.slot);
-            let Some((block, wanted)) = oversize_victim(&heap, request.size) else { return Ok(false) };
+            let mut heap = self.lock(request.slot);
+            let Some((block, wanted)) = oversize_victim(&mut heap, request.size) else { return Ok(false) };
             released += self.release_segment(directory, request.slot, heap, block)?;
             if released >= wanted {
                 return Ok(true);
@@ -190,17 +191,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     pub(crate) fn oversize_victim(&self, request: &Request) -> Option<DevicePtr> {
-        let heap = self.lock(request.slot);
-        oversize_victim(&heap, request.size).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
+        let mut heap = self.lock(request.slot);
+        oversize_victim(&mut heap, request.size).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
     }
 
     /// The first segment or range that releasing the whole cache would give back.
     pub(crate) fn first_releasable(&self) -> Option<DevicePtr> {
         let of_slot = |slot: u32| {
-            let heap = self.lock(slot);
-            let ordinary = next_releasable(&heap, FROM_START, |_| true);
+            let mut heap = self.lock(slot);
+            let ordinary = next_releasable(&mut heap, FROM_START, |_| true);
             ordinary.map(|(block, _)| DevicePtr(heap.blocks[block].addr)).or_else(|| {
-                let (_, range) = crate::expand::next_unmappable(&heap, FROM_START)?;
+                let (_, range) = crate::expand::next_unmappable(&mut heap, FROM_START)?;
                 Some(range.at)
             })
         };
@@ -247,7 +248,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
 /// The first releasable segment behind `cursor` that is wanted, and its place. None of a pool in use is.
 fn next_releasable<S: Storage>(
-    heap: &Heap<S>,
+    heap: &mut Heap<S>,
     cursor: Cursor,
     mut wanted: impl FnMut(&Block) -> bool,
 ) -> Option<(u32, Cursor)> {
@@ -278,17 +279,18 @@ fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
 }
 
 /// The oversize segment to release first for a request of `size`, and how many bytes must be released in all.
-fn oversize_victim<S: Storage>(heap: &Heap<S>, size: u64) -> Option<(u32, u64)> {
+fn oversize_victim<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<(u32, u64)> {
     let oversize = heap.rules.max_split;
     if oversize == u64::MAX {
         return None;
     }
     let wanted = size.max(oversize);
+    let mut enough = heap.free.best_fit(wanted, heap.blocks.entries());
+    let heap = &*heap;
     let blocks = heap.blocks.entries();
     let goes = |block: u32| heap.is_releasable(block);
     // A part of an ordinary segment cannot be released at all, so it is as if it were not there.
     let counts = |block: u32| goes(block) || blocks[block as usize].expandable;
-    let mut enough = heap.free.best_fit(wanted, blocks);
     while let Some(block) = enough.filter(|&block| !counts(block)) {
         enough = heap.free.next(block, blocks);
     }

@@ -77,12 +77,6 @@ impl Link {
         self == Self::EMPTY
     }
 
-    /// The item, if the set holds just one.
-    #[inline]
-    pub(crate) fn as_item(self) -> Option<u32> {
-        (self.0 & NODE == 0).then_some(self.0)
-    }
-
     /// The node this link leads to, if it is one.
     #[inline]
     fn node(self) -> Option<u32> {
