@@ -64,6 +64,12 @@ impl<T: OfSegment, S: Storage> BySegment<T, S> {
         self.count
     }
 
+    /// The entry of a number, given or not, up to the highest that ever was.
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, segment: u32) -> Option<&mut T> {
+        self.table.get_mut(segment as usize)
+    }
+
     /// The entries of all numbers, given or not.
     #[inline(always)]
     pub(crate) fn entries(&self) -> &[T] {

@@ -20,8 +20,10 @@ pub(super) const fn round_down(bytes: u64) -> u64 {
 /// The number of a size, from 0 on.
 #[inline(always)]
 pub(super) const fn class_of(size: u64) -> usize {
-    let log2 = size.ilog2();
-    ((log2 - UNIT.ilog2()) * 2) as usize + (size >> (log2 - 1) & 1) as usize
+    // No size is 0, and so none is taken for it.
+    let log2 = (size | 1).ilog2();
+    // The first two bits are 2 or 3.
+    (log2 * 2) as usize + (size >> (log2 - 1)) as usize - (UNIT.ilog2() * 2 + 2) as usize
 }
 
 /// How many whole `size`s, which is one, are in `bytes`.

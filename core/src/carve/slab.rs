@@ -51,8 +51,8 @@ const fn group_of(taken: u32) -> usize {
     (taken | 1).ilog2() as usize % GROUPS
 }
 
-/// One slab. What every operation reads comes before the bitmap.
-#[repr(C)]
+/// One slab. What every operation reads comes before the bitmap, in a line of the cache.
+#[repr(C, align(64))]
 struct Entry {
     base: u64,
     /// 0 ⟺ no segment has this number.
@@ -61,6 +61,8 @@ struct Entry {
     size: u64,
     /// Bit `w` is set iff `words[w]` is not 0.
     summary: u64,
+    /// The free object at the lowest address; `NONE` iff all are taken.
+    lowest: u32,
     /// Objects that the slab is cut into.
     objects: u32,
     /// Those and the tail that no further one fits in, if there is one.
@@ -81,6 +83,7 @@ impl OfSegment for Entry {
         bytes: 0,
         size: 0,
         summary: 0,
+        lowest: NONE,
         objects: 0,
         pieces: 0,
         taken: 0,
@@ -105,6 +108,44 @@ impl Entry {
             self.words[objects / 64] = !(!0 << (objects % 64));
         }
         self.summary = !0 >> (64 - objects.div_ceil(64));
+        self.lowest = 0;
+    }
+
+    /// Takes the free object at the lowest address, of which there is one.
+    #[inline(always)]
+    fn take_lowest(&mut self) -> u32 {
+        let object = self.lowest;
+        let word = object as usize / 64 % WORDS;
+        let bits = self.words[word] & (self.words[word] - 1);
+        self.words[word] = bits;
+        self.lowest = if bits == 0 { self.lowest_behind(word) } else { object & !63 | bits.trailing_zeros() };
+        self.taken += 1;
+        object
+    }
+
+    /// The free object at the lowest address after the last one of a word was taken.
+    #[inline(never)]
+    fn lowest_behind(&mut self, word: usize) -> u32 {
+        self.summary &= !(1 << word);
+        if self.summary == 0 {
+            return NONE;
+        }
+        let word = self.summary.trailing_zeros();
+        word * 64 + self.words[word as usize].trailing_zeros()
+    }
+
+    /// Gives an object back that was taken.
+    #[inline(always)]
+    fn give(&mut self, object: u32) {
+        let word = object as usize / 64 % WORDS;
+        let before = self.words[word];
+        debug_assert!(before >> (object % 64) & 1 == 0, "a piece is given back once");
+        if before == 0 {
+            self.summary |= 1 << word;
+        }
+        self.words[word] = before | 1 << (object % 64);
+        self.lowest = self.lowest.min(object);
+        self.taken -= 1;
     }
 
     /// The bytes behind the last object, which no further one fits in.
@@ -120,11 +161,18 @@ pub(crate) struct Slabs<S: Storage> {
     groups: [u32; CLASSES],
     /// The first slab of each group.
     first: [[u32; GROUPS]; CLASSES],
+    /// The slab that serves the next request of each class: the first of the last group that has one; `NONE` iff none has.
+    serving: [u32; CLASSES],
 }
 
 impl<S: Storage> Default for Slabs<S> {
     fn default() -> Self {
-        Self { entries: BySegment::default(), groups: [0; CLASSES], first: [[NONE; GROUPS]; CLASSES] }
+        Self {
+            entries: BySegment::default(),
+            groups: [0; CLASSES],
+            first: [[NONE; GROUPS]; CLASSES],
+            serving: [NONE; CLASSES],
+        }
     }
 }
 
@@ -162,6 +210,7 @@ impl<S: Storage> Slabs<S> {
         if first == NONE || taken > 0 {
             self.first[class][group] = segment;
         }
+        self.choose(class);
     }
 
     /// Takes a slab out of the group of `taken`.
@@ -171,13 +220,20 @@ impl<S: Storage> Slabs<S> {
         if next == segment {
             self.first[class][group] = NONE;
             self.groups[class] &= !(1 << group);
-            return;
+        } else {
+            self.entries[next].prev = prev;
+            self.entries[prev].next = next;
+            if self.first[class][group] == segment {
+                self.first[class][group] = next;
+            }
         }
-        self.entries[next].prev = prev;
-        self.entries[prev].next = next;
-        if self.first[class][group] == segment {
-            self.first[class][group] = next;
-        }
+        self.choose(class);
+    }
+
+    /// Looks which slab serves the next request of a class whose groups have changed.
+    fn choose(&mut self, class: usize) {
+        let last = self.groups[class].checked_ilog2();
+        self.serving[class] = last.map_or(NONE, |group| self.first[class][group as usize % GROUPS]);
     }
 
     /// A slab of which nothing is taken, whatever it is cut for.
@@ -194,25 +250,22 @@ impl<S: Storage> Slabs<S> {
         self.leave(segment, 0);
         self.entries[segment].cut(size);
         self.enter(segment);
-        Some(self.take_from(segment, size))
+        self.take_from(segment, size)
     }
 
-    /// Takes the free object at the lowest address of a slab that has one, and says how many pieces are free then.
+    /// Takes the free object at the lowest address of a slab that has one, and says how many pieces are free then. `None` if there
+    /// is no slab.
     #[inline(always)]
-    fn take_from(&mut self, segment: u32, size: u64) -> (Taken, u32) {
-        let slab = &mut self.entries[segment];
-        let word = slab.summary.trailing_zeros() as usize % WORDS;
-        let bits = &mut slab.words[word];
-        let object = word as u64 * 64 + u64::from(bits.trailing_zeros());
-        *bits &= *bits - 1;
-        slab.summary &= !(u64::from(*bits == 0) << word);
-        slab.taken += 1;
+    fn take_from(&mut self, segment: u32, size: u64) -> Option<(Taken, u32)> {
+        // There is no entry at `NONE`.
+        let slab = self.entries.get_mut(segment)?;
+        let number = slab.take_lowest();
         let Entry { base, taken, objects, pieces, .. } = *slab;
         // The group changes at powers of two; with the first object it stays.
         if taken == objects || taken.is_power_of_two() && taken > 1 {
             self.regroup(segment, taken - 1);
         }
-        (Taken { addr: base + object * size, segment, number: object as u32 }, pieces - taken)
+        Some((Taken { addr: base + u64::from(number) * size, segment, number }, pieces - taken))
     }
 }
 
@@ -240,26 +293,21 @@ impl<S: Storage> Carver<S> for Slabs<S> {
 
     #[inline(always)]
     fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
-        let class = class_of(size);
-        let Some(group) = self.groups[class].checked_ilog2() else { return Ok(self.recut_and_take(size)) };
-        Ok(Some(self.take_from(self.first[class][group as usize % GROUPS], size)))
+        let taken = self.take_from(self.serving[class_of(size)], size);
+        Ok(taken.or_else(|| self.recut_and_take(size)))
     }
 
     #[inline(always)]
     fn give(&mut self, piece: Taken, _size: u64) -> u32 {
         let slab = &mut self.entries[piece.segment];
-        let object = piece.number as usize;
-        let word = object / 64 % WORDS;
-        debug_assert!(slab.words[word] >> (object % 64) & 1 == 0, "a piece is given back once");
-        slab.words[word] |= 1 << (object % 64);
-        slab.summary |= 1 << word;
+        slab.give(piece.number);
         let Entry { taken, objects, pieces, next, .. } = *slab;
-        slab.taken = taken - 1;
+        let before = taken + 1;
         // Without its last object it stays, too, where it is alone.
-        if taken == objects || taken.is_power_of_two() && (taken > 1 || next != piece.segment) {
-            self.regroup(piece.segment, taken);
+        if before == objects || before.is_power_of_two() && (before > 1 || next != piece.segment) {
+            self.regroup(piece.segment, before);
         }
-        pieces - (taken - 1)
+        pieces - taken
     }
 
     /// A slab of which nothing is taken is one piece; else every free object is one, and so is the tail that none fits in.
@@ -299,7 +347,15 @@ impl<S: Storage> Carver<S> for Slabs<S> {
             if (0..WORDS).any(|word| (slab.words[word] == 0) == (slab.summary >> word & 1 == 1)) {
                 return Err("a summary bit disagrees with its word");
             }
+            let lowest = (0..).zip(&slab.words).find(|(_, word)| **word != 0);
+            if slab.lowest != lowest.map_or(NONE, |(at, word)| at * 64 + word.trailing_zeros()) {
+                return Err("another object is said to be the first free one of its slab");
+            }
             expected += u32::from(free > 0);
+        }
+        let last = |class: usize| self.first[class].iter().rfind(|&&first| first != NONE);
+        if (0..CLASSES).any(|class| self.serving[class] != *last(class).unwrap_or(&NONE)) {
+            return Err("another slab is said to serve the next request of its class");
         }
         let mut listed = 0;
         for (class, group) in (0..CLASSES).flat_map(|class| (0..GROUPS).map(move |group| (class, group))) {
