@@ -114,6 +114,14 @@ impl<S: Storage> Buddies<S> {
         }
     }
 
+    /// The first leaf of the open block of `order`, if there is one and it comes before `first`.
+    #[inline(always)]
+    fn open_before(&self, first: Place, order: u32) -> Option<u64> {
+        let leaf = self.open.leaf(order);
+        let before = self.open.rest >> order & 1 == 1 && Place::new(self.open.arena, leaf >> order) < first;
+        before.then_some(leaf)
+    }
+
     /// Takes a block of `order` from what is open, where the smallest that fits is of order `found` and begins at `leaf`. Those before
     /// it, too small, go into the tree.
     #[inline(always)]
@@ -155,7 +163,7 @@ impl<S: Storage> Buddies<S> {
     fn merge(&mut self, arena: u32, mut node: u64, mut order: u32) -> u32 {
         let given = order;
         while !self.joins_open(arena, node, order) {
-            if !self.forest.holds(arena, node ^ 1) {
+            if !self.forest.holds(arena, node ^ 1, order) {
                 self.forest.insert(arena, node, order);
                 return order - given;
             }
@@ -184,7 +192,7 @@ impl<S: Storage> Buddies<S> {
             rest += 1 << order;
             order = rest.trailing_zeros();
             let sibling = front >> order ^ 1;
-            if !self.forest.holds(arena, sibling) {
+            if !self.forest.holds(arena, sibling, order) {
                 break;
             }
             self.forest.remove(arena, sibling, order);
@@ -222,21 +230,24 @@ impl<S: Storage> Carver<S> for Buddies<S> {
     fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
         let order = order_of(size);
         let fitting = (self.forest.orders() | self.open.rest) >> order;
+        if fitting & 1 == 1 {
+            // Which block that is waits for nothing that says so.
+            let first = self.forest.first(order);
+            if let Some(leaf) = self.open_before(first, order) {
+                return Ok(Some(self.take_from_open(leaf, order, order)));
+            }
+            self.forest.remove_first(first, order);
+            return Ok(Some(self.taken(first.arena(), first.node() << order, 0)));
+        }
         if fitting == 0 {
             return Ok(None);
         }
         let found = order + fitting.trailing_zeros();
-        let first = self.forest.first(found);
-        let open = self.open;
-        let leaf = open.leaf(found);
-        if open.rest >> found & 1 == 1 && Place::new(open.arena, leaf >> found) < first {
-            return Ok(Some(self.take_from_open(leaf, found, order)));
-        }
-        if found > order {
-            return Ok(Some(self.take_from_tree(found, order)));
-        }
-        self.forest.remove_first(first, order);
-        Ok(Some(self.taken(first.arena(), first.node() << order, 0)))
+        let leaf = self.open_before(self.forest.first(found), found);
+        Ok(Some(match leaf {
+            Some(leaf) => self.take_from_open(leaf, found, order),
+            None => self.take_from_tree(found, order),
+        }))
     }
 
     #[inline(always)]
@@ -246,7 +257,7 @@ impl<S: Storage> Carver<S> for Buddies<S> {
         let node = (addr.wrapping_sub(self.forest.arenas[segment].origin) / MIN_BLOCK) >> order;
         let merged = if self.joins_open(segment, node, order) {
             self.give_to_open(node << order, order)
-        } else if self.forest.holds(segment, node ^ 1) {
+        } else if self.forest.holds(segment, node ^ 1, order) {
             self.merge(segment, node, order)
         } else {
             self.forest.insert(segment, node, order);

@@ -1,4 +1,7 @@
 //! The trees of all arenas, and the first free block of every order among them.
+//!
+//! A block that becomes the only free one of its order is put into no tree until there is a second one: to take it and to give
+//! it back is to change one place and one bit, whatever the height of its tree.
 
 use super::MIN_BLOCK;
 use super::holders::{Holders, ORDERS};
@@ -59,6 +62,8 @@ pub(super) struct Forest<S: Storage> {
     holders: Holders<S>,
     /// For each order the first free block; `Place::NONE` iff there is none. As many as a `u64` has bits, to be indexed by one.
     firsts: [Place; 64],
+    /// Bit `k` is set iff `firsts[k]` is in no tree; it is the only free block of its order then.
+    apart: u64,
     pub arenas: BySegment<Arena, S>,
     /// The bits of all arenas. The words of a removed one are zero, but for the first.
     pub words: S::Table<u64>,
@@ -71,6 +76,7 @@ impl<S: Storage> Default for Forest<S> {
         Self {
             holders: Holders::default(),
             firsts: [Place::NONE; 64],
+            apart: 0,
             arenas: BySegment::default(),
             words: Default::default(),
             vacant: [NONE; ORDERS],
@@ -104,7 +110,7 @@ impl<S: Storage> Forest<S> {
         self.insert(arena, 1, order);
     }
 
-    /// Forgets an arena of which no block is in the tree.
+    /// Forgets an arena of which no block is free.
     pub(super) fn forget(&mut self, arena: u32) {
         let tree = self.arenas[arena].tree;
         self.arenas.remove(arena);
@@ -115,7 +121,7 @@ impl<S: Storage> Forest<S> {
     /// The orders of which there is a free block, as bits.
     #[inline(always)]
     pub(super) fn orders(&self) -> u64 {
-        self.holders.orders()
+        self.holders.orders() | self.apart
     }
 
     /// The first free block of `order`. A place after every block, if there is none.
@@ -124,15 +130,43 @@ impl<S: Storage> Forest<S> {
         self.firsts[order as usize % 64]
     }
 
+    /// Whether a block of `order` is free.
     #[inline(always)]
-    pub(super) fn holds(&self, arena: u32, node: u64) -> bool {
-        self.arenas[arena].tree.holds(node, &self.words)
+    pub(super) fn holds(&self, arena: u32, node: u64, order: u32) -> bool {
+        let first = self.first(order);
+        first != Place::NONE && (first == Place::new(arena, node) || self.arenas[arena].tree.holds(node, &self.words))
     }
 
     #[inline(always)]
     pub(super) fn insert(&mut self, arena: u32, node: u64, order: u32) {
-        let first = &mut self.firsts[order as usize % 64];
-        *first = Place::new(arena, node).min(*first);
+        let (place, first) = (Place::new(arena, node), self.first(order));
+        self.firsts[order as usize % 64] = place.min(first);
+        if first == Place::NONE {
+            self.apart |= 1 << order;
+            return;
+        }
+        if self.is_apart(order) {
+            self.plant(first, order);
+        }
+        self.put(arena, node, order);
+    }
+
+    /// Whether the only free block of `order` is in no tree.
+    #[inline(always)]
+    fn is_apart(&self, order: u32) -> bool {
+        self.apart >> order & 1 == 1
+    }
+
+    /// Puts the only free block of `order` into its tree: there is to be another one.
+    #[cold]
+    fn plant(&mut self, only: Place, order: u32) {
+        self.apart &= !(1 << order);
+        self.put(only.arena(), only.node(), order);
+    }
+
+    /// Puts a block into its tree.
+    #[inline(always)]
+    fn put(&mut self, arena: u32, node: u64, order: u32) {
         if !self.arenas[arena].tree.insert(node, &mut self.words) {
             self.inserted(arena, node, order);
         }
@@ -148,6 +182,11 @@ impl<S: Storage> Forest<S> {
     /// Removes the first block of `order`. If another one is in the same word, that is the next.
     #[inline(always)]
     pub(super) fn remove_first(&mut self, first: Place, order: u32) {
+        if self.is_apart(order) {
+            self.apart &= !(1 << order);
+            self.firsts[order as usize % 64] = Place::NONE;
+            return;
+        }
         let tree = &self.arenas[first.arena()].tree;
         tree.remove(first.node(), &mut self.words);
         let beside = tree.beside(first.node(), &self.words);
@@ -182,18 +221,25 @@ impl<S: Storage> Forest<S> {
     }
 
     fn find_first(&self, order: u32) -> Place {
-        if self.orders() >> order & 1 == 0 {
+        if self.holders.orders() >> order & 1 == 0 {
             return Place::NONE;
         }
         let arena = self.holders.first(order);
         Place::new(arena, self.arenas[arena].tree.first(order, &self.words))
     }
 
-    /// The free blocks of an arena that are in its tree, in address order: their first leaves and orders.
+    /// The free blocks of an arena, in address order: their first leaves and orders.
     pub(super) fn blocks(&self, arena: u32) -> impl Iterator<Item = (u64, u32)> {
         let tree = self.arenas[arena].tree;
         let next = move |order, node| {
-            let found = tree.next(tree.order() - order, node, &self.words);
+            let found = if self.is_apart(order) {
+                Some(self.first(order))
+                    .filter(|&only| only >= Place::new(arena, node))
+                    .filter(|only| only.arena() == arena)
+                    .map(Place::node)
+            } else {
+                tree.next(tree.order() - order, node, &self.words)
+            };
             found.map_or((u64::MAX, order), |node| (node << order, order))
         };
         let mut heads = [(u64::MAX, 0); ORDERS];
@@ -207,13 +253,18 @@ impl<S: Storage> Forest<S> {
         })
     }
 
-    /// Checks all that says what the trees hold. `open` are the orders of blocks of `opened` that are free but in no tree.
+    /// Checks all that says what is free. `open` are the orders of blocks of `opened` that are free but in no tree.
     pub(super) fn check(&self, opened: u32, open: u64) -> Result<(), &'static str> {
         if !self.holders.check() {
             return Err("a summary of the arenas disagrees with what it summarises");
         }
-        if (0..=MAX_ORDER).any(|order| self.first(order) != self.find_first(order)) {
-            return Err("another block is said to be the first of its order");
+        for order in 0..=MAX_ORDER {
+            let (first, in_trees) = (self.first(order), self.find_first(order));
+            let agree =
+                if self.is_apart(order) { in_trees == Place::NONE && first != in_trees } else { first == in_trees };
+            if !agree {
+                return Err("another block is said to be the first of its order");
+            }
         }
         for (arena, entry) in (0..).zip(self.arenas.entries()) {
             let mut held = 0_u64;
@@ -224,7 +275,8 @@ impl<S: Storage> Forest<S> {
             if count != entry.free {
                 return Err("an arena's free blocks are not as many as were counted");
             }
-            if (0..=MAX_ORDER).any(|order| (held >> order & 1 == 1) != self.holders.holds(order, arena)) {
+            let in_tree = held & !self.apart;
+            if (0..=MAX_ORDER).any(|order| (in_tree >> order & 1 == 1) != self.holders.holds(order, arena)) {
                 return Err("an arena has a free block of another order than is said");
             }
             if entry.free > 0 && !entry.tree.check(&self.words) {
