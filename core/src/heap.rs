@@ -5,7 +5,7 @@
 //! place that was free already. So the commonest pair, splitting a block and merging it again, seldom touches the index.
 
 use crate::block::{Block, Blocks, Segment, State, Use};
-use crate::carve::HeapCarver;
+use crate::carve::AnyCarver;
 use crate::chains::Chains;
 use crate::free_index::{self, FreeIndex};
 use crate::rules::Rules;
@@ -89,7 +89,7 @@ pub(crate) struct Heap<S: Storage> {
     pub kept: bool,
     /// What cuts the segments, where free space is not kept as blocks. Some ⟹ the entries that are allocated or pending, be they vacant
     /// or not, are exactly the pieces that are taken.
-    pub carver: Option<HeapCarver<S>>,
+    pub carver: Option<AnyCarver<S>>,
     /// The pool's search count, as far as ages are kept.
     pub clock: u64,
     /// The size of the next segment in bytes, where segments grow.

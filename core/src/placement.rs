@@ -1,13 +1,13 @@
 //! What each policy does in its own way: what requests are rounded to, which kind of heap serves them, how much is obtained for
 //! them, and what cuts it.
 
-#[cfg(feature = "alloc")]
-use crate::carve::{AnyCarver, buddy::Buddies, size_class::SizeClasses, slab::Slabs};
-use crate::carve::{HeapCarver, buddy, size_class, slab};
+use crate::carve::{AnyCarver, buddy, size_class, slab};
 use crate::config::{Config, Policy};
 use crate::rounding::{PoolKind, SMALL_MAX, segment_size};
 use crate::storage::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
+#[cfg(feature = "alloc")]
+use alloc::boxed::Box;
 
 impl Policy {
     /// What every size is a multiple of, in bytes: a power of two.
@@ -57,15 +57,15 @@ impl Policy {
     }
 
     /// What cuts the segments of a new heap, unless that is its rules; never anything in a build that has no such policy.
-    pub(crate) fn carver<S: Storage>(self, kind: PoolKind) -> Option<HeapCarver<S>> {
+    pub(crate) fn carver<S: Storage>(self, kind: PoolKind) -> Option<AnyCarver<S>> {
         match self {
             _ if !self.carves(kind) => None,
             #[cfg(feature = "alloc")]
-            Self::Buddy(options) => Some(HeapCarver::new(AnyCarver::Buddy(Buddies::new(options)))),
+            Self::Buddy(options) => Some(AnyCarver::Buddy(Box::new(buddy::Buddies::new(options)))),
             #[cfg(feature = "alloc")]
-            Self::SizeClass(options) => Some(HeapCarver::new(AnyCarver::SizeClass(SizeClasses::new(options)))),
+            Self::SizeClass(options) => Some(AnyCarver::SizeClass(Box::new(size_class::SizeClasses::new(options)))),
             #[cfg(feature = "alloc")]
-            Self::Slab(_) => Some(HeapCarver::new(AnyCarver::Slab(Slabs::default()))),
+            Self::Slab(_) => Some(AnyCarver::Slab(Box::default())),
             _ => None,
         }
     }

@@ -10,6 +10,8 @@
 
 use crate::heap::Full;
 use crate::storage::Storage;
+#[cfg(feature = "alloc")]
+use alloc::boxed::Box;
 
 pub(crate) mod buddy;
 mod by_segment;
@@ -74,26 +76,18 @@ pub(crate) trait Carver<S: Storage>: Send {
     fn check(&self) -> Result<(), &'static str>;
 }
 
-/// The carver of a heap, in a place of its own: most heaps have none.
-#[cfg(feature = "alloc")]
-pub(crate) type HeapCarver<S> = alloc::boxed::Box<AnyCarver<S>>;
-
-/// Without the host's heap there are no carvers: their tables would lie in every heap.
-#[cfg(not(feature = "alloc"))]
-pub(crate) type HeapCarver<S> = AnyCarver<S>;
-
-/// One of them. To tell which by a tag of its own is a load; by a niche, it is a few instructions more each time.
+/// The carver of a heap, in a place of its own: most heaps have none. Its kind is known before that place is looked at.
 #[repr(u8)]
-#[cfg_attr(feature = "alloc", expect(clippy::large_enum_variant, reason = "it is made once a heap, and does not move"))]
 pub(crate) enum AnyCarver<S: Storage> {
     #[cfg(feature = "alloc")]
-    Buddy(buddy::Buddies<S>),
+    Buddy(Box<buddy::Buddies<S>>),
     #[cfg(feature = "alloc")]
-    SizeClass(size_class::SizeClasses<S>),
+    SizeClass(Box<size_class::SizeClasses<S>>),
     #[cfg(feature = "alloc")]
-    Slab(slab::Slabs<S>),
+    Slab(Box<slab::Slabs<S>>),
     #[cfg(feature = "alloc")]
-    Planned(crate::planned::Home<S>),
+    Planned(Box<crate::planned::Home<S>>),
+    /// Without the host's heap there are no carvers: their tables would lie in every heap.
     #[cfg(not(feature = "alloc"))]
     None(core::convert::Infallible, core::marker::PhantomData<fn(S)>),
 }
@@ -117,8 +111,8 @@ macro_rules! on_any {
 
 /// A carver whose kind is known.
 pub(crate) trait Kind<S: Storage>: Carver<S> + Sized {
-    /// The carver itself, if it is of this kind.
-    fn of(any: &mut AnyCarver<S>) -> Option<&mut Self>;
+    /// The carver of a heap, if it is of this kind.
+    fn of(any: &mut Option<AnyCarver<S>>) -> Option<&mut Self>;
 }
 
 #[cfg(feature = "alloc")]
@@ -126,8 +120,8 @@ macro_rules! kind {
     ($Any:ident, $Carver:ty) => {
         impl<S: Storage> Kind<S> for $Carver {
             #[inline(always)]
-            fn of(any: &mut AnyCarver<S>) -> Option<&mut Self> {
-                if let AnyCarver::$Any(carver) = any { Some(carver) } else { None }
+            fn of(any: &mut Option<AnyCarver<S>>) -> Option<&mut Self> {
+                if let Some(AnyCarver::$Any(carver)) = any { Some(carver) } else { None }
             }
         }
     };
@@ -190,12 +184,12 @@ impl<S: Storage> core::ops::Deref for AnyCarver<S> {
     type Target = dyn Carver<S>;
 
     fn deref(&self) -> &Self::Target {
-        on_any!(self, carver => carver)
+        on_any!(self, carver => &**carver)
     }
 }
 
 impl<S: Storage> core::ops::DerefMut for AnyCarver<S> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        on_any!(self, carver => carver)
+        on_any!(self, carver => &mut **carver)
     }
 }

@@ -14,21 +14,22 @@
 
 use super::{Done, Full, Heap};
 use crate::block::{Block, State};
-use crate::carve::{AnyCarver, Kind, Taken, for_kind};
+use crate::carve::{Kind, Taken, for_kind};
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
 use crate::units::DevicePtr;
 
 impl<S: Storage> Heap<S> {
-    /// Takes a piece of `size`, as the carver rounds requests, if a segment has one.
+    /// Takes a piece of `size`, as the carver rounds requests, if a segment has one. Not inlined: no heap without a carver is to pay
+    /// for the question of which kind it is.
+    #[inline(never)]
     pub(super) fn malloc_carved(
         &mut self,
         size: u64,
         requested: u64,
         tally: &Tally,
     ) -> Result<Option<Done<DevicePtr>>, Full> {
-        let Some(carver) = &self.carver else { return Ok(None) };
-        for_kind!(carver as &AnyCarver<S>, Own => self.malloc_by::<Own<S>>(size, requested, tally))
+        for_kind!(self.carver.as_ref().expect("what carves has a carver"), Own => self.malloc_by::<Own<S>>(size, requested, tally))
     }
 
     /// The same by a carver of one kind.
@@ -40,7 +41,7 @@ impl<S: Storage> Heap<S> {
         tally: &Tally,
     ) -> Result<Option<Done<DevicePtr>>, Full> {
         self.make_room()?;
-        let Some(carver) = self.carver.as_mut().and_then(|any| C::of(any)) else { return Ok(None) };
+        let Some(carver) = C::of(&mut self.carver) else { return Ok(None) };
         let Some((Taken { addr, segment, number }, free)) = carver.take(size)? else { return Ok(None) };
         let (blocks, vacancies) = self.blocks.parts();
         let entry = &mut self.segments[segment];
@@ -62,22 +63,23 @@ impl<S: Storage> Heap<S> {
     }
 
     /// A piece that is in no set, and that nothing uses any longer, goes back to the carver. True if the peaks must be settled.
+    #[inline(never)]
     pub(super) fn complete_carved(&mut self, piece: u32, tally: &Tally) -> bool {
-        let Some(carver) = &self.carver else { return false };
-        for_kind!(carver as &AnyCarver<S>, Own => self.complete_by::<Own<S>>(piece, tally))
+        for_kind!(self.carver.as_ref().expect("what carves has a carver"), Own => self.complete_by::<Own<S>>(piece, tally))
     }
 
     /// The same by a carver of one kind.
     #[inline(never)]
     fn complete_by<C: Kind<S>>(&mut self, piece: u32, tally: &Tally) -> bool {
-        let Some(carver) = self.carver.as_mut().and_then(|any| C::of(any)) else { return false };
+        let Some(carver) = C::of(&mut self.carver) else { return false };
         let (blocks, vacancies) = self.blocks.parts();
         let Block { addr, size, requested, prev: number, segment, .. } = blocks[piece as usize];
+        // Before the carver has its turn: the less there is to be kept in registers meanwhile.
+        blocks[piece as usize].state = State::Held;
+        vacancies.vacate(piece, blocks);
         tally.down(Stat::RequestedBytes, requested);
         let free = carver.give(Taken { addr, segment, number }, size);
         let entry = &mut self.segments[segment];
-        blocks[piece as usize].state = State::Held;
-        vacancies.vacate(piece, blocks);
         entry.live -= 1;
         if entry.live > 0 {
             let unsettled = tally.up(Stat::InactiveSplitBytes, size);

@@ -5,12 +5,13 @@
 //! for the lane. To the heap the segment is one that a carver cuts. It is held as long as the lane is there, whatever is in use.
 
 use crate::block::{Block, State};
-use crate::carve::{AnyCarver, Carver, HeapCarver, Taken};
+use crate::carve::{AnyCarver, Carver, Taken};
 use crate::heap::{Done, Full, Heap};
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
 use crate::units::DevicePtr;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
@@ -82,7 +83,7 @@ impl<S: Storage> Carver<S> for Home<S> {
 impl<S: Storage> Heap<S> {
     /// The carver, if the heap is one behind a lane.
     fn home(&mut self) -> Option<&mut Home<S>> {
-        match self.carver.as_deref_mut() {
+        match &mut self.carver {
             Some(AnyCarver::Planned(home)) => Some(home),
             _ => None,
         }
@@ -90,7 +91,7 @@ impl<S: Storage> Heap<S> {
 
     /// Makes it the heap behind a lane with this segment. Room for it was made.
     pub(super) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, tally: &Tally) -> Done<()> {
-        self.carver = Some(HeapCarver::new(AnyCarver::Planned(Home::default())));
+        self.carver = Some(AnyCarver::Planned(Box::default()));
         // No vacant block passes for a piece.
         self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Held);
         let Done { value: whole, unsettled } = self.add_segment(base, bytes, bytes, tally);
