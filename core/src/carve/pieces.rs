@@ -105,32 +105,28 @@ impl<S: Storage> Pieces<S> {
         self.by_size.make_room(self.classes.entries_mut())
     }
 
-    /// The free piece of `size` that comes first.
-    #[inline(always)]
-    pub(crate) fn first_free(&self, size: u64) -> Option<u32> {
+    /// Where the free piece of `size` begins that comes first.
+    pub(crate) fn peek(&self, size: u64) -> Option<u64> {
         let class = self.by_size.find(size, self.classes.entries())?;
         let piece = self.classes[class].free;
-        (piece != NONE).then_some(piece)
+        (piece != NONE).then(|| self.table[piece].addr)
     }
 
-    /// Where a piece begins.
-    pub(crate) fn addr(&self, piece: u32) -> u64 {
-        self.table[piece].addr
-    }
-
-    /// Takes the piece that comes first in its class: its address and its chunk.
+    /// Takes the free piece of `size` that comes first: its number, its address and its chunk.
     #[inline(always)]
-    pub(crate) fn take_first(&mut self, piece: u32) -> (u64, u32) {
-        let pieces = self.table.entries_mut();
-        let entry = &mut pieces[piece as usize];
-        entry.free = false;
-        let Piece { addr, class, chunk, next, .. } = *entry;
+    pub(crate) fn take_first(&mut self, size: u64) -> Option<(u32, u64, u32)> {
+        let class = self.by_size.find(size, self.classes.entries())?;
+        let class = &mut self.classes[class];
+        let (piece, pieces) = (class.free, self.table.entries_mut());
         // There is no entry at `NONE`.
+        let entry = pieces.get_mut(piece as usize)?;
+        entry.free = false;
+        let Piece { addr, chunk, next, .. } = *entry;
+        class.free = next;
         if let Some(next) = pieces.get_mut(next as usize) {
             next.prev = NONE;
         }
-        self.classes[class].free = next;
-        (addr, chunk)
+        Some((piece, addr, chunk))
     }
 
     /// A taken piece, of `size`, is free.

@@ -37,9 +37,10 @@ struct Chunk {
     /// The piece at `base`, and the one before the tail. None ⟺ nothing is cut.
     first: u32,
     last: u32,
-    pieces: u32,
-    /// Those of them that are taken.
+    /// How many pieces are taken.
     taken: u32,
+    /// How many are free, and one more for the tail, if there is one.
+    free: u32,
     /// Neighbours among the idle chunks.
     prev: u32,
     next: u32,
@@ -47,23 +48,22 @@ struct Chunk {
 
 impl OfSegment for Chunk {
     const VACANT: Self =
-        Self { base: 0, bytes: 0, cut: 0, first: NONE, last: NONE, pieces: 0, taken: 0, prev: NONE, next: NONE };
+        Self { base: 0, bytes: 0, cut: 0, first: NONE, last: NONE, taken: 0, free: 0, prev: NONE, next: NONE };
 }
 
 impl Chunk {
+    /// A chunk that is all tail.
+    fn whole(base: u64, bytes: u64) -> Self {
+        Self { base, bytes, free: 1, ..Self::VACANT }
+    }
+
     fn tail(&self) -> u64 {
         self.bytes - self.cut
     }
 
-    /// How many pieces are free while others are taken: the tail is one.
-    #[inline(always)]
-    fn free_pieces(&self) -> u32 {
-        self.pieces - self.taken + u32::from(self.tail() > 0)
-    }
-
     /// Cut into pieces none of which is taken.
     fn is_idle(&self) -> bool {
-        self.taken == 0 && self.pieces > 0
+        self.taken == 0 && self.cut > 0
     }
 }
 
@@ -148,10 +148,10 @@ impl<S: Storage> SizeClasses<S> {
             chunk.first = if last == NONE { piece } else { chunk.first };
             chunk.last = piece;
             chunk.cut += size;
-            chunk.pieces += 1;
             chunk.taken += 1;
+            chunk.free -= u32::from(chunk.tail() == 0);
         });
-        Ok(Some((Taken { addr, segment: chunk, number: piece }, self.chunks[chunk].free_pieces())))
+        Ok(Some((Taken { addr, segment: chunk, number: piece }, self.chunks[chunk].free)))
     }
 
     /// Changes where the tail of a chunk begins.
@@ -168,7 +168,7 @@ impl<S: Storage> SizeClasses<S> {
         while at != NONE {
             at = self.pieces.forget(at);
         }
-        self.move_tail(chunk, |chunk| *chunk = Chunk { base: chunk.base, bytes: chunk.bytes, ..Chunk::VACANT });
+        self.move_tail(chunk, |chunk| *chunk = Chunk::whole(chunk.base, chunk.bytes));
     }
 
     #[inline(always)]
@@ -205,7 +205,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, _size: u64) {
-        self.chunks.insert(segment, Chunk { base, bytes, ..Chunk::VACANT });
+        self.chunks.insert(segment, Chunk::whole(base, bytes));
         self.by_tail = self.forks.insert(self.by_tail, segment, key(self.chunks.entries()));
     }
 
@@ -219,20 +219,20 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
 
     #[inline(always)]
     fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
-        let Some(piece) = self.pieces.first_free(size) else { return self.cut(size) };
-        let (addr, chunk) = self.pieces.take_first(piece);
+        let Some((number, addr, chunk)) = self.pieces.take_first(size) else { return self.cut(size) };
         let entry = &mut self.chunks[chunk];
         entry.taken += 1;
-        let (taken, free) = (entry.taken, entry.free_pieces());
+        entry.free -= 1;
+        let (taken, free) = (entry.taken, entry.free);
         if taken == 1 {
             self.leave_idle(chunk);
         }
-        Ok(Some((Taken { addr, segment: chunk, number: piece }, free)))
+        Ok(Some((Taken { addr, segment: chunk, number }, free)))
     }
 
     fn peek(&mut self, size: u64) -> Option<u64> {
-        if let Some(piece) = self.pieces.first_free(size) {
-            return Some(self.pieces.addr(piece));
+        if let Some(addr) = self.pieces.peek(size) {
+            return Some(addr);
         }
         if !self.make_room_for_piece() {
             return None;
@@ -247,7 +247,8 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
         self.pieces.give(piece.number, size);
         let chunk = &mut self.chunks[piece.segment];
         chunk.taken -= 1;
-        let (taken, free) = (chunk.taken, chunk.free_pieces());
+        chunk.free += 1;
+        let (taken, free) = (chunk.taken, chunk.free);
         if taken == 0 {
             self.enter_idle(piece.segment);
         }
@@ -286,7 +287,8 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
                 (last, count, taken) = (at, count + 1, taken + u32::from(!piece.free));
                 at = piece.after;
             }
-            if (end - chunk.base, last, count, taken) != (chunk.cut, chunk.last, chunk.pieces, chunk.taken) {
+            let free_here = count - taken + u32::from(chunk.tail() > 0);
+            if (end - chunk.base, last, taken, free_here) != (chunk.cut, chunk.last, chunk.taken, chunk.free) {
                 return Err("a chunk disagrees with its pieces");
             }
             let key = key(self.chunks.entries());
