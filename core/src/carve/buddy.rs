@@ -183,24 +183,23 @@ impl<S: Storage> Buddies<S> {
     /// Adds a block to what is open, and the sibling of what is now the first block there, if it is free, and so on. How often blocks
     /// merged.
     #[inline(always)]
-    fn give_to_open(&mut self, leaf: u64, mut order: u32) -> u32 {
-        let Open { arena, mut front, mut rest, .. } = self.open;
-        front = front.min(leaf);
-        let given = order;
-        loop {
-            // The addition merges what is open: once for each bit that is carried.
-            rest += 1 << order;
-            order = rest.trailing_zeros();
-            let sibling = front >> order ^ 1;
-            if !self.forest.holds(arena, sibling, order) {
-                break;
-            }
-            self.forest.remove(arena, sibling, order);
-            front &= !(1 << order);
-        }
-        let joint = if front >> order & 1 == 1 { front } else { 0 };
+    fn give_to_open(&mut self, leaf: u64, given: u32) -> u32 {
+        let Open { arena, front, rest, .. } = self.open;
+        // The addition merges what is open: once for each bit that is carried.
+        let (front, rest) = (front.min(leaf), rest + (1 << given));
+        let order = rest.trailing_zeros();
+        let first = front >> order;
+        let joint = if first & 1 == 1 { front } else { 0 };
         self.open = Open { arena, front, rest, joint };
-        order - given
+        let merged = order - given;
+        if self.forest.holds(arena, first ^ 1, order) { merged + self.absorb(first ^ 1, order) } else { merged }
+    }
+
+    /// Moves the sibling of the first open block from the tree to what is open. How often blocks merged.
+    #[inline(never)]
+    fn absorb(&mut self, sibling: u64, order: u32) -> u32 {
+        self.forest.remove(self.open.arena, sibling, order);
+        self.give_to_open(sibling << order, order)
     }
 }
 
