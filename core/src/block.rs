@@ -30,8 +30,9 @@ pub(crate) enum State {
     Lost,
 }
 
-/// A contiguous part of a segment.
+/// A contiguous part of a segment: all that is known of it is in one line of the processor's cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Block {
     /// Device address of the first byte.
     pub addr: u64,
@@ -45,8 +46,11 @@ pub(crate) struct Block {
     pub prev: u32,
     /// The neighbour at higher addresses.
     pub next: u32,
-    /// Next held block whose address has the same hash, next block of a list of held ones, or next vacant entry.
+    /// Next held block whose address has the same hash, next free block of its bin, next block of a list of held ones, or next vacant
+    /// entry.
     pub chain: u32,
+    /// The free block before this one in its bin; not `NONE` ⟹ free.
+    pub before: u32,
     /// The segment this is a part of.
     pub segment: u32,
     /// Head of the list of other streams that use it; not `NONE` ⟹ allocated or pending.
@@ -60,6 +64,8 @@ pub(crate) struct Block {
     /// Whether the segment is expandable.
     pub expandable: bool,
 }
+
+const _: () = assert!(size_of::<Block>() == 64);
 
 impl Chained for Block {
     #[inline(always)]
@@ -101,6 +107,7 @@ impl Block {
             prev: self.prev,
             next: this,
             chain: NONE,
+            before: NONE,
             segment: self.segment,
             uses: NONE,
             events: 0,
@@ -140,6 +147,7 @@ impl Vacant for Block {
             prev: NONE,
             next: NONE,
             chain: next,
+            before: NONE,
             segment: NONE,
             uses: NONE,
             events: 0,

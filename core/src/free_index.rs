@@ -10,7 +10,8 @@
 //! a block that fits, then takes the first of the next occupied bin. How many blocks are free does not matter.
 
 use crate::block::Block;
-use crate::sorted_list::{List, Lists};
+use crate::slab::NONE;
+use crate::sorted_list::{Linked, List, Lists};
 use crate::storage::Storage;
 use crate::trie::Key;
 use crate::units::GRAIN;
@@ -47,12 +48,31 @@ fn bin_in(blocks: &[Block], block: u32) -> usize {
     usize::from(blocks[block as usize].bin) % BINS
 }
 
-/// The order of the index, in units. Blocks are a unit long at least, so no two of them share the unit they begin in.
-#[inline]
-fn key(blocks: &[Block]) -> impl Fn(u32) -> Key {
-    |block| {
-        let Block { size, addr, .. } = blocks[block as usize];
-        Key { major: size / GRAIN, minor: addr / GRAIN }
+/// A place in the order of the index, in units. Blocks are a unit long at least, so no two of them share the unit they begin in.
+#[inline(always)]
+const fn place(size: u64, addr: u64) -> Key {
+    Key { major: size / GRAIN, minor: addr.div_ceil(GRAIN) }
+}
+
+impl Linked for Block {
+    #[inline(always)]
+    fn key(&self) -> Key {
+        place(self.size, self.addr)
+    }
+
+    #[inline(always)]
+    fn links(&self) -> (u32, u32) {
+        (self.before, self.chain)
+    }
+
+    #[inline(always)]
+    fn set_before(&mut self, before: u32) {
+        self.before = before;
+    }
+
+    #[inline(always)]
+    fn set_after(&mut self, after: u32) {
+        self.chain = after;
     }
 }
 
@@ -82,13 +102,14 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Adds a free block.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, block: u32, blocks: &[Block]) {
+    pub(crate) fn insert(&mut self, block: u32, blocks: &mut [Block]) {
         self.insert_into(bin_in(blocks, block), block, blocks);
     }
 
     #[inline(always)]
-    fn insert_into(&mut self, bin: usize, block: u32, blocks: &[Block]) {
+    fn insert_into(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
         if self.bins[bin] == List::EMPTY {
+            blocks[block as usize].set_after(NONE);
             self.occupy(bin, block);
         } else {
             self.insert_beside(bin, block, blocks);
@@ -97,13 +118,13 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Adds a free block to a bin that is not empty.
     #[inline(never)]
-    fn insert_beside(&mut self, bin: usize, block: u32, blocks: &[Block]) {
-        self.lists.insert(&mut self.bins[bin], block, key(blocks));
+    fn insert_beside(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
+        self.lists.insert(&mut self.bins[bin], block, blocks);
     }
 
     /// Removes a block that is in the index.
     #[inline(always)]
-    pub(crate) fn remove(&mut self, block: u32, blocks: &[Block]) {
+    pub(crate) fn remove(&mut self, block: u32, blocks: &mut [Block]) {
         let bin = bin_in(blocks, block);
         if self.bins[bin] == List::of(block) {
             self.vacate(bin);
@@ -114,8 +135,8 @@ impl<S: Storage> FreeIndex<S> {
 
     /// Removes a block that is not alone in its bin.
     #[inline(never)]
-    fn remove_from_among(&mut self, bin: usize, block: u32, blocks: &[Block]) {
-        self.lists.remove(&mut self.bins[bin], block, key(blocks));
+    fn remove_from_among(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
+        self.lists.remove(&mut self.bins[bin], block, blocks);
     }
 
     /// Changes the size, and perhaps the address, of a block that is in the index and stays there. Alone in its bin before and
@@ -173,7 +194,8 @@ impl<S: Storage> FreeIndex<S> {
 
     /// The next block after `block` in the order of (size, address).
     pub(crate) fn next(&self, block: u32, blocks: &[Block]) -> Option<u32> {
-        self.lists.after(block).or_else(|| self.first_from(bin_in(blocks, block) + 1))
+        let after = blocks[block as usize].chain;
+        if after == NONE { self.first_from(bin_in(blocks, block) + 1) } else { Some(after) }
     }
 
     /// The first block behind a place in the order of (size, address).
@@ -184,7 +206,8 @@ impl<S: Storage> FreeIndex<S> {
 
     /// The block before `block` in the order of (size, address).
     pub(crate) fn previous(&self, block: u32, blocks: &[Block]) -> Option<u32> {
-        self.lists.before(block).or_else(|| self.last_to(bin_in(blocks, block)))
+        let before = blocks[block as usize].before;
+        if before == NONE { self.last_to(bin_in(blocks, block), blocks) } else { Some(before) }
     }
 
     /// The first block in the order of (size, address).
@@ -194,15 +217,14 @@ impl<S: Storage> FreeIndex<S> {
     }
 
     /// The last block in the order of (size, address): the largest.
-    pub(crate) fn last(&self) -> Option<u32> {
-        self.last_to(BINS)
+    pub(crate) fn last(&self, blocks: &[Block]) -> Option<u32> {
+        self.last_to(BINS, blocks)
     }
 
     /// The first block of a bin that is at least (`size`, `addr`).
     #[inline(never)]
     fn find_in(&mut self, bin: usize, size: u64, addr: u64, blocks: &[Block]) -> Option<u32> {
-        let bound = Key { major: size / GRAIN, minor: addr.div_ceil(GRAIN) };
-        self.lists.at_least(&mut self.bins[bin], bound, key(blocks))
+        self.lists.at_least(&mut self.bins[bin], place(size, addr), blocks)
     }
 
     /// The first block of the bins from `bin` on.
@@ -212,7 +234,7 @@ impl<S: Storage> FreeIndex<S> {
     }
 
     /// The last block of the bins before `bin`.
-    fn last_to(&self, bin: usize) -> Option<u32> {
+    fn last_to(&self, bin: usize, blocks: &[Block]) -> Option<u32> {
         let (mut word, mut bits) = (bin / 64, 0);
         if word < WORDS {
             bits = self.words[word] & !(!0 << (bin % 64));
@@ -222,7 +244,7 @@ impl<S: Storage> FreeIndex<S> {
             word = 63_usize.checked_sub(words.leading_zeros() as usize)?;
             bits = self.words[word];
         }
-        self.lists.last(self.bins[word * 64 + 63 - bits.leading_zeros() as usize])
+        self.lists.last(self.bins[word * 64 + 63 - bits.leading_zeros() as usize], blocks)
     }
 
     /// The first bin at or after `bin` that is not empty.
@@ -247,7 +269,7 @@ impl<S: Storage> FreeIndex<S> {
             if (list == List::EMPTY) == (self.words[bin / 64] >> (bin % 64) & 1 == 1) {
                 return Err("a bin's bit disagrees with the bin");
             }
-            listed += self.lists.check(list, count - listed, key(blocks))?;
+            listed += self.lists.check(list, count - listed, blocks)?;
         }
         if (0..WORDS).any(|word| (self.words[word] == 0) == (self.summary >> word & 1 == 1)) {
             return Err("a summary bit disagrees with its word");
@@ -309,19 +331,19 @@ mod tests {
                     index.resize(block, size, &mut blocks, |entry| entry.addr = addr);
                     model.insert((size, addr, block));
                 } else if held {
-                    index.remove(block, &blocks);
+                    index.remove(block, &mut blocks);
                 } else {
                     blocks[block as usize].resize(size);
                     blocks[block as usize].addr = addr;
-                    index.insert(block, &blocks);
+                    index.insert(block, &mut blocks);
                     model.insert((size, addr, block));
                 }
                 prop_assert_eq!(index.check(model.len() as u32, &blocks), Ok(()));
                 prop_assert_eq!(index.first(), model.first().map(|&(.., block)| block));
-                prop_assert_eq!(index.last(), model.last().map(|&(.., block)| block));
+                prop_assert_eq!(index.last(&blocks), model.last().map(|&(.., block)| block));
                 let forwards: Vec<u32> = core::iter::successors(index.first(), |&at| index.next(at, &blocks)).collect();
                 prop_assert!(forwards.iter().eq(model.iter().map(|(.., block)| block)));
-                let backwards: Vec<u32> = core::iter::successors(index.last(), |&at| index.previous(at, &blocks)).collect();
+                let backwards: Vec<u32> = core::iter::successors(index.last(&blocks), |&at| index.previous(at, &blocks)).collect();
                 prop_assert!(backwards.iter().rev().eq(&forwards));
                 for wanted in UNITS.map(|units| units * GRAIN) {
                     let fits = model.range((wanted, 0, 0)..).next().map(|&(.., block)| block);

@@ -423,14 +423,14 @@ impl<S: Storage> Heap<S> {
     /// Bytes of the largest block that is free, or segment if a carver cuts them and nothing is taken.
     pub(crate) fn largest_free(&self) -> u64 {
         let blocks = self.blocks.entries();
-        let mut descending = core::iter::successors(self.free.last(), |&block| self.free.previous(block, blocks));
+        let mut descending = core::iter::successors(self.free.last(blocks), |&block| self.free.previous(block, blocks));
         let largest = descending.find(|&block| self.segments[self.blocks[block].segment].live == 0);
         largest.map_or(0, |block| self.blocks[block].size)
     }
 
     /// Forgets a releasable segment, and says what to release.
     pub(crate) fn remove_segment(&mut self, block: u32, tally: &Tally) -> (DevicePtr, u64) {
-        self.free.remove(block, self.blocks.entries());
+        self.free.remove(block, self.blocks.entries_mut());
         let Block { addr, size, segment, .. } = self.blocks[block];
         self.blocks.remove(block);
         if let Some(carver) = &mut self.carver {
@@ -475,7 +475,7 @@ impl<S: Storage> Heap<S> {
         let entry = &mut self.blocks[block];
         entry.state = State::Free;
         entry.born = self.clock;
-        self.free.insert(block, self.blocks.entries());
+        self.free.insert(block, self.blocks.entries_mut());
     }
 
     /// Cuts the first `size` bytes off `block`, which is in no set. They become a block of their own, in no set either.
@@ -518,6 +518,7 @@ impl<S: Storage> Heap<S> {
             prev: NONE,
             next: NONE,
             chain: NONE,
+            before: NONE,
             segment,
             uses: NONE,
             events: 0,

@@ -271,7 +271,7 @@ fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
     if heap.kept {
         return None;
     }
-    let mut at = heap.free.last();
+    let mut at = heap.free.last(heap.blocks.entries());
     while let Some(block) = at.filter(|&block| !heap.is_releasable(block)) {
         at = heap.free.previous(block, heap.blocks.entries());
     }
@@ -297,7 +297,7 @@ fn oversize_victim<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<(u32, u6
     let mut at = match enough {
         Some(block) if goes(block) => return Some((block, wanted)),
         Some(expandable) => heap.free.previous(expandable, blocks),
-        None => heap.free.last(),
+        None => heap.free.last(blocks),
     };
     while let Some(block) = at.filter(|&block| blocks[block as usize].size >= oversize) {
         if goes(block) {

@@ -280,7 +280,7 @@ impl<S: Storage> Heap<S> {
         if self.blocks[block].state == State::Unmapped {
             self.unmapped = self.by_address.remove(self.unmapped, block, Self::address(&self.blocks));
         } else {
-            self.free.remove(block, self.blocks.entries());
+            self.free.remove(block, self.blocks.entries_mut());
         }
         self.blocks[block].state = State::Held;
     }

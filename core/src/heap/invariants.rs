@@ -70,6 +70,9 @@ impl<S: Storage> Heap<S> {
             if b.expandable != (entry.granule != 0) {
                 return Err("a block disagrees with its segment about being expandable");
             }
+            if b.before != NONE && b.state != State::Free {
+                return Err("a block that is not free has a place in a bin");
+            }
             if b.bin != free_index::bin(b.size) {
                 return Err("a block remembers the bin of another size");
             }
