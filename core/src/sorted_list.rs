@@ -16,9 +16,9 @@ use crate::storage::{Storage, Table};
 use crate::trie::{Key, Link, MAX_ITEM, Trie};
 use core::hint::select_unpredictable;
 
-/// Items between posts: about as many as are passed in the time that it takes to find one's way by a trie. Few in tests, so that small
-/// sets have posts there.
-const STRIDE: usize = if cfg!(test) { 2 } else { 8 };
+/// Items between posts: as many as are passed in about the time that it takes to find one's way by a trie. Half as many in tests, so
+/// that small sets have posts there.
+const STRIDE: usize = if cfg!(test) { 2 } else { 4 };
 
 /// A set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
