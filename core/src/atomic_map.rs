@@ -210,27 +210,36 @@ impl<C: Cells> AtomicMap<C> {
 
     /// Sets the value of `key`, for which room was made. Writers only.
     pub(crate) fn insert(&self, key: u64, value: u32) {
-        let cell = place(self.cells.cells(), key).expect("room was made");
-        if cell.value.load(Ordering::Relaxed) == 0 {
-            self.live.store(self.live.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        }
-        let old = cell.key.load(Ordering::Relaxed);
-        if old == 0 {
-            self.used.store(self.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        }
-        if old != key + 1 {
-            cell.key.store(key + 1, Ordering::Release);
-        }
-        cell.value.store(value + 1, Ordering::Release);
+        self.change(key, |_| Some(value));
     }
 
     /// Removes `key` if it is there. Writers only.
     pub(crate) fn remove(&self, key: u64) {
-        let Some(cell) = place(self.cells.cells(), key) else { return };
-        if cell.key.load(Ordering::Relaxed) == key + 1 && cell.value.load(Ordering::Relaxed) != 0 {
-            cell.value.store(0, Ordering::Release);
-            self.live.store(self.live.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        self.change(key, |_| None);
+    }
+
+    /// Gives `key` another value, or none; room was made if it had none. Writers only.
+    pub(crate) fn change(&self, key: u64, new: impl FnOnce(Option<u32>) -> Option<u32>) {
+        let Some(cell) = place(self.cells.cells(), key) else {
+            assert!(new(None).is_none(), "room was made");
+            return;
+        };
+        let known = cell.key.load(Ordering::Relaxed);
+        let old = if known == key + 1 { cell.value.load(Ordering::Relaxed).checked_sub(1) } else { None };
+        let new = new(old);
+        match (old, new) {
+            (None, None) => return,
+            (None, Some(_)) => self.live.store(self.live.load(Ordering::Relaxed) + 1, Ordering::Relaxed),
+            (Some(_), None) => self.live.store(self.live.load(Ordering::Relaxed) - 1, Ordering::Relaxed),
+            (Some(_), Some(_)) => {}
         }
+        if known == 0 {
+            self.used.store(self.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        if known != key + 1 {
+            cell.key.store(key + 1, Ordering::Release);
+        }
+        cell.value.store(new.map_or(0, |value| value + 1), Ordering::Release);
     }
 }
 

@@ -88,8 +88,7 @@ impl<R: Lock, S: Storage> Directory<R, S> {
             return Err(Error::TableFull("pages"));
         }
         for page in pages {
-            let taken = self.pages.get(page).is_some();
-            self.pages.insert(page, if taken { SHARED } else { place.pack() });
+            self.pages.change(page, |taken| Some(if taken.is_some() { SHARED } else { place.pack() }));
         }
         Ok(())
     }
@@ -99,9 +98,7 @@ impl<R: Lock, S: Storage> Directory<R, S> {
     pub(crate) fn change(&self, base: DevicePtr, bytes: u64, place: Place) {
         let _writer = self.writer.lock();
         for page in pages(base, bytes) {
-            if self.pages.get(page) != Some(SHARED) {
-                self.pages.insert(page, place.pack());
-            }
+            self.pages.change(page, |old| old.filter(|&old| old == SHARED).or(Some(place.pack())));
         }
     }
 
@@ -110,9 +107,7 @@ impl<R: Lock, S: Storage> Directory<R, S> {
         let _writer = self.writer.lock();
         for page in pages(base, bytes) {
             // Which of its segments are left is not known: a shared page stays shared.
-            if self.pages.get(page) != Some(SHARED) {
-                self.pages.remove(page);
-            }
+            self.pages.change(page, |old| old.filter(|&old| old == SHARED));
         }
     }
 }
