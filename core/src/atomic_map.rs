@@ -155,31 +155,32 @@ fn place(cells: &[Cell], key: u64) -> Option<&Cell> {
     vacant
 }
 
-/// The value of `key`, if it is not in the cell where the probe begins.
+/// What is in the cell of `key`, if that is not where the probe begins; 0 if there is none.
 #[inline(never)]
-fn get_further(key: u64, cells: &[Cell], first: usize) -> Option<u32> {
+fn get_further(key: u64, cells: &[Cell], first: usize) -> u32 {
     for cell in cells[first..].iter().chain(&cells[..first]) {
         match cell.key.load(Ordering::Acquire) {
-            found if found == key + 1 => return cell.value.load(Ordering::Acquire).checked_sub(1),
-            0 => return None,
+            found if found == key + 1 => return cell.value.load(Ordering::Acquire),
+            0 => return 0,
             _ => {}
         }
     }
-    None
+    0
 }
 
 impl<C: Cells> AtomicMap<C> {
     /// The value of `key`. Lock-free.
     #[inline(always)]
     pub(crate) fn get(&self, key: u64) -> Option<u32> {
-        self.cells.look(|cells| {
+        let found = self.cells.look(|cells| {
             let first = start(key, cells.len());
-            let cell = cells.get(first)?;
-            if cell.key.load(Ordering::Acquire) == key + 1 {
-                return cell.value.load(Ordering::Acquire).checked_sub(1);
+            match cells.get(first) {
+                Some(cell) if cell.key.load(Ordering::Acquire) == key + 1 => cell.value.load(Ordering::Acquire),
+                Some(_) => get_further(key, cells, first),
+                None => 0,
             }
-            get_further(key, cells, first)
-        })
+        });
+        found.checked_sub(1)
     }
 
     /// Makes sure that `extra` further keys fit. False if they cannot. Writers only.
