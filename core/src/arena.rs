@@ -599,21 +599,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// What a request of `bytes`, below [`MAX_REQUEST`], is rounded to: perhaps beyond that. Nothing is rounded like one byte.
-    #[inline(never)]
     fn round(&self, bytes: u64) -> u64 {
-        if self.policy.rounds_otherwise() {
-            self.policy.round(bytes.max(1), self.small_max)
-        } else if self.has(attention::ROUNDING) {
-            divide(bytes.max(1), |interval| self.divisions[interval].load(Ordering::Relaxed))
+        self.round_noted(self.attention.load(Ordering::Relaxed), bytes.max(1))
+    }
+
+    /// The same of something, given what there is to be seen to.
+    #[inline(always)]
+    fn round_noted(&self, noted: u32, bytes: u64) -> u64 {
+        if noted & attention::ROUNDING == 0 {
+            self.round_to_unit(bytes)
+        } else if self.policy.rounds_otherwise() {
+            self.policy.round(bytes, self.small_max)
         } else {
-            self.round_to_unit(bytes.max(1))
+            self.divide(bytes)
         }
     }
 
-    /// The same, given what there is to be seen to.
-    #[inline(always)]
-    fn round_noted(&self, noted: u32, bytes: u64) -> u64 {
-        if noted & attention::ROUNDING == 0 { self.round_to_unit(bytes) } else { self.round(bytes) }
+    /// The next multiple of what the divisions in force say.
+    #[inline(never)]
+    fn divide(&self, bytes: u64) -> u64 {
+        divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
     }
 
     /// The next multiple of the unit.

@@ -25,6 +25,7 @@ impl Policy {
     }
 
     /// What a request of `bytes`, positive, is rounded to; `small_max` is [the policy's own](Self::small_max).
+    #[inline(always)]
     pub(crate) fn round(self, bytes: u64, small_max: u64) -> u64 {
         match self {
             Self::Buddy(_) => buddy::round(bytes),

@@ -37,6 +37,7 @@ const MIN_BLOCK_LOG2: u32 = 10;
 pub(crate) const MAX_ARENA: u64 = MIN_BLOCK << MAX_ORDER;
 
 /// What a request of `bytes` is rounded to.
+#[inline(always)]
 pub(crate) fn round(bytes: u64) -> u64 {
     bytes.next_power_of_two().max(MIN_BLOCK)
 }

@@ -55,7 +55,8 @@ impl<S: Storage> Carver<S> for Home<S> {
         Ok(None)
     }
 
-    /// What is free beside its blocks does not count as pieces.
+    /// What is free beside its blocks does not count as pieces. Not inlined: it comes seldom, where others come often.
+    #[inline(never)]
     fn give(&mut self, piece: Taken, _size: u64) -> u32 {
         self.taken.remove(&piece.addr);
         if !self.ended {
