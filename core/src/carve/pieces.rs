@@ -45,6 +45,8 @@ struct Class {
     size: u64,
     /// Head of the list of free pieces.
     free: u32,
+    /// Where that piece begins, if there is one: the request that takes it has the address a look earlier.
+    addr: u64,
     /// Pieces of this size, taken and free. They are what keeps the entry.
     pieces: u32,
     /// The next class whose size has the same hash; vacant ⟹ the next vacant entry.
@@ -53,7 +55,7 @@ struct Class {
 
 impl Vacant for Class {
     fn vacant(next: u32) -> Self {
-        Self { size: 0, free: NONE, pieces: 0, chain: next }
+        Self { size: 0, free: NONE, addr: 0, pieces: 0, chain: next }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -108,8 +110,8 @@ impl<S: Storage> Pieces<S> {
     /// Where the free piece of `size` begins that comes first.
     pub(crate) fn peek(&self, size: u64) -> Option<u64> {
         let class = self.by_size.find(size, self.classes.entries())?;
-        let piece = self.classes[class].free;
-        (piece != NONE).then(|| self.table[piece].addr)
+        let class = &self.classes[class];
+        (class.free != NONE).then_some(class.addr)
     }
 
     /// Takes the free piece of `size` that comes first: its number, its address and its chunk.
@@ -121,21 +123,24 @@ impl<S: Storage> Pieces<S> {
         // There is no entry at `NONE`.
         let entry = pieces.get_mut(piece as usize)?;
         entry.free = false;
-        let Piece { addr, chunk, next, .. } = *entry;
+        let Piece { chunk, next, .. } = *entry;
+        let addr = class.addr;
         class.free = next;
         if let Some(next) = pieces.get_mut(next as usize) {
             next.prev = NONE;
+            class.addr = next.addr;
         }
         Some((piece, addr, chunk))
     }
 
-    /// A taken piece, of `size`, is free.
+    /// A taken piece, of `size` at `addr`, is free.
     #[inline(always)]
-    pub(crate) fn give(&mut self, piece: u32, size: u64) {
+    pub(crate) fn give(&mut self, piece: u32, addr: u64, size: u64) {
         let pieces = self.table.entries_mut();
         let class = &mut self.classes[pieces[piece as usize].class];
         debug_assert_eq!(class.size, size, "a piece is given back as it was taken");
         let next = core::mem::replace(&mut class.free, piece);
+        class.addr = addr;
         let entry = &mut pieces[piece as usize];
         debug_assert!(!entry.free, "a piece is given back once");
         (entry.free, entry.prev, entry.next) = (true, NONE, next);
@@ -147,7 +152,7 @@ impl<S: Storage> Pieces<S> {
     /// Adds a piece that is taken, behind `before` in its chunk; room was made.
     pub(crate) fn cut(&mut self, addr: u64, size: u64, chunk: u32, before: u32) -> u32 {
         let class = self.by_size.find(size, self.classes.entries()).unwrap_or_else(|| {
-            let class = self.classes.insert(Class { size, free: NONE, pieces: 0, chain: NONE });
+            let class = self.classes.insert(Class { size, ..Class::vacant(NONE) });
             self.by_size.insert(class, self.classes.entries_mut());
             class
         });
@@ -167,6 +172,7 @@ impl<S: Storage> Pieces<S> {
         }
         if prev == NONE {
             self.classes[class].free = next;
+            self.classes[class].addr = if next == NONE { 0 } else { self.table[next].addr };
         } else {
             self.table[prev].next = next;
         }
@@ -198,6 +204,9 @@ impl<S: Storage> Pieces<S> {
             }
             if class.pieces == 0 {
                 return Err("a class is kept that has no pieces");
+            }
+            if class.free != NONE && class.addr != self.table[class.free].addr {
+                return Err("a class's first free piece is said to begin elsewhere");
             }
             (classes, held) = (classes + 1, held + class.pieces);
             let (mut at, mut prev) = (class.free, NONE);

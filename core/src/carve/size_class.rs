@@ -244,7 +244,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
 
     #[inline(always)]
     fn give(&mut self, piece: Taken, size: u64) -> u32 {
-        self.pieces.give(piece.number, size);
+        self.pieces.give(piece.number, piece.addr, size);
         let chunk = &mut self.chunks[piece.segment];
         chunk.taken -= 1;
         chunk.free += 1;
