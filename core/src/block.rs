@@ -184,13 +184,11 @@ pub(crate) struct Segment {
     pub next: u32,
     /// How many pieces that a carver cut from it are taken; 0 where blocks tile the segment.
     pub live: u32,
-    /// How many of its free pieces are counted as beside others; 0 ⟸ `live` is 0.
-    pub counted: u32,
 }
 
 impl Vacant for Segment {
     fn vacant(next: u32) -> Self {
-        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next, live: 0, counted: 0 }
+        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next, live: 0 }
     }
 
     fn next_vacant(&self) -> u32 {

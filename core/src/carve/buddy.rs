@@ -14,7 +14,7 @@
 //! block that is split all the way down costs one subtraction from `rest`, and one addition when its first piece comes back,
 //! instead of a bit for each of its levels.
 
-use super::{Carver, Taken};
+use super::{Carver, Free, Taken};
 use crate::config;
 use crate::heap::Full;
 use crate::slab::NONE;
@@ -126,7 +126,7 @@ impl<S: Storage> Buddies<S> {
     /// Takes a block of `order` from what is open, where the smallest that fits is of order `found` and begins at `leaf`. Those before
     /// it, too small, go into the tree.
     #[inline(always)]
-    fn take_from_open(&mut self, leaf: u64, found: u32, order: u32) -> (Taken, u32) {
+    fn take_from_open(&mut self, leaf: u64, found: u32, order: u32) -> (Taken, Free) {
         let open = self.open;
         let (passed, leaves) = (leaf - open.front, 1 << order);
         self.open = Open::behind(open.arena, leaf + leaves, open.rest - passed - leaves);
@@ -138,7 +138,7 @@ impl<S: Storage> Buddies<S> {
 
     /// Takes a block of `order` from the first free one of order `found`, which is larger: what is left of it is open now.
     #[inline(never)]
-    fn take_from_tree(&mut self, found: u32, order: u32) -> (Taken, u32) {
+    fn take_from_tree(&mut self, found: u32, order: u32) -> (Taken, Free) {
         let first = self.forest.first(found);
         let (arena, leaf) = (first.arena(), first.node() << found);
         self.forest.remove_first(first, found);
@@ -151,12 +151,14 @@ impl<S: Storage> Buddies<S> {
         self.taken(arena, leaf, found - order)
     }
 
-    /// A piece that was taken from a block which was split so many times, and how many are free in its arena.
+    /// A piece that was taken from a block which was split so many times, and what that changes in its arena.
     #[inline(always)]
-    fn taken(&mut self, segment: u32, leaf: u64, splits: u32) -> (Taken, u32) {
+    fn taken(&mut self, segment: u32, leaf: u64, splits: u32) -> (Taken, Free) {
         let entry = &mut self.forest.arenas[segment];
-        entry.free = entry.free + splits - 1;
-        (Taken { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, entry.free)
+        let before = entry.free;
+        entry.free = before + splits - 1;
+        let free = Free { before, now: entry.free };
+        (Taken { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, free)
     }
 
     /// Merges a block with its sibling, which is free, and so on: so many times.
@@ -227,7 +229,7 @@ impl<S: Storage> Carver<S> for Buddies<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
         let order = order_of(size);
         let fitting = (self.forest.orders() | self.open.rest) >> order;
         if fitting & 1 == 1 {
@@ -251,7 +253,7 @@ impl<S: Storage> Carver<S> for Buddies<S> {
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, size: u64) -> u32 {
+    fn give(&mut self, piece: Taken, size: u64) -> Free {
         let Taken { addr, segment, .. } = piece;
         let order = order_of(size);
         let node = (addr.wrapping_sub(self.forest.arenas[segment].origin) / MIN_BLOCK) >> order;
@@ -264,8 +266,9 @@ impl<S: Storage> Carver<S> for Buddies<S> {
             0
         };
         let entry = &mut self.forest.arenas[segment];
-        entry.free = entry.free + 1 - merged;
-        entry.free
+        let before = entry.free;
+        entry.free = before + 1 - merged;
+        Free { before, now: entry.free }
     }
 
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {

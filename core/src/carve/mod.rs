@@ -38,6 +38,13 @@ pub(crate) struct Taken {
     pub number: u32,
 }
 
+/// How many pieces of a segment were free, and are now. While none is taken they may count as what they were cut from, or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Free {
+    pub before: u32,
+    pub now: u32,
+}
+
 /// Cuts the segments of one heap into pieces, and knows which are free. Deterministic: the same calls take the same pieces.
 pub(crate) trait Carver<S: Storage>: Send {
     /// The bytes to obtain from the device for a piece of `size`, as its policy rounds requests: at least `size`.
@@ -54,9 +61,8 @@ pub(crate) trait Carver<S: Storage>: Send {
     /// Forgets a segment, which is wholly free.
     fn remove_segment(&mut self, segment: u32);
 
-    /// Takes a piece of `size`, as its policy rounds requests, and says how many pieces of its segment are free then. `None` if no
-    /// segment has one.
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full>;
+    /// Takes a piece of `size`, as its policy rounds requests, and says what that changes in its segment. `None` if no segment has one.
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full>;
 
     /// The address of the piece that [`take`](Self::take) would take now; what is free stays so, as the same pieces.
     fn peek(&mut self, size: u64) -> Option<u64> {
@@ -65,8 +71,8 @@ pub(crate) trait Carver<S: Storage>: Send {
         Some(taken.addr)
     }
 
-    /// Gives back a piece that was taken with `size`, and says how many pieces of its segment are free then, if others are taken.
-    fn give(&mut self, piece: Taken, size: u64) -> u32;
+    /// Gives back a piece that was taken with `size`, and says what that changes in its segment.
+    fn give(&mut self, piece: Taken, size: u64) -> Free;
 
     /// Calls `visit` with the address and length of every free piece of the segment, in address order. Those and the taken ones
     /// tile the segment.

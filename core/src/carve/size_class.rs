@@ -13,7 +13,7 @@
 
 use super::by_segment::{BySegment, OfSegment};
 use super::pieces::Pieces;
-use super::{Carver, Taken};
+use super::{Carver, Free, Taken};
 use crate::config;
 use crate::heap::Full;
 use crate::slab::NONE;
@@ -136,12 +136,12 @@ impl<S: Storage> SizeClasses<S> {
 
     /// Cuts a piece.
     #[inline(never)]
-    fn cut(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
+    fn cut(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
         if !self.make_room_for_piece() {
             return Err(Full);
         }
         let Some(chunk) = self.chunk_for(size) else { return Ok(None) };
-        let Chunk { base, cut, last, .. } = self.chunks[chunk];
+        let Chunk { base, cut, last, free: before, .. } = self.chunks[chunk];
         let addr = base + cut;
         let piece = self.pieces.cut(addr, size, chunk, last);
         self.move_tail(chunk, |chunk| {
@@ -151,7 +151,8 @@ impl<S: Storage> SizeClasses<S> {
             chunk.taken += 1;
             chunk.free -= u32::from(chunk.tail() == 0);
         });
-        Ok(Some((Taken { addr, segment: chunk, number: piece }, self.chunks[chunk].free)))
+        let free = Free { before, now: self.chunks[chunk].free };
+        Ok(Some((Taken { addr, segment: chunk, number: piece }, free)))
     }
 
     /// Changes where the tail of a chunk begins.
@@ -218,16 +219,16 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
         let Some((number, addr, chunk)) = self.pieces.take_first(size) else { return self.cut(size) };
         let entry = &mut self.chunks[chunk];
         entry.taken += 1;
         entry.free -= 1;
-        let (taken, free) = (entry.taken, entry.free);
+        let (taken, now) = (entry.taken, entry.free);
         if taken == 1 {
             self.leave_idle(chunk);
         }
-        Ok(Some((Taken { addr, segment: chunk, number }, free)))
+        Ok(Some((Taken { addr, segment: chunk, number }, Free { before: now + 1, now })))
     }
 
     fn peek(&mut self, size: u64) -> Option<u64> {
@@ -243,16 +244,16 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, size: u64) -> u32 {
+    fn give(&mut self, piece: Taken, size: u64) -> Free {
         self.pieces.give(piece.number, piece.addr, size);
         let chunk = &mut self.chunks[piece.segment];
         chunk.taken -= 1;
         chunk.free += 1;
-        let (taken, free) = (chunk.taken, chunk.free);
+        let (taken, before) = (chunk.taken, chunk.free - 1);
         if taken == 0 {
             self.enter_idle(piece.segment);
         }
-        free
+        Free { before, now: before + 1 }
     }
 
     /// A chunk of which nothing is taken is one piece; else every free piece is one, and so is the tail.

@@ -15,7 +15,7 @@
 use super::by_segment::{BySegment, OfSegment};
 pub(crate) use super::midpoints::round_up as round;
 use super::midpoints::{class_of, divide, round_down};
-use super::{Carver, Taken};
+use super::{Carver, Free, Taken};
 use crate::heap::Full;
 use crate::slab::NONE;
 use crate::storage::Storage;
@@ -244,7 +244,7 @@ impl<S: Storage> Slabs<S> {
 
     /// Takes an object of a class that has no slab with a free one: a whole slab of another class, if there is one, is cut anew.
     #[cold]
-    fn recut_and_take(&mut self, size: u64) -> Option<(Taken, u32)> {
+    fn recut_and_take(&mut self, size: u64) -> Option<(Taken, Free)> {
         // One that was obtained past the cache is as large as one object.
         let segment = self.whole().filter(|&segment| self.entries[segment].bytes == SLAB_BYTES)?;
         self.leave(segment, 0);
@@ -253,10 +253,10 @@ impl<S: Storage> Slabs<S> {
         self.take_from(segment, size)
     }
 
-    /// Takes the free object at the lowest address of a slab that has one, and says how many pieces are free then. `None` if there
-    /// is no slab.
+    /// Takes the free object at the lowest address of a slab that has one, and says what that changes. `None` if there is no
+    /// slab.
     #[inline(always)]
-    fn take_from(&mut self, segment: u32, size: u64) -> Option<(Taken, u32)> {
+    fn take_from(&mut self, segment: u32, size: u64) -> Option<(Taken, Free)> {
         // There is no entry at `NONE`.
         let slab = self.entries.get_mut(segment)?;
         let number = slab.take_lowest();
@@ -265,7 +265,8 @@ impl<S: Storage> Slabs<S> {
         if taken == objects || taken.is_power_of_two() && taken > 1 {
             self.regroup(segment, taken - 1);
         }
-        Some((Taken { addr: base + u64::from(number) * size, segment, number }, pieces - taken))
+        let now = pieces - taken;
+        Some((Taken { addr: base + u64::from(number) * size, segment, number }, Free { before: now + 1, now }))
     }
 }
 
@@ -292,13 +293,13 @@ impl<S: Storage> Carver<S> for Slabs<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, u32)>, Full> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
         let taken = self.take_from(self.serving[class_of(size)], size);
         Ok(taken.or_else(|| self.recut_and_take(size)))
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, _size: u64) -> u32 {
+    fn give(&mut self, piece: Taken, _size: u64) -> Free {
         let slab = &mut self.entries[piece.segment];
         slab.give(piece.number);
         let Entry { taken, objects, pieces, next, .. } = *slab;
@@ -307,7 +308,7 @@ impl<S: Storage> Carver<S> for Slabs<S> {
         if before == objects || before.is_power_of_two() && (before > 1 || next != piece.segment) {
             self.regroup(piece.segment, before);
         }
-        pieces - taken
+        Free { before: pieces - before, now: pieces - taken }
     }
 
     /// A slab of which nothing is taken is one piece; else every free object is one, and so is the tail that none fits in.

@@ -20,14 +20,16 @@ pub(super) trait Naive {
 pub(super) trait Told<S: Storage>: Carver<S> {
     fn take_told(&mut self, size: u64) -> Result<Option<Taken>, Full> {
         let Some((piece, free)) = self.take(size)? else { return Ok(None) };
-        assert_eq!(free, self.free_pieces(piece.segment));
+        assert_eq!(free.now, self.free_pieces(piece.segment));
         Ok(Some(piece))
     }
 
     fn give_told(&mut self, piece: Taken, size: u64) {
+        let before = self.free_pieces(piece.segment);
         let free = self.give(piece, size);
         let visited = self.free_pieces(piece.segment);
-        assert!(free == visited || visited == 1, "{free} pieces, not {visited}");
+        assert_eq!(free.before, before);
+        assert!(free.now == visited || visited == 1, "{} pieces, not {visited}", free.now);
     }
 
     fn free_pieces(&self, segment: u32) -> u32 {

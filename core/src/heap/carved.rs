@@ -14,7 +14,7 @@
 
 use super::{Done, Full, Heap};
 use crate::block::{Block, State};
-use crate::carve::{Kind, Taken, for_kind};
+use crate::carve::{Free, Kind, Taken, for_kind};
 use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
 use crate::units::DevicePtr;
@@ -45,13 +45,13 @@ impl<S: Storage> Heap<S> {
         let Some((Taken { addr, segment, number }, free)) = carver.take(size)? else { return Ok(None) };
         let (blocks, vacancies) = self.blocks.parts();
         let entry = &mut self.segments[segment];
+        // What is free counts as long as something is taken beside it.
         let mut unsettled = if entry.live == 0 {
-            tally.up(Stat::InactiveSplitBytes, entry.bytes - size)
+            tally.up(Stat::InactiveSplitBytes, entry.bytes - size) | tally.up(Stat::InactiveSplit, u64::from(free.now))
         } else {
             tally.down(Stat::InactiveSplitBytes, size);
-            false
+            count_pieces(free, tally)
         };
-        unsettled |= count_pieces(&mut entry.counted, free, tally);
         entry.live += 1;
         let piece = vacancies.occupy(blocks);
         blocks[piece as usize] = Block::piece(addr, size, requested, segment, number);
@@ -83,7 +83,7 @@ impl<S: Storage> Heap<S> {
         entry.live -= 1;
         if entry.live > 0 {
             let unsettled = tally.up(Stat::InactiveSplitBytes, size);
-            return unsettled | count_pieces(&mut entry.counted, free, tally);
+            return unsettled | count_pieces(free, tally);
         }
         #[cfg(feature = "alloc")]
         if self.is_planned() {
@@ -92,7 +92,7 @@ impl<S: Storage> Heap<S> {
         }
         let entry = &mut self.segments[segment];
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
-        tally.down(Stat::InactiveSplit, u64::from(core::mem::take(&mut entry.counted)));
+        tally.down(Stat::InactiveSplit, u64::from(free.before));
         self.blocks[entry.first].born = self.clock;
         false
     }
@@ -120,12 +120,12 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-/// `free` pieces of a segment are free beside taken ones, and `counted` were so far. True if the peaks must be settled.
-fn count_pieces(counted: &mut u32, free: u32, tally: &Tally) -> bool {
-    let before = core::mem::replace(counted, free);
-    if free >= before {
-        return tally.up(Stat::InactiveSplit, u64::from(free - before));
+/// Counts the pieces of a segment that are free beside taken ones, and were before. True if the peaks must be settled.
+#[inline(always)]
+fn count_pieces(Free { before, now }: Free, tally: &Tally) -> bool {
+    if now >= before {
+        return tally.up(Stat::InactiveSplit, u64::from(now - before));
     }
-    tally.down(Stat::InactiveSplit, u64::from(before - free));
+    tally.down(Stat::InactiveSplit, u64::from(before - now));
     false
 }

@@ -5,7 +5,7 @@
 //! for the lane. To the heap the segment is one that a carver cuts. It is held as long as the lane is there, whatever is in use.
 
 use crate::block::{Block, State};
-use crate::carve::{AnyCarver, Carver, Taken};
+use crate::carve::{AnyCarver, Carver, Free, Taken};
 use crate::heap::{Done, Full, Heap};
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
@@ -51,18 +51,18 @@ impl<S: Storage> Carver<S> for Home<S> {
         self.segment = (0, 0);
     }
 
-    fn take(&mut self, _size: u64) -> Result<Option<(Taken, u32)>, Full> {
+    fn take(&mut self, _size: u64) -> Result<Option<(Taken, Free)>, Full> {
         Ok(None)
     }
 
     /// What is free beside its blocks does not count as pieces. Not inlined: it comes seldom, where others come often.
     #[inline(never)]
-    fn give(&mut self, piece: Taken, _size: u64) -> u32 {
+    fn give(&mut self, piece: Taken, _size: u64) -> Free {
         self.taken.remove(&piece.addr);
         if !self.ended {
             self.returned.push(piece.addr);
         }
-        0
+        Free { before: 0, now: 0 }
     }
 
     fn visit_free(&self, _segment: u32, visit: &mut dyn FnMut(u64, u64)) {
