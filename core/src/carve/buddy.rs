@@ -36,10 +36,10 @@ const MIN_BLOCK_LOG2: u32 = 10;
 /// The largest arena, in bytes: 32 TiB. Larger requests find no room.
 pub(crate) const MAX_ARENA: u64 = MIN_BLOCK << MAX_ORDER;
 
-/// What a request of `bytes` is rounded to.
+/// What a request of `bytes`, positive, is rounded to.
 #[inline(always)]
 pub(crate) fn round(bytes: u64) -> u64 {
-    bytes.next_power_of_two().max(MIN_BLOCK)
+    2 << ((bytes - 1) | (MIN_BLOCK - 1)).ilog2()
 }
 
 /// A run of free blocks that are not in the tree, in ascending order; what is left of the block that was split last.
