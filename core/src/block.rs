@@ -182,13 +182,13 @@ pub(crate) struct Segment {
     /// The segments before and after in the heap's list, newest first; of a vacant entry, `next` is the next vacant one.
     pub prev: u32,
     pub next: u32,
-    /// How many pieces that a carver cut from it are taken; 0 where blocks tile the segment.
-    pub live: u32,
+    /// Pieces that a carver cut from it are taken; never where blocks tile the segment.
+    pub live: bool,
 }
 
 impl Vacant for Segment {
     fn vacant(next: u32) -> Self {
-        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next, live: 0 }
+        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next, live: false }
     }
 
     fn next_vacant(&self) -> u32 {

@@ -417,14 +417,14 @@ impl<S: Storage> Heap<S> {
     /// Whether `block` is a whole ordinary segment, free, of which no piece is taken.
     pub(crate) fn is_releasable(&self, block: u32) -> bool {
         let block = &self.blocks[block];
-        block.is_free() && !block.expandable && !block.is_split() && self.segments[block.segment].live == 0
+        block.is_free() && !block.expandable && !block.is_split() && !self.segments[block.segment].live
     }
 
     /// Bytes of the largest block that is free, or segment if a carver cuts them and nothing is taken.
     pub(crate) fn largest_free(&self) -> u64 {
         let blocks = self.blocks.entries();
         let mut descending = core::iter::successors(self.free.last(blocks), |&block| self.free.previous(block, blocks));
-        let largest = descending.find(|&block| self.segments[self.blocks[block].segment].live == 0);
+        let largest = descending.find(|&block| !self.segments[self.blocks[block].segment].live);
         largest.map_or(0, |block| self.blocks[block].size)
     }
 

@@ -157,7 +157,8 @@ impl<S: Storage> Buddies<S> {
         let entry = &mut self.forest.arenas[segment];
         let before = entry.free;
         entry.free = before + splits - 1;
-        let free = Free { before, now: entry.free };
+        entry.taken += 1;
+        let free = Free { alone: entry.taken == 1, before, now: entry.free };
         (Taken { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, free)
     }
 
@@ -268,7 +269,8 @@ impl<S: Storage> Carver<S> for Buddies<S> {
         let entry = &mut self.forest.arenas[segment];
         let before = entry.free;
         entry.free = before + 1 - merged;
-        Free { before, now: entry.free }
+        entry.taken -= 1;
+        Free { alone: entry.taken == 0, before, now: entry.free }
     }
 
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {

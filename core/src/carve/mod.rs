@@ -41,6 +41,8 @@ pub(crate) struct Taken {
 /// How many pieces of a segment were free, and are now. While none is taken they may count as what they were cut from, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Free {
+    /// No piece of the segment is taken but the one that this is about.
+    pub alone: bool,
     pub before: u32,
     pub now: u32,
 }

@@ -141,7 +141,7 @@ impl<S: Storage> SizeClasses<S> {
             return Err(Full);
         }
         let Some(chunk) = self.chunk_for(size) else { return Ok(None) };
-        let Chunk { base, cut, last, free: before, .. } = self.chunks[chunk];
+        let Chunk { base, cut, last, taken, free: before, .. } = self.chunks[chunk];
         let addr = base + cut;
         let piece = self.pieces.cut(addr, size, chunk, last);
         self.move_tail(chunk, |chunk| {
@@ -151,7 +151,7 @@ impl<S: Storage> SizeClasses<S> {
             chunk.taken += 1;
             chunk.free -= u32::from(chunk.tail() == 0);
         });
-        let free = Free { before, now: self.chunks[chunk].free };
+        let free = Free { alone: taken == 0, before, now: self.chunks[chunk].free };
         Ok(Some((Taken { addr, segment: chunk, number: piece }, free)))
     }
 
@@ -228,7 +228,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
         if taken == 1 {
             self.leave_idle(chunk);
         }
-        Ok(Some((Taken { addr, segment: chunk, number }, Free { before: now + 1, now })))
+        Ok(Some((Taken { addr, segment: chunk, number }, Free { alone: taken == 1, before: now + 1, now })))
     }
 
     fn peek(&mut self, size: u64) -> Option<u64> {
@@ -253,7 +253,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
         if taken == 0 {
             self.enter_idle(piece.segment);
         }
-        Free { before, now: before + 1 }
+        Free { alone: taken == 0, before, now: before + 1 }
     }
 
     /// A chunk of which nothing is taken is one piece; else every free piece is one, and so is the tail.

@@ -266,7 +266,10 @@ impl<S: Storage> Slabs<S> {
             self.regroup(segment, taken - 1);
         }
         let now = pieces - taken;
-        Some((Taken { addr: base + u64::from(number) * size, segment, number }, Free { before: now + 1, now }))
+        Some((
+            Taken { addr: base + u64::from(number) * size, segment, number },
+            Free { alone: taken == 1, before: now + 1, now },
+        ))
     }
 }
 
@@ -308,7 +311,7 @@ impl<S: Storage> Carver<S> for Slabs<S> {
         if before == objects || before.is_power_of_two() && (before > 1 || next != piece.segment) {
             self.regroup(piece.segment, before);
         }
-        Free { before: pieces - before, now: pieces - taken }
+        Free { alone: taken == 0, before: pieces - before, now: pieces - taken }
     }
 
     /// A slab of which nothing is taken is one piece; else every free object is one, and so is the tail that none fits in.

@@ -44,15 +44,15 @@ impl<S: Storage> Heap<S> {
         let Some(carver) = C::of(&mut self.carver) else { return Ok(None) };
         let Some((Taken { addr, segment, number }, free)) = carver.take(size)? else { return Ok(None) };
         let (blocks, vacancies) = self.blocks.parts();
-        let entry = &mut self.segments[segment];
         // What is free counts as long as something is taken beside it.
-        let mut unsettled = if entry.live == 0 {
+        let mut unsettled = if free.alone {
+            let entry = &mut self.segments[segment];
+            entry.live = true;
             tally.up(Stat::InactiveSplitBytes, entry.bytes - size) | tally.up(Stat::InactiveSplit, u64::from(free.now))
         } else {
             tally.down(Stat::InactiveSplitBytes, size);
             count_pieces(free, tally)
         };
-        entry.live += 1;
         let piece = vacancies.occupy(blocks);
         blocks[piece as usize] = Block::piece(addr, size, requested, segment, number);
         self.held.insert(piece, blocks);
@@ -79,9 +79,7 @@ impl<S: Storage> Heap<S> {
         vacancies.vacate(piece, blocks);
         tally.down(Stat::RequestedBytes, requested);
         let free = carver.give(Taken { addr, segment, number }, size);
-        let entry = &mut self.segments[segment];
-        entry.live -= 1;
-        if entry.live > 0 {
+        if !free.alone {
             let unsettled = tally.up(Stat::InactiveSplitBytes, size);
             return unsettled | count_pieces(free, tally);
         }
@@ -91,6 +89,7 @@ impl<S: Storage> Heap<S> {
             return false;
         }
         let entry = &mut self.segments[segment];
+        entry.live = false;
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(free.before));
         self.blocks[entry.first].born = self.clock;
@@ -122,7 +121,7 @@ impl<S: Storage> Heap<S> {
 
 /// Counts the pieces of a segment that are free beside taken ones, and were before. True if the peaks must be settled.
 #[inline(always)]
-fn count_pieces(Free { before, now }: Free, tally: &Tally) -> bool {
+fn count_pieces(Free { before, now, .. }: Free, tally: &Tally) -> bool {
     if now >= before {
         return tally.up(Stat::InactiveSplit, u64::from(now - before));
     }

@@ -121,7 +121,7 @@ impl<S: Storage> Heap<S> {
         let carver = self.carver.as_ref().ok_or("there is no carver")?;
         carver.visit_free(segment, &mut |_, bytes| (free, free_bytes) = (free + 1, free_bytes + bytes));
         sums.blocks += 1 + taken;
-        if taken != entry.live && !is_planned || taken_bytes + free_bytes != entry.bytes {
+        if (taken > 0) != entry.live && !is_planned || taken_bytes + free_bytes != entry.bytes {
             return Err("pieces do not tile their segment");
         }
         if taken > 0 && !is_planned {

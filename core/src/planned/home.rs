@@ -55,14 +55,14 @@ impl<S: Storage> Carver<S> for Home<S> {
         Ok(None)
     }
 
-    /// What is free beside its blocks does not count as pieces. Not inlined: it comes seldom, where others come often.
+    /// What is free beside its blocks does not count as pieces, and of the last one the [heap](Heap::rest_if_free) sees to itself. Not inlined: it comes seldom, where others come often.
     #[inline(never)]
     fn give(&mut self, piece: Taken, _size: u64) -> Free {
         self.taken.remove(&piece.addr);
         if !self.ended {
             self.returned.push(piece.addr);
         }
-        Free { before: 0, now: 0 }
+        Free { alone: true, before: 0, now: 0 }
     }
 
     fn visit_free(&self, _segment: u32, visit: &mut dyn FnMut(u64, u64)) {
@@ -97,7 +97,7 @@ impl<S: Storage> Heap<S> {
         self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Held);
         let Done { value: whole, unsettled } = self.add_segment(base, bytes, bytes, tally);
         // The lane counts as one that is taken, so that the segment is never wholly free.
-        self.segments[self.blocks[whole].segment].live = 1;
+        self.segments[self.blocks[whole].segment].live = true;
         Done { value: (), unsettled }
     }
 
@@ -151,7 +151,7 @@ impl<S: Storage> Heap<S> {
     /// The segment is wholly free if the lane is gone and nothing of it is taken.
     pub(crate) fn rest_if_free(&mut self, segment: u32) {
         let free = self.home().is_some_and(|home| home.ended && home.taken.is_empty());
-        self.segments[segment].live = u32::from(!free);
+        self.segments[segment].live = !free;
         if free {
             let whole = self.segments[segment].first;
             self.blocks[whole].born = self.clock;

@@ -18,11 +18,13 @@ pub(super) struct Arena {
     pub origin: u64,
     /// How many of its blocks are free, in the tree or not.
     pub free: u32,
+    /// How many blocks are taken: 0 ⟺ it is one free block.
+    pub taken: u32,
     pub tree: Tree,
 }
 
 impl OfSegment for Arena {
-    const VACANT: Self = Self { origin: 0, free: 0, tree: Tree::NONE };
+    const VACANT: Self = Self { origin: 0, free: 0, taken: 0, tree: Tree::NONE };
 }
 
 /// A block of an arena, ordered as blocks of one size are taken: by the arena's number, then by the node.
@@ -106,7 +108,7 @@ impl<S: Storage> Forest<S> {
         }
         let tree = Tree::at(start, order);
         let origin = base.wrapping_sub(tree.first_leaf() * MIN_BLOCK);
-        self.arenas.insert(arena, Arena { origin, free: 1, tree });
+        self.arenas.insert(arena, Arena { origin, free: 1, taken: 0, tree });
         self.insert(arena, 1, order);
     }
 
@@ -274,6 +276,10 @@ impl<S: Storage> Forest<S> {
             }
             if count != entry.free {
                 return Err("an arena's free blocks are not as many as were counted");
+            }
+            let whole = entry.free == 1 && (held | if arena == opened { open } else { 0 }) == 1 << entry.tree.order();
+            if entry.free > 0 && whole != (entry.taken == 0) {
+                return Err("an arena of which nothing is taken is not one free block, or the other way round");
             }
             let in_tree = held & !self.apart;
             if (0..=MAX_ORDER).any(|order| (in_tree >> order & 1 == 1) != self.holders.holds(order, arena)) {
