@@ -3,12 +3,13 @@
 //   cargo build --release -p cachalot
 //   nvcc -O2 -std=c++17 -Iinclude benches/gpu/peers.cu -o peers -Ltarget/release -l:libcachalot.a -lpthread -ldl -lm
 //   ./peers
-//   taskset --cpu-list 3 ./peers pair
+//   taskset --cpu-list 3 ./peers pair         or: ./peers threads
+//
+// Both tables, or the one that is asked for: the first can be tied to one processor.
 //
 // pair: one block is obtained and given back, again and again; the block is cached. Median and quartiles of the rounds, which
 // take the allocators in turn. cachalot stands there twice: where the block is split off a larger one and becomes one with it
-// again, and where a free block of that size has no free neighbour. With an argument that is all: the program can then be tied
-// to one processor. threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to 64 KiB in
+// again, and where a free block of that size has no free neighbour. threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to 64 KiB in
 // random order; millions of operations (obtaining or giving back) a second, of all threads together.
 #include "cachalot.h"
 
@@ -20,6 +21,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -178,7 +180,7 @@ void print_median(std::vector<double> values) {
 }
 
 template <class... Allocators>
-void compare(bool threads_too, Allocators &...allocators) {
+void pairs(Allocators &...allocators) {
   constexpr int rounds = 21;
   std::printf("| block |");
   (std::printf(" %s |", Allocators::name), ...);
@@ -196,31 +198,33 @@ void compare(bool threads_too, Allocators &...allocators) {
       print_median(column);
     }
   }
-  std::printf("\n");
-  if (!threads_too) {
-    return;
-  }
-  std::printf("\n| threads |");
+  std::printf("\n\n");
+}
+
+template <class... Allocators>
+void threads(Allocators &...allocators) {
+  std::printf("| threads |");
   (std::printf(" %s |", Allocators::name), ...);
   std::printf("\n|---|");
   (std::printf("---|%s", sizeof(allocators) ? "" : ""), ...);
-  for (int threads : {1, 2, 4, 8, 16}) {
+  for (int count : {1, 2, 4, 8, 16}) {
     std::vector<double> rates[sizeof...(Allocators)];
     for (int round = 0; round < 5; round++) {
       int column = 0;
-      ((rates[column++].push_back(million_ops_a_second(allocators, threads))), ...);
+      ((rates[column++].push_back(million_ops_a_second(allocators, count))), ...);
     }
-    std::printf("\n| %d |", threads);
+    std::printf("\n| %d |", count);
     for (auto &column : rates) {
       print_median(column);
     }
+    std::fflush(stdout);
   }
   std::printf("\n");
 }
 
 }  // namespace
 
-int main(int arguments, char **) {
+int main(int arguments, char **argument) {
   check(cudaSetDevice(0), "cudaSetDevice");
   check(cudaFree(nullptr), "cudaFree");
   Plain plain;
@@ -228,7 +232,13 @@ int main(int arguments, char **) {
   Cub cub;
   Cachalot cachalot;
   CachalotBetween between;
-  compare(arguments == 1, plain, ordered, cub, cachalot, between);
+  const std::string_view table = arguments > 1 ? argument[1] : "";
+  if (table != "threads") {
+    pairs(plain, ordered, cub, cachalot, between);
+  }
+  if (table != "pair") {
+    threads(plain, ordered, cub, cachalot, between);
+  }
   std::fflush(stdout);
   std::_Exit(0);
 }
