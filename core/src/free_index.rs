@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A bin holds one size up to 64 KiB, and above that a 64th of an octave. The search looks in the request's own bin for
-//! a block that fits, then takes the first of the next occupied bin. How many blocks are free does not matter.
+//! a block that fits, then takes the first of the next occupied bin. Over many operations it does not matter how many blocks are free.
 
 use crate::block::Block;
 use crate::slab::NONE;
