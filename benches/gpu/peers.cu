@@ -9,8 +9,9 @@
 //
 // pair: one block is obtained and given back, again and again; the block is cached. Median and quartiles of the rounds, which
 // take the allocators in turn. cachalot stands there twice: where the block is split off a larger one and becomes one with it
-// again, and where a free block of that size has no free neighbour. threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to 64 KiB in
-// random order; millions of operations (obtaining or giving back) a second, of all threads together.
+// again, and where a free block of that size has no free neighbour. threads: each thread, on a stream of its own, fills and
+// empties 64 slots with blocks of 512 B to 64 KiB in random order; millions of operations (obtaining or giving back) a second,
+// of all threads together.
 #include "cachalot.h"
 
 #include <cub/util_allocator.cuh>
@@ -180,12 +181,19 @@ void print_median(std::vector<double> values) {
 }
 
 template <class... Allocators>
-void pairs(Allocators &...allocators) {
-  constexpr int rounds = 21;
-  std::printf("| block |");
+void print_head(const char *of) {
+  std::printf("| %s |", of);
   (std::printf(" %s |", Allocators::name), ...);
   std::printf("\n|---|");
-  (std::printf("---|%s", sizeof(allocators) ? "" : ""), ...);
+  for (std::size_t column = 0; column < sizeof...(Allocators); column++) {
+    std::printf("---|");
+  }
+}
+
+template <class... Allocators>
+void pairs(Allocators &...allocators) {
+  constexpr int rounds = 21;
+  print_head<Allocators...>("block");
   for (std::size_t bytes : {std::size_t{512}, std::size_t{4} << 10, std::size_t{1} << 20, std::size_t{8} << 20, std::size_t{64} << 20}) {
     std::vector<double> times[sizeof...(Allocators)];
     (prepare(allocators, bytes), ...);
@@ -203,10 +211,7 @@ void pairs(Allocators &...allocators) {
 
 template <class... Allocators>
 void threads(Allocators &...allocators) {
-  std::printf("| threads |");
-  (std::printf(" %s |", Allocators::name), ...);
-  std::printf("\n|---|");
-  (std::printf("---|%s", sizeof(allocators) ? "" : ""), ...);
+  print_head<Allocators...>("threads");
   for (int count : {1, 2, 4, 8, 16}) {
     std::vector<double> rates[sizeof...(Allocators)];
     for (int round = 0; round < 5; round++) {
@@ -225,6 +230,8 @@ void threads(Allocators &...allocators) {
 }  // namespace
 
 int main(int arguments, char **argument) {
+  const std::string_view table = arguments > 1 ? argument[1] : "";
+  check(arguments == 1 || arguments == 2 && (table == "pair" || table == "threads"), "peers [pair|threads]: reading the arguments");
   check(cudaSetDevice(0), "cudaSetDevice");
   check(cudaFree(nullptr), "cudaFree");
   Plain plain;
@@ -232,7 +239,6 @@ int main(int arguments, char **argument) {
   Cub cub;
   Cachalot cachalot;
   CachalotBetween between;
-  const std::string_view table = arguments > 1 ? argument[1] : "";
   if (table != "threads") {
     pairs(plain, ordered, cub, cachalot, between);
   }

@@ -146,7 +146,7 @@ impl<S: Storage> FreeIndex<S> {
         let (old, new) = (bin_in(blocks, block), bin_of(size));
         let alone = self.bins[old] == List::of(block);
         if !alone {
-            self.remove(block, blocks);
+            self.remove_from_among(old, block, blocks);
         }
         let entry = &mut blocks[block as usize];
         entry.resize(size);

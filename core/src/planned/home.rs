@@ -55,7 +55,8 @@ impl<S: Storage> Carver<S> for Home<S> {
         Ok(None)
     }
 
-    /// What is free beside its blocks does not count as pieces, and of the last one the [heap](Heap::rest_if_free) sees to itself. Not inlined: it comes seldom, where others come often.
+    /// What is free beside its blocks does not count as pieces, and to the last one the [heap](Heap::rest_if_free) sees itself. Not
+    /// inlined: it comes seldom, where others come often.
     #[inline(never)]
     fn give(&mut self, piece: Taken, _size: u64) -> Free {
         self.taken.remove(&piece.addr);
