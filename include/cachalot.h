@@ -61,7 +61,9 @@
  *     contents are ready is the program's affair (an event, and cudaStreamWaitEvent), as with cudaMalloc.
  *   - The driver gives the handle of a destroyed stream to a new one. Call cachalot_stream_destroyed before
  *     cudaStreamDestroy, or create the allocator with CACHALOT_ASK_STREAM_ID, which costs some 30 ns a call and needs a
- *     driver of CUDA 12.0.
+ *     driver of CUDA 12.0. A thread that used cudaStreamPerThread calls it for that stream before the thread ends.
+ *     Memory cached for streams that end without a report is released when memory is short, by cachalot_empty_cache, or,
+ *     once more than 256 streams have memory, when a stream has requested nothing while their number doubled.
  *   - Contents of a new block are unspecified and may be those of an earlier one of the same allocator.
  *
  * Capture
@@ -504,10 +506,11 @@ CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *al
                                                     cachalot_stream stream);
 
 /* Says that a stream of `device` is about to be destroyed; called before cudaStreamDestroy. Its work need not be done.
- * What is cached for it on any device goes back to the driver; blocks of it that the program holds stay valid, and are
- * freed as usual.
+ * What is cached for it on any device goes back to the driver. Blocks of it that the program holds stay valid and are
+ * freed as usual; their memory goes back before a later request obtains more from the driver.
+ * For cudaStreamPerThread it says that the calling thread is about to end. A thread that goes on may use that stream again.
  * Driver: yes.
- * Errors: INVALID_STREAM, also for default streams, which cannot be destroyed. */
+ * Errors: INVALID_STREAM, also for the legacy default stream, which cannot be destroyed. */
 CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream);
 

@@ -195,7 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         while at != NONE {
             let (stream, captured, next) = {
                 let heap = self.lock(slot);
-                let Use { stream, captured, next } = heap.uses[at];
+                let Use { stream, captured, next } = heap.sets.uses[at];
                 (stream, captured, next)
             };
             if !captured {

@@ -1,7 +1,7 @@
 //! The reclaim ladder: what is tried, in this order, when no free block may serve a request.
 //!
 //! 1. ask the program to free something, and search again
-//! 2. collect old segments, if a limit and a collection threshold are set
+//! 2. release what streams that have ended have cached; collect old segments, if a limit and a collection threshold are set
 //! 3. obtain from the device, within the limit
 //! 4. search the private pools that allow it
 //! 5. release oversize segments of the stream, if sizes above one are kept apart, and obtain
@@ -15,7 +15,7 @@
 //!
 //! How much is obtained, and how: obtain.rs. What is released, and in which order: release.rs.
 
-use crate::arena::{Arena, Request, attention, slot_of};
+use crate::arena::{Arena, Request, attention};
 use crate::config::{Bfc, Config, Policy};
 use crate::device::DeviceMemory;
 use crate::directory::Directory;
@@ -52,6 +52,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             && let Some(ptr) = self.search(request)?
         {
             return Ok(ptr);
+        }
+        if !request.capturing {
+            self.release_ended(directory);
         }
         self.collect_garbage(directory)?;
         self.reject_early(request)?;
@@ -244,8 +247,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 pool = (pool + 1..registry.pools.len() as u32).find(willing)?;
                 registry.pools[pool as usize].requests += 1;
             }
-            let pair = self.shared_pool(pool).streams.get(request.stream.0);
-            let found = pair.and_then(|pair| look(&Request { pool, slot: slot_of(pair, request.kind), ..*request }));
+            let pair = self.find_pair(pool, request.stream);
+            let found = pair.and_then(|pair| look(&Request { pool, slot: pair.slot(request.kind), ..*request }));
             self.leave_pool(pool);
             if found.is_some() {
                 return found;

@@ -46,7 +46,7 @@ impl<S: Storage> Heap<S> {
         let (blocks, vacancies) = self.blocks.parts();
         // What is free counts as long as something is taken beside it.
         let mut unsettled = if free.alone {
-            let entry = &mut self.segments[segment];
+            let entry = &mut self.sets.segments[segment];
             entry.live = true;
             tally.up(Stat::InactiveSplitBytes, entry.bytes - size) | tally.up(Stat::InactiveSplit, u64::from(free.now))
         } else {
@@ -88,12 +88,12 @@ impl<S: Storage> Heap<S> {
             self.rest_if_free(segment);
             return false;
         }
-        let entry = &mut self.segments[segment];
+        let entry = &mut self.sets.segments[segment];
         entry.live = false;
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(free.before));
         self.blocks[entry.first].born = self.clock;
-        false
+        self.ended
     }
 
     /// Whether its segments are those of a lane of the planned policy.
