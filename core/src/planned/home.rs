@@ -108,13 +108,14 @@ impl<S: Storage> Heap<S> {
         if self.segments.make_room(1) { Ok(()) } else { Err(Full) }
     }
 
-    /// Takes a block into its care, which counts from here on by `tally`. True if the peaks must be settled.
+    /// Takes a block into its care, which counts from here on by `tally`; as an oversize one from `oversize` bytes on, as it did in its
+    /// lane, whatever the settings are now. True if the peaks must be settled.
     pub(super) fn take_over(
         &mut self,
         (addr, size): (u64, u64),
         requested: u64,
-        from: &Tally,
-        tally: &Tally,
+        oversize: u64,
+        (from, tally): (&Tally, &Tally),
     ) -> Result<bool, Full> {
         self.make_room()?;
         let Some(home) = self.home() else { return Err(Full) };
@@ -127,7 +128,7 @@ impl<S: Storage> Heap<S> {
         let mut unsettled = from.hand_over(tally, Stat::Allocation, 1);
         unsettled |= from.hand_over(tally, Stat::AllocatedBytes, size);
         unsettled |= from.hand_over(tally, Stat::RequestedBytes, requested);
-        if self.rules.is_oversize(size) {
+        if size >= oversize {
             unsettled |= from.hand_over(tally, Stat::OversizeAllocations, 1);
         }
         Ok(unsettled)

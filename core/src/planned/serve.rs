@@ -316,7 +316,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let slot = self.slot(lane.home);
         let mut heap = self.lock(lane.home);
         let Some((block, requested)) = lane.sequence.here(addr) else { return Ok(false) };
-        let unsettled = heap.take_over((addr, block.size), requested, &berth.tally, &slot.tally)?;
+        let unsettled = heap.take_over((addr, block.size), requested, lane.oversize, (&berth.tally, &slot.tally))?;
         lane.sequence.go_away(addr);
         Ok(unsettled)
     }

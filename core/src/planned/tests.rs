@@ -503,6 +503,31 @@ fn the_policy_and_its_settings_stay() {
     assert_eq!(config.policy().name(), "slab");
 }
 
+/// What a block counts as is settled when it is handed out, by whichever settings were in force when its plan came.
+#[test]
+fn a_block_of_a_plan_counts_as_oversize_by_the_settings_that_the_plan_began_with() {
+    for oversize in [false, true] {
+        let [before, after] = ["", "max_split_size_mb:20"].map(|text| Config::parse(text).unwrap());
+        let (before, after) = if oversize { (after, before) } else { (before, after) };
+        let allocator = planned();
+        allocator.configure(&before);
+        for _ in 0..2 {
+            announce(&allocator);
+            allocator.free(allocator.malloc(DEVICE, 24 * MIB, STREAM).unwrap()).unwrap();
+        }
+        announce(&allocator);
+        let block = allocator.malloc(DEVICE, 24 * MIB, STREAM).unwrap();
+        assert_eq!(report(&allocator).served, 1);
+        let counted = stat(&allocator, "oversize_allocations.current");
+        assert_eq!(counted, i64::from(oversize));
+        allocator.configure(&after);
+        // The heap behind the lane cares for the block from here on.
+        allocator.snapshot();
+        assert_eq!(stat(&allocator, "oversize_allocations.current"), counted);
+        allocator.free(block).unwrap();
+    }
+}
+
 #[test]
 fn who_finds_a_lane_locked_waits_for_it() {
     let allocator = serving("policy:planned");
