@@ -55,6 +55,10 @@ impl<S: Storage> Carver<S> for Home<S> {
         Ok(None)
     }
 
+    fn peek(&self, _size: u64) -> Option<u64> {
+        None
+    }
+
     /// What is free beside its blocks does not count as pieces, and to the last one the [heap](Heap::rest_if_free) sees itself. Not
     /// inlined: it comes seldom, where others come often.
     #[inline(never)]

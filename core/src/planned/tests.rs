@@ -456,6 +456,25 @@ fn a_forecast_knows_the_plan() {
     assert!(matches!(allocator.forecast(DEVICE, 3 * MIB, STREAM), Ok(Forecast::Obtain(_))));
 }
 
+/// Not the next one, or led by a route that leads others only: a plan serves it, and a forecast knows.
+#[test]
+fn a_forecast_knows_what_a_plan_serves_out_of_turn() {
+    let allocator = serving("policy:planned");
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    for bytes in [1000, 3 * MIB, 2 * MIB] {
+        let foretold = allocator.forecast(DEVICE, bytes, STREAM).unwrap();
+        let before = report(&allocator);
+        assert_eq!(allocator.forecast(DEVICE, bytes, STREAM).unwrap(), foretold);
+        assert_eq!(report(&allocator), before, "to ask counts as nothing");
+        let ptr = allocator.malloc(DEVICE, bytes, STREAM).unwrap();
+        if report(&allocator).served > before.served {
+            assert_eq!(foretold, Forecast::Hit(ptr), "{bytes}");
+        }
+    }
+    assert!(report(&allocator).served >= 2);
+}
+
 #[test]
 fn a_block_freed_at_a_count_is_occupied_until_the_frontier_reaches_it() {
     let allocator = planned();
