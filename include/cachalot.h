@@ -142,7 +142,7 @@ enum {
   CACHALOT_ERROR_INVALID_STREAM = 148,   /* no stream can have this handle */
   CACHALOT_ERROR_UNKNOWN_POOL = 152,     /* the device has no such private pool, or it was released */
   CACHALOT_ERROR_NOT_ROUTED = 156,       /* the pool is not being allocated to, or captured into */
-  CACHALOT_ERROR_INVALID_CONFIG = 160,   /* the configuration string cannot be understood */
+  CACHALOT_ERROR_INVALID_CONFIG = 160,   /* the configuration string cannot be understood, or is not UTF-8 */
   CACHALOT_ERROR_INVALID_FRACTION = 164, /* a fraction outside of 0 to 1 */
   CACHALOT_ERROR_UNKNOWN_KEY = 168,      /* no statistic has this name */
   CACHALOT_ERROR_INVALID_ARGUMENT = 172, /* flags, or another argument, that mean nothing */

@@ -11,7 +11,7 @@ use crate::lock::HeapLock;
 use crate::planner::Planner;
 use crate::stacks::Stacks;
 use crate::status::{
-    CACHALOT_ERROR_BUSY, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE,
+    CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE,
     Outcome, Status,
 };
 use crate::wall::{self, Versioned};
@@ -358,12 +358,12 @@ unsafe fn config(options: &cachalot_options) -> Outcome<Config> {
     {
         let set = set
             .to_str()
-            .ok_or_else(|| Status::argument(format_args!("the environment's settings are not UTF-8")))?;
+            .ok_or_else(|| Status::new(CACHALOT_ERROR_INVALID_CONFIG, "the environment's settings are not UTF-8"))?;
         text.push_str(set);
     }
     if !options.config.is_null() {
         // SAFETY: not NULL, and the caller's promise.
-        let own = unsafe { wall::text(options.config, "options.config") }?;
+        let own = unsafe { wall::text(options.config, "options.config", CACHALOT_ERROR_INVALID_CONFIG) }?;
         if !(text.is_empty() || own.is_empty()) {
             text.push(',');
         }
