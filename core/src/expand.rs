@@ -188,7 +188,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return result;
         }
         let waited = self.call(|| self.memory.synchronize(stream));
-        result = result.and(waited.map_err(Error::from));
+        // Nothing can wait for a stream that captures a graph: what is free of it stays mapped.
+        if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
+            result = result.and(waited.map_err(Error::from));
+        }
         while held != NONE {
             let mut heap = self.lock(slot);
             let (block, next) = (held, heap.blocks[held].chain);

@@ -347,8 +347,8 @@ impl<S: Storage> Heap<S> {
 
     /// Where a request of `size` would be served from, if it could be. Nothing is taken.
     pub(crate) fn peek(&mut self, size: u64) -> Option<DevicePtr> {
-        if self.carver.is_some() {
-            return self.peek_carved(size);
+        if let Some(carver) = &self.carver {
+            return carver.peek(size).map(DevicePtr);
         }
         if self.is_empty() {
             return None;

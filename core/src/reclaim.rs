@@ -28,7 +28,7 @@ use crate::units::{DevicePtr, StreamId};
 /// What a request would do first if it were made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forecast {
-    /// The free block at this address would serve it; under the buddy, size-class and slab policies, this one or one as good.
+    /// The block at this address would be handed out, from the cache or a plan; for zero bytes, the null address.
     Hit(DevicePtr),
     /// A segment of so many bytes would be obtained.
     Obtain(u64),
@@ -179,9 +179,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
     pub(crate) fn forecast(&self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        if bytes == 0 {
+            return Ok(Forecast::Hit(DevicePtr::NULL));
+        }
         self.health()?;
         #[cfg(feature = "alloc")]
-        if let Some(ptr) = self.planned_next(bytes, stream) {
+        if let Some(ptr) = self.planned_forecast(bytes, stream) {
             return Ok(Forecast::Hit(ptr));
         }
         self.with_request(bytes, stream, 0, |request| self.forecast_of(request))

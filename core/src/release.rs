@@ -206,10 +206,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let of_slot = |slot: u32| {
             let mut heap = self.lock(slot);
             let ordinary = next_releasable(&mut heap, FROM_START, |_| true);
-            ordinary.map(|(block, _)| DevicePtr(heap.blocks[block].addr)).or_else(|| {
-                let (_, range) = crate::expand::next_unmappable(&mut heap, FROM_START)?;
-                Some(range.at)
-            })
+            if let Some((block, _)) = ordinary {
+                return Some(DevicePtr(heap.blocks[block].addr));
+            }
+            let (_, range) = crate::expand::next_unmappable(&mut heap, FROM_START)?;
+            let stream = heap.stream;
+            drop(heap);
+            // What is free of a stream that captures a graph stays mapped.
+            let captures = self.call(|| self.memory.is_capturing(stream));
+            (captures != Ok(true)).then_some(range.at)
         };
         let of_pool = |pool: u32, kinds: [PoolKind; 2]| {
             kinds.into_iter().find_map(|kind| self.pairs_of(pool).find_map(|pair| of_slot(pair.slot(kind))))

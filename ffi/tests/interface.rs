@@ -204,6 +204,24 @@ fn forecasts_say_what_comes_first() {
     assert_eq!(subject.forecast(MIB, stream(9)).outcome, CACHALOT_WOULD_EXPAND);
 }
 
+/// Nobody told of the capture: no route of the allocator is in force.
+#[test]
+fn a_block_that_a_capturing_stream_uses_is_accepted_and_comes_back_after_the_capture() {
+    let subject = Subject::plain();
+    let block = subject.malloc(5000, stream(1));
+    ok(cachalot_record_stream(subject.0, block, stream(2)));
+    ok(cachalot_simulate_capture(subject.0, 0, stream(2), 1));
+    subject.free(block);
+    assert_eq!(cachalot_free(subject.0, block), CACHALOT_ERROR_INVALID_POINTER);
+    ok(cachalot_process_events(subject.0, 0));
+    ok(cachalot_empty_cache(subject.0, 0));
+    let stats = subject.stats();
+    assert_eq!((stats.allocations.current, stats.active_blocks.current), (0, 1));
+    ok(cachalot_simulate_capture(subject.0, 0, stream(2), 0));
+    ok(cachalot_empty_cache(subject.0, 0));
+    assert_eq!(subject.stats().reserved_bytes.current, 0);
+}
+
 #[test]
 fn a_block_that_another_stream_uses_comes_back_when_that_stream_is_done() {
     let subject = Subject::plain();

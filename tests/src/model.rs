@@ -193,7 +193,8 @@ impl Model {
             return Err(Refusal::WrongSize);
         }
         let used = !block.uses.is_empty();
-        if used && !self.is_capturing() {
+        let deferred = used && (self.is_capturing() || self.is_behind_a_capture(ptr.0));
+        if used && !deferred {
             // Events come first: if one cannot be recorded, nothing has happened.
             self.record_events(ptr.0)?;
         }
@@ -203,7 +204,7 @@ impl Model {
         if self.is_oversize(bytes) {
             self.statistics.change_oversize("oversize_allocations", -1);
         }
-        if used && self.is_capturing() {
+        if deferred {
             self.deferred.push(ptr.0);
         } else {
             self.complete_if_unused(ptr.0);

@@ -101,12 +101,6 @@ impl<S: Storage> Heap<S> {
         matches!(&self.carver, Some(carver) if carver.is_planned())
     }
 
-    /// The piece that [`malloc_carved`](Self::malloc_carved) would take now.
-    pub(super) fn peek_carved(&mut self, size: u64) -> Option<DevicePtr> {
-        let carver = self.carver.as_mut()?;
-        carver.peek(size).map(DevicePtr)
-    }
-
     /// The taken piece that contains `ptr`.
     pub(super) fn piece_containing(&self, ptr: DevicePtr) -> Option<u32> {
         self.pieces().find(|(_, piece)| (piece.addr..piece.end()).contains(&ptr.0)).map(|(piece, _)| piece)

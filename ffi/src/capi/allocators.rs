@@ -2,7 +2,7 @@
 
 use crate::abi::{cachalot_allocator, cachalot_device, cachalot_options, cachalot_status};
 use crate::host::{Host, unknown_device};
-use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Status};
+use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Status};
 use crate::wall::{self, Out, OutStruct, Versioned};
 use crate::{abi, handle};
 use cachalot_core::device::DeviceMemory;
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn cachalot_configure(
 ) -> cachalot_status {
     wall::with_host(allocator, |host| {
         // SAFETY: the caller's promise.
-        let text = unsafe { wall::text(config, "config") }?;
+        let text = unsafe { wall::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }?;
         host.configure(text)
     })
 }

@@ -8,7 +8,9 @@ use crate::abi::{
 };
 use crate::host::Host;
 use crate::snapshot;
-use crate::status::{CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status};
+use crate::status::{
+    CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status,
+};
 use crate::wall;
 use cachalot_core::trace::Action;
 use cachalot_snapshot::Format;
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn cachalot_snapshot_to_file(
 ) -> cachalot_status {
     wall::with_host(allocator, |host| {
         // SAFETY: the caller's promise.
-        let path = unsafe { wall::text(path, "path") }?;
+        let path = unsafe { wall::text(path, "path", CACHALOT_ERROR_INVALID_ARGUMENT) }?;
         snapshot::write_file(host, path.as_ref())
             .map_err(|error| Status::new(CACHALOT_ERROR_IO, format_args!("{path}: {error}")))
     })

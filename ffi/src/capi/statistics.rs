@@ -83,7 +83,7 @@ pub unsafe extern "C" fn cachalot_stat(
 ) -> cachalot_status {
     wall::with_host(allocator, |host| {
         // SAFETY: the caller's promise.
-        let key = unsafe { wall::text(key, "key") }?;
+        let key = unsafe { wall::text(key, "key", CACHALOT_ERROR_UNKNOWN_KEY) }?;
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = host.device(device)?;

@@ -3,7 +3,7 @@
 use super::{plugin, python};
 use crate::abi::{cachalot_allocator, cachalot_status};
 use crate::handle;
-use crate::status::CACHALOT_ERROR_PANIC;
+use crate::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_PANIC};
 use crate::wall::{self, Out, Userdata};
 use core::ffi::{c_char, c_int};
 use core::ptr::null_mut;
@@ -16,8 +16,11 @@ use core::ptr::null_mut;
 pub unsafe extern "C" fn cachalot_torch_configure(config: *const c_char) -> cachalot_status {
     wall::infallible(CACHALOT_ERROR_PANIC, || {
         plugin::configure(|| {
+            if config.is_null() {
+                return Ok(None);
+            }
             // SAFETY: the caller's promise.
-            if config.is_null() { Ok(None) } else { unsafe { wall::text(config, "config") }.map(Some) }
+            unsafe { wall::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }.map(Some)
         })
     })
 }
