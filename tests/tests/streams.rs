@@ -86,7 +86,7 @@ fn streams_that_nobody_reports_leave_nothing_once_the_cache_is_released() {
     let host = Host::new("", 64 * GIB);
     come_and_go(&host, |number, stream| {
         host.free(host.malloc_on(5000, stream));
-        if number % 100 == 0 {
+        if number.is_multiple_of(100) {
             host.empty_cache();
         }
     });
@@ -153,7 +153,7 @@ fn pools_without_users_leave_nothing() {
         for _user in 0..2 {
             host.allocator.release_pool(DEVICE, pool).unwrap();
         }
-        if number % 100 == 0 {
+        if number.is_multiple_of(100) {
             host.empty_cache();
         }
     });
@@ -192,7 +192,7 @@ fn streams_that_live_are_served_while_others_end() {
 fn visit(allocator: &Allocator<Hooked, parking_lot::RawMutex, Growable>, thread: u64, round: u64) -> Result<(), Error> {
     let stream = stream(thread * 1000 + round % 4);
     let block = allocator.malloc(DEVICE, 4096, stream)?;
-    if round % 8 == 0 {
+    if round.is_multiple_of(8) {
         let pool = allocator.create_pool(DEVICE, PoolOptions::default())?;
         allocator.begin_allocate_to_pool(DEVICE, pool, Route::Thread(thread_id()))?;
         let inside = allocator.malloc(DEVICE, 4096, stream)?;
@@ -203,7 +203,7 @@ fn visit(allocator: &Allocator<Hooked, parking_lot::RawMutex, Growable>, thread:
     }
     allocator.free(block)?;
     allocator.stream_destroyed(DEVICE, stream)?;
-    if round % 16 == 0 {
+    if round.is_multiple_of(16) {
         allocator.empty_cache(DEVICE)?;
     }
     Ok(())
