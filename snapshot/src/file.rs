@@ -4,7 +4,6 @@ use crate::model::{Event, Segment, Snapshot};
 use crate::{pickle, stack};
 use serde::Serialize;
 use std::fmt;
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -47,25 +46,16 @@ pub fn write<S: Serialize, T: Serialize>(to: impl Write, format: Format, snapsho
     buffered.flush()
 }
 
-/// Writes a snapshot to a file, which has that name once it is complete.
+/// Writes a snapshot to a file, as [`cachalot_atomic_file::write`] does.
 ///
 /// # Errors
-/// Those of the file system; the file is then as it was before.
+/// Those of the file system; a regular file is then as it was before.
 pub fn write_file<S: Serialize, T: Serialize>(
     path: &Path,
     format: Format,
     snapshot: &Snapshot<S, T>,
 ) -> io::Result<()> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".part");
-    let written = File::create(&unfinished)
-        .and_then(|file| write(file, format, snapshot))
-        .and_then(|()| fs::rename(&unfinished, path));
-    if written.is_err() {
-        // The first failure is the one to tell.
-        let _ = fs::remove_file(&unfinished);
-    }
-    written
+    cachalot_atomic_file::write(path, |file| write(file, format, snapshot))
 }
 
 /// Why a snapshot cannot be read.
