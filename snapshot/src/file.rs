@@ -1,7 +1,7 @@
 //! Snapshots from and to files.
 
 use crate::model::{Event, Segment, Snapshot};
-use crate::{pickle, stack};
+use crate::{pickle, shared};
 use serde::Serialize;
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -82,13 +82,11 @@ impl std::error::Error for ReadError {}
 /// Reads a snapshot, of either format. Equal stacks are one in memory.
 ///
 /// # Errors
-/// If it is not one, or cut off.
+/// If it is not one, is cut off, or is a pickle that expands beyond [`pickle::from_slice`]'s bound.
 pub fn read(bytes: &[u8]) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
-    stack::sharing(|| {
-        if bytes.trim_ascii_start().first() == Some(&b'{') {
-            serde_json::from_slice(bytes).map_err(ReadError::Json)
-        } else {
-            pickle::from_slice(bytes).map_err(ReadError::Pickle)
-        }
-    })
+    if bytes.trim_ascii_start().first() == Some(&b'{') {
+        shared::reading(|| serde_json::from_slice(bytes)).map_err(ReadError::Json)
+    } else {
+        pickle::from_slice(bytes).map_err(ReadError::Pickle)
+    }
 }
