@@ -1,6 +1,6 @@
 //! Files that are written whole or not at all.
 //!
-//! [`write`] is the only way in which this workspace writes a file of the user's.
+//! [`write()`] is the only way in which this workspace writes a file of the user's.
 //!
 //! ```text
 //! path ──▶ symbolic links are followed ──▶ open for writing, without truncation
