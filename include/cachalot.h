@@ -701,8 +701,10 @@ CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocat
 CACHALOT_API cachalot_status cachalot_snapshot_as(const cachalot_allocator *allocator, cachalot_format format,
                                                   cachalot_writer write, void *userdata);
 
-/* The same to a file, as JSON if its name ends in .json, else as a pickle. It is made or replaced once it is complete.
- * Errors: IO. */
+/* Writes such a snapshot to a file, as JSON if its name ends in .json, else as a pickle. A regular
+ * file is made or replaced in one step once the snapshot is complete, and keeps its permissions. A
+ * symbolic link to it stays. A device or a FIFO is written and never replaced.
+ * Errors: IO; a regular file is then as it was before. */
 CACHALOT_API cachalot_status cachalot_snapshot_to_file(const cachalot_allocator *allocator, const char *path);
 
 /* Checks every invariant of every heap, for tests: it visits every block. CACHALOT_ERROR_PANIC names one that does not

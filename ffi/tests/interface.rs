@@ -615,7 +615,6 @@ fn snapshots_are_json_with_pytorchs_keys() {
     let written: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&file).expect("it was written")).expect("JSON");
     assert_eq!(written, snapshot);
-    assert!(!file.with_extension("json.part").exists());
     subject.free(block);
 }
 

@@ -6,7 +6,8 @@ use super::opcode::{
     MARK, MEMOIZE, NEWFALSE, NEWTRUE, NONE, POP, POP_MARK, PROTO, SETITEM, SETITEMS, SHORT_BINBYTES, SHORT_BINSTRING,
     SHORT_BINUNICODE, STOP, TUPLE, TUPLE1, TUPLE2, TUPLE3,
 };
-use super::tree::{At, Node, Tree, Value};
+use super::tree::{At, MOST_VALUES_PER_BYTE, Node, SOME_VALUES, Tree, Value};
+use crate::shared;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::fmt;
@@ -29,6 +30,8 @@ pub enum Error {
     Invalid(usize, String),
     /// It is a pickle, of something else.
     Unexpected(String),
+    /// Its values refer to each other so often that they expand to more than this many.
+    Expands(u64),
 }
 
 impl fmt::Display for Error {
@@ -39,6 +42,11 @@ impl fmt::Display for Error {
             Self::Truncated(at) => write!(f, "the pickle ends early, behind byte {at}"),
             Self::Invalid(at, what) => write!(f, "{what} at byte {at}"),
             Self::Unexpected(what) => f.write_str(what),
+            Self::Expands(most) => write!(
+                f,
+                "shared values expand to more than {most}: accepted are {MOST_VALUES_PER_BYTE} values for each byte of \
+                 the pickle, or {SOME_VALUES} if that is more"
+            ),
         }
     }
 }
@@ -59,20 +67,26 @@ impl serde::de::Error for Error {
 
 /// Reads a pickle.
 ///
+/// A value that the pickle refers to several times is read each time, but for the frames of stacks
+/// and stacks themselves, which are shared. A few bytes can so expand to any number of values: no
+/// more than 8 are read for each byte of the pickle, or 65,536 if that is more. A text counts as one
+/// for each 32 bytes.
+///
 /// # Errors
-/// If it is cut off, does what plain values do not need, or is of something else than a `T`.
+/// If it is cut off, does what plain values do not need, expands to more, or is of something else
+/// than a `T`.
 pub fn from_slice<T: DeserializeOwned>(pickle: &[u8]) -> Result<T, Error> {
     let mut machine = Machine {
         pickle,
         at: 0,
-        tree: Tree::default(),
+        tree: Tree::new(pickle.len()),
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
         memoized: 0,
     };
     let value = machine.run()?;
-    T::deserialize(At::new(&machine.tree, value))
+    shared::reading(|| T::deserialize(At::new(&machine.tree, value)))
 }
 
 struct Machine<'p> {

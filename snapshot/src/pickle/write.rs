@@ -5,7 +5,7 @@ use super::opcode::{
     MARK, NEWFALSE, NEWTRUE, NONE, PROTO, SETITEMS, STOP, TUPLE, TUPLE2,
 };
 use super::read::Error;
-use crate::stack::SHARED;
+use crate::shared::SHARED;
 use serde::ser::{
     self, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple, SerializeTupleStruct, Serializer,
 };
