@@ -66,6 +66,14 @@ fn streams_and_threads_come_and_go() {
     without_errors(simulated(&program).arg("300"));
 }
 
+/// As often as it took for one thread to meet what another one undoes.
+#[test]
+fn threads_do_not_see_each_others_streams_go() {
+    let Some(program) = program("threads") else { return };
+    succeed(simulated(&program).arg("1000"));
+    without_leaks(emulated(&program).arg("20"), "threads");
+}
+
 #[test]
 fn a_graph_without_requests_needs_no_pool() {
     let Some(program) = program("captures") else { return };

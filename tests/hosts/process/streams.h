@@ -8,6 +8,7 @@
 
 typedef struct driver {
   int (*retain)(void **context, int device);
+  int (*give_back)(int device);
   int (*set_current)(void *context);
   int (*stream_create)(cachalot_stream *stream, unsigned flags);
   int (*stream_destroy)(cachalot_stream stream);
@@ -15,9 +16,7 @@ typedef struct driver {
   int (*begin_capture)(cachalot_stream stream, int mode);
   int (*end_capture)(cachalot_stream stream, void **graph);
   int (*graph_destroy)(void *graph);
-  int (*hold)(uint64_t stream);    /* closes a gate on a stream of the emulated driver */
-  int (*release)(uint64_t stream); /* opens it */
-  int (*tear_down)(int crash);     /* ends the emulated driver as at the end of the process */
+  int (*tear_down)(int crash); /* ends the emulated driver as at the end of the process */
 } driver;
 
 static driver cuda;
@@ -26,19 +25,16 @@ static inline int is_simulated(void) {
   return (scene_options.flags & CACHALOT_SIMULATED) != 0;
 }
 
-/* Finds the driver that the allocator has loaded, and makes a device's primary context the thread's. */
-static inline void enter_driver(int device) {
+/* Finds the driver that the allocator has loaded. */
+static inline void find_driver(void) {
   const char *path = getenv("CACHALOT_LIBCUDA");
-  void *library, *context = NULL;
-  if (is_simulated()) {
-    return;
-  }
-  library = path == NULL ? NULL : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  void *library = path == NULL ? NULL : dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
   if (library == NULL) {
     fail(__FILE__, __LINE__, "the driver is not loaded");
     exit(2);
   }
   *(void **)&cuda.retain = dlsym(library, "cuDevicePrimaryCtxRetain");
+  *(void **)&cuda.give_back = dlsym(library, "cuDevicePrimaryCtxRelease_v2");
   *(void **)&cuda.set_current = dlsym(library, "cuCtxSetCurrent");
   *(void **)&cuda.stream_create = dlsym(library, "cuStreamCreate");
   *(void **)&cuda.stream_destroy = dlsym(library, "cuStreamDestroy_v2");
@@ -46,21 +42,27 @@ static inline void enter_driver(int device) {
   *(void **)&cuda.begin_capture = dlsym(library, "cuStreamBeginCapture_v2");
   *(void **)&cuda.end_capture = dlsym(library, "cuStreamEndCapture");
   *(void **)&cuda.graph_destroy = dlsym(library, "cuGraphDestroy");
-  *(void **)&cuda.hold = dlsym(library, "emu_hold_stream");
-  *(void **)&cuda.release = dlsym(library, "emu_release_stream");
   *(void **)&cuda.tear_down = dlsym(library, "emu_tear_down");
+}
+
+/* Makes a device's primary context the calling thread's. To be called by the first thread before there are others. */
+static inline void enter_driver(int device) {
+  void *context = NULL;
+  if (is_simulated()) {
+    return;
+  }
+  if (cuda.retain == NULL) {
+    find_driver();
+  }
   NEEDED(cuda.retain(&context, device));
   NEEDED(cuda.set_current(context));
 }
 
 /* Gives the context back. */
 static inline void leave_driver(int device) {
-  const char *path = getenv("CACHALOT_LIBCUDA");
-  int (*release)(int);
   if (!is_simulated()) {
-    *(void **)&release = dlsym(dlopen(path, RTLD_LAZY | RTLD_NOLOAD), "cuDevicePrimaryCtxRelease_v2");
     NEEDED(cuda.set_current(NULL));
-    NEEDED(release(device));
+    NEEDED(cuda.give_back(device));
   }
 }
 
