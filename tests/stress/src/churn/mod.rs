@@ -49,7 +49,7 @@ fn set_up(options: &ChurnOptions) -> Answer<Scene> {
     let source = if options.simulated { Source::simulated() } else { Source::driver(devices)? };
     let library = Library::create(devices, options.simulated, options.asked, &options.config)?;
     let kept = (0..devices as c_int).map(|device| source.make(device)).collect::<Result<_, _>>()?;
-    Ok(Scene { library, source, devices, reported: !options.asked, kept })
+    Ok(Scene { library, source, devices, reported: !options.asked, kept, held: options.held })
 }
 
 /// Runs a phase on several threads. Everything goes back after it.

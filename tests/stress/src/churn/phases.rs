@@ -17,10 +17,10 @@ pub(super) struct Scene {
     pub(super) reported: bool,
     /// A stream of each device that stays.
     pub(super) kept: Vec<Stream>,
+    /// Blocks of streams and threads that are gone are held until a worker has so many of them.
+    pub(super) held: usize,
 }
 
-/// Blocks of streams and threads that are gone are held until so many others came.
-const HELD: usize = 64;
 /// So many come and go before the cache is emptied, where something stays in it until then.
 const BETWEEN_EMPTYINGS: u64 = 1_000;
 /// Simulated streams that stay get on after so many units.
@@ -108,7 +108,7 @@ pub(super) fn streams(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
             }
             library.free(block)?;
         }
-        if held.len() > HELD
+        if held.len() > scene.held
             && let Some(block) = held.pop_front()
         {
             library.free(block)?;
@@ -150,7 +150,7 @@ pub(super) fn threads(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
         };
         let left = std::thread::scope(|scope| scope.spawn(visit).join()).map_err(|_| "a thread panicked")?;
         held.extend(left?);
-        if held.len() > HELD
+        if held.len() > scene.held
             && let Some(block) = held.pop_front()
         {
             library.free(block)?;
@@ -190,17 +190,14 @@ pub(super) fn blocks(scene: &Scene, progress: &Progress, worker: u64) -> Answer 
     while let Some(number) = progress.next()? {
         ops += 1;
         let slot = &mut slots[rng.usize(0..SLOTS)];
-        match slot.take() {
-            Some(block) => {
-                if rng.u32(0..16) == 0 {
-                    library.record_stream(block, scene.kept(device))?;
-                }
-                library.free(block)?;
+        if let Some(block) = slot.take() {
+            if rng.u32(0..16) == 0 {
+                library.record_stream(block, scene.kept(device))?;
             }
-            None => {
-                let on = if rng.u32(0..4) == 0 { scene.kept(device) } else { own };
-                *slot = Some(library.malloc(device, sizes::pick(&mut rng, LARGEST) as usize, on)?);
-            }
+            library.free(block)?;
+        } else {
+            let on = if rng.u32(0..4) == 0 { scene.kept(device) } else { own };
+            *slot = Some(library.malloc(device, sizes::pick(&mut rng, LARGEST) as usize, on)?);
         }
         if ops.is_multiple_of(OPS_OF_A_STREAM) {
             scene.end_stream(device, own)?;
