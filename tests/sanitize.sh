@@ -32,15 +32,15 @@ nightly() {
   runtimes=$sysroot/lib/rustlib/$target/lib
 }
 
-# Puts a library and a driver of one build where programs find them: link_to FOLDER
+# Puts a library and the emulated driver where programs find them: link_to FOLDER, that of the library.
+#
+# The driver is the usual build: its locks are pthread's, which every one of these tools follows by itself.
 link_to() {
-  local built
-  built=$(realpath "$1")
+  local name
   for name in libcachalot.so libcachalot.so.0.1; do
-    ln -sf "$built/libcachalot.so" "$scratch/$name"
+    ln -sf "$(realpath "$1")/libcachalot.so" "$scratch/$name"
   done
-  # A link and not a copy, so that reports name the driver's lines.
-  ln -sf "$built/libcachalot_emulated_driver.so" "$scratch/libcuda.so.1"
+  ln -sf "$PWD/target/debug/libcachalot_emulated_driver.so" "$scratch/libcuda.so.1"
 }
 
 # Runs a program, and goes on if it fails: the script fails at its end.
@@ -92,7 +92,7 @@ sanitized() {
   step "$name: the core's thread tests"
   try "${cargo[@]}" test "${common[@]}" -p cachalot-tests --test threads
   step "$name: the stress program"
-  "${cargo[@]}" build "${common[@]}" -p cachalot -p cachalot-emulated-driver -p cachalot-stress
+  "${cargo[@]}" build "${common[@]}" -p cachalot -p cachalot-stress
   local built=$folder/$target/debug
   link_to "$built"
   export CACHALOT_LIBCUDA=$scratch/libcuda.so.1 CACHALOT_EMU_DEVICES=2 CACHALOT_EMU_DELAY_US=300
@@ -129,7 +129,7 @@ helgrind() {
     return 0
   fi
   step "helgrind: the C hosts"
-  cargo build --locked -p cachalot -p cachalot-emulated-driver
+  cargo build --locked -p cachalot
   link_to target/debug
   compile_hosts -O1 --
   # Fair: else one thread that waits for another may keep it from running.
@@ -138,6 +138,8 @@ helgrind() {
 }
 
 [ $# -gt 0 ] || set -- thread address helgrind
+step "the emulated driver"
+cargo build --locked -p cachalot-emulated-driver
 for part in "$@"; do
   case $part in
     thread | address | helgrind) "$part" ;;
