@@ -33,11 +33,12 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Fails every driver call of a small run in turn, on the emulated driver, each in a process of its own.
     ///
-    /// A call fails once or from then on, before or after it acted, by an error that passes, one that breaks the context or says that
-    /// the driver is shutting down, or, where that is possible, for want of memory. The run must not crash or hang; no block may overlap another; nothing may leak but
-    /// what a call took that failed after it acted; the invariants must hold; and once the faults are over the allocator must
-    /// work again, unless it said that the context is lost. A table of the cases is printed, in Markdown. Then each function is taken
-    /// out of the driver: the run must work without it, or not begin and say why. The exit status is 1 if anything was wrong.
+    /// A call fails once or from then on, before or after it acted, by an error that passes, one that breaks the context, one that
+    /// says that the driver is shutting down, or, where that is possible, for want of memory. The run must not crash or hang; no
+    /// block may overlap another; nothing may leak but what a call took that failed after it acted; the invariants must hold; and
+    /// once the faults are over the allocator must work again, unless it said that the context is lost. A table of the cases is
+    /// printed, in Markdown. Then each function is taken out of the driver: the run must work without it, or not begin and say
+    /// why. The exit status is 1 if anything was wrong.
     Sweep(SweepOptions),
     /// Lets streams, threads, private pools and blocks come and go through the C interface, and sees whether memory stays flat.
     ///
