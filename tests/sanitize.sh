@@ -87,6 +87,8 @@ sanitized() {
   local cargo=(cargo +nightly)
   local common=(--locked --target "$target" --target-dir "$folder" -Zbuild-std)
   export RUSTFLAGS="-Zsanitizer=$name -Cforce-frame-pointers=yes"
+  # The kernels would bring the C++ compiler's own runtime along, and there must be one of them only.
+  export CXXFLAGS="-fno-sanitize=all"
   # Under ThreadSanitizer a process has less room for addresses than the emulated devices like to have.
   export CACHALOT_EMU_ADDRESS_SPACE=$((64 << 30))
   step "$name: the core's thread tests"
@@ -99,13 +101,13 @@ sanitized() {
   try "$built/cachalot-stress" --seed 1 --ops 8000 --threads 4 --streams 4 --devices 2 --disturb 40 --round 1000 --batch 16 \
     --blocks 100 --max-mib 8 --hold-us 500
   try "$built/cachalot-stress" churn --streams 400 --threads 200 --pools 200 --ops 20000 --bound-kib 1048576
-  unset RUSTFLAGS CACHALOT_LIBCUDA CACHALOT_EMU_DEVICES CACHALOT_EMU_DELAY_US
+  unset RUSTFLAGS CXXFLAGS CACHALOT_LIBCUDA CACHALOT_EMU_DEVICES CACHALOT_EMU_DELAY_US
   step "$name: the C hosts"
   if ! command -v cc >/dev/null; then
     skip "$name: the C hosts" "no C compiler"
     return 0
   fi
-  # The runtime is the nightly toolchain's, whatever the C compiler brings: there must be one of them only.
+  # Here too the one runtime is the nightly toolchain's.
   compile_hosts "-fsanitize=$name" -- -rdynamic -Wl,--whole-archive "$runtimes/librustc-nightly_rt.$2.a" -Wl,--no-whole-archive
   run_hosts
 }
