@@ -40,16 +40,21 @@ impl CudaDevice {
     /// Its work need not be done: an event is recorded after it, and what is asked of the old number from then on is
     /// answered by that event. The handle's next stream gets another number.
     ///
+    /// Of the calling thread's own default stream it says that the thread is about to end. That stream keeps its number,
+    /// which no other thread ever has.
+    ///
     /// # Errors
-    /// [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) for a default stream, which cannot be
+    /// [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) for the legacy default stream, which cannot be
     /// destroyed; [`NotPermittedInCapture`](cachalot_core::device::ErrorKind::NotPermittedInCapture) for one that captures;
     /// those of [`health`](Self::health). The number is then as it was. Should the event fail, the
     /// stream is retired all the same, and whoever needs it done waits for the whole context.
     pub fn stream_destroyed(&self, stream: CuStream) -> DeviceResult<StreamId> {
         let _scope = self.context.enter()?;
         let number = self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())?;
-        if !matches!(self.streams.target(number), Target::Live(_)) {
-            return Err(CuResult::INVALID_HANDLE.error());
+        match self.streams.target(number) {
+            Target::Live(_) => {}
+            Target::OwnPerThread => return Ok(number),
+            _ => return Err(CuResult::INVALID_HANDLE.error()),
         }
         if self.is_handle_capturing(stream)? {
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
@@ -144,11 +149,24 @@ impl CudaDevice {
             Target::Legacy | Target::OtherPerThread => CuStream::LEGACY,
             Target::Retired => return Ok(None),
         };
-        if self.is_handle_capturing(handle)? {
-            return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
+        match self.is_handle_capturing(handle) {
+            Ok(false) => {}
+            Ok(true) => return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
+            // Nothing reports the streams of a host whose streams are asked for: this one was destroyed, and its handle was not
+            // given to another yet.
+            Err(error) if error.code == CuResult::INVALID_HANDLE.0 && self.is_asked_for(target) => {
+                self.streams.retire_gone(number);
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
         }
         let moved = matches!(target, Target::Live(_)) && self.driver_number(handle)?.is_some_and(|now| now != number);
         Ok((!moved).then_some(handle))
+    }
+
+    /// Whether the driver is asked which stream a created stream's handle is.
+    fn is_asked_for(&self, target: Target) -> bool {
+        self.identity == StreamIdentity::Asked && matches!(target, Target::Live(_))
     }
 
     /// The present number of a stream after asking the driver for its own. `None` where the driver does not say: it is too

@@ -216,6 +216,19 @@ impl Streams {
         Some(retired.advance(slot))
     }
 
+    /// Retires the stream of this number, which the driver says is no more, with nothing recorded of its end. Does nothing if its
+    /// handle has another number by now.
+    pub(crate) fn retire_gone(&self, number: StreamId) {
+        let handle = number.0 & HANDLE_MASK;
+        let mut retired = self.lock();
+        let Some(slot) = self.slot_or_insert(handle) else { return };
+        if slot.number.load(Ordering::Relaxed) == number.0 {
+            slot.driver_id.store(0, Ordering::Relaxed);
+            retired.doubt(handle);
+            retired.advance(slot);
+        }
+    }
+
     /// What a number stands for at present, seen from the calling thread.
     pub(crate) fn target(&self, stream: StreamId) -> Target {
         let handle = stream.0 & HANDLE_MASK;

@@ -95,8 +95,6 @@ pub extern "C" fn cachalot_stream_destroyed(
         device.open()?;
         let handle = CuStream(stream.addr());
         let number = match device.cuda() {
-            // A thread's own stream keeps its number, which no other thread ever has.
-            _ if handle == CuStream::PER_THREAD => device.stream_id(handle)?,
             Some(cuda) => cuda.stream_destroyed(handle).map_err(|error| {
                 if error.kind == ErrorKind::InvalidArgument { refuse(handle, error.code) } else { error.into() }
             })?,

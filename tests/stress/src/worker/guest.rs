@@ -16,7 +16,7 @@ use crate::sizes;
 use crate::stage::{Device, Line};
 use crate::verdict::Kind;
 use crate::visit::Visit;
-use cachalot_core::device::{DeviceResult, ErrorKind};
+use cachalot_core::device::DeviceResult;
 use cachalot_core::units::MIB;
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_kernels::Findings;
@@ -169,10 +169,6 @@ impl Worker {
     pub(super) fn report_end(&mut self, stage: &Device, line: Line) -> bool {
         let number = match stage.cuda.stream_destroyed(line.handle) {
             Ok(number) => number,
-            // Not every library takes a report of a thread's own stream.
-            Err(error) if error.kind == ErrorKind::InvalidArgument && line.handle == CuStream::PER_THREAD => {
-                return false;
-            }
             Err(error) => {
                 self.device_failed("stream_destroyed", error);
                 return false;
