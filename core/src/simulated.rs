@@ -16,7 +16,7 @@ use spin::Mutex;
 
 mod addresses;
 
-pub use addresses::AddressSpace;
+pub use addresses::{AddressSpace, Space};
 
 /// The calls of [`DeviceMemory`] and [`VirtualMemory`], to count them and to make them fail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -126,7 +126,7 @@ struct Stream {
 struct State {
     capacity: u64,
     used: u64,
-    space: Arc<AddressSpace>,
+    space: Space,
     /// What was taken of it.
     spans: Vec<Range<u64>>,
     /// The addresses of the last span that are not used yet.
@@ -177,11 +177,11 @@ impl SimulatedDevice {
 
     /// As [`new`](Self::new), with addresses that no other device within this space has at the same time. Without any left the device
     /// has no memory left either.
-    pub fn within(space: Arc<AddressSpace>, capacity: u64) -> Self {
+    pub fn within(space: impl Into<Space>, capacity: u64) -> Self {
         Self(Mutex::new(State {
             capacity,
             used: 0,
-            space,
+            space: space.into(),
             spans: Vec::new(),
             fresh: 0..0,
             script: VecDeque::new(),

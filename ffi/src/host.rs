@@ -22,15 +22,14 @@ use cachalot_core::{Allocator, Config};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use core::ffi::c_int;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// The most devices an allocator can have, as the core has it.
 const MAX_DEVICES: u32 = 127;
 /// Memory of a simulated device if the options name none, in bytes.
 const SIMULATED_BYTES: u64 = 16 << 30;
 /// The addresses of all simulated devices of the process: no allocator takes another's block for its own.
-static SIMULATED_ADDRESSES: LazyLock<Arc<AddressSpace>> =
-    LazyLock::new(|| Arc::new(AddressSpace::new(1 << 44..1 << 58)));
+static SIMULATED_ADDRESSES: AddressSpace = AddressSpace::new(1 << 44..1 << 58);
 /// Where PyTorch's settings are read, the newer name first.
 pub(crate) const ENVIRONMENT: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 /// Every flag that has a meaning.
@@ -262,7 +261,7 @@ impl Plan {
         let one = [(0, None)];
         let devices = if self.devices.is_empty() { &one[..] } else { &self.devices };
         let simulate = |&(ordinal, _): &(c_int, _)| {
-            let device = SimulatedDevice::within(Arc::clone(&SIMULATED_ADDRESSES), self.simulated_bytes);
+            let device = SimulatedDevice::within(&SIMULATED_ADDRESSES, self.simulated_bytes);
             (ordinal, Backing::Simulated(device))
         };
         devices.iter().map(simulate).collect()

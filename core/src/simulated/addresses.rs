@@ -1,6 +1,7 @@
 //! Addresses for simulated devices: a space that any number of them share, in ranges that no two have.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use core::ops::Range;
 use spin::Mutex;
 
@@ -8,6 +9,38 @@ use spin::Mutex;
 /// there at the same time have an address in common.
 #[derive(Debug)]
 pub struct AddressSpace(Mutex<Ranges>);
+
+/// A space of one's own, or one that others share for good.
+#[derive(Clone, Debug)]
+pub enum Space {
+    /// Shared by the devices that have a reference to it.
+    Counted(Arc<AddressSpace>),
+    /// There as long as the program is.
+    Static(&'static AddressSpace),
+}
+
+impl core::ops::Deref for Space {
+    type Target = AddressSpace;
+
+    fn deref(&self) -> &AddressSpace {
+        match self {
+            Self::Counted(space) => space,
+            Self::Static(space) => space,
+        }
+    }
+}
+
+impl From<Arc<AddressSpace>> for Space {
+    fn from(space: Arc<AddressSpace>) -> Self {
+        Self::Counted(space)
+    }
+}
+
+impl From<&'static AddressSpace> for Space {
+    fn from(space: &'static AddressSpace) -> Self {
+        Self::Static(space)
+    }
+}
 
 #[derive(Debug)]
 struct Ranges {
@@ -38,7 +71,12 @@ impl AddressSpace {
 
     /// Gives a range back that was taken.
     pub(super) fn give_back(&self, range: Range<u64>) {
-        self.0.lock().taken.remove(&range.start);
+        let mut ranges = self.0.lock();
+        ranges.taken.remove(&range.start);
+        if ranges.taken.is_empty() {
+            // A map keeps the memory of its last entry. A space that a library holds until it is unloaded would lose it.
+            ranges.taken = BTreeMap::new();
+        }
     }
 }
 
@@ -62,7 +100,6 @@ mod tests {
     use super::*;
     use crate::device::{DeviceMemory, ErrorKind, VirtualMemory};
     use crate::simulated::SimulatedDevice;
-    use alloc::sync::Arc;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
