@@ -418,11 +418,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Notes that `stream` uses the block at `ptr`, if this heap owns it.
     pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let captured = self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
-        let mut heap = self.lock(slot);
+        // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
         #[cfg(feature = "alloc")]
-        if heap.stream != stream {
-            self.note_use(ptr);
+        if self.has(attention::OBSERVED) {
+            let own = self.lock(slot).stream;
+            if own != stream {
+                self.note_use(ptr);
+            }
         }
+        let mut heap = self.lock(slot);
         let Some(block) = heap.lookup(ptr) else { return Err(Error::InvalidPointer(ptr)) };
         Ok(heap.add_use(block, stream, captured)?)
     }

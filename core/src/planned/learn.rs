@@ -184,6 +184,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
         }
         let (deviations, requests) = front.sums();
+        let without_lanes = front.berths.iter().all(|berth| berth.lane.lock().is_none());
         let mut learning = front.learning.lock();
         let before = core::mem::replace(&mut learning.judged, (deviations, requests));
         let (deviations, requests) = (deviations - before.0, requests - before.1);
@@ -193,7 +194,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             true => learning.bad + 1,
             false => 0,
         };
-        learning.bad >= learning.patience() || front.berths.iter().all(|berth| berth.lane.lock().is_none())
+        learning.bad >= learning.patience() || without_lanes
     }
 
     /// Takes out what was observed, to be planned.

@@ -78,11 +78,31 @@ fn another_threads_stream_is_not_recorded_while_the_legacy_stream_cannot_be_used
 }
 
 #[test]
-fn a_default_stream_cannot_be_destroyed() {
+fn the_legacy_default_stream_cannot_be_destroyed() {
     let device = device();
-    for stream in [CuStream::NULL, CuStream::LEGACY, CuStream::PER_THREAD] {
+    for stream in [CuStream::NULL, CuStream::LEGACY] {
         assert_eq!(device.stream_destroyed(stream), Err(CuResult::INVALID_HANDLE.error()));
     }
+}
+
+#[test]
+fn a_threads_own_stream_keeps_its_number_when_it_is_reported() {
+    let device = device();
+    let number = device.stream_id(CuStream::PER_THREAD).expect("a number");
+    assert_eq!(device.stream_destroyed(CuStream::PER_THREAD), Ok(number));
+    assert_eq!(device.stream_id(CuStream::PER_THREAD), Ok(number));
+}
+
+#[test]
+fn a_stream_that_was_asked_for_and_is_gone_needs_no_report() {
+    let device = asking();
+    let event = device.create_event().expect("an event");
+    let number = device.stream_id(STREAM).expect("a number");
+    fake::with(|fake| fake.capturing = (CuResult::INVALID_HANDLE, CuCaptureStatus::NONE));
+    // The driver does not know the handle any more. What was queued there is waited for with the context.
+    let made = calls(|| assert_eq!(device.record(event, number), Ok(())));
+    assert!(made.contains(&"cuCtxSynchronize"), "{made:?}");
+    assert_eq!(device.streams().handle(number), None);
 }
 
 #[test]
@@ -302,7 +322,8 @@ fn a_capturing_stream_is_left_alone() {
                 for refused in [device.record(event, number), device.synchronize(number)] {
                     assert_eq!(refused, Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()));
                 }
-                assert!(device.stream_destroyed(stream).is_err());
+                // Of a thread's own stream the report does not call the driver.
+                assert_eq!(device.stream_destroyed(stream).is_err(), stream != CuStream::PER_THREAD);
             });
             let spoils = ["cuStreamGetId", "cuEventRecord", "cuStreamSynchronize"];
             assert!(!made.iter().any(|name| spoils.contains(name)), "{made:?}");
