@@ -43,8 +43,6 @@ mod obtain;
 mod order;
 mod placement;
 #[cfg(feature = "alloc")]
-pub mod plan;
-#[cfg(feature = "alloc")]
 pub mod planned;
 pub mod pool;
 pub mod reclaim;

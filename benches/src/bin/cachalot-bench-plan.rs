@@ -3,8 +3,8 @@
 use cachalot_benches::machine;
 use cachalot_cli::plan::parallel::{Outcome, fits, minimise};
 use cachalot_cli::plan::{Reading, load};
-use cachalot_core::plan::exact::{Instance, Progress, Search};
-use cachalot_core::plan::{Chains, Problem, lower_bound, verify};
+use cachalot_planner::exact::{Instance, Progress, Search};
+use cachalot_planner::{Chains, Problem, lower_bound, verify};
 use cachalot_tests::planning::large::{MODELS, training_step};
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};

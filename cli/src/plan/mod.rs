@@ -15,8 +15,8 @@ pub mod table;
 
 use crate::trace::BadInput;
 use crate::trace::open::decompressed;
-use cachalot_core::plan::operators::Lowered;
-use cachalot_core::plan::{Plan, Problem};
+use cachalot_planner::operators::Lowered;
+use cachalot_planner::{Plan, Problem};
 use std::io::{BufRead, Read};
 use std::ops::Range;
 use std::path::Path;

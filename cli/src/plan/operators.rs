@@ -20,8 +20,8 @@
 
 use super::{Reading, Source, Task};
 use crate::trace::BadInput;
-use cachalot_core::plan::Plan;
-use cachalot_core::plan::operators::{
+use cachalot_planner::Plan;
+use cachalot_planner::operators::{
     self, Device, Life, Lowered, Memory, Operator, Output, Place, Program, Refusal, Value, Wrong,
 };
 use serde::Deserialize;

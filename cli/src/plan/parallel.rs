@@ -2,9 +2,9 @@
 //!
 //! No run begins anew because another thread has found something; one whose capacity has been reached meanwhile is given up.
 
-use cachalot_core::plan::exact::{Instance, PATIENCE, Progress, Search, Verdict};
-use cachalot_core::plan::portfolio::{Job, Standing, job};
-use cachalot_core::plan::{Chains, Plan, Problem, Watch};
+use cachalot_planner::exact::{Instance, PATIENCE, Progress, Search, Verdict};
+use cachalot_planner::portfolio::{Job, Standing, job};
+use cachalot_planner::{Chains, Plan, Problem, Watch};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -210,8 +210,8 @@ impl Watch for Stop<'_> {
 #[cfg(test)]
 mod tests {
     use super::{fits, minimise};
-    use cachalot_core::plan::exact::Verdict;
-    use cachalot_core::plan::{Buffer, Problem, verify};
+    use cachalot_planner::exact::Verdict;
+    use cachalot_planner::{Buffer, Problem, verify};
     use std::time::Duration;
 
     /// `MiniMalloc`'s tricky problem: at most 4 bytes live at once, and 5 are needed.

@@ -7,8 +7,8 @@
 use super::section::{Repetition, repetition};
 use super::{Reading, Source, Task};
 use crate::trace::{Action, BadInput, Trace};
-use cachalot_core::plan::{Buffer, Plan, Problem};
 use cachalot_core::units::UNIT;
+use cachalot_planner::{Buffer, Plan, Problem};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;

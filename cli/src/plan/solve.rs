@@ -1,8 +1,8 @@
 //! Planning a problem by the algorithm that was asked for, within its time.
 
 use super::parallel::{self, Outcome};
-use cachalot_core::plan::portfolio::Portfolio;
-use cachalot_core::plan::{Algorithm, HEURISTICS, Plan, Problem, Watch, lower_bound};
+use cachalot_planner::portfolio::Portfolio;
+use cachalot_planner::{Algorithm, HEURISTICS, Plan, Problem, Watch, lower_bound};
 use rayon::current_num_threads;
 use std::time::{Duration, Instant};
 

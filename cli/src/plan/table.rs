@@ -5,8 +5,8 @@
 
 use super::{Reading, Source, Task, UNKNOWN, at_column};
 use crate::trace::BadInput;
-use cachalot_core::plan::{Buffer, Problem, Unusable};
 use cachalot_core::units::MAX_REQUEST;
+use cachalot_planner::{Buffer, Problem, Unusable};
 use std::path::Path;
 
 /// The columns that there must be, and those that there may be.

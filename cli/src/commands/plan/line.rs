@@ -3,7 +3,7 @@
 use super::{Planned, print, words};
 use cachalot_cli::plan::Source;
 use cachalot_cli::plan::operators::Names;
-use cachalot_core::plan::operators::{Forward, Lowered};
+use cachalot_planner::operators::{Forward, Lowered};
 use serde::Serialize;
 use std::io;
 

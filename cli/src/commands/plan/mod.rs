@@ -8,7 +8,7 @@ mod table;
 use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_cli::plan::solve::{self, Answer, Method, Solved};
 use cachalot_cli::plan::{self, Reading, Source, Task};
-use cachalot_core::plan::{Plan, verify};
+use cachalot_planner::{Plan, verify};
 use live::Live;
 use std::fs;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! The picture of `--plot`: a panel for each problem, with every buffer as a rectangle over time and address.
 
 use super::{Planned, title};
-use cachalot_core::plan::{Buffer, Plan};
+use cachalot_planner::{Buffer, Plan};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use super::instance::Instance;
 use super::order::{Order, nodes};
 use super::span::Span;
 use super::state::State;
-use crate::plan::Plan;
+use crate::Plan;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 

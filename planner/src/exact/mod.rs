@@ -27,8 +27,7 @@ pub use instance::Instance;
 pub use search::{Progress, Search};
 pub use skyline::Skyline;
 
-use super::portfolio::Portfolio;
-use super::{Algorithm, Chains, Plan, Problem, Watch, lower_bound};
+use super::{Chains, Plan, Problem, Watch, lower_bound};
 use alloc::sync::Arc;
 
 /// Between two questions whether to stop, so many nodes are searched.
@@ -72,19 +71,4 @@ pub fn fits(problem: &Problem, capacity: u64, watch: &mut dyn Watch) -> Verdict 
         }
     }
     Verdict::Undecided
-}
-
-/// The exact search by itself, from no plan to the lowest peak.
-pub struct Exact;
-
-impl Algorithm for Exact {
-    fn name(&self) -> &'static str {
-        "exact"
-    }
-
-    fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
-        let mut portfolio = Portfolio::exact(problem);
-        portfolio.run(watch);
-        portfolio.into_best()
-    }
 }

@@ -11,8 +11,8 @@
 use super::instance::{Item, spread, unit};
 use super::order::Order;
 use super::span::Span;
-use crate::plan::problem::align_up;
-use crate::plan::{Algorithm, Chains, Plan, Problem, Watch, first_fit};
+use crate::problem::align_up;
+use crate::{Algorithm, Chains, Plan, Problem, Watch, first_fit};
 use alloc::collections::BinaryHeap;
 use alloc::vec;
 use alloc::vec::Vec;

@@ -1,6 +1,6 @@
 //! What is known so far: the best plan, and what no plan can be better than.
 
-use crate::plan::{Chains, Plan, Problem, lower_bound};
+use crate::{Chains, Plan, Problem, lower_bound};
 
 /// The best plan and the lower bound of a problem.
 pub struct Standing {

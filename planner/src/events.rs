@@ -102,7 +102,7 @@ pub(super) fn best(
 mod tests {
     use super::Event::{Free, Overwrite, Take};
     use super::{Arrival, events};
-    use crate::plan::{self, Buffer, Chains, Problem};
+    use crate::{Buffer, Chains, Overwrite as Overwriting, Problem};
     use alloc::vec;
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         let buffer = |start, end| Buffer { start, end, size: 4, alignment: 1, fixed: None };
         let problem = Problem {
             buffers: vec![buffer(0, 3), buffer(2, 5), buffer(2, 3), buffer(0, 2)],
-            overwrites: vec![plan::Overwrite { writer: 1, target: 0, offset: 0 }],
+            overwrites: vec![Overwriting { writer: 1, target: 0, offset: 0 }],
             ..Problem::default()
         };
         let chains = Chains::of(&problem);

@@ -1,8 +1,8 @@
 //! The buffers of a program, with the forwards that leave every value as it is until it is read for the last time.
 
 use super::{Forward, Life, Lowered, Memory, Output, Place, Program, Refusal, Wrong};
-use crate::plan::overwrites::{NONE, Overwrites};
-use crate::plan::{Buffer, Overwrite, Problem};
+use crate::overwrites::{NONE, Overwrites};
+use crate::{Buffer, Overwrite, Problem};
 use alloc::vec;
 use alloc::vec::Vec;
 

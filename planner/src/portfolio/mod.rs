@@ -182,3 +182,18 @@ impl Algorithm for Sequential {
         portfolio.into_best()
     }
 }
+
+/// The exact search by itself, from no plan to the lowest peak.
+pub struct Exact;
+
+impl Algorithm for Exact {
+    fn name(&self) -> &'static str {
+        "exact"
+    }
+
+    fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan> {
+        let mut portfolio = Portfolio::exact(problem);
+        portfolio.run(watch);
+        portfolio.into_best()
+    }
+}

@@ -3,10 +3,12 @@
 use super::colocations::Colocations;
 use super::sweep::{Held, clash};
 use super::{Chain, Chains, Problem};
-use crate::units::MAX_REQUEST;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+
+/// Sizes and alignments are below this, 1 EiB.
+pub const MAX_SIZE: u64 = 1 << 60;
 
 /// No sum of sizes, alignments and fixed offsets reaches this, so no offset of any plan can overflow.
 const MAX_TOTAL: u64 = 1 << 62;
@@ -135,13 +137,10 @@ impl fmt::Display for Unusable {
             }
             Self::NoBytes { buffer } => write!(f, "buffer {buffer} has a size of 0 bytes: it must be above 0"),
             Self::TooLarge { buffer, size } => {
-                write!(f, "buffer {buffer} has {size} bytes: it must be below {MAX_REQUEST} (1 EiB)")
+                write!(f, "buffer {buffer} has {size} bytes: it must be below {MAX_SIZE} (1 EiB)")
             }
             Self::Alignment { buffer, alignment } => {
-                write!(
-                    f,
-                    "buffer {buffer} has the alignment {alignment}: it must be a power of two below {MAX_REQUEST}"
-                )
+                write!(f, "buffer {buffer} has the alignment {alignment}: it must be a power of two below {MAX_SIZE}")
             }
             Self::FixedMisaligned { buffer, fixed, alignment } => {
                 write!(f, "buffer {buffer} is fixed at {fixed}, which is no multiple of its alignment {alignment}")
@@ -218,10 +217,10 @@ impl Problem {
         if size == 0 {
             return Err(Unusable::NoBytes { buffer: number });
         }
-        if size >= MAX_REQUEST {
+        if size >= MAX_SIZE {
             return Err(Unusable::TooLarge { buffer: number, size });
         }
-        if !alignment.is_power_of_two() || alignment >= MAX_REQUEST {
+        if !alignment.is_power_of_two() || alignment >= MAX_SIZE {
             return Err(Unusable::Alignment { buffer: number, alignment });
         }
         let fixed = buffer.fixed.unwrap_or(0);

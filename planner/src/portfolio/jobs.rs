@@ -1,13 +1,13 @@
 //! What a portfolio does, one thing after the other.
 
-use crate::plan::Algorithm;
-use crate::plan::best_fit::BestFit;
-use crate::plan::exact::Skyline;
-use crate::plan::greedy::Greedy;
-use crate::plan::hill_climb::HillClimb;
-use crate::plan::interval_move::IntervalMove;
-use crate::plan::pushdown::Pushdown;
-use crate::plan::squeeze::Squeeze;
+use crate::Algorithm;
+use crate::best_fit::BestFit;
+use crate::exact::Skyline;
+use crate::greedy::Greedy;
+use crate::hill_climb::HillClimb;
+use crate::interval_move::IntervalMove;
+use crate::pushdown::Pushdown;
+use crate::squeeze::Squeeze;
 
 /// One thing to do.
 #[derive(Clone, Copy)]

@@ -49,7 +49,7 @@ fn find(leader: &mut [u32], buffer: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::Colocations;
-    use crate::plan::{Buffer, Colocation, Problem};
+    use crate::{Buffer, Colocation, Problem};
 
     #[test]
     fn pairs_join_groups_in_any_order() {

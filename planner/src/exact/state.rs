@@ -12,7 +12,7 @@
 use super::bits::{Bits, members};
 use super::instance::Instance;
 use super::span::Span;
-use crate::plan::problem::align_up;
+use crate::problem::align_up;
 use alloc::vec;
 use alloc::vec::Vec;
 

@@ -78,7 +78,7 @@ impl Overwrites {
 #[cfg(test)]
 mod tests {
     use super::{NONE, Overwrites};
-    use crate::plan::{Buffer, Overwrite, Problem};
+    use crate::{Buffer, Overwrite, Problem};
     use alloc::vec::Vec;
 
     fn settle(buffers: &[(u64, u64, u64)], pairs: &[(u32, u32, u64)]) -> Overwrites {

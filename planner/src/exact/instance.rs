@@ -13,8 +13,8 @@
 
 use super::bits::Table;
 use super::span::Span;
-use crate::plan::problem::align_up;
-use crate::plan::{Chain, Chains};
+use crate::problem::align_up;
+use crate::{Chain, Chains};
 use alloc::vec;
 use alloc::vec::Vec;
 

@@ -5,6 +5,15 @@
 //! records  ──┼─▶ Problem ─▶ check ─▶ Chains ─▶ Algorithm ─▶ Plan ─▶ verify
 //! tables   ──┘                          └────▶ lower bound
 //! ```
+//!
+//! `no_std` with `alloc`, no unsafe code, no dependencies.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod algorithm;
 pub mod best_fit;
@@ -35,7 +44,7 @@ pub mod verify;
 pub use algorithm::{Algorithm, Watch};
 pub use bound::lower_bound;
 pub use chains::{Chain, Chains, Member};
-pub use check::Unusable;
+pub use check::{MAX_SIZE, Unusable};
 pub use heuristics::HEURISTICS;
 pub use problem::{Buffer, Colocation, Overwrite, Plan, Problem};
 pub use verify::{Fault, verify};
