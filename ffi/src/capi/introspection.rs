@@ -6,10 +6,11 @@ use crate::abi::{
     CACHALOT_ACTION_SEGMENT_UNMAP, CACHALOT_JSON, CACHALOT_PICKLE, cachalot_action, cachalot_allocator,
     cachalot_format, cachalot_status, cachalot_trace_entry, cachalot_trace_visitor, cachalot_writer,
 };
-use crate::host::Host;
+use crate::boundary;
+use crate::instance::Instance;
+use crate::marshal;
 use crate::snapshot;
 use crate::status::{CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status};
-use crate::wall;
 use cachalot_core::trace::Action;
 use cachalot_snapshot::Format;
 use core::ffi::{c_char, c_int, c_void};
@@ -21,9 +22,9 @@ pub extern "C" fn cachalot_trace_start(
     device: c_int,
     capacity: usize,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.record_trace(device, capacity)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.record_trace(device, capacity)?)
     })
 }
 
@@ -53,13 +54,13 @@ pub unsafe extern "C" fn cachalot_trace_for_each(
     visit: cachalot_trace_visitor,
     userdata: *mut c_void,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         let visit = visit.ok_or_else(|| Status::null("the callback"))?;
-        let (device, _) = host.device(device)?;
+        let (device, _) = instance.device(device)?;
         // Copied first: the callback may call the allocator, which records.
         let mut entries = Vec::new();
-        host.allocator.for_each_trace_entry(device, |entry| entries.push(*entry))?;
-        let _running = host.callbacks.enter();
+        instance.allocator.for_each_trace_entry(device, |entry| entries.push(*entry))?;
+        let _running = instance.callbacks.enter();
         for entry in entries {
             let entry = cachalot_trace_entry {
                 struct_size: size_of::<cachalot_trace_entry>(),
@@ -89,9 +90,9 @@ pub unsafe extern "C" fn cachalot_snapshot(
     write: cachalot_writer,
     userdata: *mut c_void,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
-        unsafe { hand_out(host, Format::Json, write, userdata) }
+        unsafe { hand_out(instance, Format::Json, write, userdata) }
     })
 }
 
@@ -106,14 +107,14 @@ pub unsafe extern "C" fn cachalot_snapshot_as(
     write: cachalot_writer,
     userdata: *mut c_void,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         let format = match format {
             CACHALOT_JSON => Format::Json,
             CACHALOT_PICKLE => Format::Pickle,
             other => return Err(Status::argument(format_args!("{other} is no format of snapshots"))),
         };
         // SAFETY: the caller's promise.
-        unsafe { hand_out(host, format, write, userdata) }
+        unsafe { hand_out(instance, format, write, userdata) }
     })
 }
 
@@ -121,10 +122,10 @@ pub unsafe extern "C" fn cachalot_snapshot_as(
 ///
 /// # Safety
 /// The callback may be called with `userdata`.
-unsafe fn hand_out(host: &Host, format: Format, write: cachalot_writer, userdata: *mut c_void) -> Outcome {
+unsafe fn hand_out(instance: &Instance, format: Format, write: cachalot_writer, userdata: *mut c_void) -> Outcome {
     let write = write.ok_or_else(|| Status::null("the callback"))?;
-    let _running = host.callbacks.enter();
-    snapshot::write(host, format, |part| {
+    let _running = instance.callbacks.enter();
+    snapshot::write(instance, format, |part| {
         // SAFETY: the caller's promise; the text outlives the call.
         unsafe { write(userdata, part.as_ptr().cast(), part.len()) == 0 }
     })
@@ -143,10 +144,10 @@ pub unsafe extern "C" fn cachalot_snapshot_to_file(
     allocator: *const cachalot_allocator,
     path: *const c_char,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
-        let path = unsafe { wall::text(path, "path") }?;
-        snapshot::write_file(host, path.as_ref())
+        let path = unsafe { marshal::text(path, "path") }?;
+        snapshot::write_file(instance, path.as_ref())
             .map_err(|error| Status::new(CACHALOT_ERROR_IO, format_args!("{path}: {error}")))
     })
 }
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn cachalot_snapshot_to_file(
 /// Checks every invariant.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_check(allocator: *const cachalot_allocator) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        host.allocator.check_invariants().map_err(|broken| Status::new(CACHALOT_ERROR_PANIC, broken))
+    boundary::with_instance(allocator, |instance| {
+        instance.allocator.check_invariants().map_err(|broken| Status::new(CACHALOT_ERROR_PANIC, broken))
     })
 }

@@ -7,7 +7,7 @@ use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, Streams};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The device, open or not.
-pub(crate) struct Later {
+pub(crate) struct LazyDevice {
     driver: &'static Driver,
     ordinal: u32,
     options: DeviceOptions,
@@ -16,7 +16,7 @@ pub(crate) struct Later {
     opening: Mutex<()>,
 }
 
-impl Later {
+impl LazyDevice {
     /// A device with this ordinal. Calls no driver.
     pub(crate) fn new(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> Self {
         Self { driver, ordinal, options, opened: OnceLock::new(), opening: Mutex::new(()) }

@@ -1,56 +1,9 @@
-//! The wall between C and Rust: every exported function's body runs inside one of these, in which a panic becomes a
-//! number, and what C hands in is looked at before it is used.
+//! Checks what C passes in before it is used, and writes results only when a call has succeeded.
 
-use crate::abi::cachalot_allocator;
-use crate::host::Host;
-use crate::status::{CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STRUCT_SIZE, CACHALOT_OK, Outcome, Status, describe};
-use crate::{abi::cachalot_status, handle};
-use core::any::Any;
+use crate::status::{CACHALOT_ERROR_STRUCT_SIZE, Outcome, Status};
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Runs the body of a function of an allocator: the handle is checked, and a panic poisons it.
-#[inline(always)]
-pub(crate) fn with_host(
-    allocator: *const cachalot_allocator,
-    body: impl FnOnce(&'static Host) -> Outcome,
-) -> cachalot_status {
-    // Whoever comes after a panic finds the allocator poisoned, so nothing is seen half done.
-    match catch_unwind(AssertUnwindSafe(|| body(handle::host(allocator)?))) {
-        Ok(Ok(())) => CACHALOT_OK,
-        Ok(Err(status)) => status.number(),
-        Err(payload) => {
-            handle::poison(allocator);
-            panicked(payload.as_ref())
-        }
-    }
-}
-
-/// Runs the body of a function without an allocator.
-#[inline]
-pub(crate) fn alone(body: impl FnOnce() -> Outcome) -> cachalot_status {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => CACHALOT_OK,
-        Ok(Err(status)) => status.number(),
-        Err(payload) => panicked(payload.as_ref()),
-    }
-}
-
-/// Runs a body that answers something else than a status, and cannot fail.
-#[inline]
-pub(crate) fn infallible<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
-}
-
-/// What a panic says.
-#[cold]
-fn panicked(payload: &(dyn Any + Send)) -> cachalot_status {
-    let said = payload.downcast_ref::<&str>().copied();
-    let said = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given");
-    Status::new(CACHALOT_ERROR_PANIC, format_args!("a fault inside the library: {said}")).number()
-}
 
 /// A variable of the program that is written if and when the call has succeeded.
 pub(crate) struct Out<T>(NonNull<T>);
@@ -195,13 +148,3 @@ pub(crate) struct Userdata(pub *mut c_void);
 unsafe impl Send for Userdata {}
 // SAFETY: as above.
 unsafe impl Sync for Userdata {}
-
-/// The name of a status that may be none.
-pub(crate) fn name_of(status: cachalot_status) -> *const c_char {
-    describe(status).map_or(c"CACHALOT_ERROR_UNKNOWN", |(name, _)| name).as_ptr()
-}
-
-/// The meaning of a status that may be none.
-pub(crate) fn meaning_of(status: cachalot_status) -> *const c_char {
-    describe(status).map_or(c"a status that this version does not know", |(_, text)| text).as_ptr()
-}

@@ -6,12 +6,12 @@ use crate::abi::{
 };
 use crate::callbacks::Callbacks;
 use crate::device::{Backing, Device};
-use crate::later::Later;
+use crate::lazy_device::LazyDevice;
 use crate::lock::HeapLock;
+use crate::marshal::{self, Versioned};
 use crate::planner::Planner;
 use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_BUSY, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Outcome, Status};
-use crate::wall::{self, Versioned};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::storage::Growable;
 use cachalot_core::units::{DeviceIndex, StreamId};
@@ -59,7 +59,7 @@ impl cachalot_options {
 }
 
 /// An allocator and what belongs to it.
-pub(crate) struct Host {
+pub(crate) struct Instance {
     pub(crate) allocator: Allocator<Device, HeapLock, Growable>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
@@ -67,7 +67,7 @@ pub(crate) struct Host {
 }
 
 /// The options, understood.
-struct Plan {
+struct ParsedOptions {
     flags: u32,
     /// Ordinal and context of each device. Empty: every device of the driver, or one simulated.
     devices: Vec<(c_int, Option<CuContext>)>,
@@ -76,17 +76,17 @@ struct Plan {
     simulated_bytes: u64,
 }
 
-impl Host {
+impl Instance {
     /// Opens the devices and makes an allocator over them.
     ///
     /// # Safety
     /// The pointers among the options are NULL or what the header says they are.
     pub(crate) unsafe fn open(options: &cachalot_options) -> Outcome<Box<Self>> {
         // SAFETY: the caller's promise.
-        let plan = unsafe { Plan::read(options) }?;
+        let parsed = unsafe { ParsedOptions::read(options) }?;
         let callbacks = Arc::new(Callbacks::default());
         let stacks = Arc::new(Stacks::default());
-        let devices = if plan.has(CACHALOT_SIMULATED) { plan.simulate() } else { plan.cuda()? };
+        let devices = if parsed.has(CACHALOT_SIMULATED) { parsed.simulate() } else { parsed.cuda()? };
         let devices = (0..).zip(devices).map(|(number, (ordinal, backing))| Device {
             backing,
             number,
@@ -94,15 +94,15 @@ impl Host {
             callbacks: Arc::clone(&callbacks),
             stacks: Arc::clone(&stacks),
         });
-        let allocator = Allocator::new(devices, &plan.config)?;
-        let host = Box::new(Self { allocator, callbacks, stacks, planner: Planner::default() });
-        for device in host.devices() {
-            if plan.limit.is_some() {
-                host.allocator.set_limit(device, plan.limit)?;
+        let allocator = Allocator::new(devices, &parsed.config)?;
+        let instance = Box::new(Self { allocator, callbacks, stacks, planner: Planner::default() });
+        for device in instance.devices() {
+            if parsed.limit.is_some() {
+                instance.allocator.set_limit(device, parsed.limit)?;
             }
-            host.allocator.set_caching(device, !plan.has(CACHALOT_NO_CACHING))?;
+            instance.allocator.set_caching(device, !parsed.has(CACHALOT_NO_CACHING))?;
         }
-        Ok(host)
+        Ok(instance)
     }
 
     /// The numbers of the devices.
@@ -208,7 +208,7 @@ pub(crate) fn unknown_device(number: c_int) -> Status {
     Status::new(CACHALOT_ERROR_UNKNOWN_DEVICE, format_args!("the allocator has no device {number}"))
 }
 
-impl Plan {
+impl ParsedOptions {
     /// Understands the options.
     ///
     /// # Safety
@@ -228,7 +228,8 @@ impl Plan {
         }
         let count = device_count as usize;
         // SAFETY: the caller's promise.
-        let (ordinals, contexts) = (unsafe { wall::array(devices, count) }, unsafe { wall::array(contexts, count) });
+        let (ordinals, contexts) =
+            (unsafe { marshal::array(devices, count) }, unsafe { marshal::array(contexts, count) });
         if flags & CACHALOT_PEER_ACCESS != 0 && flags & CACHALOT_OPEN_LATER != 0 {
             return Err(Status::argument(format_args!("options: peers are devices that are open")));
         }
@@ -280,7 +281,7 @@ impl Plan {
             return self.open(driver, wanted);
         }
         let later = wanted.map(|(ordinal, options)| match u32::try_from(ordinal) {
-            Ok(number) if number < count => Ok((ordinal, Backing::Later(Later::new(driver, number, options)))),
+            Ok(number) if number < count => Ok((ordinal, Backing::Lazy(LazyDevice::new(driver, number, options)))),
             _ => Err(no_such(ordinal, CuResult::INVALID_DEVICE)),
         });
         later.collect()
@@ -358,7 +359,7 @@ unsafe fn config(options: &cachalot_options) -> Outcome<Config> {
     }
     if !options.config.is_null() {
         // SAFETY: not NULL, and the caller's promise.
-        let own = unsafe { wall::text(options.config, "options.config") }?;
+        let own = unsafe { marshal::text(options.config, "options.config") }?;
         if !(text.is_empty() || own.is_empty()) {
             text.push(',');
         }

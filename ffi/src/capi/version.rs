@@ -1,7 +1,7 @@
 //! The library itself.
 
 use crate::abi::cachalot_status;
-use crate::{last_error, wall};
+use crate::{boundary, last_error, status};
 use core::ffi::c_char;
 
 /// The version, as the header's `CACHALOT_VERSION`.
@@ -22,36 +22,36 @@ const fn number(text: &str) -> u32 {
 /// The version of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_version() -> u32 {
-    wall::infallible(VERSION, || VERSION)
+    boundary::infallible(VERSION, || VERSION)
 }
 
 /// The same as a text.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_version_string() -> *const c_char {
     const TEXT: *const c_char = concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast();
-    wall::infallible(TEXT, || TEXT)
+    boundary::infallible(TEXT, || TEXT)
 }
 
 /// The name of a status.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_status_name(status: cachalot_status) -> *const c_char {
-    wall::infallible(c"".as_ptr(), || wall::name_of(status))
+    boundary::infallible(c"".as_ptr(), || status::name_of(status))
 }
 
 /// What a status means.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_status_text(status: cachalot_status) -> *const c_char {
-    wall::infallible(c"".as_ptr(), || wall::meaning_of(status))
+    boundary::infallible(c"".as_ptr(), || status::meaning_of(status))
 }
 
 /// What went wrong in the thread's latest call that failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_last_error() -> *const c_char {
-    wall::infallible(c"".as_ptr(), last_error::text)
+    boundary::infallible(c"".as_ptr(), last_error::text)
 }
 
 /// The driver's own code in that failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_last_driver_code() -> u32 {
-    wall::infallible(0, last_error::driver_code)
+    boundary::infallible(0, last_error::driver_code)
 }
