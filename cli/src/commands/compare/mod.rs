@@ -1,14 +1,14 @@
 //! `cachalot compare`: recorded programs with every policy and configuration, side by side.
 
-mod line;
-mod plot;
-mod table;
+mod render_line;
+mod render_plot;
+mod render_table;
 
 use super::progress::Progress;
 use super::{BAD_INPUT, DIFFERENT, bytes};
-use cachalot_cli::compare::{self, Comparison, Configuration, Contender, Costs, Options, policy_named};
-use cachalot_cli::replay::ReplayError;
-use cachalot_cli::trace::Trace;
+use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Costs, Options, policy_named};
+use cachalot_replay::replay::ReplayError;
+use cachalot_replay::trace::Trace;
 use rayon::prelude::*;
 use std::fs;
 use std::io::{self, Write};
@@ -130,9 +130,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         eprintln!("{error}");
     }
     let written =
-        if args.json { line::write(&compared, &options.contenders) } else { write_tables(&compared, &options) };
+        if args.json { render_line::write(&compared, &options.contenders) } else { write_tables(&compared, &options) };
     if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
-        && let Err(error) = plot::draw(&compared, &options.contenders).and_then(|image| Ok(fs::write(file, image)?))
+        && let Err(error) =
+            render_plot::draw(&compared, &options.contenders).and_then(|image| Ok(fs::write(file, image)?))
     {
         eprintln!("{}: cannot be drawn: {error}", file.display());
         status = BAD_INPUT;
@@ -191,9 +192,9 @@ fn write_tables(compared: &[Compared], options: &Options) -> io::Result<()> {
         return Ok(());
     }
     let mut output = io::stdout().lock();
-    writeln!(output, "{}", table::each(compared, &options.contenders))?;
+    writeln!(output, "{}", render_table::each(compared, &options.contenders))?;
     if compared.len() > 1 {
-        writeln!(output, "\n{}", table::all(compared, &options.contenders))?;
+        writeln!(output, "\n{}", render_table::all(compared, &options.contenders))?;
     }
     Ok(())
 }

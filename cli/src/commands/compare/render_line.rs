@@ -2,8 +2,8 @@
 
 use super::Compared;
 use crate::commands::replay::Planned;
-use cachalot_cli::compare::{Contender, Figures, driver_name};
 use cachalot_core::simulated::Call;
+use cachalot_replay::compare::{Contender, Figures, driver_name};
 use serde::{Serialize, Serializer};
 use std::io::{self, Write};
 

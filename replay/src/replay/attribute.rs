@@ -6,6 +6,7 @@
 
 use super::compare;
 use super::follow::Follower;
+use super::trials::Trials;
 use crate::program::{DEVICE, Operation};
 use crate::trace::{Action, Event};
 use cachalot_core::Error;
@@ -13,20 +14,9 @@ use cachalot_core::pool::PoolId;
 use cachalot_core::reclaim::Forecast;
 use cachalot_core::snapshot::BlockState;
 use cachalot_core::units::{DevicePtr, StreamId};
-use std::collections::HashMap;
 
 /// How often a record is followed anew to try a request out: each time costs as much as the record up to there.
 const MOST_TRIALS: usize = 64;
-
-/// What was decided so far, by the event with which the request's part of the record begins.
-#[derive(Clone, Default)]
-pub(super) struct Trials {
-    /// How many completions the request's event check found, if its own wait found the others.
-    waits: HashMap<usize, Option<usize>>,
-    /// Whether the request released everything that a forecast says it began to release.
-    releases_all: HashMap<usize, bool>,
-    made: usize,
-}
 
 /// What trying a reading out came to.
 #[derive(Clone, Copy, PartialEq, Eq)]

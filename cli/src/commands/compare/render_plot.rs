@@ -1,7 +1,7 @@
 //! The picture of `--plot`: a panel for each trace, with a line for what each contender reserves, over what is live.
 
 use super::{Compared, title};
-use cachalot_cli::compare::{Contender, Curve, Figures};
+use cachalot_replay::compare::{Contender, Curve, Figures};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::error::Error;

@@ -12,8 +12,8 @@
 //! What leaves a choice is decided in `attribute.rs`.
 
 use super::Simulated;
-use super::attribute::Trials;
 use super::ranges::Ranges;
+use super::trials::Trials;
 use crate::program::{self, DEVICE, Operation, Program, Run, Settings};
 use crate::trace::{Action, Event, Note};
 use cachalot_core::Error;

@@ -1,9 +1,9 @@
 //! The lines of `--json`.
 
 use super::{Planned, print, words};
-use cachalot_cli::plan::Source;
-use cachalot_cli::plan::operators::Names;
 use cachalot_planner::operators::{Forward, Lowered};
+use cachalot_replay::plan::Source;
+use cachalot_replay::plan::operators::Names;
 use serde::Serialize;
 use std::io;
 

@@ -3,7 +3,7 @@
 use super::live::gap;
 use super::{Planned, print, title, words};
 use crate::commands::bytes;
-use cachalot_cli::plan::Source;
+use cachalot_replay::plan::Source;
 use comfy_table::{CellAlignment, Table, presets};
 use std::io;
 

@@ -7,6 +7,7 @@ mod end;
 mod follow;
 mod ranges;
 mod snapshot;
+mod trials;
 
 pub use end::StatDifference;
 pub use snapshot::{End, end};

@@ -1,10 +1,7 @@
 //! The planned policy over a record: a part of the first half is observed, and the second is served from a plan.
 
-use super::subject::DEVICE;
-use super::{OnDevice, Operation, Program, Simulation};
+use super::{Operation, Program};
 use crate::plan::section::{Repetition, repetition};
-use cachalot_core::Error;
-use std::time::{Duration, Instant};
 
 impl Program {
     /// The same program with announcements of iterations. Where its requests repeat, each repetition is an iteration, and the first
@@ -50,22 +47,4 @@ impl Program {
     pub(crate) fn plan_begins(&self) -> Option<usize> {
         self.at_plan().0.len().checked_sub(1)
     }
-}
-
-/// Announces an iteration, plans what was observed, if anything was, and puts the plan in force at once; with the first one
-/// the peaks of the statistics begin anew.
-pub(super) fn announce<D: Simulation>(allocator: &OnDevice<D>) -> Result<(), Error> {
-    allocator.iteration(DEVICE)?;
-    if let Some(observed) = allocator.observed(DEVICE)? {
-        let config = allocator.config(DEVICE)?;
-        let milliseconds = config.planned().map_or(0, |planned| planned.plan_deadline_ms);
-        let until = Instant::now() + Duration::from_millis(milliseconds);
-        let plans = observed.plan(&|| Instant::now() >= until, &|| false).unwrap_or_default();
-        allocator.adopt_plans(DEVICE, observed, &plans)?;
-        allocator.iteration(DEVICE)?;
-        if allocator.planned_report(DEVICE)?.plans == 1 {
-            allocator.reset_peak_stats(DEVICE)?;
-        }
-    }
-    Ok(())
 }

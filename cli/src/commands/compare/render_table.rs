@@ -2,9 +2,9 @@
 
 use super::Compared;
 use crate::commands::bytes;
-use cachalot_cli::compare::{Contender, Figures};
-use cachalot_cli::program::median;
 use cachalot_core::simulated::Call;
+use cachalot_replay::compare::{Contender, Figures};
+use cachalot_replay::program::median;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 /// What is shown of a configuration that has no settings.

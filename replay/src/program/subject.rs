@@ -7,6 +7,7 @@ use cachalot_core::snapshot::SnapshotSegment;
 use cachalot_core::storage::Growable;
 use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
 use cachalot_core::{Allocator, Config, Error, device::DeviceMemory};
+use std::time::{Duration, Instant};
 
 /// The one device of a program.
 pub(crate) const DEVICE: DeviceIndex = DeviceIndex(0);
@@ -111,7 +112,7 @@ impl<D: Simulation> Subject for OnDevice<D> {
     }
 
     fn announce(&self) -> Result<(), Error> {
-        super::learn::announce(self)
+        announce(self)
     }
 
     fn planned(&self) -> Option<PlannedReport> {
@@ -138,4 +139,22 @@ impl<D: Simulation> Subject for OnDevice<D> {
     fn snapshot(&self) -> Vec<SnapshotSegment> {
         Allocator::snapshot(self)
     }
+}
+
+/// Announces an iteration, plans what was observed, if anything was, and puts the plan in force at once; with the first one
+/// the peaks of the statistics begin anew.
+fn announce<D: Simulation>(allocator: &OnDevice<D>) -> Result<(), Error> {
+    allocator.iteration(DEVICE)?;
+    if let Some(observed) = allocator.observed(DEVICE)? {
+        let config = allocator.config(DEVICE)?;
+        let milliseconds = config.planned().map_or(0, |planned| planned.plan_deadline_ms);
+        let until = Instant::now() + Duration::from_millis(milliseconds);
+        let plans = observed.plan(&|| Instant::now() >= until, &|| false).unwrap_or_default();
+        allocator.adopt_plans(DEVICE, observed, &plans)?;
+        allocator.iteration(DEVICE)?;
+        if allocator.planned_report(DEVICE)?.plans == 1 {
+            allocator.reset_peak_stats(DEVICE)?;
+        }
+    }
+    Ok(())
 }
