@@ -1,4 +1,4 @@
-//! The tables of `tests/results/core.md`, each measured in one run.
+//! The tables of `results/core.md`, each measured in one run.
 
 use crate::crowd::{Crowd, Layout, SIZES};
 use crate::instructions;

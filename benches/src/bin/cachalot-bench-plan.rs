@@ -1,4 +1,4 @@
-//! What the planner reaches, and how long it takes: the tables of `tests/results/plan.md`.
+//! What the planner reaches, and how long it takes: the tables of `results/plan.md`.
 
 use cachalot_benches::machine;
 use cachalot_planner::exact::{Instance, Progress, Search};

@@ -1,5 +1,5 @@
 //! Two drivers answer the probe as written down in `probe/expected.txt`: the emulated one, asked now, and a real one, whose
-//! answers are in `tests/results/driver.md`.
+//! answers are in `results/driver.md`.
 
 use cachalot_emulated_driver::install::built_library;
 use std::path::Path;

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds every example host over an installed cachalot.
+# Builds every example over an installed cachalot.
 #
-#   tests/hosts/build.sh PREFIX OUT
+#   examples/build.sh PREFIX OUT
 #
 # PREFIX is where ffi/packaging/install.sh installed; OUT gets the programs and the kernels. Needs cuda.h, whose folder
 # CUDA_INCLUDE names if the compiler does not find it, and libcuda.so, whose folder CUDA_LIBRARIES names likewise. With nvcc on the
 # path (or NVCC) the Thrust host and the kernels for GPUs are built too.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../.." && pwd)
+root=$(cd "$here/.." && pwd)
 prefix=${1:?usage: build.sh PREFIX OUT}
 out=${2:?usage: build.sh PREFIX OUT}
 mkdir -p "$out"
@@ -28,7 +28,7 @@ done
 "${CC:-cc}" -std=c11 "${flags[@]}" "$here/c/cost.c" "${libraries[@]}" -o "$out/cost"
 "${CXX:-c++}" -std=c++17 "${flags[@]}" "$here/cpp/resources.cpp" "${libraries[@]}" -o "$out/resources"
 # A library that PyTorch loads.
-"${CXX:-c++}" -std=c++17 -shared -fPIC "${flags[@]}" "$here/torch_minimal.cpp" "${libraries[@]}" -o "$out/torch_minimal.so"
+"${CXX:-c++}" -std=c++17 -shared -fPIC "${flags[@]}" "$here/torch/torch_minimal.cpp" "${libraries[@]}" -o "$out/torch_minimal.so"
 
 nvcc=${NVCC:-$(command -v nvcc || true)}
 if [ -n "$nvcc" ]; then

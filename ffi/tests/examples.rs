@@ -1,7 +1,7 @@
-//! The example hosts in C, C++ and Rust: they build without a warning and are right on the emulated driver.
+//! The examples in C, C++ and Rust: they build without a warning and are right on the emulated driver.
 //!
 //! Those that call the driver themselves need NVIDIA's `cuda.h`: `CACHALOT_CUDA_H_DIR` names its folder, and
-//! `tests/setup/cuda_header.sh` fetches it.
+//! `scripts/setup/cuda_header.sh` fetches it.
 
 mod common;
 
@@ -56,7 +56,7 @@ fn command(program: &Path, kernels: &str) -> Command {
 
 /// The C hosts that call the driver.
 fn c_hosts() -> Vec<PathBuf> {
-    sources("c", "c").into_iter().filter(|source| !source.ends_with("cost.c")).collect()
+    sources("examples/c", "c").into_iter().filter(|source| !source.ends_with("cost.c")).collect()
 }
 
 #[test]
@@ -99,13 +99,15 @@ fn builder(program: impl AsRef<OsStr>) -> Option<Command> {
 
 #[test]
 fn every_host_is_built_by_the_command_in_the_readme() {
-    let hosts = root().join("tests/hosts");
-    let readme = std::fs::read_to_string(hosts.join("README.md")).expect("it is there");
+    let examples = root().join("examples");
+    let readme = std::fs::read_to_string(examples.join("README.md")).expect("it is there");
     let programs = empty("commands");
     let kinds = [("c", "c"), ("cpp", "cpp"), ("cpp", "cu"), ("rust", "rs")];
-    let own = hosts.join("torch_minimal.cpp");
-    for source in kinds.into_iter().flat_map(|(folder, ending)| sources(folder, ending)).chain([own]) {
-        let source = source.strip_prefix(&hosts).expect("it lies there").display().to_string();
+    let own = examples.join("torch/torch_minimal.cpp");
+    for source in
+        kinds.into_iter().flat_map(|(folder, ending)| sources(&format!("examples/{folder}"), ending)).chain([own])
+    {
+        let source = source.strip_prefix(&examples).expect("it lies there").display().to_string();
         let row = readme.lines().find_map(|line| line.strip_prefix(&format!("| `{source}` | ")));
         let command = row.and_then(|row| row.rsplit('`').nth(1)).unwrap_or_else(|| panic!("{source} has no command"));
         // Cargo builds the Rust host with the tests, and another test has nvcc compile the one that needs it.
@@ -115,20 +117,20 @@ fn every_host_is_built_by_the_command_in_the_readme() {
         let (compile, name) = command.rsplit_once(" -o ").expect("it names the program");
         let Some(mut shell) = builder("sh") else { return };
         let program = programs.join(name);
-        succeed(shell.arg("-c").arg(format!("{compile} -o '{}'", program.display())).current_dir(&hosts));
+        succeed(shell.arg("-c").arg(format!("{compile} -o '{}'", program.display())).current_dir(&examples));
         assert!(program.is_file(), "{command}");
     }
 }
 
 #[test]
 fn the_scripts_build_and_run_every_host() {
-    let (hosts, out) = (root().join("tests/hosts"), empty("scripts"));
+    let (examples, out) = (root().join("examples"), empty("scripts"));
     // What nvcc builds takes long and cannot run here.
-    let Some(mut build) = builder(hosts.join("build.sh")) else { return };
+    let Some(mut build) = builder(examples.join("build.sh")) else { return };
     let said = succeed(build.arg(installed()).arg(&out).env_remove("NVCC")).expect("the script is there");
     assert!(said.contains("libcachalot_host_kernels.so"), "{said}");
     assert!(out.join("torch_minimal.so").is_file());
-    let mut run = emulated(&hosts.join("run.sh"));
+    let mut run = emulated(&examples.join("run.sh"));
     let said = succeed(run.arg(&out).env("CACHALOT_KERNELS", out.join("libcachalot_host_kernels.so")));
     let said = said.expect("the script is there");
     for host in ["vector_add", "two_streams", "graph_capture", "multi_gpu", "own_context", "resources"] {
@@ -138,7 +140,7 @@ fn the_scripts_build_and_run_every_host() {
 
 #[test]
 fn the_cost_host_counts_on_both_kinds_of_devices() {
-    let Some(program) = build(&root().join("tests/hosts/c/cost.c"), Link::Shared, &[]) else { return };
+    let Some(program) = build(&root().join("examples/c/cost.c"), Link::Shared, &[]) else { return };
     for mut command in [simulated(&program), emulated(&program)] {
         let said = succeed(command.arg("2000")).expect("it was just built");
         assert_eq!(said.lines().count(), 7, "{said}");
@@ -148,7 +150,7 @@ fn the_cost_host_counts_on_both_kinds_of_devices() {
 
 #[test]
 fn the_cpp_host_is_right() {
-    let source = root().join("tests/hosts/cpp/resources.cpp");
+    let source = root().join("examples/cpp/resources.cpp");
     for link in [Link::Shared, Link::Static] {
         let Some(program) = build(&source, link, &[]) else { return };
         succeed(&mut simulated(&program));
@@ -160,7 +162,7 @@ fn the_cpp_host_is_right() {
 #[test]
 fn the_thrust_host_compiles() {
     let Some(nvcc) = std::env::var_os("NVCC") else { return skip("the Thrust host", "NVCC is not set") };
-    let source = root().join("tests/hosts/cpp/thrust_vector.cu");
+    let source = root().join("examples/cpp/thrust_vector.cu");
     let object = common::scratch("programs").join("thrust_vector.o");
     let mut command = Command::new(nvcc);
     command.args(["-std=c++17", "-Werror", "all-warnings", "-c", "-arch=sm_80", "-I"]).arg(root().join("include"));

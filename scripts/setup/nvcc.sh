@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fetches NVIDIA's CUDA compiler, pinned, for the kernels of the tests. Needs a host C++ compiler.
 #
-#   eval "$(tests/setup/nvcc.sh)" && cargo build -p cachalot-kernels
+#   eval "$(scripts/setup/nvcc.sh)" && cargo build -p cachalot-kernels
 set -euo pipefail
 . "$(dirname "$0")/wheels.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the hosts that tests/hosts/build.sh built, on the driver that there is.
+# Runs the examples that examples/build.sh built, on the driver that there is.
 #
-#   tests/hosts/run.sh OUT [WRAPPER...]        WRAPPER: such as compute-sanitizer or valgrind, with its options
+#   examples/run.sh OUT [WRAPPER...]        WRAPPER: such as compute-sanitizer or valgrind, with its options
 #
 # Two hosts make driver calls that fail and are dealt with (a request larger than the GPU, an event on a stream of another one),
 # so for the sanitizer: run.sh OUT compute-sanitizer --leak-check full --report-api-errors no --error-exitcode 9
