@@ -2,9 +2,9 @@
 
 use cachalot_benches::crowd::{Crowd, Layout};
 use cachalot_benches::instructions::available;
+use cachalot_benches::lanes::{POLICIES, SUBJECTS, lane};
 use cachalot_benches::program::Program;
 use cachalot_benches::report::instructions;
-use cachalot_benches::workload::{POLICIES, SUBJECTS, lane};
 use clap::{Args, Parser, Subcommand};
 use std::error::Error;
 use std::path::PathBuf;
