@@ -1,5 +1,6 @@
 //! Stacks: shared by the events that have the same one, in memory as in a pickle.
 
+use crate::other::Other;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -17,7 +18,7 @@ pub struct Frame {
     pub line: i64,
     /// Every other key: what `torch.fx` adds.
     #[serde(flatten)]
-    pub other: crate::model::Other,
+    pub other: Other,
 }
 
 /// A stack: frames, the innermost first. Empty if none was recorded.

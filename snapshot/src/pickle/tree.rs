@@ -1,6 +1,6 @@
 //! What was read of a pickle: values that may be shared, as serde reads them.
 
-use super::read::Error;
+use super::error::Error;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
