@@ -61,7 +61,9 @@
  *     contents are ready is the program's affair (an event, and cudaStreamWaitEvent), as with cudaMalloc.
  *   - The driver gives the handle of a destroyed stream to a new one. Call cachalot_stream_destroyed before
  *     cudaStreamDestroy, or create the allocator with CACHALOT_ASK_STREAM_ID, which costs some 30 ns a call and needs a
- *     driver of CUDA 12.0.
+ *     driver of CUDA 12.0. A thread that used cudaStreamPerThread calls it for that stream before the thread ends.
+ *     Memory cached for streams that end without a report is released when memory is short, by cachalot_empty_cache, or,
+ *     once more than 256 streams have memory, when a stream has requested nothing while their number doubled.
  *   - Contents of a new block are unspecified and may be those of an earlier one of the same allocator.
  *
  * Capture
@@ -70,7 +72,9 @@
  *   - Memory that a graph uses must stay its own as long as the graph can be launched: capture with the requests led
  *     into a private pool, between cachalot_capture_begin and cachalot_capture_end, and give the pool up with
  *     cachalot_pool_release once the graph was destroyed.
- *   - Blocks that other streams use and that are freed during a capture are kept until it ends.
+ *   - Blocks that other streams use and that are freed during a capture are kept until it ends; if no
+ *     cachalot_capture_begin told of it, those that a capturing stream uses. What is free of a capturing stream's expandable
+ *     segments stays mapped until then.
  *
  * Fork
  *   - CUDA does not survive a fork. In a child of the process that created the first allocator, cachalot_create and
@@ -136,11 +140,11 @@ enum {
   CACHALOT_ERROR_UNKNOWN_DEVICE = 132,   /* the allocator has no device of this number */
   CACHALOT_ERROR_INVALID_POINTER = 136,  /* the program holds no block there */
   CACHALOT_ERROR_WRONG_SIZE = 140,       /* the block was requested with another size */
-  CACHALOT_ERROR_TOO_LARGE = 144,        /* no device could ever have so much: 1 EiB and more */
+  CACHALOT_ERROR_TOO_LARGE = 144,        /* no device could ever have so much: 1 EiB and more, rounded */
   CACHALOT_ERROR_INVALID_STREAM = 148,   /* no stream can have this handle */
   CACHALOT_ERROR_UNKNOWN_POOL = 152,     /* the device has no such private pool, or it was released */
   CACHALOT_ERROR_NOT_ROUTED = 156,       /* the pool is not being allocated to, or captured into */
-  CACHALOT_ERROR_INVALID_CONFIG = 160,   /* the configuration string cannot be understood */
+  CACHALOT_ERROR_INVALID_CONFIG = 160,   /* the configuration string cannot be understood, or is not UTF-8 */
   CACHALOT_ERROR_INVALID_FRACTION = 164, /* a fraction outside of 0 to 1 */
   CACHALOT_ERROR_UNKNOWN_KEY = 168,      /* no statistic has this name */
   CACHALOT_ERROR_INVALID_ARGUMENT = 172, /* flags, or another argument, that mean nothing */
@@ -251,7 +255,7 @@ typedef struct cachalot_block {
 /* What a request would do first. */
 typedef int32_t cachalot_outcome;
 enum {
-  CACHALOT_WOULD_HIT = 1,     /* be served by the cached block at `address` */
+  CACHALOT_WOULD_HIT = 1,     /* hand out the block at `address`, from the cache or a plan; NULL for 0 bytes */
   CACHALOT_WOULD_OBTAIN = 2,  /* ask the driver for `bytes` */
   CACHALOT_WOULD_EXPAND = 3,  /* map more memory into an expandable segment */
   CACHALOT_WOULD_RELEASE = 4, /* give cached memory back, that at `address` first, and then ask the driver */
@@ -504,10 +508,11 @@ CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *al
                                                     cachalot_stream stream);
 
 /* Says that a stream of `device` is about to be destroyed; called before cudaStreamDestroy. Its work need not be done.
- * What is cached for it on any device goes back to the driver; blocks of it that the program holds stay valid, and are
- * freed as usual.
+ * What is cached for it on any device goes back to the driver. Blocks of it that the program holds stay valid and are
+ * freed as usual; their memory goes back before a later request obtains more from the driver.
+ * For cudaStreamPerThread it says that the calling thread is about to end. A thread that goes on may use that stream again.
  * Driver: yes.
- * Errors: INVALID_STREAM, also for default streams, which cannot be destroyed. */
+ * Errors: INVALID_STREAM, also for the legacy default stream, which cannot be destroyed. */
 CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream);
 
@@ -516,9 +521,10 @@ CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator 
 CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocator, const void *address,
                                               cachalot_block *out);
 
-/* What cachalot_malloc would do first if it were called now. Changes nothing; whether the driver would give what it is
- * asked for is not known before it is asked.
- * Driver: only while a graph is being captured.
+/* What cachalot_malloc would do first if it were called now, under every policy: the block that is named is the one that it
+ * would hand out. Changes nothing. Frees that are pending count as pending, though cachalot_malloc would ask after them; whether
+ * the driver would give what it is asked for is not known before it is asked.
+ * Driver: only while a graph is being captured, and to tell whether a stream captures whose memory would be unmapped.
  * Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
                                                cachalot_stream stream, cachalot_outlook *out);
@@ -695,8 +701,10 @@ CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocat
 CACHALOT_API cachalot_status cachalot_snapshot_as(const cachalot_allocator *allocator, cachalot_format format,
                                                   cachalot_writer write, void *userdata);
 
-/* The same to a file, as JSON if its name ends in .json, else as a pickle. It is made or replaced once it is complete.
- * Errors: IO. */
+/* Writes such a snapshot to a file, as JSON if its name ends in .json, else as a pickle. A regular
+ * file is made or replaced in one step once the snapshot is complete, and keeps its permissions. A
+ * symbolic link to it stays. A device or a FIFO is written and never replaced.
+ * Errors: IO; a regular file is then as it was before. */
 CACHALOT_API cachalot_status cachalot_snapshot_to_file(const cachalot_allocator *allocator, const char *path);
 
 /* Checks every invariant of every heap, for tests: it visits every block. CACHALOT_ERROR_PANIC names one that does not

@@ -323,5 +323,5 @@ fn a_picture_that_cannot_be_written_is_a_complaint() {
     let picture = file.join("out.svg");
     let finished = compare(&["--policy=caching", &format!("--plot={}", picture.display())], &[&file]);
     assert_eq!(finished.status, 2);
-    assert!(finished.errors.starts_with(&format!("{}: cannot be drawn: ", picture.display())), "{}", finished.errors);
+    assert!(finished.errors.starts_with(&format!("{}: cannot be written: ", picture.display())), "{}", finished.errors);
 }

@@ -168,6 +168,9 @@ fn fields_of_programs() {
         complaint.contains("unknown field `live`, expected one of `name`, `size`, `device`, `life`"),
         "{complaint}"
     );
+    // The JSON parser stops inside the character before it.
+    let what = ":5: column 15: control character (\\u0000-\\u001F) found while parsing a string";
+    refuse_program("plan_program_control", (r#""y""#, "\"\u{467}\u{1}\""), what);
     let file = write(&folder("plan_program_cut"), "program.json", &PROGRAM[..PROGRAM.len() - 4]);
     let finished = cachalot([Path::new("plan"), &file]);
     assert!(finished.errors.contains(":10: column ") && finished.status == 2, "{}", finished.errors);

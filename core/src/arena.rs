@@ -13,22 +13,23 @@
 
 use crate::config::{Config, Policy};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
-use crate::directory::{Directory, Place};
+use crate::directory::Directory;
 use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::heap::{Done, Full, Heap};
+use crate::heaps::{HEAPS, Slot, options_of, slot_of};
 use crate::order::Order;
-use crate::pool::{Pair, PoolOptions, Registry, RouteEntry, SharedPool};
+use crate::pool::{PoolOptions, Registry, RouteEntry, SharedPool};
 use crate::rounding::{INTERVALS, PoolKind, divide};
 use crate::rules::Rules;
 use crate::sites::Sites;
 use crate::stats::{Party, Tally, Totals};
-use crate::storage::{Shelf, Storage, Table};
+use crate::storage::{Shelf, Storage};
 use crate::sync::{Apart, Lock};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::trace::{CallSite, Trace};
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
-use lock_api::{Mutex, MutexGuard};
+use lock_api::Mutex;
 
 /// Circumstances to be seen to. Any bit but the [`LIGHT`] ones sends every request the attentive way.
 pub(crate) mod attention {
@@ -64,16 +65,6 @@ pub(crate) mod attention {
 /// How many heaps are asked for room before all are.
 const NEAR: usize = 4;
 
-/// One heap and its counters.
-pub(crate) struct Slot<R: Lock, S: Storage> {
-    pub number: u32,
-    pub kind: PoolKind,
-    pub tally: Apart<Tally>,
-    /// Calls that have counted a segment as held and not added it to the heap yet.
-    pub obtaining: AtomicU32,
-    pub heap: Apart<Mutex<R, Heap<S>>>,
-}
-
 /// What a request comes down to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -94,16 +85,6 @@ pub(crate) struct Request {
     /// Where in the program it is made, as far as that is recorded.
     pub site: u32,
 }
-
-impl Request {
-    /// Whether a heap is the one that the request was led to. It may be another stream's since, if this one was destroyed.
-    pub(crate) fn is_served_by<S: Storage>(&self, heap: &Heap<S>) -> bool {
-        heap.stream == self.stream && heap.pool == self.pool
-    }
-}
-
-/// The stream of a pair that is vacant; no request has it.
-const NOBODY: StreamId = StreamId(u64::MAX);
 
 /// The device `Arena::place`s its segments as.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
@@ -147,6 +128,12 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub single_search: AtomicU32,
     /// Bytes whose release failed. They are never handed out again.
     pub leaked: AtomicU64,
+    /// Slots of heaps whose streams have ended, in which a segment became wholly free since.
+    pub ended: Mutex<R, S::Table<u32>>,
+    /// How many `ended` holds; written under its lock.
+    pub ended_count: AtomicU32,
+    /// Not 0 ⟺ so many pairs exist that the caches of idle ones are to be released.
+    pub idle_due: AtomicU32,
     pub trace: Apart<Trace<R, S>>,
     pub sites: Sites<R>,
 }
@@ -178,6 +165,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             limit: AtomicU64::new(u64::MAX),
             single_search: AtomicU32::new(0),
             leaked: AtomicU64::new(0),
+            ended: Mutex::new(S::Table::default()),
+            ended_count: AtomicU32::new(0),
+            idle_due: AtomicU32::new(0),
             trace: Apart::default(),
             sites: Sites::default(),
         };
@@ -213,8 +203,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let size = self.round_noted(noted, bytes);
             let slot = self.slots.get(slot_of(pair, self.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
-            // A pair may have been given to another stream since it was looked up.
-            if heap.stream == stream && heap.pool == 0 {
+            // The pair may have been given to another stream since it was looked up.
+            if heap.serves == stream {
                 let served = if heap.rules.ages {
                     self.count_and_malloc(&mut heap, size, bytes, &slot.tally)?
                 } else {
@@ -314,13 +304,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         stream: StreamId,
         from: u32,
     ) -> Result<DevicePtr, Error> {
-        self.with_request(bytes, stream, from, |request| {
+        let serve = |request: &Request| {
             self.learn_purpose(request);
             let ptr = self.serve(directory, request)?;
             #[cfg(feature = "alloc")]
             self.note_malloc(request, ptr);
             Ok(ptr)
-        })
+        };
+        match self.with_request(bytes, stream, from, serve) {
+            // A new stream finds the table of heaps full: the caches of streams that hold nothing make room.
+            Err(Error::TableFull(HEAPS)) if self.release_idle(directory, |_idle| true) => {
+                self.with_request(bytes, stream, from, serve)
+            }
+            served => served,
+        }
     }
 
     /// Serves a request from its heap, the device or whatever can be given back.
@@ -355,8 +352,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let size = self.round_noted(noted, bytes);
             let slot = self.slot(slot_of(pair, self.kind_of(size)));
             let mut heap = slot.heap.lock();
-            if heap.stream == stream
-                && heap.pool == 0
+            if heap.serves == stream
                 && !heap.rules.ages
                 && let Some(done) = heap.malloc(size, bytes, &slot.tally)?
             {
@@ -385,8 +381,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let pool = route.map_or(0, |route| route.pool);
         let is_capturing = || Ok(self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?);
         let serve = |capturing| {
-            let slot = slot_of(self.pair(pool, stream)?, kind);
-            serve(&Request { bytes, size, kind, stream, pool, slot, route, capturing, site: from })
+            let pair = self.use_pair(pool, stream)?;
+            serve(&Request { bytes, size, kind, stream, pool, slot: pair.slot(kind), route, capturing, site: from })
         };
         let served = is_capturing().and_then(serve);
         if pool != 0 {
@@ -399,9 +395,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
-        if !request.is_served_by(&heap) {
-            return Ok(None);
-        }
         let served = heap.malloc(request.size, request.bytes, &slot.tally)?;
         if let Some(done) = &served {
             self.trace_alloc(&mut heap, request, done.value);
@@ -418,107 +411,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// The heap in `slot`, locked, its clock set.
-    pub(crate) fn lock(&self, slot: u32) -> MutexGuard<'_, R, Heap<S>> {
-        let mut heap = self.slot(slot).heap.lock();
-        self.set_clock(&mut heap);
-        heap
-    }
-
-    /// Sets a heap's clock, as far as ages are kept.
-    #[inline(always)]
-    pub(crate) fn set_clock(&self, heap: &mut Heap<S>) {
-        if heap.rules.ages {
-            heap.clock = self.searches(heap).load(Ordering::Relaxed);
-        }
-    }
-
-    /// How often the free blocks of a heap's pool and kind were searched.
-    #[cold]
-    fn searches(&self, heap: &Heap<S>) -> &AtomicU64 {
-        &self.shared_pool(heap.pool).searches[heap.rules.kind as usize]
-    }
-
-    pub(crate) fn slot(&self, slot: u32) -> &Slot<R, S> {
-        self.slots.get(slot).expect("slots are never removed")
-    }
-
-    pub(crate) fn shared_pool(&self, pool: u32) -> &SharedPool<S> {
-        if pool == 0 {
-            return &self.default_pool;
-        }
-        self.pools.get(pool).expect("a pool in the registry is on the shelf")
-    }
-
-    pub(crate) fn place(&self, slot: u32) -> Place {
-        Place { device: self.number, heap: slot }
-    }
-
-    /// The pair of heaps of (stream, pool), made if there is none yet.
-    pub(crate) fn pair(&self, pool: u32, stream: StreamId) -> Result<u32, Error> {
-        let streams = &self.shared_pool(pool).streams;
-        if let Some(pair) = streams.get(stream.0) {
-            return Ok(pair);
-        }
-        if stream == NOBODY {
-            return Err(Error::InvalidStream);
-        }
-        let mut registry = self.registry.lock();
-        if let Some(pair) = streams.get(stream.0) {
-            return Ok(pair);
-        }
-        let config = self.config.lock().clone();
-        let vacant = registry.pairs.iter().position(|pair| !pair.exists);
-        let pair = vacant.unwrap_or(registry.pairs.len()) as u32;
-        if vacant.is_none() && !registry.pairs.make_room(1) || !streams.make_room(1) {
-            return Err(Error::TableFull("streams"));
-        }
-        let options = registry.pools[pool as usize].options;
-        let kept = pool != 0 && !registry.is_unused(pool);
-        for kind in [PoolKind::Small, PoolKind::Large] {
-            let rules = self.rules(&config, kind, options);
-            let make = || Slot {
-                number: slot_of(pair, kind),
-                kind,
-                tally: Apart::default(),
-                obtaining: AtomicU32::new(0),
-                heap: Apart(Mutex::new(Heap::new(stream, pool, rules))),
-            };
-            let slot = self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
-            let mut heap = slot.heap.lock();
-            (heap.stream, heap.pool, heap.rules, heap.kept) = (stream, pool, rules, kept);
-            heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
-            heap.region = self.first_region();
-            if heap.carver.is_none() || heap.is_planned() {
-                heap.carver = self.policy.carver(kind);
-            }
-        }
-        let entry = Pair { stream, pool, exists: true };
-        match vacant {
-            Some(vacant) => registry.pairs[vacant] = entry,
-            None => registry.pairs.add(entry),
-        }
-        streams.insert(stream.0, pair);
-        Ok(pair)
-    }
-
-    /// Makes a pair vacant if nothing is left in its heaps and its pool is not a private one in use; its stream is forgotten.
-    pub(crate) fn vacate_if_empty(&self, pair: u32) {
-        let mut registry = self.registry.lock();
-        let Pair { stream, pool, exists } = registry.pairs[pair as usize];
-        if !exists || pool != 0 && !registry.is_unused(pool) {
-            return;
-        }
-        let mut small = self.slot(slot_of(pair, PoolKind::Small)).heap.lock();
-        let mut large = self.slot(slot_of(pair, PoolKind::Large)).heap.lock();
-        if small.is_empty() && large.is_empty() {
-            // Whoever looked the pair up before finds that it is nobody's, and puts nothing in.
-            (small.stream, large.stream) = (NOBODY, NOBODY);
-            self.shared_pool(pool).streams.remove(stream.0);
-            registry.pairs[pair as usize].exists = false;
-        }
-    }
-
     /// Brings the peaks up to date if `done` says so, and passes its value on.
     #[inline]
     pub(crate) fn settle<T>(&self, slot: &Slot<R, S>, done: Done<T>) -> T {
@@ -530,6 +422,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
+        self.queue_if_ended(slot);
         self.settle_peaks_of((slot.kind, &slot.tally), Some(slot.number));
     }
 
@@ -543,7 +436,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let Some(mut settled) = self.peaks.try_lock() else { return };
         // The heap that was settled last, and those behind it: they have the room, or are in turn to give some.
         let last = *settled;
-        let near = (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind, &*near.tally));
+        let near = (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind, &near.tally));
         self.totals.settle(&self.tallies(), asking, &near);
         *settled = number.unwrap_or(last);
     }
@@ -556,17 +449,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Every heap's counters, those of vacant pairs too: what they counted still counts.
     pub(crate) fn tallies(&self) -> impl Iterator<Item = (PoolKind, &Tally)> + Clone {
-        let heaps = (0..).map_while(|slot| self.slots.get(slot).map(|found| (kind_of(slot), &*found.tally)));
         #[cfg(feature = "alloc")]
         let lanes = self.planned.iter().flat_map(|front| front.tallies()).map(|tally| (PoolKind::Large, tally));
         #[cfg(not(feature = "alloc"))]
         let lanes = core::iter::empty();
-        heaps.chain(lanes)
-    }
-
-    /// Every heap's slot number.
-    pub(crate) fn slot_numbers(&self) -> impl Iterator<Item = u32> {
-        (0..).take_while(|&slot| self.slots.get(slot).is_some())
+        self.heap_tallies().chain(lanes)
     }
 
     pub(crate) fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
@@ -593,8 +480,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         for slot in self.slot_numbers() {
             // Their clocks stand still while no ages are kept.
             let mut heap = self.lock(slot);
-            let no_split = heap.rules.no_split;
-            heap.rules = self.rules(&config, kind_of(slot), PoolOptions { no_split, ..PoolOptions::default() });
+            heap.rules = self.rules(&config, heap.rules.kind, options_of(&heap));
         }
     }
 
@@ -699,14 +585,4 @@ impl Drop for Recording<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-/// The slot of one kind of a pair.
-#[inline]
-pub(crate) const fn slot_of(pair: u32, kind: PoolKind) -> u32 {
-    pair * 2 + kind as u32
-}
-
-pub(crate) const fn kind_of(slot: u32) -> PoolKind {
-    if slot.is_multiple_of(2) { PoolKind::Small } else { PoolKind::Large }
 }

@@ -52,6 +52,11 @@ impl<S: Storage> Chains<S> {
         true
     }
 
+    /// Gives the memory of the heads back to the host, if it came from there. No entry is chained.
+    pub(crate) fn drop_buckets(&mut self) {
+        self.buckets.drop_entries();
+    }
+
     /// Adds an entry whose key no other has; room was made.
     #[inline(always)]
     pub(crate) fn insert<T: Chained>(&mut self, index: u32, entries: &mut [T]) {

@@ -2,7 +2,7 @@
 
 use crate::arena::{Arena, attention};
 use crate::block::Use;
-use crate::device::{DeviceMemory, Event};
+use crate::device::{DeviceError, DeviceMemory, ErrorKind, Event};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
 use crate::frontier::AHEAD;
@@ -26,6 +26,19 @@ struct Freed {
     size: Option<u64>,
     /// Where it is, as far as that is recorded.
     from: u32,
+}
+
+/// What became of the events of a block that other streams use.
+enum Recorded {
+    /// One is recorded on each of the streams.
+    All,
+    /// None is: this stream captures a graph, of which the event would become a part.
+    NoneBehind(StreamId),
+}
+
+/// Whether a call failed because a graph is being captured.
+fn is_of_capture(error: &Error) -> bool {
+    matches!(error, Error::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
@@ -165,11 +178,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let tally = &self.slot(slot).tally;
         self.with_totals(|_| tally.follow_pending());
         let waiting = if let Some(_leave) = self.may_record() {
-            self.record_events(directory, slot, block, Some(site))
+            match self.record_events(directory, slot, block, Some(site)) {
+                Ok(Recorded::All) => Ok(()),
+                Ok(Recorded::NoneBehind(stream)) => self.defer(slot, block, Some(stream), site),
+                Err(error) => Err(error),
+            }
         } else {
-            self.trace_free(&mut self.lock(slot), block, site);
-            let deferred = self.order.lock().defer(Deferred { heap: slot, block });
-            if deferred { Ok(()) } else { Err(Error::TableFull("deferred frees")) }
+            self.defer(slot, block, None, site)
         };
         self.set_pending(&self.order.lock());
         if waiting.is_err() {
@@ -178,6 +193,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             heap.take_back(block, tally);
         }
         waiting
+    }
+
+    /// Defers the recording of a pending block's events: a graph is being captured, perhaps on the stream `behind`, which uses it.
+    fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
+        if !self.order.lock().promise_deferral() {
+            return Err(Error::TableFull("deferred frees"));
+        }
+        self.trace_free(&mut self.lock(slot), block, site);
+        self.order.lock().defer(Deferred::new(slot, block, behind));
+        Ok(())
     }
 
     /// Records an event on every stream that uses a pending block; from then on the events decide when it becomes free. If one
@@ -189,13 +214,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         slot: u32,
         block: u32,
         requested: Option<u32>,
-    ) -> Result<(), Error> {
+    ) -> Result<Recorded, Error> {
         self.health()?;
         let mut at = self.lock(slot).blocks[block].uses;
         while at != NONE {
             let (stream, captured, next) = {
                 let heap = self.lock(slot);
-                let Use { stream, captured, next } = heap.uses[at];
+                let Use { stream, captured, next } = heap.sets.uses[at];
                 (stream, captured, next)
             };
             if !captured {
@@ -207,7 +232,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                     }
                     Err(error) => {
                         self.withdraw_events(slot, block);
-                        return Err(error);
+                        return if is_of_capture(&error) { Ok(Recorded::NoneBehind(stream)) } else { Err(error) };
                     }
                 }
             }
@@ -219,7 +244,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         heap.drop_uses(block);
         self.complete_if_unused(directory, slot, heap, block);
-        Ok(())
+        Ok(Recorded::All)
     }
 
     /// Takes a block's events back. One that somebody is asking after is theirs: it comes back when they have the answer, or
@@ -277,21 +302,44 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Records the events of the blocks for which a capture had deferred that. False if there is no room for all.
+    /// Records the events of the blocks for which a capture had deferred that, but for those that a capturing stream uses. False if
+    /// there is no room for all.
     fn record_deferred(&self, directory: &Directory<R, S>) -> Result<bool, Error> {
+        let (mut from, mut capturing) = (0, None);
         while self.has(attention::DEFERRED)
             && let Some(_leave) = self.may_record()
         {
-            let taken = self.order.lock().take_deferred();
-            let Some(deferred) = taken else { break };
-            let Deferred { heap, block } = deferred;
-            if let Err(error) = self.record_events(directory, heap, block, None) {
-                self.order.lock().defer(deferred);
-                return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
+            // One answer counts for every block behind the same stream.
+            let tried = self.order.lock().try_deferred(from, capturing);
+            let Some((number, deferred)) = tried else { break };
+            let recorded = self.record_late(directory, deferred);
+            let mut order = self.order.lock();
+            match recorded {
+                Ok(Recorded::All) => {
+                    order.end_deferral(deferred);
+                    from = number;
+                }
+                Ok(Recorded::NoneBehind(stream)) => {
+                    order.defer_longer(deferred, stream);
+                    (from, capturing) = (number + 1, Some(stream));
+                }
+                Err(error) => {
+                    order.defer_again(deferred);
+                    return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
+                }
             }
-            self.set_pending(&self.order.lock());
+            self.set_pending(&order);
         }
         Ok(true)
+    }
+
+    /// Records the events of a deferred block, unless the stream that it was behind still captures.
+    fn record_late(&self, directory: &Directory<R, S>, deferred: Deferred) -> Result<Recorded, Error> {
+        let Deferred { heap, block, behind, .. } = deferred;
+        match behind {
+            Some(stream) if self.call(|| self.memory.is_capturing(stream))? => Ok(Recorded::NoneBehind(stream)),
+            _ => self.record_events(directory, heap, block, None),
+        }
     }
 
     /// Asks after the oldest event of every stream, and goes on with the next of the same stream as long as they are complete.

@@ -57,11 +57,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut reserved = None;
         loop {
             let mut heap = self.lock(request.slot);
-            let served = request.is_served_by(&heap);
-            if !served || heap.make_room().is_err() || !heap.make_room_for_range() {
+            if heap.make_room().is_err() || !heap.make_room_for_range() {
                 drop(heap);
                 self.unreserve(memory, reserved.map(|(base, bytes, _)| (base, bytes)));
-                return Err(if served { Error::TableFull("blocks") } else { Error::InvalidStream });
+                return Err(Error::TableFull("blocks"));
             }
             // Another thread may have added a range since, which is enough for both.
             let mut first = heap.find_run(request.size);
@@ -189,7 +188,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return result;
         }
         let waited = self.call(|| self.memory.synchronize(stream));
-        result = result.and(waited.map_err(Error::from));
+        // Nothing can wait for a stream that captures a graph: what is free of it stays mapped.
+        if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
+            result = result.and(waited.map_err(Error::from));
+        }
         while held != NONE {
             let mut heap = self.lock(slot);
             let (block, next) = (held, heap.blocks[held].chain);
@@ -199,7 +201,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 continue;
             }
             let entry = &heap.blocks[block];
-            let granule = heap.segments[entry.segment].granule;
+            let granule = heap.sets.segments[entry.segment].granule;
             let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
             self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
             drop(heap);
@@ -288,17 +290,17 @@ fn is_well(error: DeviceError) -> bool {
 
 /// The first free block behind `cursor` that holds whole granules of an expandable segment, and those.
 pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
-    if heap.kept {
+    if heap.kept || heap.is_empty() {
         return None;
     }
-    let mut at = heap.free.after(cursor, heap.blocks.entries());
+    let mut at = heap.sets.free.after(cursor, heap.blocks.entries());
     while let Some(block) = at {
         if heap.blocks[block].expandable
             && let Some(range) = heap.whole_granules(block)
         {
             return Some((block, range));
         }
-        at = heap.free.next(block, heap.blocks.entries());
+        at = heap.sets.free.next(block, heap.blocks.entries());
     }
     None
 }

@@ -8,13 +8,14 @@ use crate::block::{Block, Blocks, Segment, State, Use};
 use crate::carve::AnyCarver;
 use crate::chains::Chains;
 use crate::free_index::{self, FreeIndex};
+use crate::rounding::PoolKind;
 use crate::rules::Rules;
 use crate::slab::{NONE, Slab, Vacant};
 use crate::stats::{Stat, Tally};
-use crate::storage::Storage;
+use crate::storage::{Lazy, Storage};
 use crate::trace::Buffer;
 use crate::trie::{Key, Link, Trie};
-use crate::units::{DevicePtr, StreamId};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
 mod carved;
 pub(crate) mod expandable;
@@ -61,12 +62,13 @@ struct Joined {
 impl Joined {
     /// Counts it: a free block counts as long as its segment holds others. Its neighbours did, and do no more. True if the peaks
     /// must be settled.
+    /// `ended`: what to answer if the whole segment is free now.
     #[inline(always)]
-    fn count(&self, tally: &Tally) -> bool {
+    fn count(&self, ended: bool, tally: &Tally) -> bool {
         if !self.is_split {
             tally.down(Stat::InactiveSplit, self.absorbed);
             tally.down(Stat::InactiveSplitBytes, self.more);
-            return false;
+            return ended;
         }
         let unsettled = tally.up(Stat::InactiveSplitBytes, self.size);
         match self.absorbed {
@@ -80,13 +82,43 @@ impl Joined {
     }
 }
 
+/// What a heap keeps of its segments, and the sets its blocks are in: everything that a heap without a segment does without.
+pub(crate) struct Sets<S: Storage> {
+    /// All segments, ordinary and expandable.
+    pub segments: Slab<Segment, S>,
+    /// Holds exactly the blocks that are [`State::Free`].
+    pub free: FreeIndex<S>,
+    /// Other streams' uses of blocks.
+    pub uses: Slab<Use, S>,
+    /// Root of the set of blocks that are [`State::Unmapped`], by address.
+    unmapped: Link,
+    by_address: Trie<S>,
+}
+
+impl<S: Storage> Default for Sets<S> {
+    fn default() -> Self {
+        Self {
+            segments: Slab::default(),
+            free: FreeIndex::default(),
+            uses: Slab::default(),
+            unmapped: Link::EMPTY,
+            by_address: Trie::default(),
+        }
+    }
+}
+
 pub(crate) struct Heap<S: Storage> {
     pub stream: StreamId,
+    /// The stream whose requests the fast path serves from here: `stream` in the default pool unless it has ended, else one that
+    /// no request has.
+    pub serves: StreamId,
     /// Number of the pool among the device's pools.
     pub pool: u32,
     pub rules: Rules,
     /// The pool is a private one in use: what is free in it stays, since a captured graph may write to it.
     pub kept: bool,
+    /// The stream was reported as ended: a segment that becomes wholly free is to be released.
+    pub ended: bool,
     /// What cuts the segments, where free space is not kept as blocks. Some ⟹ the entries that are allocated or pending, be they vacant
     /// or not, are exactly the pieces that are taken.
     pub carver: Option<AnyCarver<S>>,
@@ -95,43 +127,175 @@ pub(crate) struct Heap<S: Storage> {
     /// The size of the next segment in bytes, where segments grow.
     pub region: u64,
     pub blocks: Blocks<S>,
-    /// All segments, ordinary and expandable.
-    pub segments: Slab<Segment, S>,
-    /// Head of the list of segments.
-    pub newest: u32,
-    /// Holds exactly the blocks that are [`State::Free`].
-    pub free: FreeIndex<S>,
     /// Holds exactly the blocks that are [`State::Allocated`].
     pub held: Chains<S>,
-    /// Other streams' uses of blocks.
-    pub uses: Slab<Use, S>,
-    /// Root of the set of blocks that are [`State::Unmapped`], by address.
-    unmapped: Link,
-    by_address: Trie<S>,
+    /// Head of the list of segments.
+    pub newest: u32,
+    /// Made ⟸ there is room for a block. A heap without memory does not have the 33 KiB they take.
+    pub sets: S::Lazy<Sets<S>>,
     /// Its latest events, while they are recorded.
-    pub trace: Buffer,
+    pub trace: Buffer<S>,
+}
+
+/// The tables of a heap that has memory. One look finds them all: looked up again for each use they cost 13 instructions more
+/// a pair of malloc and free.
+struct Parts<'a, S: Storage> {
+    blocks: &'a mut Blocks<S>,
+    held: &'a mut Chains<S>,
+    sets: &'a mut Sets<S>,
+    rules: &'a Rules,
+    clock: &'a u64,
+}
+
+impl<S: Storage> Parts<'_, S> {
+    /// Hands out the front of a free block of at least `size` bytes; the rest stays free if the rules split it off. Room was
+    /// made.
+    #[inline(always)]
+    fn hand_out(&mut self, block: u32, size: u64, requested: u64, tally: &Tally) -> Done<DevicePtr> {
+        let (blocks, vacancies) = self.blocks.parts();
+        let Block { size: whole, addr, prev, next, segment, expandable, .. } = blocks[block as usize];
+        let was_split = prev != NONE || next != NONE;
+        let remaining = whole - size;
+        let mut unsettled = false;
+        let (given, given_bytes) = if self.rules.should_split(remaining, size) {
+            if was_split && !expandable {
+                tally.down(Stat::InactiveSplitBytes, size);
+            } else if !expandable {
+                unsettled |= tally.up(Stat::InactiveSplit, 1);
+                unsettled |= tally.up(Stat::InactiveSplitBytes, remaining);
+            }
+            let front = vacancies.occupy(blocks);
+            blocks[front as usize] = blocks[block as usize].front(block, size, requested, State::Allocated);
+            if prev == NONE {
+                self.sets.segments[segment].first = front;
+            } else {
+                blocks[prev as usize].next = front;
+            }
+            let clock = *self.clock;
+            self.sets.free.resize(block, remaining, blocks, |rest| {
+                rest.addr += size;
+                rest.prev = front;
+                rest.born = clock;
+            });
+            (front, size)
+        } else {
+            if was_split && !expandable {
+                tally.down(Stat::InactiveSplit, 1);
+                tally.down(Stat::InactiveSplitBytes, whole);
+            }
+            self.sets.free.remove(block, blocks);
+            let entry = &mut blocks[block as usize];
+            entry.state = State::Allocated;
+            entry.requested = requested;
+            (block, whole)
+        };
+        self.held.insert(given, blocks);
+        unsettled |= tally.up(Stat::Allocation, 1);
+        unsettled |= tally.up(Stat::AllocatedBytes, given_bytes);
+        unsettled |= tally.up(Stat::RequestedBytes, requested);
+        if self.rules.is_oversize(given_bytes) {
+            unsettled |= tally.up(Stat::OversizeAllocations, 1);
+        }
+        Done { value: DevicePtr(addr), unsettled }
+    }
+
+    /// Puts a block that is in no set into the free index, one with its free neighbours. What remains of them is `block`'s
+    /// requested size; the age begins anew.
+    #[inline(always)]
+    fn join_free(&mut self, block: u32) -> Joined {
+        let clock = *self.clock;
+        let (blocks, vacancies) = self.blocks.parts();
+        let Block { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
+        let prev_free = prev != NONE && blocks[prev as usize].is_free();
+        let next_free = next != NONE && blocks[next as usize].is_free();
+        let (mut left, mut before, mut more, mut after) = (block, prev, 0, next);
+        if next_free {
+            let Block { size, next, .. } = blocks[next as usize];
+            (more, after) = (size, next);
+        }
+        if prev_free {
+            if next_free {
+                self.sets.free.remove(next, blocks);
+            }
+            if after != NONE {
+                blocks[after as usize].prev = prev;
+            }
+            (left, before) = (prev, blocks[prev as usize].prev);
+            more += blocks[prev as usize].size;
+            self.sets.free.resize(prev, more + size, blocks, |entry| {
+                entry.requested = requested;
+                entry.next = after;
+                entry.born = clock;
+            });
+            vacancies.vacate(block, blocks);
+            if next_free {
+                vacancies.vacate(next, blocks);
+            }
+        } else if next_free {
+            if prev == NONE {
+                self.sets.segments[segment].first = next;
+            } else {
+                blocks[prev as usize].next = next;
+            }
+            left = next;
+            self.sets.free.resize(next, size + more, blocks, |entry| {
+                entry.addr = addr;
+                entry.requested = requested;
+                entry.prev = prev;
+                entry.born = clock;
+            });
+            vacancies.vacate(block, blocks);
+        } else {
+            let entry = &mut blocks[block as usize];
+            entry.state = State::Free;
+            entry.born = clock;
+            self.sets.free.insert(block, blocks);
+        }
+        let absorbed = u64::from(prev_free) + u64::from(next_free);
+        Joined { block: left, is_split: before != NONE || after != NONE, size, absorbed, more }
+    }
 }
 
 impl<S: Storage> Heap<S> {
-    pub(crate) fn new(stream: StreamId, pool: u32, rules: Rules) -> Self {
+    /// A heap that belongs to no stream yet.
+    pub(crate) fn vacant(kind: PoolKind) -> Self {
         Self {
-            stream,
-            pool,
-            rules,
+            stream: NO_STREAM,
+            serves: NO_STREAM,
+            pool: 0,
+            rules: Rules::unset(kind),
             kept: false,
+            ended: false,
             carver: None,
             clock: 0,
             region: 0,
             blocks: Slab::default(),
-            segments: Slab::default(),
-            newest: NONE,
-            free: FreeIndex::default(),
             held: Chains::default(),
-            uses: Slab::default(),
-            unmapped: Link::EMPTY,
-            by_address: Trie::default(),
+            newest: NONE,
+            sets: S::Lazy::default(),
             trace: Buffer::default(),
         }
+    }
+
+    /// Gives the heap, which is empty, to a stream and a pool.
+    pub(crate) fn begin(&mut self, stream: StreamId, pool: u32, rules: Rules, carver: Option<AnyCarver<S>>) {
+        (self.stream, self.pool, self.rules, self.carver) = (stream, pool, rules, carver);
+        self.set_ended(false);
+    }
+
+    /// Says whether the stream has ended. The fast path then passes the heap by, so that a request on the stream shows that it
+    /// has not.
+    pub(crate) fn set_ended(&mut self, ended: bool) {
+        self.ended = ended;
+        self.serves = if self.pool == 0 && !ended { self.stream } else { NO_STREAM };
+    }
+
+    /// Gives the memory of an empty heap's tables back to the host, where tables grow.
+    pub(crate) fn drop_tables(&mut self) {
+        self.blocks.drop_entries();
+        self.held.drop_buckets();
+        self.sets.drop_value();
+        self.trace.drop_entries();
     }
 
     /// Makes sure that no operation on one block can run out of entries: it adds at most two blocks.
@@ -143,8 +307,9 @@ impl<S: Storage> Heap<S> {
     /// Makes room in every table that grows with the blocks: an index needs fewer nodes than there are blocks.
     #[cold]
     fn grow(&mut self) -> Result<(), Full> {
+        let sets = self.sets.get_or_make();
         let room = self.blocks.make_room(2)
-            && self.free.make_room_for(self.blocks.capacity())
+            && sets.free.make_room_for(self.blocks.capacity())
             && self.held.make_room(self.blocks.entries_mut());
         if room { Ok(()) } else { Err(Full) }
     }
@@ -156,14 +321,37 @@ impl<S: Storage> Heap<S> {
             return self.malloc_carved(size, requested, tally);
         }
         self.make_room()?;
-        let Some(block) = self.find(size) else { return Ok(None) };
-        Ok(Some(self.hand_out(block, size, requested, tally)))
+        let mut parts = self.parts();
+        let Some(block) = parts.sets.free.best_fit(size, parts.blocks.entries()) else { return Ok(None) };
+        let Block { expandable, size: whole, .. } = parts.blocks[block];
+        if expandable {
+            return Ok(self.find(size).map(|block| self.hand_out(block, size, requested, tally)));
+        }
+        if parts.rules.refuse(whole, size) {
+            return Ok(None);
+        }
+        Ok(Some(parts.hand_out(block, size, requested, tally)))
+    }
+
+    /// The tables of a heap that has room for a block.
+    #[inline(always)]
+    fn parts(&mut self) -> Parts<'_, S> {
+        Parts {
+            blocks: &mut self.blocks,
+            held: &mut self.held,
+            sets: &mut self.sets,
+            rules: &self.rules,
+            clock: &self.clock,
+        }
     }
 
     /// Where a request of `size` would be served from, if it could be. Nothing is taken.
     pub(crate) fn peek(&mut self, size: u64) -> Option<DevicePtr> {
-        if self.carver.is_some() {
-            return self.peek_carved(size);
+        if let Some(carver) = &self.carver {
+            return carver.peek(size).map(DevicePtr);
+        }
+        if self.is_empty() {
+            return None;
         }
         self.find(size).map(|block| DevicePtr(self.blocks[block].addr))
     }
@@ -186,14 +374,13 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), Full> {
         self.make_room()?;
         let carver = self.carver.as_mut().is_none_or(|carver| carver.make_room(bytes, size));
-        if carver && self.segments.make_room(1) { Ok(()) } else { Err(Full) }
+        if carver && self.sets.segments.make_room(1) { Ok(()) } else { Err(Full) }
     }
 
     /// The free block that serves a request of `size`, if one may.
-    #[inline(always)]
-    pub(crate) fn find(&mut self, size: u64) -> Option<u32> {
+    fn find(&mut self, size: u64) -> Option<u32> {
         let blocks = self.blocks.entries();
-        let block = self.free.best_fit(size, blocks)?;
+        let block = self.sets.free.best_fit(size, blocks)?;
         let Block { expandable, size: whole, .. } = blocks[block as usize];
         let (block, whole) = if expandable { self.find_among_expandable(block)? } else { (block, whole) };
         (!self.rules.refuse(whole, size)).then_some(block)
@@ -201,57 +388,16 @@ impl<S: Storage> Heap<S> {
 
     /// Hands out the front of a free block of at least `size` bytes; the rest stays free if the rules split it off. Room was
     /// made.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn hand_out(&mut self, block: u32, size: u64, requested: u64, tally: &Tally) -> Done<DevicePtr> {
-        let (blocks, vacancies) = self.blocks.parts();
-        let Block { size: whole, addr, prev, next, segment, expandable, .. } = blocks[block as usize];
-        let was_split = prev != NONE || next != NONE;
-        let remaining = whole - size;
-        let mut unsettled = false;
-        let (given, given_bytes) = if self.rules.should_split(remaining, size) {
-            if was_split && !expandable {
-                tally.down(Stat::InactiveSplitBytes, size);
-            } else if !expandable {
-                unsettled |= tally.up(Stat::InactiveSplit, 1);
-                unsettled |= tally.up(Stat::InactiveSplitBytes, remaining);
-            }
-            let front = vacancies.occupy(blocks);
-            blocks[front as usize] = blocks[block as usize].front(block, size, requested, State::Allocated);
-            if prev == NONE {
-                self.segments[segment].first = front;
-            } else {
-                blocks[prev as usize].next = front;
-            }
-            let clock = self.clock;
-            self.free.resize(block, remaining, blocks, |rest| {
-                rest.addr += size;
-                rest.prev = front;
-                rest.born = clock;
-            });
-            (front, size)
-        } else {
-            if was_split && !expandable {
-                tally.down(Stat::InactiveSplit, 1);
-                tally.down(Stat::InactiveSplitBytes, whole);
-            }
-            self.free.remove(block, blocks);
-            let entry = &mut blocks[block as usize];
-            entry.state = State::Allocated;
-            entry.requested = requested;
-            (block, whole)
-        };
-        self.held.insert(given, blocks);
-        unsettled |= tally.up(Stat::Allocation, 1);
-        unsettled |= tally.up(Stat::AllocatedBytes, given_bytes);
-        unsettled |= tally.up(Stat::RequestedBytes, requested);
-        if self.rules.is_oversize(given_bytes) {
-            unsettled |= tally.up(Stat::OversizeAllocations, 1);
-        }
-        Done { value: DevicePtr(addr), unsettled }
+        self.parts().hand_out(block, size, requested, tally)
     }
 
     /// The block that the program holds at exactly `ptr`.
     pub(crate) fn lookup(&self, ptr: DevicePtr) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
         self.held.find(ptr.0, self.blocks.entries())
     }
 
@@ -259,6 +405,9 @@ impl<S: Storage> Heap<S> {
     /// many bytes. What becomes of it is the caller's to say at once: [`complete`](Self::complete) or [`pend`](Self::pend).
     #[inline(always)]
     pub(crate) fn give_up(&mut self, ptr: DevicePtr, requested: Option<u64>, tally: &Tally) -> GivenUp {
+        if !self.sets.is_made() {
+            return GivenUp::NotHeld;
+        }
         let Some(block) = self.held.take(ptr.0, self.blocks.entries_mut()) else { return GivenUp::NotHeld };
         let Block { size, requested: actual, uses, .. } = self.blocks[block];
         if requested.is_some_and(|requested| requested != actual) {
@@ -303,7 +452,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn add_use(&mut self, block: u32, stream: StreamId, captured: bool) -> Result<(), Full> {
         let mut at = self.blocks[block].uses;
         while at != NONE {
-            let entry = &mut self.uses[at];
+            let entry = &mut self.sets.uses[at];
             if entry.stream == stream {
                 entry.captured &= captured;
                 return Ok(());
@@ -313,11 +462,11 @@ impl<S: Storage> Heap<S> {
         if stream == self.stream {
             return Ok(());
         }
-        if !self.uses.make_room(1) {
+        if !self.sets.uses.make_room(1) {
             return Err(Full);
         }
         let next = self.blocks[block].uses;
-        self.blocks[block].uses = self.uses.insert(Use { stream, captured, next });
+        self.blocks[block].uses = self.sets.uses.insert(Use { stream, captured, next });
         Ok(())
     }
 
@@ -325,8 +474,8 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn drop_uses(&mut self, block: u32) {
         let mut at = core::mem::replace(&mut self.blocks[block].uses, NONE);
         while at != NONE {
-            let next = self.uses[at].next;
-            self.uses.remove(at);
+            let next = self.sets.uses[at].next;
+            self.sets.uses.remove(at);
             at = next;
         }
     }
@@ -340,64 +489,14 @@ impl<S: Storage> Heap<S> {
         }
         let Block { requested, expandable, .. } = self.blocks[block];
         tally.down(Stat::RequestedBytes, requested);
-        let joined = self.join_free(block);
-        !expandable && joined.count(tally)
+        let joined = self.parts().join_free(block);
+        if expandable { self.ended } else { joined.count(self.ended, tally) }
     }
 
     /// Puts a block that is in no set into the free index, one with its free neighbours. What remains of them is `block`'s
     /// requested size; the age begins anew.
-    #[inline(always)]
     fn join_free(&mut self, block: u32) -> Joined {
-        let clock = self.clock;
-        let (blocks, vacancies) = self.blocks.parts();
-        let Block { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
-        let prev_free = prev != NONE && blocks[prev as usize].is_free();
-        let next_free = next != NONE && blocks[next as usize].is_free();
-        let (mut left, mut before, mut more, mut after) = (block, prev, 0, next);
-        if next_free {
-            let Block { size, next, .. } = blocks[next as usize];
-            (more, after) = (size, next);
-        }
-        if prev_free {
-            if next_free {
-                self.free.remove(next, blocks);
-            }
-            if after != NONE {
-                blocks[after as usize].prev = prev;
-            }
-            (left, before) = (prev, blocks[prev as usize].prev);
-            more += blocks[prev as usize].size;
-            self.free.resize(prev, more + size, blocks, |entry| {
-                entry.requested = requested;
-                entry.next = after;
-                entry.born = clock;
-            });
-            vacancies.vacate(block, blocks);
-            if next_free {
-                vacancies.vacate(next, blocks);
-            }
-        } else if next_free {
-            if prev == NONE {
-                self.segments[segment].first = next;
-            } else {
-                blocks[prev as usize].next = next;
-            }
-            left = next;
-            self.free.resize(next, size + more, blocks, |entry| {
-                entry.addr = addr;
-                entry.requested = requested;
-                entry.prev = prev;
-                entry.born = clock;
-            });
-            vacancies.vacate(block, blocks);
-        } else {
-            let entry = &mut blocks[block as usize];
-            entry.state = State::Free;
-            entry.born = clock;
-            self.free.insert(block, blocks);
-        }
-        let absorbed = u64::from(prev_free) + u64::from(next_free);
-        Joined { block: left, is_split: before != NONE || after != NONE, size, absorbed, more }
+        self.parts().join_free(block)
     }
 
     /// Adds an ordinary segment that was obtained from the device for a request of `size`: one free block. Room was made.
@@ -417,20 +516,24 @@ impl<S: Storage> Heap<S> {
     /// Whether `block` is a whole ordinary segment, free, of which no piece is taken.
     pub(crate) fn is_releasable(&self, block: u32) -> bool {
         let block = &self.blocks[block];
-        block.is_free() && !block.expandable && !block.is_split() && !self.segments[block.segment].live
+        block.is_free() && !block.expandable && !block.is_split() && !self.sets.segments[block.segment].live
     }
 
     /// Bytes of the largest block that is free, or segment if a carver cuts them and nothing is taken.
     pub(crate) fn largest_free(&self) -> u64 {
+        if self.is_empty() {
+            return 0;
+        }
         let blocks = self.blocks.entries();
-        let mut descending = core::iter::successors(self.free.last(blocks), |&block| self.free.previous(block, blocks));
-        let largest = descending.find(|&block| !self.segments[self.blocks[block].segment].live);
+        let mut descending =
+            core::iter::successors(self.sets.free.last(blocks), |&block| self.sets.free.previous(block, blocks));
+        let largest = descending.find(|&block| !self.sets.segments[self.blocks[block].segment].live);
         largest.map_or(0, |block| self.blocks[block].size)
     }
 
     /// Forgets a releasable segment, and says what to release.
     pub(crate) fn remove_segment(&mut self, block: u32, tally: &Tally) -> (DevicePtr, u64) {
-        self.free.remove(block, self.blocks.entries_mut());
+        self.sets.free.remove(block, self.blocks.entries_mut());
         let Block { addr, size, segment, .. } = self.blocks[block];
         self.blocks.remove(block);
         if let Some(carver) = &mut self.carver {
@@ -449,7 +552,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn containing(&self, ptr: DevicePtr) -> Option<u32> {
         let mut segment = self.newest;
         while segment != NONE {
-            let Segment { base, bytes, first, next, .. } = self.segments[segment];
+            let Segment { base, bytes, first, next, .. } = self.sets.segments[segment];
             if (base..base + bytes).contains(&ptr.0) {
                 if self.carver.is_some() {
                     return self.piece_containing(ptr);
@@ -475,7 +578,7 @@ impl<S: Storage> Heap<S> {
         let entry = &mut self.blocks[block];
         entry.state = State::Free;
         entry.born = self.clock;
-        self.free.insert(block, self.blocks.entries_mut());
+        self.sets.free.insert(block, self.blocks.entries_mut());
     }
 
     /// Cuts the first `size` bytes off `block`, which is in no set. They become a block of their own, in no set either.
@@ -484,7 +587,7 @@ impl<S: Storage> Heap<S> {
         let front = self.blocks[block].front(block, size, requested, state);
         let front = self.blocks.insert(front);
         if prev == NONE {
-            self.segments[segment].first = front;
+            self.sets.segments[segment].first = front;
         } else {
             self.blocks[prev].next = front;
         }
@@ -509,7 +612,8 @@ impl<S: Storage> Heap<S> {
     }
 
     fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64) -> u32 {
-        let segment = self.segments.insert(Segment { base: base.0, bytes, granule, ..Segment::vacant(self.newest) });
+        let segment =
+            self.sets.segments.insert(Segment { base: base.0, bytes, granule, ..Segment::vacant(self.newest) });
         let block = self.blocks.insert(Block {
             addr: base.0,
             size: bytes,
@@ -526,25 +630,25 @@ impl<S: Storage> Heap<S> {
             state: State::Held,
             expandable: granule != 0,
         });
-        self.segments[segment].first = block;
+        self.sets.segments[segment].first = block;
         if self.newest != NONE {
-            self.segments[self.newest].prev = segment;
+            self.sets.segments[self.newest].prev = segment;
         }
         self.newest = segment;
         block
     }
 
     fn unlink(&mut self, segment: u32) {
-        let Segment { prev, next, .. } = self.segments[segment];
+        let Segment { prev, next, .. } = self.sets.segments[segment];
         if prev == NONE {
             self.newest = next;
         } else {
-            self.segments[prev].next = next;
+            self.sets.segments[prev].next = next;
         }
         if next != NONE {
-            self.segments[next].prev = prev;
+            self.sets.segments[next].prev = prev;
         }
-        self.segments.remove(segment);
+        self.sets.segments.remove(segment);
     }
 
     fn address(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {

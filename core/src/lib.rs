@@ -37,10 +37,12 @@ mod expand;
 mod free_index;
 mod frontier;
 mod heap;
+mod heaps;
 #[cfg(feature = "alloc")]
 pub mod memory_map;
 mod obtain;
 mod order;
+mod pair_state;
 mod placement;
 #[cfg(feature = "alloc")]
 pub mod planned;

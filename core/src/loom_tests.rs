@@ -2,6 +2,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p cachalot-core --lib --target-dir target/loom -- loom`
 
 use crate::atomic_map::{AtomicMap, Cells, FixedCells, GrowingCells};
+use crate::pair_state::PairState;
 use crate::rounding::PoolKind;
 use crate::stats::{Party, Stat, Tally, Totals};
 use loom::sync::atomic::{
@@ -211,5 +212,153 @@ fn loom_what_was_pending_once_does_not_send_every_request_to_settle() {
         heaps.allocate(0, 60);
         heaps.tallies[0].down(Stat::AllocatedBytes, 60);
         assert!(!heaps.tallies[0].up(Stat::AllocatedBytes, 60), "the lease is enough");
+    });
+}
+
+/// Pairs of heaps as `heaps.rs` keeps them: the map, the states of the pairs and a registry. A heap is the stream it belongs
+/// to and how many segments it has.
+struct Pairs {
+    streams: AtomicMap<FixedCells<2>>,
+    registry: Mutex<()>,
+    pairs: [PairState; 2],
+    heaps: [Mutex<(u64, u32)>; 2],
+}
+
+const NO_STREAM: u64 = 99;
+
+impl Pairs {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            streams: AtomicMap::default(),
+            registry: Mutex::new(()),
+            pairs: Default::default(),
+            heaps: [Mutex::new((NO_STREAM, 0)), Mutex::new((NO_STREAM, 0))],
+        })
+    }
+
+    /// `Arena::use_pair`: finds the pair of a stream without a lock, or makes one under the registry's.
+    fn use_pair(&self, stream: u64) -> usize {
+        loop {
+            if let Some(pair) = self.streams.get(stream) {
+                let pair = pair as usize;
+                if self.pairs[pair].enter() && self.heaps[pair].lock().unwrap().0 == stream {
+                    return pair;
+                }
+                self.leave(pair);
+                thread::yield_now();
+                continue;
+            }
+            let _registry = self.registry.lock().unwrap();
+            if let Some(pair) = self.streams.get(stream) {
+                let pair = pair as usize;
+                assert!(self.pairs[pair].enter(), "what the map leads to is open while the registry is locked");
+                return pair;
+            }
+            let vacant = |pair: &usize| self.heaps[*pair].lock().unwrap().0 == NO_STREAM;
+            let Some(pair) = (0..2).find(vacant) else { continue };
+            *self.heaps[pair].lock().unwrap() = (stream, 0);
+            self.pairs[pair].open();
+            assert!(self.streams.make_room(1));
+            self.streams.insert(stream, pair as u32);
+            return pair;
+        }
+    }
+
+    /// The end of `PairUse`.
+    fn leave(&self, pair: usize) {
+        if self.pairs[pair].leave() {
+            self.vacate_if_empty(pair);
+        }
+    }
+
+    fn vacate_if_empty(&self, pair: usize) {
+        let _registry = self.registry.lock().unwrap();
+        let mut heap = self.heaps[pair].lock().unwrap();
+        if heap.0 != NO_STREAM && heap.1 == 0 && self.pairs[pair].close() {
+            self.streams.remove(heap.0);
+            heap.0 = NO_STREAM;
+        }
+    }
+
+    /// A request: it finds nothing free, obtains a segment with no lock held, and adds it to its heap.
+    fn request(&self, stream: u64) {
+        let pair = self.use_pair(stream);
+        self.pairs[pair].set_leaving(false);
+        thread::yield_now();
+        {
+            let mut heap = self.heaps[pair].lock().unwrap();
+            assert_eq!(heap.0, stream, "a pair in use keeps its stream");
+            heap.1 += 1;
+        }
+        self.leave(pair);
+    }
+
+    /// `stream_destroyed`: releases what the stream has cached. Its pair is vacant afterwards, whoever used it last.
+    fn end(&self, stream: u64) {
+        let pair = {
+            let _registry = self.registry.lock().unwrap();
+            let Some(pair) = self.streams.get(stream) else { return };
+            let pair = pair as usize;
+            assert!(self.pairs[pair].enter());
+            self.pairs[pair].set_leaving(true);
+            pair
+        };
+        self.heaps[pair].lock().unwrap().1 = 0;
+        self.leave(pair);
+    }
+
+    /// A sweep, or a release of the whole cache by another thread.
+    fn release_all(&self) {
+        for pair in 0..2 {
+            if self.pairs[pair].enter() {
+                self.heaps[pair].lock().unwrap().1 = 0;
+            }
+            self.leave(pair);
+            self.vacate_if_empty(pair);
+        }
+    }
+}
+
+#[test]
+fn loom_a_stream_that_lives_is_served_while_another_ends_and_a_third_takes_its_pair() {
+    explore(|| {
+        let pairs = Pairs::new();
+        pairs.request(1);
+        let ending = pairs.clone();
+        let other = thread::spawn(move || {
+            ending.end(1);
+            ending.request(3);
+        });
+        pairs.request(2);
+        other.join().unwrap();
+        assert_eq!(pairs.streams.get(1), None);
+        assert!(pairs.streams.get(2).is_some() && pairs.streams.get(3).is_some());
+    });
+}
+
+#[test]
+fn loom_a_request_is_served_while_everything_is_released() {
+    explore(|| {
+        let pairs = Pairs::new();
+        pairs.request(1);
+        let releasing = pairs.clone();
+        let other = thread::spawn(move || releasing.release_all());
+        pairs.request(1);
+        pairs.request(2);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_the_last_call_that_uses_a_pair_of_an_ended_stream_makes_it_vacant() {
+    explore(|| {
+        let pairs = Pairs::new();
+        pairs.request(1);
+        let releasing = pairs.clone();
+        let other = thread::spawn(move || releasing.release_all());
+        pairs.end(1);
+        other.join().unwrap();
+        assert_eq!(pairs.streams.get(1), None);
+        assert!(pairs.heaps.iter().all(|heap| heap.lock().unwrap().0 == NO_STREAM));
     });
 }

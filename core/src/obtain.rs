@@ -126,13 +126,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         request: &Request,
         bytes: u64,
     ) -> Result<Option<DevicePtr>, Error> {
-        {
-            let mut heap = self.lock(request.slot);
-            heap.make_room_for_segment(bytes, request.size)?;
-            if !request.is_served_by(&heap) {
-                return Err(Error::InvalidStream);
-            }
-        }
+        // The request uses the pair, so the heap stays its stream's while the lock is given up.
+        self.lock(request.slot).make_room_for_segment(bytes, request.size)?;
         if !self.hold(bytes) {
             return Ok(None);
         }
@@ -163,13 +158,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
-        // Room was made before the lock was given up; others may have used it, or destroyed the stream.
-        let served = request.is_served_by(&heap);
-        if !served || heap.make_room_for_segment(bytes, request.size).is_err() {
+        // Room was made before the lock was given up; other calls may have used it.
+        if heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
             directory.remove(base, bytes);
             self.give_back(base, bytes)?;
-            return Err(if served { Error::TableFull("segments") } else { Error::InvalidStream });
+            return Err(Error::TableFull("segments"));
         }
         self.totals.count(Event::DeviceAlloc);
         self.trace_segment(&mut heap, crate::trace::Action::SegmentAlloc, request.site, base, bytes);

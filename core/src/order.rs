@@ -58,6 +58,16 @@ pub(crate) struct Deferred {
     /// The slot of the heap.
     pub heap: u32,
     pub block: u32,
+    /// The stream that uses the block and was capturing, as far as that is known. It is asked first when they are tried again.
+    pub behind: Option<StreamId>,
+    /// A thread is trying to record them; no other does.
+    busy: bool,
+}
+
+impl Deferred {
+    pub(crate) fn new(heap: u32, block: u32, behind: Option<StreamId>) -> Self {
+        Self { heap, block, behind, busy: false }
+    }
 }
 
 pub(crate) struct Order<S: Storage> {
@@ -69,9 +79,12 @@ pub(crate) struct Order<S: Storage> {
     events_len: usize,
     /// Events that are being recorded: room is kept for them.
     promised: u32,
+    /// In the order in which they were deferred, as far as they are still.
     deferred: S::Table<Deferred>,
     /// How many of `deferred` are still deferred.
     deferred_len: usize,
+    /// Blocks that are about to be deferred: room is kept for them.
+    deferrals_promised: usize,
 }
 
 impl<S: Storage> Default for Order<S> {
@@ -84,6 +97,7 @@ impl<S: Storage> Default for Order<S> {
             promised: 0,
             deferred: S::Table::<Deferred>::default(),
             deferred_len: 0,
+            deferrals_promised: 0,
         }
     }
 }
@@ -194,24 +208,61 @@ impl<S: Storage> Order<S> {
         withdrawn
     }
 
-    /// Defers the recording of a block's events. False if the table is full.
-    pub(crate) fn defer(&mut self, block: Deferred) -> bool {
+    /// Keeps room for a block to be [deferred](Self::defer). False if there is none.
+    pub(crate) fn promise_deferral(&mut self) -> bool {
+        let wanted = self.deferred_len + self.deferrals_promised + 1;
+        let room = self.deferred.make_room(wanted.saturating_sub(self.deferred.len()));
+        self.deferrals_promised += usize::from(room);
+        room
+    }
+
+    /// Defers the recording of a block's events, as promised.
+    pub(crate) fn defer(&mut self, block: Deferred) {
+        self.deferrals_promised -= 1;
         if self.deferred_len == self.deferred.len() {
-            if !self.deferred.make_room(1) {
-                return false;
-            }
             self.deferred.add(block);
         }
         self.deferred[self.deferred_len] = block;
         self.deferred_len += 1;
-        true
     }
 
-    /// The block that was deferred first.
-    pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
-        self.deferred_len = self.deferred_len.checked_sub(1)?;
-        self.deferred[..=self.deferred_len].rotate_left(1);
-        Some(self.deferred[self.deferred_len])
+    /// The first deferred block from number `from` on that no other thread tries, and that is not behind the stream `capturing`: its
+    /// number, and itself. The caller tries to record its events, and then [ends](Self::end_deferral) its deferral, or lets it
+    /// [go on](Self::defer_longer) or [begin anew](Self::defer_again).
+    pub(crate) fn try_deferred(&mut self, from: usize, capturing: Option<StreamId>) -> Option<(usize, Deferred)> {
+        let ready = |entry: &Deferred| !entry.busy && (entry.behind.is_none() || entry.behind != capturing);
+        let number = (from..self.deferred_len).find(|&number| ready(&self.deferred[number]))?;
+        self.deferred[number].busy = true;
+        Some((number, self.deferred[number]))
+    }
+
+    /// The number of a deferred block that the caller tries: others may have ended their deferrals since.
+    fn tried(&self, block: Deferred) -> Option<usize> {
+        let tried = |entry: &Deferred| entry.busy && (entry.heap, entry.block) == (block.heap, block.block);
+        self.deferred[..self.deferred_len].iter().position(tried)
+    }
+
+    /// The events of a block that was tried are recorded.
+    pub(crate) fn end_deferral(&mut self, block: Deferred) {
+        if let Some(number) = self.tried(block) {
+            self.deferred[number..self.deferred_len].rotate_left(1);
+            self.deferred_len -= 1;
+        }
+    }
+
+    /// A stream that uses the block which was tried captures: it keeps its place.
+    pub(crate) fn defer_longer(&mut self, block: Deferred, behind: StreamId) {
+        if let Some(number) = self.tried(block) {
+            self.deferred[number] = Deferred::new(block.heap, block.block, Some(behind));
+        }
+    }
+
+    /// The events of a block that was tried cannot be recorded: others come first from now on.
+    pub(crate) fn defer_again(&mut self, block: Deferred) {
+        if let Some(number) = self.tried(block) {
+            self.deferred[number] = Deferred::new(block.heap, block.block, block.behind);
+            self.deferred[number..self.deferred_len].rotate_left(1);
+        }
     }
 
     /// Whether any block is deferred.

@@ -6,8 +6,10 @@
 
 use crate::atomic_map::AtomicMap;
 use crate::error::Error;
+use crate::slab::NONE;
 use crate::storage::{Storage, Table};
 use crate::sync::AtomicU64;
+use crate::trie::{Key, Link, Trie};
 use crate::units::StreamId;
 use core::fmt;
 
@@ -119,47 +121,93 @@ pub(crate) enum Led {
 pub(crate) struct Pair {
     pub stream: StreamId,
     pub pool: u32,
-    /// False ⟹ the pair is vacant: its heaps are empty and may become those of another stream.
+    /// False ⟺ the pair is vacant: its heaps are empty and may become those of another stream.
     pub exists: bool,
+    /// The next vacant pair, of a vacant one; [`NONE`] at the end.
+    next_vacant: u32,
+    /// How many blocks the two heaps had handed out when idle pairs were last looked for.
+    pub seen: u64,
 }
+
+/// Vacant pairs, empty ones among those that exist, are looked for when so many exist. Then twice as many as are left.
+const FIRST_SWEEP: u32 = 64;
 
 /// Pools, routes and pairs of one device, under one lock that the fast path does not take.
 pub(crate) struct Registry<S: Storage> {
     pub pools: S::Table<PoolEntry>,
+    /// Root of the set of pools that exist, by name.
+    named: Link,
+    /// Root of the set of vacant pool numbers. Every pool is in this set or in `named`.
+    vacant_pools: Link,
+    pool_nodes: Trie<S>,
     pub routes: S::Table<RouteEntry>,
     /// How many of `routes` are in force; those behind are leftovers.
     pub routes_len: usize,
     pub pairs: S::Table<Pair>,
+    /// Root of the set of pairs that exist, by pool and stream.
+    by_stream: Link,
+    pair_nodes: Trie<S>,
+    /// Head of the list of vacant pairs.
+    vacant_pair: u32,
+    /// How many pairs exist.
+    existing: u32,
+    /// A further pair is made only after the empty ones were made vacant if so many exist.
+    sweep_at: u32,
     /// For the names of pools that the allocator chooses itself.
     pub pools_made: u64,
 }
 
 impl<S: Storage> Default for Registry<S> {
     fn default() -> Self {
-        let mut pools = S::Table::<PoolEntry>::default();
-        if pools.make_room(1) {
-            pools.add(PoolEntry {
-                id: PoolId::DEFAULT,
-                users: 1,
-                requests: 0,
-                exists: true,
-                options: PoolOptions::default(),
-            });
-        }
-        Self {
-            pools,
+        let mut registry = Self {
+            pools: S::Table::<PoolEntry>::default(),
+            named: Link::EMPTY,
+            vacant_pools: Link::EMPTY,
+            pool_nodes: Trie::default(),
             routes: S::Table::<RouteEntry>::default(),
             routes_len: 0,
             pairs: S::Table::<Pair>::default(),
+            by_stream: Link::EMPTY,
+            pair_nodes: Trie::default(),
+            vacant_pair: NONE,
+            existing: 0,
+            sweep_at: FIRST_SWEEP,
             pools_made: 0,
-        }
+        };
+        // The first pool gets number 0. Without room for it there is room for no other.
+        let _default = registry.add_pool(PoolId::DEFAULT, PoolOptions::default());
+        registry
     }
+}
+
+/// The order of pools by name.
+fn name_of(pools: &[PoolEntry]) -> impl Fn(u32) -> Key {
+    |pool| key_of(pools[pool as usize].id)
+}
+
+fn key_of(id: PoolId) -> Key {
+    Key { major: id.0, minor: id.1 }
+}
+
+/// The order of vacant pool numbers.
+fn number_of(pool: u32) -> Key {
+    Key { major: 0, minor: u64::from(pool) }
+}
+
+/// The order of pairs by pool and stream.
+fn stream_of(pairs: &[Pair]) -> impl Fn(u32) -> Key {
+    |pair| key_of_stream(pairs[pair as usize].pool, pairs[pair as usize].stream)
+}
+
+fn key_of_stream(pool: u32, stream: StreamId) -> Key {
+    Key { major: u64::from(pool), minor: stream.0 }
 }
 
 impl<S: Storage> Registry<S> {
     /// The number of the pool named `id`.
     pub(crate) fn pool(&self, id: PoolId) -> Option<u32> {
-        self.pools.iter().position(|pool| pool.exists && pool.id == id).map(|pool| pool as u32)
+        let found = self.pool_nodes.at_least(self.named, key_of(id), name_of(&self.pools))?;
+        (self.pools[found as usize].id == id).then_some(found)
     }
 
     /// The number of a private pool.
@@ -179,18 +227,38 @@ impl<S: Storage> Registry<S> {
         self.is_released(pool) && self.pools[pool as usize].requests == 0
     }
 
-    /// Adds a pool with one user. `None` if the table is full.
+    /// Adds a pool with one user, under the lowest vacant number. `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
         let entry = PoolEntry { id, users: 1, requests: 0, exists: true, options };
-        if let Some(vacant) = self.pools.iter().position(|pool| !pool.exists) {
-            self.pools[vacant] = entry;
-            return Some(vacant as u32);
+        let vacant = self.pool_nodes.first(self.vacant_pools);
+        let pool = if let Some(vacant) = vacant {
+            self.vacant_pools = self.pool_nodes.remove(self.vacant_pools, vacant, number_of);
+            self.pools[vacant as usize] = entry;
+            vacant
+        } else {
+            // Two sets share the nodes: `n` pools in all need fewer than `n` of them.
+            if !self.pools.make_room(1) || !self.pool_nodes.make_room_for(self.pools.len() as u32 + 1) {
+                return None;
+            }
+            self.pools.add(entry);
+            self.pools.len() as u32 - 1
+        };
+        self.named = self.pool_nodes.insert(self.named, pool, name_of(&self.pools));
+        Some(pool)
+    }
+
+    /// Forgets a private pool without users of which no pair is left.
+    pub(crate) fn remove_pool_if_empty(&mut self, pool: u32) {
+        if self.is_unused(pool) && self.next_pair(pool, None).is_none() {
+            self.remove_pool(pool);
         }
-        if !self.pools.make_room(1) {
-            return None;
-        }
-        self.pools.add(entry);
-        Some(self.pools.len() as u32 - 1)
+    }
+
+    /// Forgets a pool that has no pair: its number is vacant.
+    pub(crate) fn remove_pool(&mut self, pool: u32) {
+        self.named = self.pool_nodes.remove(self.named, pool, name_of(&self.pools));
+        self.pools[pool as usize].exists = false;
+        self.vacant_pools = self.pool_nodes.insert(self.vacant_pools, pool, number_of);
     }
 
     /// Where a request is led: by the latest route that leads it anywhere. `asked` is the host's route that was asked after last,
@@ -254,9 +322,80 @@ impl<S: Storage> Registry<S> {
 
     /// The pair of `pool` with the lowest stream above `after`.
     pub(crate) fn next_pair(&self, pool: u32, after: Option<StreamId>) -> Option<(StreamId, u32)> {
-        let wanted = |pair: &&Pair| pair.exists && pair.pool == pool && after.is_none_or(|after| pair.stream > after);
-        let next = self.pairs.iter().filter(wanted).min_by_key(|pair| pair.stream)?;
-        let number = self.pairs.iter().position(|pair| core::ptr::eq(pair, next))?;
-        Some((next.stream, number as u32))
+        let least = after.map_or(0, |after| after.0 + 1);
+        let bound = key_of_stream(pool, StreamId(least));
+        let found = self.pair_nodes.at_least(self.by_stream, bound, stream_of(&self.pairs))?;
+        let pair = &self.pairs[found as usize];
+        (pair.pool == pool).then_some((pair.stream, found))
+    }
+
+    /// The pair of `stream` in the first pool from number `pool` on that has one, and that pool.
+    pub(crate) fn next_pair_of(&self, mut pool: u32, stream: StreamId) -> Option<(u32, u32)> {
+        loop {
+            let bound = key_of_stream(pool, stream);
+            let found = self.pair_nodes.at_least(self.by_stream, bound, stream_of(&self.pairs))?;
+            let pair = &self.pairs[found as usize];
+            if pair.stream == stream {
+                return Some((pair.pool, found));
+            }
+            // Either a pool further on, or a higher stream of this one.
+            pool = pair.pool.max(pool + u32::from(pair.stream > stream));
+        }
+    }
+
+    /// The pairs of `pool`, by ascending stream.
+    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = u32> {
+        let next = move |&(stream, _): &(StreamId, u32)| self.next_pair(pool, Some(stream));
+        core::iter::successors(self.next_pair(pool, None), next).map(|(_, pair)| pair)
+    }
+
+    /// Whether the empty pairs are to be made vacant before a further pair is made.
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        self.existing >= self.sweep_at
+    }
+
+    /// The empty pairs were made vacant. Many pairs are looked at once for every so many that are made.
+    pub(crate) fn finish_sweep(&mut self) {
+        self.sweep_at = (self.existing * 2).max(FIRST_SWEEP);
+    }
+
+    /// How many pairs exist.
+    pub(crate) fn existing_pairs(&self) -> u32 {
+        self.existing
+    }
+
+    /// The number of a further pair, and room for it: a vacant one, if there is any. `None` if the table is full.
+    pub(crate) fn room_for_pair(&mut self) -> Option<u32> {
+        if self.vacant_pair != NONE {
+            return Some(self.vacant_pair);
+        }
+        let room = self.pairs.make_room(1) && self.pair_nodes.make_room_for(self.pairs.len() as u32 + 1);
+        room.then_some(self.pairs.len() as u32)
+    }
+
+    /// Adds the pair for which there [is room](Self::room_for_pair).
+    pub(crate) fn add_pair(&mut self, stream: StreamId, pool: u32) {
+        let entry = Pair { stream, pool, exists: true, next_vacant: NONE, seen: 0 };
+        let pair = if self.vacant_pair == NONE {
+            self.pairs.add(entry);
+            self.pairs.len() as u32 - 1
+        } else {
+            let pair = self.vacant_pair;
+            self.vacant_pair = self.pairs[pair as usize].next_vacant;
+            self.pairs[pair as usize] = entry;
+            pair
+        };
+        self.by_stream = self.pair_nodes.insert(self.by_stream, pair, stream_of(&self.pairs));
+        self.existing += 1;
+    }
+
+    /// Makes a pair vacant.
+    pub(crate) fn remove_pair(&mut self, pair: u32) {
+        self.by_stream = self.pair_nodes.remove(self.by_stream, pair, stream_of(&self.pairs));
+        let entry = &mut self.pairs[pair as usize];
+        entry.exists = false;
+        entry.next_vacant = self.vacant_pair;
+        self.vacant_pair = pair;
+        self.existing -= 1;
     }
 }

@@ -1,7 +1,7 @@
 //! The reclaim ladder: what is tried, in this order, when no free block may serve a request.
 //!
 //! 1. ask the program to free something, and search again
-//! 2. collect old segments, if a limit and a collection threshold are set
+//! 2. release what streams that have ended have cached; collect old segments, if a limit and a collection threshold are set
 //! 3. obtain from the device, within the limit
 //! 4. search the private pools that allow it
 //! 5. release oversize segments of the stream, if sizes above one are kept apart, and obtain
@@ -15,7 +15,7 @@
 //!
 //! How much is obtained, and how: obtain.rs. What is released, and in which order: release.rs.
 
-use crate::arena::{Arena, Request, attention, slot_of};
+use crate::arena::{Arena, Request, attention};
 use crate::config::{Bfc, Config, Policy};
 use crate::device::DeviceMemory;
 use crate::directory::Directory;
@@ -28,7 +28,7 @@ use crate::units::{DevicePtr, StreamId};
 /// What a request would do first if it were made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forecast {
-    /// The free block at this address would serve it; under the buddy, size-class and slab policies, this one or one as good.
+    /// The block at this address would be handed out, from the cache or a plan; for zero bytes, the null address.
     Hit(DevicePtr),
     /// A segment of so many bytes would be obtained.
     Obtain(u64),
@@ -52,6 +52,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             && let Some(ptr) = self.search(request)?
         {
             return Ok(ptr);
+        }
+        if !request.capturing {
+            self.release_ended(directory);
         }
         self.collect_garbage(directory)?;
         self.reject_early(request)?;
@@ -176,9 +179,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
     pub(crate) fn forecast(&self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        if bytes == 0 {
+            return Ok(Forecast::Hit(DevicePtr::NULL));
+        }
         self.health()?;
         #[cfg(feature = "alloc")]
-        if let Some(ptr) = self.planned_next(bytes, stream) {
+        if let Some(ptr) = self.planned_forecast(bytes, stream) {
             return Ok(Forecast::Hit(ptr));
         }
         self.with_request(bytes, stream, 0, |request| self.forecast_of(request))
@@ -244,8 +250,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 pool = (pool + 1..registry.pools.len() as u32).find(willing)?;
                 registry.pools[pool as usize].requests += 1;
             }
-            let pair = self.shared_pool(pool).streams.get(request.stream.0);
-            let found = pair.and_then(|pair| look(&Request { pool, slot: slot_of(pair, request.kind), ..*request }));
+            let pair = self.find_pair(pool, request.stream);
+            let found = pair.and_then(|pair| look(&Request { pool, slot: pair.slot(request.kind), ..*request }));
             self.leave_pool(pool);
             if found.is_some() {
                 return found;

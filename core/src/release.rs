@@ -3,12 +3,13 @@
 //! Heaps are locked one at a time and never across a call to the device. What is to be released is first taken out of its
 //! heap and of the directory, so nobody can find it while the device gives it back.
 
-use crate::arena::{Arena, Request, attention, slot_of};
+use crate::arena::{Arena, Request, attention};
 use crate::block::Block;
 use crate::device::DeviceMemory;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::heap::Heap;
+use crate::heaps::PairUse;
 use crate::rounding::PoolKind;
 use crate::stats::Event;
 use crate::storage::Storage;
@@ -45,16 +46,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// a failure shows in the leaked bytes, or in the health of the context.
     /// What a pool in use holds stays there: a graph that was captured into it uses it whenever it runs.
     pub(crate) fn release_directly(&self, directory: &Directory<R, S>, slot: u32) {
+        // A block of the heap was freed a moment ago. If that was the last one the pair may be another stream's by now: what is
+        // free there goes back in direct mode as well.
+        let Some(_used) = self.enter_pair(slot / 2) else { return };
         let pool = self.lock(slot).pool;
         if pool == 0 || self.registry.lock().is_unused(pool) {
             let _freed = self.release_ordinary(directory, slot, |_| true);
         }
     }
 
-    /// Releases everything that is wholly free in one heap.
+    /// Releases everything that is wholly free in one heap, whose pair the caller uses.
     pub(crate) fn release_heap(&self, directory: &Directory<R, S>, slot: u32) -> Result<(), Error> {
         let ordinary = self.release_ordinary(directory, slot, |_| true).map(|_| ());
-        ordinary.and(self.unmap_cached(directory, slot))
+        let released = ordinary.and(self.unmap_cached(directory, slot));
+        self.drop_tables(&mut self.lock(slot));
+        released
     }
 
     /// Releases the wholly free ordinary segments of one heap that are `wanted`, in the order of its index. Says how many bytes.
@@ -78,13 +84,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         failed.map_or(Ok(released), Err)
     }
 
-    /// The slots of one kind of a pool, by ascending stream.
-    pub(crate) fn slots_of(&self, pool: u32, kind: PoolKind) -> impl Iterator<Item = u32> {
+    /// The pairs of a pool, by ascending stream. Each is used while the caller has it, so that its heaps stay that stream's.
+    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, D, R, S>> {
         let mut after = None;
         core::iter::from_fn(move || {
-            let (stream, pair) = self.registry.lock().next_pair(pool, after)?;
+            let (stream, pair) = self.next_pair(pool, after)?;
             after = Some(stream);
-            Some(slot_of(pair, kind))
+            Some(pair)
         })
     }
 
@@ -94,8 +100,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut failed = Ok(());
         let mut release = |pool: u32, kinds: [PoolKind; 2]| {
             for kind in kinds {
-                for slot in self.slots_of(pool, kind) {
-                    let result = self.release_heap(directory, slot);
+                for pair in self.pairs_of(pool) {
+                    let result = self.release_heap(directory, pair.slot(kind));
                     failed = core::mem::replace(&mut failed, Ok(())).and(result);
                 }
             }
@@ -108,7 +114,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 release(pool, [PoolKind::Small, PoolKind::Large]);
             }
         }
-        self.vacate_unused_pools();
         failed
     }
 
@@ -121,7 +126,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         while reclaimed < target && count > 0 {
             let threshold = ages as f64 / count as f64;
             let mut freed = 0;
-            for slot in self.slots_of(0, PoolKind::Large) {
+            for pair in self.pairs_of(0) {
+                let slot = pair.slot(PoolKind::Large);
                 let clock = self.lock(slot).clock;
                 reclaimed += self.release_ordinary(directory, slot, |block| {
                     // What other threads freed since the ages were added up is younger than all that were counted.
@@ -153,8 +159,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The sum of the ages of the releasable large segments of the default pool, and how many there are.
     fn releasable_ages(&self) -> (u64, u64) {
         let (mut ages, mut count) = (0, 0);
-        for slot in self.slots_of(0, PoolKind::Large) {
-            let mut heap = self.lock(slot);
+        for pair in self.pairs_of(0) {
+            let mut heap = self.lock(pair.slot(PoolKind::Large));
             let mut cursor = FROM_START;
             while let Some((block, at)) = next_releasable(&mut heap, cursor, |_| true) {
                 (ages, count, cursor) = (ages + heap.clock - heap.blocks[block].born, count + 1, at);
@@ -168,8 +174,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.garbage_target()?;
         let (ages, count) = self.releasable_ages();
         let threshold = ages as f64 / count as f64;
-        self.slots_of(0, PoolKind::Large).find_map(|slot| {
-            let mut heap = self.lock(slot);
+        self.pairs_of(0).find_map(|pair| {
+            let mut heap = self.lock(pair.slot(PoolKind::Large));
             let now = heap.clock;
             let old = |block: &Block| (now - block.born) as f64 >= threshold;
             next_releasable(&mut heap, FROM_START, old).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
@@ -200,48 +206,58 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let of_slot = |slot: u32| {
             let mut heap = self.lock(slot);
             let ordinary = next_releasable(&mut heap, FROM_START, |_| true);
-            ordinary.map(|(block, _)| DevicePtr(heap.blocks[block].addr)).or_else(|| {
-                let (_, range) = crate::expand::next_unmappable(&mut heap, FROM_START)?;
-                Some(range.at)
-            })
+            if let Some((block, _)) = ordinary {
+                return Some(DevicePtr(heap.blocks[block].addr));
+            }
+            let (_, range) = crate::expand::next_unmappable(&mut heap, FROM_START)?;
+            let stream = heap.stream;
+            drop(heap);
+            // What is free of a stream that captures a graph stays mapped.
+            let captures = self.call(|| self.memory.is_capturing(stream));
+            (captures != Ok(true)).then_some(range.at)
         };
         let of_pool = |pool: u32, kinds: [PoolKind; 2]| {
-            kinds.into_iter().find_map(|kind| self.slots_of(pool, kind).find_map(of_slot))
+            kinds.into_iter().find_map(|kind| self.pairs_of(pool).find_map(|pair| of_slot(pair.slot(kind))))
         };
         of_pool(0, [PoolKind::Large, PoolKind::Small])
             .or_else(|| self.unused_pools().find_map(|pool| of_pool(pool, [PoolKind::Small, PoolKind::Large])))
     }
 
-    /// The slots whose free segments may go back: those of the default pool, then those of private pools without users.
-    fn releasable_slots(&self) -> impl Iterator<Item = u32> {
+    /// The heaps whose free segments may go back, as pair and slot: those of the default pool, then those of private pools
+    /// without users.
+    fn releasable_slots(&self) -> impl Iterator<Item = (PairUse<'_, D, R, S>, u32)> {
         let pools = core::iter::once(0).chain(self.unused_pools());
         pools
             .flat_map(|pool| [PoolKind::Large, PoolKind::Small].map(|kind| (pool, kind)))
-            .flat_map(|(pool, kind)| self.slots_of(pool, kind))
+            .flat_map(|(pool, kind)| self.pairs_of(pool).map(move |pair| (kind, pair)))
+            .map(|(kind, pair)| {
+                let slot = pair.slot(kind);
+                (pair, slot)
+            })
     }
 
     /// Releases wholly free segments, largest first and of several the one at the highest address, then what is free of
     /// expandable ones, until at most `keep` bytes are held. Pending events are not waited for.
     pub(crate) fn trim(&self, directory: &Directory<R, S>, keep: u64) -> Result<(), Error> {
         while self.reserved.load(Ordering::Relaxed) > keep {
-            let largest = self.releasable_slots().filter_map(|slot| {
+            let largest = self.releasable_slots().filter_map(|(_used, slot)| {
                 let heap = self.lock(slot);
                 let block = &heap.blocks[last_releasable(&heap)?];
                 Some((block.size, block.addr, slot))
             });
             let Some((_, _, slot)) = largest.max() else { break };
+            let Some(_used) = self.enter_pair(slot / 2) else { continue };
             let heap = self.lock(slot);
             // Others may have taken it since.
             if let Some(block) = last_releasable(&heap) {
                 self.release_segment(directory, slot, heap, block)?;
             }
         }
-        for slot in self.releasable_slots() {
+        for (_used, slot) in self.releasable_slots() {
             if self.reserved.load(Ordering::Relaxed) > keep {
                 self.unmap_cached(directory, slot)?;
             }
         }
-        self.vacate_unused_pools();
         Ok(())
     }
 }
@@ -252,28 +268,28 @@ fn next_releasable<S: Storage>(
     cursor: Cursor,
     mut wanted: impl FnMut(&Block) -> bool,
 ) -> Option<(u32, Cursor)> {
-    if heap.kept {
+    if heap.kept || heap.is_empty() {
         return None;
     }
-    let mut at = heap.free.after(cursor, heap.blocks.entries());
+    let mut at = heap.sets.free.after(cursor, heap.blocks.entries());
     while let Some(block) = at {
         let entry = &heap.blocks[block];
         if heap.is_releasable(block) && wanted(entry) {
             return Some((block, (entry.size, entry.addr)));
         }
-        at = heap.free.next(block, heap.blocks.entries());
+        at = heap.sets.free.next(block, heap.blocks.entries());
     }
     None
 }
 
 /// The largest releasable segment. None of a pool in use is.
 fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
-    if heap.kept {
+    if heap.kept || heap.is_empty() {
         return None;
     }
-    let mut at = heap.free.last(heap.blocks.entries());
+    let mut at = heap.sets.free.last(heap.blocks.entries());
     while let Some(block) = at.filter(|&block| !heap.is_releasable(block)) {
-        at = heap.free.previous(block, heap.blocks.entries());
+        at = heap.sets.free.previous(block, heap.blocks.entries());
     }
     at
 }
@@ -281,29 +297,29 @@ fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
 /// The oversize segment to release first for a request of `size`, and how many bytes must be released in all.
 fn oversize_victim<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<(u32, u64)> {
     let oversize = heap.rules.max_split;
-    if oversize == u64::MAX {
+    if oversize == u64::MAX || heap.is_empty() {
         return None;
     }
     let wanted = size.max(oversize);
-    let mut enough = heap.free.best_fit(wanted, heap.blocks.entries());
+    let mut enough = heap.sets.free.best_fit(wanted, heap.blocks.entries());
     let heap = &*heap;
     let blocks = heap.blocks.entries();
     let goes = |block: u32| heap.is_releasable(block);
     // A part of an ordinary segment cannot be released at all, so it is as if it were not there.
     let counts = |block: u32| goes(block) || blocks[block as usize].expandable;
     while let Some(block) = enough.filter(|&block| !counts(block)) {
-        enough = heap.free.next(block, blocks);
+        enough = heap.sets.free.next(block, blocks);
     }
     let mut at = match enough {
         Some(block) if goes(block) => return Some((block, wanted)),
-        Some(expandable) => heap.free.previous(expandable, blocks),
-        None => heap.free.last(blocks),
+        Some(expandable) => heap.sets.free.previous(expandable, blocks),
+        None => heap.sets.free.last(blocks),
     };
     while let Some(block) = at.filter(|&block| blocks[block as usize].size >= oversize) {
         if goes(block) {
             return Some((block, wanted));
         }
-        at = heap.free.previous(block, blocks);
+        at = heap.sets.free.previous(block, blocks);
     }
     None
 }

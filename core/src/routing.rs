@@ -1,10 +1,12 @@
 //! Private pools of one device: made, allocated to, captured into, released.
 
-use crate::arena::{Arena, Request, attention, kind_of};
+use crate::arena::{Arena, Request, attention};
 use crate::device::DeviceMemory;
 use crate::directory::Directory;
 use crate::error::Error;
+use crate::heaps::{PairUse, slot_of};
 use crate::pool::{Led, PoolId, PoolOptions, Purpose, Registry, Route, RouteEntry, SharedPool};
+use crate::rounding::PoolKind;
 use crate::storage::{Shelf, Storage};
 use crate::sync::Lock;
 use crate::units::StreamId;
@@ -25,7 +27,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let pool = registry.add_pool(id, options).ok_or(Error::TableFull("pools"))?;
         if self.pools.get_or_set(pool, SharedPool::default).is_none() {
-            registry.pools[pool as usize].exists = false;
+            registry.remove_pool(pool);
             return Err(Error::TableFull("pools"));
         }
         if id.0 == 0 {
@@ -66,38 +68,49 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Tells every heap of a pool whether the pool is in use, after a change that may have ended or begun that. The registry is
-    /// locked, so no heap is made meanwhile.
+    /// locked, so no pair is made meanwhile. The pairs of a pool without users become vacant once they are empty.
     fn apply_use(&self, registry: &Registry<S>, pool: u32) {
-        let kept = !registry.is_unused(pool);
-        for slot in self.slot_numbers() {
-            let mut heap = self.slot(slot).heap.lock();
-            if heap.pool == pool {
-                heap.kept = kept;
+        let unused = registry.is_unused(pool);
+        for pair in registry.pairs_of(pool) {
+            for slot in [PoolKind::Small, PoolKind::Large].map(|kind| self.slot(slot_of(pair, kind))) {
+                slot.heap.lock().kept = !unused;
+                if unused {
+                    self.queue_if_ended(slot);
+                }
             }
+            self.set_leaving(registry, pair, unused);
         }
     }
 
     /// A request that was led into a private pool is answered.
     pub(crate) fn leave_pool(&self, pool: u32) {
-        {
-            let mut registry = self.registry.lock();
-            registry.pools[pool as usize].requests -= 1;
-            if !registry.is_unused(pool) {
-                return;
-            }
-            self.apply_use(&registry, pool);
-        }
-        self.vacate_unused_pools();
+        let mut registry = self.registry.lock();
+        registry.pools[pool as usize].requests -= 1;
+        self.finish_use(&mut registry, pool);
     }
 
-    /// Puts options in force in every heap of a pool. The registry is locked, so no heap is made meanwhile.
+    /// After the last use of a pool: its heaps are no longer kept, and what is empty of it becomes vacant. Does nothing for a pool
+    /// that is still used.
+    fn finish_use(&self, registry: &mut Registry<S>, pool: u32) {
+        if !registry.is_unused(pool) {
+            return;
+        }
+        self.apply_use(registry, pool);
+        let mut after = None;
+        while let Some((stream, pair)) = registry.next_pair(pool, after) {
+            self.vacate(registry, pair);
+            after = Some(stream);
+        }
+        registry.remove_pool_if_empty(pool);
+    }
+
+    /// Puts options in force in every heap of a pool. The registry is locked, so no pair is made meanwhile.
     fn apply_pool_options(&self, registry: &mut Registry<S>, pool: u32, options: PoolOptions) {
         registry.pools[pool as usize].options = options;
         let config = self.config();
-        for slot in self.slot_numbers() {
-            let mut heap = self.slot(slot).heap.lock();
-            if heap.pool == pool {
-                heap.rules = self.rules(&config, kind_of(slot), options);
+        for pair in registry.pairs_of(pool) {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                self.slot(slot_of(pair, kind)).heap.lock().rules = self.rules(&config, kind, options);
             }
         }
     }
@@ -135,11 +148,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
         let route = registry.remove_route(pool, purpose).ok_or(Error::NotRouted(id))?;
-        if registry.is_unused(pool) {
-            self.apply_use(&registry, pool);
-        }
         self.set(attention::ROUTES, registry.routes_len > 0);
         self.set(attention::CAPTURE, registry.is_capturing());
+        self.finish_use(&mut registry, pool);
         Ok(route)
     }
 
@@ -179,17 +190,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Takes a user away. Without users, the pool's free segments go back with the rest of the cache, and its options are
     /// those of the default pool.
     pub(crate) fn release_pool(&self, id: PoolId) -> Result<(), Error> {
-        {
-            let mut registry = self.registry.lock();
-            let pool = registry.private_pool(id)?;
-            let entry = &mut registry.pools[pool as usize];
-            entry.users = entry.users.checked_sub(1).ok_or(Error::UnknownPool(id))?;
-            if entry.users == 0 {
-                self.apply_pool_options(&mut registry, pool, PoolOptions::default());
-                self.apply_use(&registry, pool);
-            }
+        let mut registry = self.registry.lock();
+        let pool = registry.private_pool(id)?;
+        let entry = &mut registry.pools[pool as usize];
+        entry.users = entry.users.checked_sub(1).ok_or(Error::UnknownPool(id))?;
+        if entry.users == 0 {
+            self.apply_pool_options(&mut registry, pool, PoolOptions::default());
+            self.finish_use(&mut registry, pool);
         }
-        self.vacate_unused_pools();
         Ok(())
     }
 
@@ -208,44 +216,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         })
     }
 
-    /// Forgets the unused pools of which no segment is left.
-    pub(crate) fn vacate_unused_pools(&self) {
-        for pool in self.unused_pools() {
-            let mut after = None;
-            loop {
-                let next = self.registry.lock().next_pair(pool, after);
-                let Some((stream, pair)) = next else { break };
-                self.vacate_if_empty(pair);
-                after = Some(stream);
-            }
-            let mut registry = self.registry.lock();
-            if registry.is_unused(pool) && registry.next_pair(pool, None).is_none() {
-                registry.pools[pool as usize].exists = false;
-            }
-        }
-    }
-
     /// The stream exists no longer: what it has cached is released, and its number may come to mean another stream.
-    /// Blocks of it that are still held stay valid, and so does what a captured graph uses.
+    /// Blocks of it that are still held stay valid, and so does what a captured graph uses. Its pairs become vacant with the last
+    /// segment in them.
     pub(crate) fn stream_destroyed(&self, directory: &Directory<R, S>, stream: StreamId) -> Result<(), Error> {
         let mut result = Ok(());
-        let mut number = 0;
-        loop {
-            let pair = {
-                let registry = self.registry.lock();
-                let goes = |pair: &crate::pool::Pair| {
-                    pair.exists && pair.stream == stream && (pair.pool == 0 || registry.is_unused(pair.pool))
-                };
-                let Some(ahead) = registry.pairs[number..].iter().position(goes) else { break };
-                number += ahead + 1;
-                number as u32 - 1
-            };
-            for slot in [pair * 2, pair * 2 + 1] {
-                result = result.and(self.release_heap(directory, slot));
+        let mut next = 0;
+        while let Some((pool, ended)) = self.next_ended(next, stream) {
+            next = pool + 1;
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                result = result.and(self.release_heap(directory, ended.slot(kind)));
             }
-            self.vacate_if_empty(pair);
         }
-        self.vacate_unused_pools();
         result
+    }
+
+    /// Uses the pair of a stream in the first pool from number `from` on that has one, and says that the stream has ended.
+    fn next_ended(&self, from: u32, stream: StreamId) -> Option<(u32, PairUse<'_, D, R, S>)> {
+        let registry = self.registry.lock();
+        let (pool, pair) = registry.next_pair_of(from, stream)?;
+        let ended = self.enter_pair(pair)?;
+        self.set_ended(&registry, pair, true);
+        self.set_leaving(&registry, pair, true);
+        Some((pool, ended))
     }
 }

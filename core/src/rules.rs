@@ -27,6 +27,11 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
+    /// The rules of the caching policy with its defaults, for a heap that has no stream yet.
+    pub(crate) fn unset(kind: PoolKind) -> Self {
+        Self::new(&Config::default(), kind, false, false, false)
+    }
+
     pub(crate) fn new(config: &Config, kind: PoolKind, no_split: bool, ages: bool, expandable: bool) -> Self {
         let max_split = config.max_split_size().unwrap_or(u64::MAX);
         let mut ample_rest = 0;

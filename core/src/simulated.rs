@@ -9,8 +9,14 @@ use crate::device::{
 };
 use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use spin::Mutex;
+
+mod addresses;
+
+pub use addresses::AddressSpace;
 
 /// The calls of [`DeviceMemory`] and [`VirtualMemory`], to count them and to make them fail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -91,8 +97,14 @@ pub struct SimulatedDevice(Mutex<State>);
 /// Segments and reservations are placed at multiples of this, in bytes.
 const ALIGNMENT: u64 = 2 << 20;
 
-/// Between one device's addresses and the next one's, in bytes.
+/// Between the addresses of a device and those of the one with the next number, in bytes.
 const DEVICE_STRIDE: u64 = 1 << 44;
+
+/// Above all addresses of a device that has no number.
+const LAST_ADDRESS: u64 = 1 << 58;
+
+/// How many addresses a device takes from its space at a time, at least.
+const SPAN: u64 = 1 << 40;
 
 #[derive(Debug, Default)]
 struct Physical {
@@ -114,7 +126,11 @@ struct Stream {
 struct State {
     capacity: u64,
     used: u64,
-    next: u64,
+    space: Arc<AddressSpace>,
+    /// What was taken of it.
+    spans: Vec<Range<u64>>,
+    /// The addresses of the last span that are not used yet.
+    fresh: Range<u64>,
     script: VecDeque<u64>,
     /// Free addresses by length, to be used again lowest first.
     vacant: BTreeMap<u64, BTreeSet<u64>>,
@@ -150,15 +166,24 @@ const NO_MEMORY: DeviceError = DeviceError::new(ErrorKind::OutOfMemory, 2);
 impl SimulatedDevice {
     /// A device of `capacity` bytes, with virtual memory in granules of 2 MiB.
     pub fn new(capacity: u64) -> Self {
-        Self::numbered(0, capacity)
+        Self::within(Arc::new(AddressSpace::new(DEVICE_STRIDE..LAST_ADDRESS)), capacity)
     }
 
-    /// As [`new`](Self::new); devices of different numbers have different addresses.
+    /// As [`new`](Self::new); devices of different numbers have different addresses, 2^44 bytes of them each.
     pub fn numbered(number: u32, capacity: u64) -> Self {
+        let start = DEVICE_STRIDE.saturating_mul(u64::from(number) + 1);
+        Self::within(Arc::new(AddressSpace::new(start..start.saturating_add(DEVICE_STRIDE))), capacity)
+    }
+
+    /// As [`new`](Self::new), with addresses that no other device within this space has at the same time. Without any left the device
+    /// has no memory left either.
+    pub fn within(space: Arc<AddressSpace>, capacity: u64) -> Self {
         Self(Mutex::new(State {
             capacity,
             used: 0,
-            next: DEVICE_STRIDE * (u64::from(number) + 1),
+            space,
+            spans: Vec::new(),
+            fresh: 0..0,
             script: VecDeque::new(),
             vacant: BTreeMap::new(),
             segments: BTreeMap::new(),
@@ -191,6 +216,11 @@ impl SimulatedDevice {
     /// The addresses that the next segments and reservations get, in this order, before any are invented.
     pub fn script_addresses(&self, addresses: impl IntoIterator<Item = u64>) {
         self.0.lock().script.extend(addresses);
+    }
+
+    /// Keeps the device's addresses from ever being another's within its space, even when it has been dropped.
+    pub fn keep_addresses(&self) {
+        self.0.lock().spans.clear();
     }
 
     /// Lets `stream` get as far as it has been queued: its events are complete.
@@ -295,16 +325,24 @@ impl State {
         Err(failure.error)
     }
 
-    fn take_address(&mut self, bytes: u64) -> u64 {
+    fn take_address(&mut self, bytes: u64) -> DeviceResult<u64> {
         if let Some(address) = self.script.pop_front() {
-            return address;
+            return Ok(address);
         }
         if let Some(address) = self.vacant.get_mut(&bytes).and_then(BTreeSet::pop_first) {
-            return address;
+            return Ok(address);
         }
-        let address = self.next;
-        self.next += bytes.next_multiple_of(ALIGNMENT);
-        address
+        let length = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(NO_MEMORY)?;
+        if self.fresh.end - self.fresh.start < length {
+            let span = self.space.take(length.max(SPAN)).ok_or(NO_MEMORY)?;
+            // One behind the last continues it.
+            let start = if span.start == self.fresh.end { self.fresh.start } else { span.start };
+            self.fresh = start..span.end;
+            self.spans.push(span);
+        }
+        let address = self.fresh.start;
+        self.fresh.start += length;
+        Ok(address)
     }
 
     fn use_memory(&mut self, bytes: u64) -> DeviceResult<()> {
@@ -339,12 +377,20 @@ impl State {
     }
 }
 
+impl Drop for State {
+    fn drop(&mut self) {
+        for span in self.spans.drain(..) {
+            self.space.give_back(span);
+        }
+    }
+}
+
 impl DeviceMemory for SimulatedDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut state = self.0.lock();
         state.enter(Call::Obtain)?;
         state.use_memory(bytes)?;
-        let address = state.take_address(bytes);
+        let address = state.take_address(bytes).inspect_err(|_| state.used -= bytes)?;
         state.segments.insert(address, bytes);
         Ok(DevicePtr(address))
     }
@@ -473,7 +519,7 @@ impl VirtualMemory for SimulatedDevice {
     fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut state = self.0.lock();
         state.enter(Call::Reserve)?;
-        let address = state.take_address(bytes);
+        let address = state.take_address(bytes)?;
         state.reservations.insert(address, bytes);
         Ok(DevicePtr(address))
     }

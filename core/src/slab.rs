@@ -119,6 +119,13 @@ impl<T: Vacant, S: Storage> Slab<T, S> {
         &mut self.table
     }
 
+    /// Gives the memory of a table without occupied entries back to the host, if it came from there.
+    pub(crate) fn drop_entries(&mut self) {
+        if self.table.drop_entries() {
+            self.vacancies = Vacancies { first: NONE, count: 0 };
+        }
+    }
+
     /// How many entries are occupied.
     pub(crate) fn len(&self) -> u32 {
         self.capacity() - self.vacancies.count

@@ -1,6 +1,6 @@
 //! The snapshot: every segment and block as they stand, in the terms of PyTorch's `memory_snapshot()`.
 
-use crate::arena::{Arena, kind_of};
+use crate::arena::Arena;
 use crate::block::{Block, State};
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
@@ -102,11 +102,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let mut segment = heap.newest;
             while segment != NONE {
                 if heap.carver.is_some() {
-                    self.snapshot_carved(&heap, kind_of(slot), segment, &pieces, segments);
+                    self.snapshot_carved(&heap, heap.rules.kind, segment, &pieces, segments);
                 } else {
-                    self.snapshot_segment(&heap, kind_of(slot), segment, segments);
+                    self.snapshot_segment(&heap, heap.rules.kind, segment, segments);
                 }
-                segment = heap.segments[segment].next;
+                segment = heap.sets.segments[segment].next;
             }
             let pool = heap.pool as usize;
             drop(heap);
@@ -144,7 +144,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         segments: &mut Vec<SnapshotSegment>,
     ) {
         let Some(carver) = &heap.carver else { return };
-        let entry = &heap.segments[segment];
+        let entry = &heap.sets.segments[segment];
         let [from, to] = [entry.base, entry.base + entry.bytes]
             .map(|addr| pieces.partition_point(|piece| piece.address < DevicePtr(addr)));
         let mut blocks = pieces[from..to].to_vec();
@@ -168,7 +168,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     fn snapshot_segment(&self, heap: &Heap<S>, kind: PoolKind, segment: u32, segments: &mut Vec<SnapshotSegment>) {
         let mut apart = true;
-        let mut at = heap.segments[segment].first;
+        let mut at = heap.sets.segments[segment].first;
         while at != NONE {
             let Block { addr, size, requested, state, expandable, next, .. } = heap.blocks[at];
             at = next;

@@ -50,6 +50,8 @@ pub(crate) enum Stat {
 /// How many [`Stat`]s there are.
 const STATS: usize = 11;
 
+const _: () = assert!(Stat::Allocation as usize == 0 && Stat::AllocatedBytes as usize == 1, "`Tally::allocated_lease`");
+
 /// The names in the order of [`Stat`], as `torch.cuda.memory_stats()` spells them (2.0–2.15).
 const NAMES: [&str; STATS] = [
     "allocation",
@@ -86,12 +88,12 @@ pub(crate) struct Tally {
     added: [AtomicU64; STATS],
     /// How much was ever taken away.
     removed: [AtomicU64; STATS],
-    /// What this heap may hold of each statistic without anyone looking: over all heaps, the leases add up to no more than the
-    /// peak. Changed only when peaks are settled.
-    lease: [AtomicI64; STATS],
-    /// As far as `added − removed` may rise before the peaks must be settled: the lease, or what the lease on active blocks
-    /// leaves to allocated ones if that is less.
+    /// As far as `added − removed` may rise before the peaks must be settled: the heap's lease, of which the leases of all heaps
+    /// add up to no more than the peak. Of the first two rows, if that is less, what the lease on active blocks leaves to allocated
+    /// ones. Changed only when peaks are settled.
     ceiling: [AtomicI64; STATS],
+    /// The leases of the first two rows, [`Stat::Allocation`] and [`Stat::AllocatedBytes`].
+    allocated_lease: [AtomicI64; 2],
 }
 
 impl Default for Tally {
@@ -99,8 +101,8 @@ impl Default for Tally {
         Self {
             added: core::array::from_fn(|_| AtomicU64::new(0)),
             removed: core::array::from_fn(|_| AtomicU64::new(0)),
-            lease: core::array::from_fn(|_| AtomicI64::new(0)),
             ceiling: core::array::from_fn(|_| AtomicI64::new(0)),
+            allocated_lease: core::array::from_fn(|_| AtomicI64::new(0)),
         }
     }
 }
@@ -184,20 +186,28 @@ impl Tally {
         self.set_ceiling(Stat::AllocatedBytes as usize);
     }
 
-    /// The ceiling of a row follows from its lease, and from that on active blocks.
+    /// The lease of a row. Where nothing lowers the ceiling it is the ceiling.
+    fn lease(&self, row: usize) -> &AtomicI64 {
+        self.allocated_lease.get(row).unwrap_or(&self.ceiling[row])
+    }
+
+    /// The ceiling of one of the first two rows follows from its lease, and from that on active blocks.
     fn set_ceiling(&self, row: usize) {
-        let lease = self.lease[row].load(Relaxed);
-        let left = active_of(row).map_or(lease, |stat| {
-            let pending = self.added[stat].load(Acquire) as i64 - self.removed[stat].load(Relaxed) as i64;
-            self.lease[stat].load(Relaxed) - pending
-        });
-        self.ceiling[row].store(lease.min(left), Relaxed);
+        let Some(active) = active_of(row) else { return };
+        let pending = self.added[active].load(Acquire) as i64 - self.removed[active].load(Relaxed) as i64;
+        let left = self.lease(active).load(Relaxed) - pending;
+        self.ceiling[row].store(self.lease(row).load(Relaxed).min(left), Relaxed);
     }
 
     /// A block of `bytes` is pending no longer.
     pub(crate) fn unpend(&self, bytes: u64) {
         self.down(Stat::Active, 1);
         self.down(Stat::ActiveBytes, bytes);
+    }
+
+    /// How much of `stat` this heap has ever counted.
+    pub(crate) fn ever_added(&self, stat: Stat) -> u64 {
+        self.added[stat as usize].load(Relaxed)
     }
 
     /// How much there is of `stat` in this heap.
@@ -289,7 +299,7 @@ impl Totals {
         asking.1.follow_pending();
         let is_other = |other: &Party<'_>| !core::ptr::eq(other.1, asking.1);
         for stat in 0..STATS {
-            let lacking = asking.1.current_of(stat) - asking.1.lease[stat].load(Relaxed);
+            let lacking = asking.1.current_of(stat) - asking.1.lease(stat).load(Relaxed);
             if lacking <= 0 {
                 continue;
             }
@@ -329,12 +339,12 @@ impl Totals {
     /// Leases a heap what it holds and `room` beyond.
     fn lease(&self, (kind, tally): Party<'_>, stat: usize, room: i64) {
         let lease = tally.current_of(stat) + room;
-        let more = lease - tally.lease[stat].load(Relaxed);
+        let more = lease - tally.lease(stat).load(Relaxed);
         if more != 0 {
             for of in [ALL, column(kind)] {
                 self.leased[of][stat].fetch_add(more, Relaxed);
             }
-            tally.lease[stat].store(lease, Relaxed);
+            tally.lease(stat).store(lease, Relaxed);
             tally.set_ceiling(included(stat).unwrap_or(stat));
         }
     }
@@ -405,7 +415,7 @@ pub(crate) type Party<'a> = (PoolKind, &'a Tally);
 
 /// How much more of a statistic a heap has leased than it holds.
 fn room_of(tally: &Tally, stat: usize) -> i64 {
-    (tally.lease[stat].load(Relaxed) - tally.current_of(stat)).max(0)
+    (tally.lease(stat).load(Relaxed) - tally.current_of(stat)).max(0)
 }
 
 /// One statistic.

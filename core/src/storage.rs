@@ -4,7 +4,7 @@
 //! that needed the entry, found before anything was changed.
 
 use crate::atomic_map::{Cells, FixedCells};
-use core::ops::DerefMut;
+use core::ops::{Deref, DerefMut};
 use spin::Once;
 
 /// A table that an entry can be added to; indices stay valid.
@@ -17,6 +17,24 @@ pub trait Table<T>: Default + DerefMut<Target = [T]> {
     /// # Panics
     /// If there is no room: the caller has asked [`make_room`](Self::make_room).
     fn add(&mut self, entry: T);
+
+    /// Takes the last entry out.
+    fn pop(&mut self) -> Option<T>;
+
+    /// Gives the table's memory back to the host and is empty then. False, and nothing changes, where the capacity is fixed.
+    fn drop_entries(&mut self) -> bool;
+}
+
+/// A value that is made when it is first needed. To dereference it before that panics.
+pub trait Lazy<T>: Default + DerefMut<Target = T> {
+    /// Whether the value was made.
+    fn is_made(&self) -> bool;
+
+    /// The value, made if it was not yet.
+    fn get_or_make(&mut self) -> &mut T;
+
+    /// Drops the value and the memory it takes, where that came from the host. Else nothing changes.
+    fn drop_value(&mut self);
 }
 
 /// A table shared between threads whose entries are set once and never move.
@@ -32,6 +50,8 @@ pub trait Shelf<T>: Default {
 pub trait Storage: 'static {
     /// Tables inside one heap: blocks, index nodes, segments.
     type Table<T: Send + 'static>: Table<T> + Send;
+    /// Large values inside one heap that an empty heap does not need.
+    type Lazy<T: Default + Send + 'static>: Lazy<T> + Send;
     /// The devices of one allocator.
     type Devices<T: 'static>: Table<T>;
     /// Heaps and pools: shared, never moved.
@@ -51,6 +71,7 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
     for Fixed<DEVICES, HEAPS, BLOCKS, PAGES>
 {
     type Table<T: Send + 'static> = heapless::Vec<T, BLOCKS>;
+    type Lazy<T: Default + Send + 'static> = InPlace<T>;
     type Devices<T: 'static> = heapless::Vec<T, DEVICES>;
     type Shelf<T: 'static> = FixedShelf<T, HEAPS>;
     type Cells = FixedCells<PAGES>;
@@ -64,6 +85,48 @@ impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
     fn add(&mut self, entry: T) {
         assert!(self.push(entry).is_ok(), "room was not made");
     }
+
+    fn pop(&mut self) -> Option<T> {
+        Self::pop(self)
+    }
+
+    fn drop_entries(&mut self) -> bool {
+        false
+    }
+}
+
+/// The [`Lazy`] of [`Fixed`]: the value itself, made from the start.
+#[derive(Default, Debug)]
+pub struct InPlace<T>(T);
+
+impl<T> Deref for InPlace<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for InPlace<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: Default> Lazy<T> for InPlace<T> {
+    #[inline(always)]
+    fn is_made(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn get_or_make(&mut self) -> &mut T {
+        &mut self.0
+    }
+
+    fn drop_value(&mut self) {}
 }
 
 /// The [`Shelf`] of [`Fixed`]: an array.
@@ -88,10 +151,11 @@ impl<T, const N: usize> Shelf<T> for FixedShelf<T, N> {
 
 #[cfg(feature = "alloc")]
 mod growable {
-    use super::{Shelf, Storage, Table};
+    use super::{Lazy, Shelf, Storage, Table};
     use crate::atomic_map::GrowingCells;
     use alloc::boxed::Box;
     use alloc::vec::Vec;
+    use core::ops::{Deref, DerefMut};
     use once_cell::race::OnceBox;
 
     /// Tables that grow on the host's heap.
@@ -100,6 +164,7 @@ mod growable {
 
     impl Storage for Growable {
         type Table<T: Send + 'static> = Vec<T>;
+        type Lazy<T: Default + Send + 'static> = WhenNeeded<T>;
         type Devices<T: 'static> = Vec<T>;
         type Shelf<T: 'static> = GrowingShelf<T>;
         type Cells = GrowingCells;
@@ -113,13 +178,67 @@ mod growable {
         fn add(&mut self, entry: T) {
             self.push(entry);
         }
+
+        fn pop(&mut self) -> Option<T> {
+            Self::pop(self)
+        }
+
+        fn drop_entries(&mut self) -> bool {
+            *self = Self::new();
+            true
+        }
+    }
+
+    /// The [`Lazy`] of [`Growable`]: a place on the host's heap.
+    #[derive(Debug)]
+    pub struct WhenNeeded<T>(Option<Box<T>>);
+
+    /// What a value that is used before it was made panics with.
+    const NOT_MADE: &str = "a value is made before it is used";
+
+    impl<T> Default for WhenNeeded<T> {
+        fn default() -> Self {
+            Self(None)
+        }
+    }
+
+    impl<T> Deref for WhenNeeded<T> {
+        type Target = T;
+
+        #[inline(always)]
+        fn deref(&self) -> &T {
+            self.0.as_deref().expect(NOT_MADE)
+        }
+    }
+
+    impl<T> DerefMut for WhenNeeded<T> {
+        #[inline(always)]
+        fn deref_mut(&mut self) -> &mut T {
+            self.0.as_deref_mut().expect(NOT_MADE)
+        }
+    }
+
+    impl<T: Default> Lazy<T> for WhenNeeded<T> {
+        #[inline(always)]
+        fn is_made(&self) -> bool {
+            self.0.is_some()
+        }
+
+        #[inline(always)]
+        fn get_or_make(&mut self) -> &mut T {
+            self.0.get_or_insert_with(Box::default)
+        }
+
+        fn drop_value(&mut self) {
+            self.0 = None;
+        }
     }
 
     /// Entries in place: as many as most devices need.
     const FIRST: usize = 64;
     /// Entries a chunk.
-    const CHUNK: usize = 16;
-    /// The most chunks: 32,832 heaps a device.
+    const CHUNK: usize = 128;
+    /// The most chunks: 262,208 entries a device.
     const CHUNKS: usize = 2048;
 
     type Chunk<T> = [OnceBox<T>; CHUNK];
@@ -191,4 +310,4 @@ mod growable {
 }
 
 #[cfg(feature = "alloc")]
-pub use growable::{Growable, GrowingShelf};
+pub use growable::{Growable, GrowingShelf, WhenNeeded};

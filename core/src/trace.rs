@@ -12,7 +12,7 @@ use crate::arena::{Arena, Request, attention};
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::report::OutOfMemory;
-use crate::storage::{Storage, Table};
+use crate::storage::{Lazy, Storage, Table};
 use crate::sync::{AtomicU64, Lock, Ordering};
 use crate::units::{DevicePtr, StreamId};
 use lock_api::Mutex;
@@ -135,11 +135,24 @@ const BUFFERED: usize = 32;
 const SLACK: usize = 32 * BUFFERED;
 
 /// The latest events of one heap, which is locked.
-#[derive(Default)]
-pub(crate) struct Buffer {
-    entries: heapless::Vec<Record, BUFFERED>,
+pub(crate) struct Buffer<S: Storage> {
+    /// Made with the first event that is recorded.
+    entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
     /// The ticks of the latest event ever: they grow from event to event, whatever the clock does.
     latest: u64,
+}
+
+impl<S: Storage> Default for Buffer<S> {
+    fn default() -> Self {
+        Self { entries: S::Lazy::default(), latest: 0 }
+    }
+}
+
+impl<S: Storage> Buffer<S> {
+    /// Gives the memory of an empty buffer back to the host, if it came from there.
+    pub(crate) fn drop_entries(&mut self) {
+        self.entries.drop_value();
+    }
 }
 
 /// The ring of one device.
@@ -171,8 +184,12 @@ impl<S: Storage> Ring<S> {
         Self { entries, recorded: 0, capacity, lost }
     }
 
-    fn take(&mut self, buffer: &mut Buffer) {
-        let (entries, taken) = (&mut self.entries[..], &buffer.entries[..]);
+    fn take(&mut self, buffer: &mut Buffer<S>) {
+        if !buffer.entries.is_made() {
+            return;
+        }
+        let taken = &mut *buffer.entries;
+        let entries = &mut self.entries[..];
         let len = entries.len();
         // What would be passed over must not take the place of later ones. Mostly there is none.
         let old = taken.iter().take_while(|entry| entry.ticks <= self.lost).count();
@@ -190,7 +207,7 @@ impl<S: Storage> Ring<S> {
             self.recorded += now.len() as u64;
             left = later;
         }
-        buffer.entries.clear();
+        taken.clear();
     }
 
     /// The events by time.
@@ -239,8 +256,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Calls `visit` with every event, oldest first.
     pub(crate) fn visit_trace(&self, mut visit: impl FnMut(&TraceEntry)) {
         for slot in self.slot_numbers() {
-            let heap = &mut *self.lock(slot);
-            self.trace.ring.lock().take(&mut heap.trace);
+            self.flush_trace(&mut self.lock(slot));
         }
         for entry in self.trace.ring.lock().sort() {
             visit(&TraceEntry { time_us: self.memory.time_us(entry.time_us), ..entry });
@@ -273,16 +289,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let buffer = &mut heap.trace;
         let record = Record { what, site: from, addr, size, stream, ticks: self.ticks().max(buffer.latest + 1) };
         buffer.latest = record.last();
+        let entries = buffer.entries.get_or_make();
         // There is room: a full buffer is emptied at once.
-        let _fits = buffer.entries.push(record);
-        if buffer.entries.is_full() {
-            self.empty(buffer);
+        let _fits = entries.push(record);
+        if entries.is_full() {
+            self.flush_trace(heap);
         }
     }
 
+    /// Moves the events of a heap to the ring.
     #[cold]
-    fn empty(&self, buffer: &mut Buffer) {
-        self.trace.ring.lock().take(buffer);
+    pub(crate) fn flush_trace(&self, heap: &mut Heap<S>) {
+        self.trace.ring.lock().take(&mut heap.trace);
     }
 
     #[inline]

@@ -53,6 +53,9 @@ impl StreamId {
     pub const DEFAULT: Self = Self(0);
 }
 
+/// The stream of a heap that belongs to none. No request has it.
+pub(crate) const NO_STREAM: StreamId = StreamId(u64::MAX);
+
 impl fmt::Debug for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stream {:#x}", self.0)

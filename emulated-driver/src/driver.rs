@@ -23,6 +23,8 @@ use crate::virtual_memory::VirtualMemory;
 use crate::work::Work;
 use crate::worker;
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// The driver.
@@ -144,7 +146,7 @@ pub(crate) fn at_exit() -> Manner {
         let text = report::to_json(&state).to_string();
         if place == "stderr" {
             eprintln!("{text}");
-        } else if let Err(why) = std::fs::write(place, text) {
+        } else if let Err(why) = cachalot_atomic_file::write(Path::new(place), |to| to.write_all(text.as_bytes())) {
             eprintln!("CACHALOT_EMU_LEAKS: {place}: {why}");
         }
     }

@@ -4,7 +4,7 @@
 //! its first letter is changed. The loader then does not find it, as in a driver that never had it.
 
 use crate::functions::{FUNCTIONS, Function};
-use std::io::{Error, ErrorKind, Result};
+use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
 /// What the build calls the library.
@@ -42,7 +42,8 @@ pub fn install(folder: &Path, hidden: &[&str]) -> Result<PathBuf> {
     }
     std::fs::create_dir_all(folder)?;
     let path = folder.join(INSTALLED_NAME);
-    std::fs::write(&path, &image)?;
+    // Not in place: a process may have the old one mapped.
+    cachalot_atomic_file::write(&path, |to| to.write_all(&image))?;
     let linked = folder.join(LINKED_NAME);
     if linked.symlink_metadata().is_ok() {
         std::fs::remove_file(&linked)?;

@@ -10,6 +10,7 @@ pub(crate) fn to_json(state: &State) -> Value {
     let allocated: u64 = state.memory.allocations.values().map(|allocation| allocation.bytes).sum();
     let used: Vec<u64> = state.devices.iter().map(|device| device.pages.total() - device.pages.free()).collect();
     let retains: u64 = context::held(state).iter().map(|(_, retains)| retains).sum();
+    let own_streams: usize = state.contexts.values().map(|context| context.own_queues.keys().flatten().count()).sum();
     let abandoned: Vec<Value> =
         state.abandoned.iter().map(|(kind, handle)| json!({"kind": kind, "handle": handle})).collect();
     json!({
@@ -21,6 +22,7 @@ pub(crate) fn to_json(state: &State) -> Value {
         "physical": physical,
         "handles": state.virtual_memory.handles.len(),
         "streams": state.streams.handles.len(),
+        "own_streams": own_streams,
         "events": state.events.len(),
         "captures": state.captures.len(),
         "graphs": state.graphs.len(),

@@ -203,7 +203,19 @@ fn own_queue(state: &mut State, handle: u64, thread: Option<u32>) -> Answer<u64>
     let kind = if thread.is_none() { Kind::Legacy } else { Kind::Blocking };
     let queue = state.streams.open(handle, context.device, kind);
     context.own_queues.insert(thread, queue);
+    if thread.is_some() {
+        thread::own_streams_end_with_it();
+    }
     Ok(queue)
+}
+
+/// Closes the default streams of a thread's own, in every context: the thread ends.
+pub(crate) fn close_own(state: &mut State, thread: u32) {
+    let contexts = state.contexts.values_mut();
+    let queues: Vec<u64> = contexts.filter_map(|context| context.own_queues.remove(&Some(thread))).collect();
+    for queue in queues {
+        close(state, queue);
+    }
 }
 
 /// `cuStreamCreate`.

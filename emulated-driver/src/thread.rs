@@ -1,7 +1,10 @@
-//! What belongs to one host thread: its number, its contexts, its capture mode.
+//! What belongs to one host thread: its number, its contexts, its capture mode, its own default streams.
 //!
-//! Plain cells without destructors, so that calls made while the thread itself ends still find them.
+//! Plain cells without destructors, so that calls made while the thread itself ends still find them. Only the thread's own
+//! default streams end with it.
 
+use crate::driver::driver;
+use crate::{latch, stream};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,6 +17,25 @@ thread_local! {
     static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
     static RUNNING: Cell<u64> = const { Cell::new(0) };
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+    static OWN_STREAMS: OwnStreams = const { OwnStreams };
+}
+
+/// Closes the thread's own default streams when the thread ends, as destroying them would: their work is done first.
+struct OwnStreams;
+
+impl Drop for OwnStreams {
+    fn drop(&mut self) {
+        // In a forked child the lock may be held for ever.
+        if !latch::is_forked() {
+            stream::close_own(&mut driver().state.lock(), number());
+        }
+    }
+}
+
+/// Lets this thread's own default streams end with it. Those that it makes while it ends stay.
+pub(crate) fn own_streams_end_with_it() {
+    // An error: the thread is ending, and the streams that it had are closed.
+    let _closed = OWN_STREAMS.try_with(|_| ());
 }
 
 /// This thread's number: 1 for the first thread that called, and so on.

@@ -170,6 +170,30 @@ fn a_destroyed_stream_does_its_work_first() {
     assert_eq!(*notes.lock().expect("not poisoned"), [0]);
 }
 
+#[test]
+fn a_threads_own_stream_ends_with_the_thread_once_its_work_is_done() {
+    let driver = Emulated::new();
+    let notes = Notes::default();
+    let all = four(&notes);
+    let event = driver.event().expect("an event");
+    driver.control.set_delay_us(2000);
+    for part in &all {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                driver.enter(0).expect("a context");
+                note(&driver, 2, part);
+                assert_eq!(driver.cuEventRecord(event, 2), 0);
+            });
+        });
+        assert_eq!(driver.cuEventSynchronize(event), 0);
+    }
+    assert_eq!(*notes.lock().expect("not poisoned"), [0, 1, 2, 3]);
+    // A scope waits for its threads' work, and not for the end of what belongs to them.
+    while driver.count("own_streams") > 0 {
+        std::thread::yield_now();
+    }
+}
+
 unsafe extern "C" fn call_driver(argument: *mut c_void) {
     // SAFETY: the test passes itself a `Try` that lives until the stream is synchronised.
     let attempt = unsafe { &*argument.cast::<Try<'_>>() };

@@ -11,23 +11,26 @@ use crate::lock::HeapLock;
 use crate::marshal::{self, Versioned};
 use crate::planner::Planner;
 use crate::stacks::Stacks;
-use crate::status::{CACHALOT_ERROR_BUSY, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Outcome, Status};
-use cachalot_core::simulated::SimulatedDevice;
+use crate::status::{
+    CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE,
+    Outcome, Status,
+};
+use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
 use cachalot_core::storage::Growable;
 use cachalot_core::units::{DeviceIndex, StreamId};
 use cachalot_core::{Allocator, Config};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The most devices an allocator can have, as the core has it.
 const MAX_DEVICES: u32 = 127;
 /// Memory of a simulated device if the options name none, in bytes.
 const SIMULATED_BYTES: u64 = 16 << 30;
-/// After so many simulated devices their addresses come back; so many devices' addresses fit below 2^58.
-const SIMULATED_NUMBERS: u32 = 1 << 13;
+/// The addresses of all simulated devices of the process: no allocator takes another's block for its own.
+static SIMULATED_ADDRESSES: LazyLock<Arc<AddressSpace>> =
+    LazyLock::new(|| Arc::new(AddressSpace::new(1 << 44..1 << 58)));
 /// Where PyTorch's settings are read, the newer name first.
 pub(crate) const ENVIRONMENT: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 /// Every flag that has a meaning.
@@ -190,7 +193,10 @@ impl Instance {
         let leaked = self.allocator.leaked_bytes(index)?;
         let Some(device) = self.allocator.device(index) else { return Ok(()) };
         if held > 0 || leaked > 0 {
-            // The context is kept: what still uses the memory goes on.
+            // The context is kept: what still uses the memory goes on. So are a simulated device's addresses.
+            if let Some(simulated) = device.simulated() {
+                simulated.keep_addresses();
+            }
             let allocated = stats.allocated_bytes().current;
             let text = format_args!(
                 "device {}: {blocks} blocks of {allocated} bytes are still held, {held} bytes of segments were not given back",
@@ -254,13 +260,11 @@ impl ParsedOptions {
 
     /// Simulated devices.
     fn simulate(&self) -> Vec<(c_int, Backing)> {
-        static NUMBERS: AtomicU32 = AtomicU32::new(0);
         let one = [(0, None)];
         let devices = if self.devices.is_empty() { &one[..] } else { &self.devices };
         let simulate = |&(ordinal, _): &(c_int, _)| {
-            // Each has addresses of its own, so that no allocator takes another's block for its own.
-            let number = NUMBERS.fetch_add(1, Ordering::Relaxed) % SIMULATED_NUMBERS;
-            (ordinal, Backing::Simulated(SimulatedDevice::numbered(number, self.simulated_bytes)))
+            let device = SimulatedDevice::within(Arc::clone(&SIMULATED_ADDRESSES), self.simulated_bytes);
+            (ordinal, Backing::Simulated(device))
         };
         devices.iter().map(simulate).collect()
     }
@@ -353,13 +357,14 @@ unsafe fn config(options: &cachalot_options) -> Outcome<Config> {
     if options.flags & CACHALOT_ENVIRONMENT != 0
         && let Some(set) = ENVIRONMENT.iter().find_map(std::env::var_os)
     {
-        let set =
-            set.to_str().ok_or_else(|| Status::argument(format_args!("the environment's settings are not UTF-8")))?;
+        let set = set
+            .to_str()
+            .ok_or_else(|| Status::new(CACHALOT_ERROR_INVALID_CONFIG, "the environment's settings are not UTF-8"))?;
         text.push_str(set);
     }
     if !options.config.is_null() {
         // SAFETY: not NULL, and the caller's promise.
-        let own = unsafe { marshal::text(options.config, "options.config") }?;
+        let own = unsafe { marshal::text(options.config, "options.config", CACHALOT_ERROR_INVALID_CONFIG) }?;
         if !(text.is_empty() || own.is_empty()) {
             text.push(',');
         }

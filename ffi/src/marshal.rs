@@ -1,5 +1,6 @@
 //! Checks what C passes in before it is used, and writes results only when a call has succeeded.
 
+use crate::abi::cachalot_status;
 use crate::status::{CACHALOT_ERROR_STRUCT_SIZE, Outcome, Status};
 use core::ffi::{CStr, c_char, c_void};
 use core::mem::MaybeUninit;
@@ -127,17 +128,17 @@ pub(crate) unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
 /// A text of the program's.
 ///
 /// # Errors
-/// If it is NULL or not UTF-8.
+/// If it is NULL; with the status `refusal` if it is not UTF-8.
 ///
 /// # Safety
 /// A pointer that is not NULL is to a text ended by NUL that nobody changes during the call.
-pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Outcome<&'a str> {
+pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str, refusal: cachalot_status) -> Outcome<&'a str> {
     if pointer.is_null() {
         return Err(Status::null(what));
     }
     // SAFETY: not NULL, and the caller's promise.
     let text = unsafe { CStr::from_ptr(pointer) };
-    text.to_str().map_err(|_| Status::argument(format_args!("{what} is not UTF-8")))
+    text.to_str().map_err(|_| Status::new(refusal, format_args!("{what} is not UTF-8")))
 }
 
 /// A value of the program's that is handed back to its callbacks, and never looked at.

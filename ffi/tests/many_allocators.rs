@@ -1,17 +1,30 @@
-//! As many allocators as there can be. Alone in its process: the places are the whole process's.
+//! As many allocators as there can be, and many devices. Alone in its process: places and simulated addresses are the whole
+//! process's.
 
 use cachalot::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
-use cachalot::capi::{cachalot_create, cachalot_destroy, cachalot_device_count};
-use cachalot::status::{CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_TABLE_FULL, CACHALOT_OK};
+use cachalot::capi::{cachalot_create, cachalot_destroy, cachalot_device_count, cachalot_free, cachalot_malloc};
+use cachalot::status::{
+    CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_TABLE_FULL, CACHALOT_OK,
+};
+use core::ffi::c_void;
 use std::collections::BTreeSet;
 use std::ptr::null_mut;
+use std::sync::Mutex;
 
 /// How many there can be, as the header says.
 const MOST: usize = 1024;
 
-/// Makes one.
+/// Held by the test that makes allocators: only so many can be there at a time.
+static PLACES: Mutex<()> = Mutex::new(());
+
+/// Makes one of one device.
 fn create() -> Result<*mut cachalot_allocator, i32> {
-    let options = cachalot_options { flags: CACHALOT_SIMULATED, ..cachalot_options::INIT };
+    create_over(1)
+}
+
+/// Makes one of so many devices.
+fn create_over(device_count: u32) -> Result<*mut cachalot_allocator, i32> {
+    let options = cachalot_options { flags: CACHALOT_SIMULATED, device_count, ..cachalot_options::INIT };
     let mut allocator = null_mut();
     // SAFETY: both variables outlive the call.
     match unsafe { cachalot_create(&raw const options, &raw mut allocator) } {
@@ -34,6 +47,7 @@ fn is_live(allocator: *const cachalot_allocator) -> bool {
 
 #[test]
 fn places_are_used_again_and_handles_are_not() {
+    let _alone = PLACES.lock();
     let mut seen = BTreeSet::new();
     for _ in 0..2 {
         let all: Vec<_> = (0..MOST).map(|_| create().expect("there is a place")).collect();
@@ -49,4 +63,42 @@ fn places_are_used_again_and_handles_are_not() {
         }
     }
     assert!(!seen.into_iter().any(|allocator| is_live(allocator)));
+}
+
+/// A block of 1000 bytes on a device.
+fn block(allocator: *const cachalot_allocator, device: i32) -> *mut c_void {
+    let mut block = null_mut();
+    // SAFETY: the variable outlives the call.
+    assert_eq!(unsafe { cachalot_malloc(allocator, device, 1000, null_mut(), &raw mut block) }, CACHALOT_OK);
+    block
+}
+
+/// More simulated devices than there once were ranges of addresses for; and those that come after others are gone.
+#[test]
+fn no_two_simulated_devices_have_an_address_in_common() {
+    const DEVICES: u32 = 127;
+    let _alone = PLACES.lock();
+    let mut held = BTreeSet::new();
+    let mut all = Vec::new();
+    for number in 0..100 {
+        let allocator = create_over(DEVICES).expect("there is a place");
+        let blocks: Vec<_> = (0..DEVICES as i32).map(|device| block(allocator, device)).collect();
+        assert!(blocks.iter().all(|&block| held.insert(block)), "allocator {number} has another's address");
+        all.push((allocator, blocks));
+        if number % 3 == 2 {
+            let (allocator, blocks) = all.swap_remove(number / 3);
+            for block in blocks {
+                held.remove(&block);
+                assert_eq!(cachalot_free(allocator, block), CACHALOT_OK);
+            }
+            assert_eq!(cachalot_destroy(allocator), CACHALOT_OK);
+        }
+    }
+    // What the program still holds keeps its addresses.
+    for (allocator, _) in all {
+        assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_STILL_HELD);
+    }
+    let allocator = create().expect("there is a place");
+    assert!(held.insert(block(allocator, 0)));
+    assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_STILL_HELD);
 }

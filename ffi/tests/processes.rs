@@ -52,6 +52,42 @@ fn a_lost_context_is_remembered_and_not_called() {
 }
 
 #[test]
+fn a_driver_that_shuts_down_is_not_called_again() {
+    let Some(program) = program("shutdown") else { return };
+    succeed(&mut emulated(&program));
+}
+
+/// More simulated streams than there could ever be heaps for at the same time.
+#[test]
+fn streams_and_threads_come_and_go() {
+    let Some(program) = program("streams") else { return };
+    succeed(simulated(&program).arg("40000"));
+    without_leaks(emulated(&program).arg("1000"), "streams");
+    without_errors(simulated(&program).arg("300"));
+}
+
+/// As often as it took for one thread to meet what another one undoes.
+#[test]
+fn threads_do_not_see_each_others_streams_go() {
+    let Some(program) = program("threads") else { return };
+    succeed(simulated(&program).arg("1000"));
+    without_leaks(emulated(&program).arg("20"), "threads");
+}
+
+#[test]
+fn a_graph_without_requests_needs_no_pool() {
+    let Some(program) = program("captures") else { return };
+    succeed(&mut simulated(&program));
+    without_leaks(&mut emulated(&program), "captures");
+}
+
+#[test]
+fn streams_that_the_driver_is_asked_for_need_no_report() {
+    let Some(program) = program("asked") else { return };
+    without_leaks(&mut emulated(&program), "asked");
+}
+
+#[test]
 fn callbacks_may_call_back() {
     let Some(program) = program("callbacks") else { return };
     succeed(&mut simulated(&program));

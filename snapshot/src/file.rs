@@ -1,10 +1,9 @@
 //! Snapshots from and to files.
 
 use crate::model::{Event, Segment, Snapshot};
-use crate::{pickle, stack};
+use crate::{pickle, shared};
 use serde::Serialize;
 use std::fmt;
-use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -47,25 +46,16 @@ pub fn write<S: Serialize, T: Serialize>(to: impl Write, format: Format, snapsho
     buffered.flush()
 }
 
-/// Writes a snapshot to a file, which has that name once it is complete.
+/// Writes a snapshot to a file, as [`cachalot_atomic_file::write`] does.
 ///
 /// # Errors
-/// Those of the file system; the file is then as it was before.
+/// Those of the file system; a regular file is then as it was before.
 pub fn write_file<S: Serialize, T: Serialize>(
     path: &Path,
     format: Format,
     snapshot: &Snapshot<S, T>,
 ) -> io::Result<()> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".part");
-    let written = File::create(&unfinished)
-        .and_then(|file| write(file, format, snapshot))
-        .and_then(|()| fs::rename(&unfinished, path));
-    if written.is_err() {
-        // The first failure is the one to tell.
-        let _ = fs::remove_file(&unfinished);
-    }
-    written
+    cachalot_atomic_file::write(path, |file| write(file, format, snapshot))
 }
 
 /// Why a snapshot cannot be read.
@@ -92,13 +82,11 @@ impl std::error::Error for ReadError {}
 /// Reads a snapshot, of either format. Equal stacks are one in memory.
 ///
 /// # Errors
-/// If it is not one, or cut off.
+/// If it is not one, is cut off, or is a pickle that expands beyond [`pickle::from_slice`]'s bound.
 pub fn read(bytes: &[u8]) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
-    stack::sharing(|| {
-        if bytes.trim_ascii_start().first() == Some(&b'{') {
-            serde_json::from_slice(bytes).map_err(ReadError::Json)
-        } else {
-            pickle::from_slice(bytes).map_err(ReadError::Pickle)
-        }
-    })
+    if bytes.trim_ascii_start().first() == Some(&b'{') {
+        shared::reading(|| serde_json::from_slice(bytes)).map_err(ReadError::Json)
+    } else {
+        pickle::from_slice(bytes).map_err(ReadError::Pickle)
+    }
 }

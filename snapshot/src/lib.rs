@@ -3,7 +3,8 @@
 //! ```text
 //! model    what a snapshot holds: segments, blocks, events, stacks      ─┐  keys that are not known are kept
 //! take     a snapshot of an allocator                                     │
-//! stack    where in the program: shared by what comes from the same place
+//! stack    where in the program: shared by what comes from the same place  │
+//! shared   values that are read once, for every place that refers to them  │
 //! stream   lists that are written while they are made                    │
 //! pickle   Python's own format                                           │
 //! file     a snapshot written and read, as a pickle or as JSON          ─┘
@@ -17,6 +18,7 @@ mod file;
 mod model;
 mod other;
 pub mod pickle;
+mod shared;
 mod stack;
 mod stream;
 mod take;

@@ -1,9 +1,8 @@
-//! Stacks: shared by the events that have the same one, in memory as in a pickle.
+//! Stacks: events with the same stack share it, in memory as in a pickle.
 
 use crate::other::Other;
+use crate::shared::{self, SHARED, Shared};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::cell::RefCell;
-use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -23,15 +22,11 @@ pub struct Frame {
 
 /// A stack: frames, the innermost first. Empty if none was recorded.
 #[derive(Clone, Debug)]
-pub struct Stack(Arc<[Frame]>);
-
-/// A value of this name is written to a pickle once, and referred to from then on. Its address is what tells it from others, so it
-/// has to stay where it is until all is written: a [`Stack`] does as long as any clone of it exists.
-pub(crate) const SHARED: &str = "cachalot::Shared";
+pub struct Stack(Arc<[Arc<Frame>]>);
 
 impl Stack {
-    /// The frames, the innermost first.
-    pub fn frames(&self) -> &[Frame] {
+    /// The frames, the innermost first. Stacks that were read from one pickle share them.
+    pub fn frames(&self) -> &[Arc<Frame>] {
         &self.0
     }
 
@@ -43,7 +38,13 @@ impl Stack {
 
 impl From<Vec<Frame>> for Stack {
     fn from(frames: Vec<Frame>) -> Self {
-        if frames.is_empty() { Self::default() } else { Self(frames.into()) }
+        frames.into_iter().map(Arc::new).collect()
+    }
+}
+
+impl FromIterator<Arc<Frame>> for Stack {
+    fn from_iter<I: IntoIterator<Item = Arc<Frame>>>(frames: I) -> Self {
+        Self(frames.into_iter().collect())
     }
 }
 
@@ -79,30 +80,32 @@ impl Serialize for Stack {
 
 impl<'de> Deserialize<'de> for Stack {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(intern(Self::from(Vec::deserialize(deserializer)?)))
+        shared::deserialize(deserializer)
     }
 }
 
-thread_local! {
-    /// The stacks read so far by this thread's reader, if it is reading.
-    static READ: RefCell<Option<HashSet<Stack>>> = const { RefCell::new(None) };
+impl Shared for Stack {
+    type Parts = Vec<SharedFrame>;
+
+    fn of(frames: Self::Parts) -> Self {
+        frames.into_iter().map(|frame| frame.0).collect()
+    }
 }
 
-/// Reads a snapshot in such a way that equal stacks are one.
-pub(crate) fn sharing<T>(read: impl FnOnce() -> T) -> T {
-    READ.with_borrow_mut(|stacks| *stacks = Some(HashSet::new()));
-    let done = read();
-    READ.with_borrow_mut(|stacks| *stacks = None);
-    done
+/// A frame as a part of a stack that is read.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SharedFrame(Arc<Frame>);
+
+impl<'de> Deserialize<'de> for SharedFrame {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        shared::deserialize(deserializer)
+    }
 }
 
-fn intern(stack: Stack) -> Stack {
-    READ.with_borrow_mut(|stacks| {
-        let Some(stacks) = stacks else { return stack };
-        if let Some(known) = stacks.get(&stack) {
-            return known.clone();
-        }
-        stacks.insert(stack.clone());
-        stack
-    })
+impl Shared for SharedFrame {
+    type Parts = Frame;
+
+    fn of(frame: Frame) -> Self {
+        Self(Arc::new(frame))
+    }
 }

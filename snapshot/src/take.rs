@@ -72,10 +72,10 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
         crate::file::write(to, format, &self.snapshot())
     }
 
-    /// Writes it to a file, which has that name once it is complete.
+    /// Writes it to a file, as [`cachalot_atomic_file::write`] does.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Those of the file system; a regular file is then as it was before.
     pub fn write_file(&self, path: &std::path::Path, format: Format) -> std::io::Result<()> {
         crate::file::write_file(path, format, &self.snapshot())
     }

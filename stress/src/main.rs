@@ -2,6 +2,7 @@
 
 mod block;
 mod checker;
+mod churn;
 mod emulated;
 mod mutant;
 mod options;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
         Some(Command::Sweep(options)) => sweep::sweep(&options),
+        Some(Command::Churn(options)) => churn::churn(&options),
         None => stress(arguments.run),
     }
 }

@@ -33,12 +33,61 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Fails every driver call of a small run in turn, on the emulated driver, each in a process of its own.
     ///
-    /// A call fails once or from then on, before or after it acted, by an error that passes, one that breaks the context, or, where
-    /// that is possible, for want of memory. The run must not crash or hang; no block may overlap another; nothing may leak but
-    /// what a call took that failed after it acted; the invariants must hold; and once the faults are over the allocator must
-    /// work again, unless it said that the context is lost. A table of the cases is printed, in Markdown; the exit status is 1 if
-    /// anything was wrong.
+    /// A call fails once or from then on, before or after it acted, by an error that passes, one that breaks the context, one that
+    /// says that the driver is shutting down, or, where that is possible, for want of memory. The run must not crash or hang; no
+    /// block may overlap another; nothing may leak but what a call took that failed after it acted; the invariants must hold; and
+    /// once the faults are over the allocator must work again, unless it said that the context is lost. A table of the cases is
+    /// printed, in Markdown. Then each function is taken out of the driver: the run must work without it, or not begin and say
+    /// why. The exit status is 1 if anything was wrong.
     Sweep(SweepOptions),
+    /// Lets streams, threads, private pools and blocks come and go through the C interface, and sees whether memory stays flat.
+    ///
+    /// Streams end while blocks of theirs are held, or pending because another stream uses them, or lie in private pools; threads
+    /// that used their own default stream end, and every other one reports it. After each tenth of a phase the host's memory is
+    /// printed: the process's own, without what emulated devices share with it. The exit status is 1 if it grows by more than the
+    /// bound after the first tenth, if a call is refused, or if anything is left at the end of a phase.
+    ///
+    /// The campaign: `cachalot-stress churn --simulated --streams 1000000 --threads 100000 --pools 100000 --ops 100000000`, without
+    /// `--simulated` on the driver, and there with `--asked` too.
+    Churn(ChurnOptions),
+}
+
+/// What comes and goes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ChurnOptions {
+    /// Streams that come and go; 0 leaves a phase out.
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) streams: u64,
+    /// Threads that use their own default streams.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) threads: u64,
+    /// Private pools.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) pools: u64,
+    /// Requests and frees.
+    #[arg(long, default_value_t = 10_000_000)]
+    pub(crate) ops: u64,
+    /// Threads at work at the same time.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) workers: u32,
+    /// Devices, from the first on.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) devices: u32,
+    /// Simulated devices in place of the driver's.
+    #[arg(long)]
+    pub(crate) simulated: bool,
+    /// Streams are not reported: the driver is asked which stream a handle is (`CACHALOT_ASK_STREAM_ID`).
+    #[arg(long, conflicts_with = "simulated")]
+    pub(crate) asked: bool,
+    /// Blocks of streams and threads that are gone are held until each worker has so many of them.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) held: usize,
+    /// KiB by which memory may grow after the first tenth of a phase.
+    #[arg(long, default_value_t = 8_192)]
+    pub(crate) bound_kib: u64,
+    /// The allocator's configuration, as in `PYTORCH_CUDA_ALLOC_CONF`.
+    #[arg(long, default_value = "")]
+    pub(crate) config: String,
 }
 
 /// One run.
@@ -65,6 +114,9 @@ pub(crate) struct RunOptions {
     /// The allocator's configuration, as in `PYTORCH_CUDA_ALLOC_CONF`.
     #[arg(long, default_value = "")]
     pub(crate) config: String,
+    /// How the allocator learns that a stream's handle has gone to another stream.
+    #[arg(long, value_enum, default_value_t = Identity::Reported)]
+    pub(crate) identity: Identity,
     /// A limit, a release, a capture, a pool or the like after so many requests and frees of a thread, on average.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) disturb: u64,
@@ -93,6 +145,15 @@ pub(crate) struct RunOptions {
     /// plan is cleared at the end.
     #[arg(long, hide = true)]
     pub(crate) faults: Option<Faults>,
+}
+
+/// How streams are told apart that have the same handle one after the other.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Identity {
+    /// Each stream is reported before it is destroyed.
+    Reported,
+    /// None is: the driver is asked.
+    Asked,
 }
 
 /// When the fault plan's calls fail.
@@ -167,6 +228,9 @@ impl RunOptions {
         }
         if !self.config.is_empty() {
             add("config", format!("'{}'", self.config));
+        }
+        if self.identity == Identity::Asked {
+            add("identity", "asked".to_owned());
         }
         if let Some(mutant) = self.mutant {
             add("mutant", mutant.name());

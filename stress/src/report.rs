@@ -77,7 +77,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counts { ops, mallocs, frees, ooms, captured, errors, verified_blocks, verified_bytes, .. } = self.counts;
-        let Counts { visits, exchanged, graphs, replays, pools, disturbances, .. } = self.counts;
+        let Counts { visits, exchanged, graphs, replays, pools, guests, bare_graphs, disturbances, .. } = self.counts;
         writeln!(f, "driver        {}", self.driver)?;
         writeln!(f, "operations    {ops} in {:.1} s: {:.0} a second", self.seconds, self.ops_per_second)?;
         writeln!(
@@ -88,7 +88,8 @@ impl fmt::Display for Report {
         writeln!(f, "used          {visits} stays on other streams, {exchanged} handed to other threads")?;
         writeln!(
             f,
-            "              {graphs} graphs, {replays} runs of them, {pools} pools, {disturbances} disturbances"
+            "              {graphs} graphs, {replays} runs of them, {bare_graphs} without memory, {pools} pools, {guests} streams that \
+             came and went, {disturbances} disturbances"
         )?;
         for (name, Summary { calls, p50_ns, p99_ns, p999_ns, max_ns }) in &self.latency {
             writeln!(

@@ -1,7 +1,7 @@
 //! One run, from the driver's start to the last byte given back.
 
 use crate::emulated;
-use crate::options::{Faults, RunOptions};
+use crate::options::{Faults, Identity, RunOptions};
 use crate::report::Report;
 use crate::shared::Shared;
 use crate::stage::Device;
@@ -14,7 +14,7 @@ use crate::worker::check_lost;
 use cachalot_core::device::DeviceMemory;
 use cachalot_core::units::{DevicePtr, MIB};
 use cachalot_core::{Config, Error};
-use cachalot_cuda::{Driver, Streams};
+use cachalot_cuda::{Driver, StreamIdentity, Streams};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,7 +82,11 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     let config = Config::parse(&options.config).map_err(|error| error.to_string())?;
     // One table for all: a stream of one device may use another's blocks.
     let numbers = Arc::new(Streams::new());
-    let open = |index| Device::open(driver, index, options.streams, &numbers);
+    let identity = match options.identity {
+        Identity::Reported => StreamIdentity::Reported,
+        Identity::Asked => StreamIdentity::Asked,
+    };
+    let open = |index| Device::open(driver, index, options.streams, identity, &numbers);
     let mut devices = (0..options.devices).map(open).collect::<Result<Vec<_>, _>>()?;
     connect_peers(&mut devices)?;
     let devices: &'static [Device] = devices.leak();

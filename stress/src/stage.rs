@@ -3,7 +3,7 @@
 use cachalot_core::device::{DeviceMemory, DeviceResult, Event};
 use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
-use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, Streams};
+use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use cachalot_kernels::{Findings, KernelError, Kernels, Region};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -62,9 +62,10 @@ impl Device {
         driver: &'static Driver,
         index: u32,
         streams: u32,
+        identity: StreamIdentity,
         numbers: &Arc<Streams>,
     ) -> Result<Self, KernelError> {
-        let options = DeviceOptions { streams: Arc::clone(numbers), ..DeviceOptions::default() };
+        let options = DeviceOptions { streams: Arc::clone(numbers), identity, ..DeviceOptions::default() };
         // The process ends with the run, and every thread refers to its devices.
         let cuda: &'static CudaDevice = Box::leak(Box::new(CudaDevice::open_with(driver, index, options)?));
         let total_bytes = cuda.memory_info()?.total;

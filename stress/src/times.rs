@@ -94,6 +94,10 @@ pub(crate) struct Counts {
     pub(crate) graphs: u64,
     pub(crate) replays: u64,
     pub(crate) pools: u64,
+    /// Streams that came and went within a round.
+    pub(crate) guests: u64,
+    /// Graphs whose capture the allocator was not told of.
+    pub(crate) bare_graphs: u64,
     pub(crate) disturbances: u64,
     /// Of every address that was handed out and its size, in order: equal in a run that is repeated.
     pub(crate) digest: u64,
@@ -103,7 +107,7 @@ impl Counts {
     /// Adds another thread's.
     pub(crate) fn merge(&mut self, other: &Self) {
         let Self { ops, mallocs, frees, ooms, captured, errors, verified_blocks, verified_bytes, .. } = other;
-        let Self { visits, exchanged, graphs, replays, pools, disturbances, digest, .. } = other;
+        let Self { visits, exchanged, graphs, replays, pools, guests, bare_graphs, disturbances, digest, .. } = other;
         self.ops += ops;
         self.mallocs += mallocs;
         self.frees += frees;
@@ -117,6 +121,8 @@ impl Counts {
         self.graphs += graphs;
         self.replays += replays;
         self.pools += pools;
+        self.guests += guests;
+        self.bare_graphs += bare_graphs;
         self.disturbances += disturbances;
         self.digest ^= digest;
     }

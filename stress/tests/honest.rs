@@ -17,6 +17,19 @@ const CONFIGS: [&str; 9] = [
     "policy:slab",
     "policy:direct",
 ];
+/// What every run has to have done.
+const DONE: [&str; 10] = [
+    "mallocs",
+    "frees",
+    "verified_blocks",
+    "visits",
+    "exchanged",
+    "graphs",
+    "bare_graphs",
+    "replays",
+    "pools",
+    "guests",
+];
 
 #[test]
 fn nothing_is_found_and_everything_was_done() {
@@ -24,7 +37,7 @@ fn nothing_is_found_and_everything_was_done() {
         let config = if config.is_empty() { String::new() } else { format!("--config {config}") };
         let Some(output) = run(&format!("{SHORT} --seed {seed} {config}"), &[]) else { return };
         let report = good(&output);
-        for done in ["mallocs", "frees", "verified_blocks", "visits", "exchanged", "graphs", "replays", "pools"] {
+        for done in DONE {
             assert!(report[done].as_u64() > Some(0), "no {done}: {report}");
         }
         assert_eq!(report["mallocs"], report["frees"]);
@@ -46,7 +59,34 @@ fn a_seed_repeats_a_run() {
 }
 
 #[test]
+fn streams_need_no_report_where_the_driver_is_asked() {
+    for config in ["", "--config expandable_segments:True"] {
+        let Some(output) = run(&format!("{SHORT} --seed 21 --identity asked {config}"), &[]) else { return };
+        assert!(good(&output)["guests"].as_u64() > Some(0));
+    }
+}
+
+/// The call that finds out is any thread's; the others go on with what needs no device.
+#[test]
+fn a_device_that_is_lost_among_many_threads_is_not_called_again() {
+    for (code, function, nth) in [(700, "cuEventRecord", 300), (4, "cuEventQuery", 200), (4, "cuMemAlloc_v2", 40)] {
+        let plan = format!(r#"[{{"fn": "{function}", "nth": {nth}, "persistent": true, "code": {code}}}]"#);
+        let line = format!("{SHORT} --seed 31 --faults before");
+        let Some(output) = run(&line, &[("CACHALOT_EMU_PLAN", &plan)]) else { return };
+        let report = good(&output);
+        assert!(report["lost"].is_string() && report["faults"].as_u64() > Some(0), "{report}");
+    }
+}
+
+#[test]
 fn a_run_that_cannot_begin_says_so() {
-    let Some(output) = run(&format!("{SHORT} --config nonsense:1"), &[]) else { return };
-    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    let no_driver = [("CACHALOT_LIBCUDA", "/nonexistent/libcuda.so.1")];
+    let no_device = [("CACHALOT_EMU_DEVICES", "1")];
+    for (option, variables) in [("--config nonsense:1", &[][..]), ("", &no_driver[..]), ("", &no_device[..])] {
+        let Some(output) = run(&format!("{SHORT} {option}"), variables) else { return };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        // The line that repeats the run, and why there was none.
+        assert_eq!(said.lines().count(), 2, "{said}");
+    }
 }

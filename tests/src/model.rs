@@ -23,7 +23,7 @@ use order::Queue;
 pub use pools::Purpose;
 use pools::{Pool, RouteEntry};
 use statistics::Statistics;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a report on a shortage must say. All in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +97,8 @@ pub struct Model {
     queues: Vec<Queue>,
     /// Addresses of the blocks whose events are recorded once no capture is under way.
     deferred: Vec<u64>,
+    /// Pools and streams that were reported as ended and have had no request since.
+    ended: BTreeSet<(usize, StreamId)>,
     statistics: Statistics,
 }
 
@@ -126,6 +128,7 @@ impl Model {
             routes: Vec::new(),
             queues: Vec::new(),
             deferred: Vec::new(),
+            ended: BTreeSet::new(),
             statistics: Statistics::new(config.max_split_size()),
         };
         let fraction = config.per_process_memory_fraction();
@@ -155,6 +158,7 @@ impl Model {
             self.routes[route].capture = false;
         }
         let owner = Owner { pool, kind: rounding::kind(size), stream };
+        self.ended.remove(&(pool, stream));
         let request = Request { bytes, size, owner, capturing };
         if !capturing && self.is_pending() {
             self.process_events()?;
@@ -189,7 +193,8 @@ impl Model {
             return Err(Refusal::WrongSize);
         }
         let used = !block.uses.is_empty();
-        if used && !self.is_capturing() {
+        let deferred = used && (self.is_capturing() || self.is_behind_a_capture(ptr.0));
+        if used && !deferred {
             // Events come first: if one cannot be recorded, nothing has happened.
             self.record_events(ptr.0)?;
         }
@@ -199,7 +204,7 @@ impl Model {
         if self.is_oversize(bytes) {
             self.statistics.change_oversize("oversize_allocations", -1);
         }
-        if used && self.is_capturing() {
+        if deferred {
             self.deferred.push(ptr.0);
         } else {
             self.complete_if_unused(ptr.0);

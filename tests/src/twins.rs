@@ -467,10 +467,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             Ok(Forecast::Hit(ptr)) => *core == Ok(*ptr) && !made(Call::Obtain) && !made(Call::Release),
             Ok(Forecast::Obtain(_)) => made(Call::Obtain),
             Ok(Forecast::Expand) => made(Call::Reserve) || made(Call::Create) || core.is_ok(),
-            // The stream may turn out to be capturing when it is waited for.
-            Ok(Forecast::Release(_)) => {
-                made(Call::Release) || made(Call::Unmap) || matches!(core, Err(Error::Device(_)))
-            }
+            Ok(Forecast::Release(_)) => made(Call::Release) || made(Call::Unmap),
             Ok(Forecast::OutOfMemory) => matches!(core, Err(Error::OutOfMemory(_) | Error::Rejected(_))),
             Err(error) => core.as_ref().err() == Some(error),
         };

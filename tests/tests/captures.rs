@@ -1,17 +1,17 @@
-//! Captures that begin while other threads free blocks.
+//! Captures that begin while other threads free blocks, and captures that nobody announces.
 
 use cachalot_core::pool::{PoolOptions, Route};
-use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::reclaim::Forecast;
+use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, StreamId};
-use cachalot_core::{Allocator, Config};
+use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{Allocator, Config, Error};
 use cachalot_tests::hooked::Hooked;
+use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-
-const DEVICE: DeviceIndex = DeviceIndex(0);
 
 /// Long enough for a capture that does not wait to have begun.
 const A_WHILE: Duration = Duration::from_millis(50);
@@ -47,4 +47,160 @@ fn a_capture_begins_when_no_event_is_being_recorded_any_more() {
     allocator.free(block).unwrap();
     allocator.end_capture(DEVICE, pool).unwrap();
     allocator.check_invariants().unwrap();
+}
+
+/// A stream that captures a graph, unlike [`OTHER`].
+const CAPTURED: StreamId = StreamId(2);
+const OTHER: StreamId = StreamId(3);
+
+/// A block on the host's stream that other streams have used.
+fn used_by(host: &Host, streams: &[StreamId]) -> DevicePtr {
+    let block = host.malloc(1000);
+    for &stream in streams {
+        host.allocator.record_stream(block, stream).unwrap();
+    }
+    block
+}
+
+/// How many blocks are freed and not free yet.
+fn pending(host: &Host) -> i64 {
+    host.stat("active.all.current") - host.stat("allocation.all.current")
+}
+
+/// A capture that no route was begun for is found out by the event that cannot be recorded: the free is accepted, and waits.
+#[test]
+fn what_a_capturing_stream_uses_is_freed_when_the_capture_has_ended() {
+    for uses in [&[CAPTURED][..], &[CAPTURED, OTHER], &[OTHER, CAPTURED]] {
+        let host = Host::new("", 1 << 30);
+        let block = used_by(&host, uses);
+        host.device().set_capturing(CAPTURED, true);
+        host.free(block);
+        assert_eq!(host.allocator.free(block), Err(Error::InvalidPointer(block)));
+        assert_ne!(host.malloc(1000), block, "it is not the program's any more, and not free");
+        host.device().complete(OTHER);
+        host.device().complete(CAPTURED);
+        host.allocator.process_events(DEVICE).unwrap();
+        assert_eq!(pending(&host), 1);
+        host.device().set_capturing(CAPTURED, false);
+        host.allocator.process_events(DEVICE).unwrap();
+        assert_eq!(pending(&host), 1, "what is queued on the streams now is waited for");
+        uses.iter().for_each(|&stream| host.device().complete(stream));
+        assert_eq!(host.malloc(1000), block);
+    }
+}
+
+/// What waits for everything neither fails nor waits for a capture: what is behind one stays as it is, and the rest is given back.
+#[test]
+fn a_capture_holds_up_only_what_its_stream_uses() {
+    for config in ["", "expandable_segments:True", "policy:slab", "policy:planned"] {
+        let host = Host::new(config, 1 << 30);
+        let kept = used_by(&host, &[CAPTURED]);
+        let others = [1, 2].map(|_| used_by(&host, &[OTHER]));
+        let large = host.malloc(100 * MIB);
+        host.device().set_capturing(CAPTURED, true);
+        host.free(kept);
+        others.into_iter().for_each(|block| host.free(block));
+        host.free(large);
+        host.empty_cache();
+        host.allocator.trim(DEVICE, 0).unwrap();
+        host.allocator.iteration(DEVICE).unwrap();
+        assert_eq!(pending(&host), 1, "`{config}`");
+        assert!(host.stat("reserved_bytes.all.current") <= 20 << 20, "`{config}`");
+        // Nor does a request that finds no memory.
+        assert!(matches!(host.allocator.malloc(DEVICE, 2 << 30, STREAM), Err(Error::OutOfMemory(_))));
+        host.device().set_capturing(CAPTURED, false);
+        host.empty_cache();
+        assert_eq!((pending(&host), host.device().used()), (0, 0), "`{config}`");
+    }
+}
+
+/// Blocks behind one capture do not wait for another's end, whatever their order; and one that a second capture overtakes waits on.
+#[test]
+fn each_block_waits_for_its_own_captures() {
+    let host = Host::new("", 1 << 30);
+    let blocks = [0, 1, 2, 3].map(|number| used_by(&host, &[[CAPTURED, OTHER][number % 2]]));
+    let both = used_by(&host, &[CAPTURED, OTHER]);
+    host.device().set_capturing(CAPTURED, true);
+    host.device().set_capturing(OTHER, true);
+    blocks.into_iter().for_each(|block| host.free(block));
+    host.free(both);
+    host.empty_cache();
+    assert_eq!(pending(&host), 5);
+    host.device().set_capturing(OTHER, false);
+    host.empty_cache();
+    assert_eq!(pending(&host), 3);
+    host.device().set_capturing(CAPTURED, false);
+    host.device().set_capturing(OTHER, true);
+    host.empty_cache();
+    assert_eq!(pending(&host), 1);
+    host.device().set_capturing(OTHER, false);
+    host.empty_cache();
+    assert_eq!(pending(&host), 0);
+}
+
+/// A free at a count waits for both: the count, and the end of the capture.
+#[test]
+fn a_free_at_a_count_is_kept_during_a_capture_too() {
+    for ends_first in [false, true] {
+        let host = Host::new("", 1 << 30);
+        let block = used_by(&host, &[CAPTURED]);
+        host.device().set_capturing(CAPTURED, true);
+        host.allocator.free_at(block, 7).unwrap();
+        if ends_first {
+            host.device().set_capturing(CAPTURED, false);
+        } else {
+            host.allocator.set_safe_frontier(DEVICE, 7).unwrap();
+        }
+        host.empty_cache();
+        assert_eq!(pending(&host), 1);
+        host.device().set_capturing(CAPTURED, false);
+        host.allocator.set_safe_frontier(DEVICE, 7).unwrap();
+        host.empty_cache();
+        assert_eq!((pending(&host), host.device().used()), (0, 0));
+    }
+}
+
+/// A route that ends before its stream does leaves blocks behind a capture that no route stands for.
+#[test]
+fn a_capture_may_go_on_behind_its_route() {
+    let host = Host::new("", 1 << 30);
+    let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    let block = used_by(&host, &[CAPTURED]);
+    host.allocator.begin_capture(DEVICE, pool, Route::Stream(CAPTURED)).unwrap();
+    host.device().set_capturing(CAPTURED, true);
+    host.free(block);
+    host.allocator.end_capture(DEVICE, pool).unwrap();
+    host.empty_cache();
+    assert_eq!(pending(&host), 1);
+    host.device().set_capturing(CAPTURED, false);
+    host.empty_cache();
+    assert_eq!(pending(&host), 0);
+}
+
+/// While a graph is captured a request asks after its stream once, however many blocks are behind it.
+#[test]
+fn one_answer_counts_for_all_blocks_behind_a_stream() {
+    let host = Host::new("", 1 << 30);
+    let blocks: Vec<_> = (0..100).map(|_| used_by(&host, &[CAPTURED])).collect();
+    host.device().set_capturing(CAPTURED, true);
+    blocks.into_iter().for_each(|block| host.free(block));
+    let before = host.device().calls(Call::IsCapturing);
+    host.malloc(1000);
+    assert_eq!(host.device().calls(Call::IsCapturing) - before, 1);
+}
+
+/// Free memory of a stream that captures stays mapped, and neither fails what gives memory back nor is foretold to go.
+#[test]
+fn what_is_free_of_a_capturing_stream_stays_mapped() {
+    let host = Host::new("expandable_segments:True", 1 << 30);
+    host.allocator.set_limit(DEVICE, Some(64 << 20)).unwrap();
+    host.free(host.malloc(40 * MIB));
+    host.device().set_capturing(STREAM, true);
+    host.empty_cache();
+    host.allocator.trim(DEVICE, 0).unwrap();
+    assert_eq!(host.device().used(), 40 << 20);
+    assert_eq!(host.allocator.forecast(DEVICE, 50 * MIB, OTHER), Ok(Forecast::OutOfMemory));
+    assert!(matches!(host.allocator.malloc(DEVICE, 50 * MIB, OTHER), Err(Error::OutOfMemory(_))));
+    host.device().set_capturing(STREAM, false);
+    host.malloc_on(50 * MIB, OTHER);
 }

@@ -22,11 +22,7 @@ fn hold_under_every_policy(program: &[Op]) -> Result<(), TestCaseError> {
 /// everything is given back in the end.
 fn hold(policy: &str, program: &[Op]) -> Result<(), String> {
     let config = Config::parse(policy).map_err(|error| error.to_string())?;
-    let mut twins = Twins::<spin::mutex::SpinMutex<()>>::alone_with(CAPACITY, &config);
-    // Which of several pieces a carver takes may depend on what was asked before.
-    if !["buddy", "size_class", "slab"].contains(&config.policy().name()) {
-        twins = twins.with_forecasts();
-    }
+    let mut twins = Twins::<spin::mutex::SpinMutex<()>>::alone_with(CAPACITY, &config).with_forecasts();
     for (number, op) in program.iter().enumerate() {
         let before = reserved(&twins);
         let held = twins.step(op).and_then(|()| {

@@ -10,6 +10,7 @@ use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,7 +61,10 @@ fn main() {
     text += &large(&args);
     text += &open(&args);
     match &args.output {
-        Some(file) => fs::write(file, text).expect("the tables are written"),
+        Some(file) => {
+            let written = cachalot_atomic_file::write(file, |to| to.write_all(text.as_bytes()));
+            written.unwrap_or_else(|error| panic!("{}: cannot be written: {error}", file.display()));
+        }
         None => println!("{text}"),
     }
 }

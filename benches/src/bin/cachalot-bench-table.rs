@@ -4,6 +4,7 @@ use cachalot_benches::measure::Effort;
 use cachalot_benches::{machine, program, report};
 use clap::{Parser, ValueEnum};
 use std::error::Error;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     match &cli.output {
-        Some(path) => std::fs::write(path, text.trim_end().to_owned() + "\n")?,
+        Some(path) => cachalot_atomic_file::write(path, |to| writeln!(to, "{}", text.trim_end()))?,
         None => print!("{text}"),
     }
     Ok(())

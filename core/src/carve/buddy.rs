@@ -253,6 +253,21 @@ impl<S: Storage> Carver<S> for Buddies<S> {
         }))
     }
 
+    fn peek(&self, size: u64) -> Option<u64> {
+        let order = order_of(size);
+        let fitting = (self.forest.orders() | self.open.rest) >> order;
+        if fitting == 0 {
+            return None;
+        }
+        let found = order + fitting.trailing_zeros();
+        let first = self.forest.first(found);
+        let (arena, leaf) = match self.open_before(first, found) {
+            Some(leaf) => (self.open.arena, leaf),
+            None => (first.arena(), first.node() << found),
+        };
+        Some(self.forest.arenas[arena].origin.wrapping_add(leaf * MIN_BLOCK))
+    }
+
     #[inline(always)]
     fn give(&mut self, piece: Taken, size: u64) -> Free {
         let Taken { addr, segment, .. } = piece;

@@ -66,12 +66,8 @@ pub(crate) trait Carver<S: Storage>: Send {
     /// Takes a piece of `size`, as its policy rounds requests, and says what that changes in its segment. `None` if no segment has one.
     fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full>;
 
-    /// The address of the piece that [`take`](Self::take) would take now; what is free stays so, as the same pieces.
-    fn peek(&mut self, size: u64) -> Option<u64> {
-        let (taken, _) = self.take(size).ok()??;
-        self.give(taken, size);
-        Some(taken.addr)
-    }
+    /// The address of the piece that [`take`](Self::take) would take now, as long as no table is full.
+    fn peek(&self, size: u64) -> Option<u64>;
 
     /// Gives back a piece that was taken with `size`, and says what that changes in its segment.
     fn give(&mut self, piece: Taken, size: u64) -> Free;

@@ -231,16 +231,21 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
         Ok(Some((Taken { addr, segment: chunk, number }, Free { alone: taken == 1, before: now + 1, now })))
     }
 
-    fn peek(&mut self, size: u64) -> Option<u64> {
+    fn peek(&self, size: u64) -> Option<u64> {
         if let Some(addr) = self.pieces.peek(size) {
             return Some(addr);
         }
-        if !self.make_room_for_piece() {
-            return None;
+        let bound = Key { major: size, minor: 0 };
+        if let Some(chunk) = self.forks.at_least(self.by_tail, bound, key(self.chunks.entries())) {
+            let chunk = &self.chunks[chunk];
+            // An idle one is dissolved first, and cut from its front.
+            return Some(if chunk.is_idle() { chunk.base } else { chunk.base + chunk.cut });
         }
-        let chunk = self.chunk_for(size)?;
-        let Chunk { base, cut, .. } = self.chunks[chunk];
-        Some(base + cut)
+        // No tail suffices, so every idle chunk is dissolved, and is all tail then.
+        let following = |chunk: &&Chunk| self.chunks.entries().get(chunk.next as usize);
+        let idle = core::iter::successors(self.chunks.entries().get(self.idle as usize), following);
+        let sufficing = idle.filter(|chunk| chunk.bytes >= size);
+        sufficing.min_by_key(|chunk| (chunk.bytes, chunk.base)).map(|chunk| chunk.base)
     }
 
     #[inline(always)]

@@ -242,11 +242,16 @@ impl<S: Storage> Slabs<S> {
         firsts.map(|first| self.entries[first].prev).find(|&last| self.entries[last].taken == 0)
     }
 
+    /// The slab that is cut anew for a class that has none with a free object: a whole one of another class.
+    fn to_recut(&self) -> Option<u32> {
+        // One that was obtained past the cache is as large as one object.
+        self.whole().filter(|&segment| self.entries[segment].bytes == SLAB_BYTES)
+    }
+
     /// Takes an object of a class that has no slab with a free one: a whole slab of another class, if there is one, is cut anew.
     #[cold]
     fn recut_and_take(&mut self, size: u64) -> Option<(Taken, Free)> {
-        // One that was obtained past the cache is as large as one object.
-        let segment = self.whole().filter(|&segment| self.entries[segment].bytes == SLAB_BYTES)?;
+        let segment = self.to_recut()?;
         self.leave(segment, 0);
         self.entries[segment].cut(size);
         self.enter(segment);
@@ -299,6 +304,13 @@ impl<S: Storage> Carver<S> for Slabs<S> {
     fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
         let taken = self.take_from(self.serving[class_of(size)], size);
         Ok(taken.or_else(|| self.recut_and_take(size)))
+    }
+
+    fn peek(&self, size: u64) -> Option<u64> {
+        if let Some(slab) = self.entries.entries().get(self.serving[class_of(size)] as usize) {
+            return Some(slab.base + u64::from(slab.lowest) * size);
+        }
+        self.to_recut().map(|segment| self.entries[segment].base)
     }
 
     #[inline(always)]

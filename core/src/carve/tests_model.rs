@@ -174,7 +174,11 @@ impl<'a, C> World<'a, C> {
         C: Carver<S>,
     {
         let before = self.free();
+        let foretold = self.carver.peek(size);
         let taken = self.carver.take_told(size);
+        if self.most == u32::MAX {
+            prop_assert_eq!(Ok(foretold), taken.map(|piece| Some(piece?.addr)), "the piece that was foretold");
+        }
         if !matches!(taken, Ok(Some(_))) {
             prop_assert_eq!(self.free(), before, "what is not served cannot be seen");
         }

@@ -2,7 +2,7 @@
 
 use super::policy::Policy;
 use super::settings::SETTINGS;
-use core::fmt;
+use core::fmt::{self, Write as _};
 use core::ops::RangeInclusive;
 
 /// How many bytes of the offending text an error keeps; the longest key has 36.
@@ -74,7 +74,6 @@ impl Word {
 
     /// What `value` displays, cut after [`WORD_BYTES`].
     pub(super) fn of(value: impl fmt::Display) -> Self {
-        use fmt::Write as _;
         let mut word = Self::EMPTY;
         // `write_str` below never fails.
         let _ = write!(word, "{value}");
@@ -119,7 +118,8 @@ impl fmt::Debug for Word {
 
 impl fmt::Display for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
+        // A message is one line, whatever the text holds.
+        self.text.chars().try_for_each(|c| f.write_char(if c.is_control() { ' ' } else { c }))?;
         f.write_str(if self.cut { "…" } else { "" })
     }
 }

@@ -280,6 +280,13 @@ fn separators_and_words_that_are_missing_doubled_or_left_over() {
 }
 
 #[test]
+fn an_error_is_one_line() {
+    let text = "roundup_power2_divisions:[64:8,\n128\u{1b}:4]x";
+    let error = "expected `,` after `roundup_power2_divisions:[64:8, 128 :4]`, found `x`";
+    assert_eq!(message(text), error);
+}
+
+#[test]
 fn long_text_is_cut_in_errors() {
     let long = "é".repeat(30);
     let kept = "é".repeat(24);

@@ -46,7 +46,7 @@ impl<S: Storage> Heap<S> {
         let (blocks, vacancies) = self.blocks.parts();
         // What is free counts as long as something is taken beside it.
         let mut unsettled = if free.alone {
-            let entry = &mut self.segments[segment];
+            let entry = &mut self.sets.segments[segment];
             entry.live = true;
             tally.up(Stat::InactiveSplitBytes, entry.bytes - size) | tally.up(Stat::InactiveSplit, u64::from(free.now))
         } else {
@@ -88,23 +88,17 @@ impl<S: Storage> Heap<S> {
             self.rest_if_free(segment);
             return false;
         }
-        let entry = &mut self.segments[segment];
+        let entry = &mut self.sets.segments[segment];
         entry.live = false;
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(free.before));
         self.blocks[entry.first].born = self.clock;
-        false
+        self.ended
     }
 
     /// Whether its segments are those of a lane of the planned policy.
     pub(crate) fn is_planned(&self) -> bool {
         matches!(&self.carver, Some(carver) if carver.is_planned())
-    }
-
-    /// The piece that [`malloc_carved`](Self::malloc_carved) would take now.
-    pub(super) fn peek_carved(&mut self, size: u64) -> Option<DevicePtr> {
-        let carver = self.carver.as_mut()?;
-        carver.peek(size).map(DevicePtr)
     }
 
     /// The taken piece that contains `ptr`.

@@ -11,7 +11,7 @@ use super::{Done, Heap};
 use crate::block::{Block, State};
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
-use crate::storage::Storage;
+use crate::storage::{Lazy, Storage};
 use crate::trie::Key;
 use crate::units::DevicePtr;
 
@@ -34,7 +34,7 @@ impl<S: Storage> Heap<S> {
     /// Makes sure that a range of addresses or an unmapped block can be added.
     pub(crate) fn make_room_for_range(&mut self) -> bool {
         let blocks = self.blocks.len() + 2;
-        self.segments.make_room(1) && self.by_address.make_room_for(blocks)
+        self.sets.segments.make_room(1) && self.sets.get_or_make().by_address.make_room_for(blocks)
     }
 
     /// With `block` the smallest free one that fits, and expandable: the one to take. While segments expand, a block that
@@ -44,7 +44,7 @@ impl<S: Storage> Heap<S> {
     pub(super) fn find_among_expandable(&self, mut block: u32) -> Option<(u32, u64)> {
         let size_of = |block: u32| (block, self.blocks[block].size);
         loop {
-            let next = self.free.next(block, self.blocks.entries());
+            let next = self.sets.free.next(block, self.blocks.entries());
             if !self.rules.expandable {
                 block = next?;
                 if !self.blocks[block].expandable {
@@ -80,9 +80,12 @@ impl<S: Storage> Heap<S> {
 
     /// The lowest run of free and unmapped blocks that has `size` bytes and something to map: its first block.
     pub(crate) fn find_run(&self, size: u64) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
         let address = Self::address(&self.blocks);
         let mut bound = Key::default();
-        while let Some(unmapped) = self.by_address.at_least(self.unmapped, bound, &address) {
+        while let Some(unmapped) = self.sets.by_address.at_least(self.sets.unmapped, bound, &address) {
             let prev = self.blocks[unmapped].prev;
             let first = if prev != NONE && self.blocks[prev].is_free() { prev } else { unmapped };
             if self.run_bytes(first, size) >= size {
@@ -116,7 +119,7 @@ impl<S: Storage> Heap<S> {
             let unmapped = self.blocks[block].state == State::Unmapped;
             self.take(block);
             if unmapped {
-                let granule = self.segments[self.blocks[block].segment].granule;
+                let granule = self.sets.segments[self.blocks[block].segment].granule;
                 let wanted = (size - held).next_multiple_of(granule);
                 if wanted < self.blocks[block].size {
                     let front = self.cut(block, wanted);
@@ -141,7 +144,7 @@ impl<S: Storage> Heap<S> {
         loop {
             let Block { addr, size, state: is, segment, next, .. } = self.blocks[block];
             if is == state {
-                let granule = self.segments[segment].granule;
+                let granule = self.sets.segments[segment].granule;
                 return Some((block, Range { at: DevicePtr(addr), bytes: size, granule }));
             }
             if block == run.last {
@@ -198,7 +201,7 @@ impl<S: Storage> Heap<S> {
 
     /// Forgets a segment if nothing of it is mapped, and says what to give back.
     fn remove_if_unmapped(&mut self, segment: u32) -> Option<(DevicePtr, u64)> {
-        let block = self.segments[segment].first;
+        let block = self.sets.segments[segment].first;
         if self.blocks[block].state != State::Unmapped || self.blocks[block].is_split() {
             return None;
         }
@@ -212,7 +215,7 @@ impl<S: Storage> Heap<S> {
     /// The whole granules inside a free expandable block, if there are any.
     pub(crate) fn whole_granules(&self, block: u32) -> Option<Range> {
         let Block { addr, size, segment, .. } = self.blocks[block];
-        let (base, granule) = (self.segments[segment].base, self.segments[segment].granule);
+        let (base, granule) = (self.sets.segments[segment].base, self.sets.segments[segment].granule);
         let begin = base + (addr - base).next_multiple_of(granule);
         let end = base + (addr + size - base) / granule * granule;
         (begin < end).then(|| Range { at: DevicePtr(begin), bytes: end - begin, granule })
@@ -278,15 +281,17 @@ impl<S: Storage> Heap<S> {
     /// Takes a free or unmapped block out of its set.
     fn take(&mut self, block: u32) {
         if self.blocks[block].state == State::Unmapped {
-            self.unmapped = self.by_address.remove(self.unmapped, block, Self::address(&self.blocks));
+            let sets = &mut *self.sets;
+            sets.unmapped = sets.by_address.remove(sets.unmapped, block, Self::address(&self.blocks));
         } else {
-            self.free.remove(block, self.blocks.entries_mut());
+            self.sets.free.remove(block, self.blocks.entries_mut());
         }
         self.blocks[block].state = State::Held;
     }
 
     fn insert_unmapped(&mut self, block: u32) {
         self.blocks[block].state = State::Unmapped;
-        self.unmapped = self.by_address.insert(self.unmapped, block, Self::address(&self.blocks));
+        let sets = &mut *self.sets;
+        sets.unmapped = sets.by_address.insert(sets.unmapped, block, Self::address(&self.blocks));
     }
 }

@@ -5,7 +5,7 @@ use crate::block::State;
 use crate::free_index;
 use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
-use crate::storage::Storage;
+use crate::storage::{Lazy, Storage};
 use crate::trie::Key;
 
 /// What one walk over the segments adds up.
@@ -30,9 +30,13 @@ impl<S: Storage> Heap<S> {
     /// Checks everything that must hold between operations, and returns the bytes held from the device.
     pub(crate) fn check_invariants(&self, tally: &Tally) -> Result<u64, &'static str> {
         let mut sums = Sums::default();
+        if !self.sets.is_made() {
+            check_tally(tally, &sums)?;
+            return if self.is_empty() { Ok(0) } else { Err("a heap has segments and no sets") };
+        }
         let (mut segment, mut prev) = (self.newest, NONE);
         while segment != NONE {
-            if self.segments[segment].prev != prev {
+            if self.sets.segments[segment].prev != prev {
                 return Err("a segment's link to the one before is wrong");
             }
             if self.carver.is_some() {
@@ -40,15 +44,15 @@ impl<S: Storage> Heap<S> {
             } else {
                 self.check_segment(segment, &mut sums)?;
             }
-            (prev, segment) = (segment, self.segments[segment].next);
+            (prev, segment) = (segment, self.sets.segments[segment].next);
         }
-        if sums.segments != self.segments.len() || sums.blocks != self.blocks.len() {
+        if sums.segments != self.sets.segments.len() || sums.blocks != self.blocks.len() {
             return Err("an entry is occupied that no segment leads to");
         }
         if sums.allocated != self.held.count(self.blocks.entries()) {
             return Err("the chains do not hold exactly the allocated blocks");
         }
-        self.free.check(sums.free, self.blocks.entries())?;
+        self.sets.free.check(sums.free, self.blocks.entries())?;
         if let Some(carver) = &self.carver {
             carver.check()?;
         }
@@ -58,7 +62,7 @@ impl<S: Storage> Heap<S> {
     }
 
     fn check_segment(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
-        let entry = &self.segments[segment];
+        let entry = &self.sets.segments[segment];
         sums.segments += 1;
         sums.ordinary += u64::from(entry.granule == 0);
         let (mut block, mut prev, mut at) = (entry.first, NONE, entry.base);
@@ -89,7 +93,7 @@ impl<S: Storage> Heap<S> {
 
     /// A segment that a carver cuts: what is taken and what is free tile it, and the block that stands for it whole is always free.
     fn check_carved(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
-        let entry = &self.segments[segment];
+        let entry = &self.sets.segments[segment];
         let whole = &self.blocks[entry.first];
         sums.segments += 1;
         sums.ordinary += 1;
@@ -159,8 +163,9 @@ impl<S: Storage> Heap<S> {
             }
             State::Unmapped => {
                 sums.unmapped += 1;
-                let granule = self.segments[b.segment].granule;
-                if !(b.addr - self.segments[b.segment].base).is_multiple_of(granule) || !b.size.is_multiple_of(granule)
+                let granule = self.sets.segments[b.segment].granule;
+                if !(b.addr - self.sets.segments[b.segment].base).is_multiple_of(granule)
+                    || !b.size.is_multiple_of(granule)
                 {
                     return Err("an unmapped block does not begin and end on granules");
                 }
@@ -176,7 +181,7 @@ impl<S: Storage> Heap<S> {
 
     fn check_unmapped(&self, count: u32) -> Result<(), &'static str> {
         let (mut seen, mut bound) = (0, Key::default());
-        while let Some(block) = self.by_address.at_least(self.unmapped, bound, Self::address(&self.blocks)) {
+        while let Some(block) = self.sets.by_address.at_least(self.sets.unmapped, bound, Self::address(&self.blocks)) {
             if self.blocks[block].state != State::Unmapped {
                 return Err("the unmapped set holds a block that is mapped");
             }

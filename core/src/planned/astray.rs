@@ -21,7 +21,7 @@ const TRACE: usize = 8;
 const SHARE: u64 = 64;
 
 /// What is remembered of deviations, and how often there was which.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Astray {
     /// The requests that were passed over last; `missed % BEHIND` is overwritten next.
     missed: [u32; BEHIND],

@@ -55,6 +55,10 @@ impl<S: Storage> Carver<S> for Home<S> {
         Ok(None)
     }
 
+    fn peek(&self, _size: u64) -> Option<u64> {
+        None
+    }
+
     /// What is free beside its blocks does not count as pieces, and to the last one the [heap](Heap::rest_if_free) sees itself. Not
     /// inlined: it comes seldom, where others come often.
     #[inline(never)]
@@ -98,23 +102,24 @@ impl<S: Storage> Heap<S> {
         self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Held);
         let Done { value: whole, unsettled } = self.add_segment(base, bytes, bytes, tally);
         // The lane counts as one that is taken, so that the segment is never wholly free.
-        self.segments[self.blocks[whole].segment].live = true;
+        self.sets.segments[self.blocks[whole].segment].live = true;
         Done { value: (), unsettled }
     }
 
     /// Room for a lane's segment, and for one block.
     pub(super) fn make_room_for_plan(&mut self) -> Result<(), Full> {
         self.make_room()?;
-        if self.segments.make_room(1) { Ok(()) } else { Err(Full) }
+        if self.sets.segments.make_room(1) { Ok(()) } else { Err(Full) }
     }
 
-    /// Takes a block into its care, which counts from here on by `tally`. True if the peaks must be settled.
+    /// Takes a block into its care, which counts from here on by `tally`; as an oversize one from `oversize` bytes on, as it did in its
+    /// lane, whatever the settings are now. True if the peaks must be settled.
     pub(super) fn take_over(
         &mut self,
         (addr, size): (u64, u64),
         requested: u64,
-        from: &Tally,
-        tally: &Tally,
+        oversize: u64,
+        (from, tally): (&Tally, &Tally),
     ) -> Result<bool, Full> {
         self.make_room()?;
         let Some(home) = self.home() else { return Err(Full) };
@@ -127,7 +132,7 @@ impl<S: Storage> Heap<S> {
         let mut unsettled = from.hand_over(tally, Stat::Allocation, 1);
         unsettled |= from.hand_over(tally, Stat::AllocatedBytes, size);
         unsettled |= from.hand_over(tally, Stat::RequestedBytes, requested);
-        if self.rules.is_oversize(size) {
+        if size >= oversize {
             unsettled |= from.hand_over(tally, Stat::OversizeAllocations, 1);
         }
         Ok(unsettled)
@@ -152,9 +157,9 @@ impl<S: Storage> Heap<S> {
     /// The segment is wholly free if the lane is gone and nothing of it is taken.
     pub(crate) fn rest_if_free(&mut self, segment: u32) {
         let free = self.home().is_some_and(|home| home.ended && home.taken.is_empty());
-        self.segments[segment].live = !free;
+        self.sets.segments[segment].live = !free;
         if free {
-            let whole = self.segments[segment].first;
+            let whole = self.sets.segments[segment].first;
             self.blocks[whole].born = self.clock;
         }
     }

@@ -39,6 +39,7 @@ impl Place {
 }
 
 /// A hash table of places, at most half full, that never changes.
+#[derive(Clone)]
 pub(super) struct Places(Vec<Place>);
 
 impl Places {

@@ -62,6 +62,7 @@ pub(super) enum Held {
     Nowhere,
 }
 
+#[derive(Clone)]
 pub(super) struct Sequence {
     /// In order; one behind the last that no request is for.
     pub(super) entries: Vec<Entry>,
@@ -118,10 +119,14 @@ impl Sequence {
         Some(Handed { addr: place.addr, size: entry.size })
     }
 
-    /// The address that [`next`](Self::next) would serve a request from.
+    /// The address that a request would be served from, by [`next`](Self::next) or [`otherwise`](Self::otherwise).
     pub(super) fn peek(&self, bytes: u64) -> Option<u64> {
-        let entry = self.entries.get(self.cursor as usize).filter(|entry| entry.is_for(bytes) && self.late == 0)?;
-        self.places.addr(entry.place)
+        let next = self.entries.get(self.cursor as usize)?;
+        if next.is_for(bytes) && self.late == 0 {
+            return self.places.addr(next.place);
+        }
+        // What is not the next request changes what comes after it: a copy is asked.
+        self.clone().otherwise(bytes).map(|handed| handed.addr)
     }
 
     /// The program gives up the block at exactly `addr`, if (where `requested` is given) it asked for so many bytes. Answers the

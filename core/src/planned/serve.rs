@@ -12,7 +12,7 @@ use crate::stats::{Stat, Tally};
 use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
 use crate::trace::CallSite;
-use crate::units::{DeviceIndex, DevicePtr, StreamId};
+use crate::units::{DeviceIndex, DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
 /// Circumstances in which requests are served from plans as ever.
 const HARMLESS: u32 = attention::PLANNED | attention::PENDING | attention::DEFERRED | attention::LIGHT;
@@ -316,7 +316,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let slot = self.slot(lane.home);
         let mut heap = self.lock(lane.home);
         let Some((block, requested)) = lane.sequence.here(addr) else { return Ok(false) };
-        let unsettled = heap.take_over((addr, block.size), requested, &berth.tally, &slot.tally)?;
+        let unsettled = heap.take_over((addr, block.size), requested, lane.oversize, (&berth.tally, &slot.tally))?;
         lane.sequence.go_away(addr);
         Ok(unsettled)
     }
@@ -389,13 +389,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         held.is_some_and(|held| held.base == ptr && held.stream == stream)
     }
 
-    /// The address that a plan would serve a request from, if it is the next of its stream.
-    pub(crate) fn planned_next(&self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        if !self.has(attention::PLANNED) || self.has(FORBIDDING | attention::ROUTES) {
+    /// The address that a plan would serve a request from, if one would. What its heap has freed is the lane's again, as it would be
+    /// at the next request.
+    pub(crate) fn planned_forecast(&self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        if !self.has(attention::PLANNED) || self.has(FORBIDDING) || bytes > MAX_REQUEST - UNIT {
             return None;
         }
-        let guard = self.planned.as_deref()?.berth(stream)?.lane.lock();
-        guard.as_ref()?.sequence.peek(bytes).map(DevicePtr)
+        if self.has(attention::ROUTES)
+            && let Some(route) = self.enter_pool(stream)
+        {
+            self.leave_pool(route.pool);
+            return None;
+        }
+        let mut guard = self.planned.as_deref()?.berth(stream)?.lane.lock();
+        let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
+        self.take_back(lane);
+        lane.sequence.peek(bytes).map(DevicePtr)
     }
 }
 

@@ -4,7 +4,7 @@ use super::lane::{Front, LANES, Lane, number_of};
 use super::learn::Prepared;
 use super::report::PlannedReport;
 use super::sequence::Sequence;
-use crate::arena::{Arena, attention, slot_of};
+use crate::arena::{Arena, attention};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
@@ -88,7 +88,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         pool: PoolId,
         bytes: u64,
     ) -> Result<bool, Error> {
-        let home = slot_of(self.pair(self.private_pool(pool)?, prepared.stream)?, PoolKind::Large);
+        let pair = self.use_pair(self.private_pool(pool)?, prepared.stream)?;
+        let home = pair.slot(PoolKind::Large);
         self.lock(home).make_room_for_plan()?;
         if !self.hold(bytes) {
             return Ok(false);
@@ -105,9 +106,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.give_back(base, bytes)?;
             return Err(error);
         }
-        self.totals.count(Event::DeviceAlloc);
         let slot = self.slot(home);
         let mut heap = self.lock(home);
+        // Room was made before the lock was given up; the tables of an empty heap may have been dropped since.
+        if let Err(full) = heap.make_room_for_plan() {
+            drop(heap);
+            directory.remove(base, bytes);
+            self.give_back(base, bytes)?;
+            return Err(full.into());
+        }
+        self.totals.count(Event::DeviceAlloc);
         self.trace_segment(&mut heap, Action::SegmentAlloc, 0, base, bytes);
         let begun = heap.begin_plan(base, bytes, &slot.tally);
         let oversize = heap.rules.max_split;
@@ -162,9 +170,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if unsettled {
             self.settle_peaks(self.slot(home));
         }
+        // Keeps the pair the lane's until its segment is released.
+        let _used = self.enter_pair(home / 2);
         self.release_pool(pool)?;
-        let released = self.release_heap(directory, home);
-        self.vacate_unused_pools();
-        released
+        self.release_heap(directory, home)
     }
 }

@@ -456,6 +456,25 @@ fn a_forecast_knows_the_plan() {
     assert!(matches!(allocator.forecast(DEVICE, 3 * MIB, STREAM), Ok(Forecast::Obtain(_))));
 }
 
+/// Not the next one, or led by a route that leads others only: a plan serves it, and a forecast knows.
+#[test]
+fn a_forecast_knows_what_a_plan_serves_out_of_turn() {
+    let allocator = serving("policy:planned");
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+    for bytes in [1000, 3 * MIB, 2 * MIB] {
+        let foretold = allocator.forecast(DEVICE, bytes, STREAM).unwrap();
+        let before = report(&allocator);
+        assert_eq!(allocator.forecast(DEVICE, bytes, STREAM).unwrap(), foretold);
+        assert_eq!(report(&allocator), before, "to ask counts as nothing");
+        let ptr = allocator.malloc(DEVICE, bytes, STREAM).unwrap();
+        if report(&allocator).served > before.served {
+            assert_eq!(foretold, Forecast::Hit(ptr), "{bytes}");
+        }
+    }
+    assert!(report(&allocator).served >= 2);
+}
+
 #[test]
 fn a_block_freed_at_a_count_is_occupied_until_the_frontier_reaches_it() {
     let allocator = planned();
@@ -501,6 +520,31 @@ fn the_policy_and_its_settings_stay() {
     assert_eq!(config.policy_name(), "planned");
     assert_eq!(config.planned().unwrap().plan_deadline_ms, 5);
     assert_eq!(config.policy().name(), "slab");
+}
+
+/// What a block counts as is settled when it is handed out, by whichever settings were in force when its plan came.
+#[test]
+fn a_block_of_a_plan_counts_as_oversize_by_the_settings_that_the_plan_began_with() {
+    for oversize in [false, true] {
+        let [before, after] = ["", "max_split_size_mb:20"].map(|text| Config::parse(text).unwrap());
+        let (before, after) = if oversize { (after, before) } else { (before, after) };
+        let allocator = planned();
+        allocator.configure(&before);
+        for _ in 0..2 {
+            announce(&allocator);
+            allocator.free(allocator.malloc(DEVICE, 24 * MIB, STREAM).unwrap()).unwrap();
+        }
+        announce(&allocator);
+        let block = allocator.malloc(DEVICE, 24 * MIB, STREAM).unwrap();
+        assert_eq!(report(&allocator).served, 1);
+        let counted = stat(&allocator, "oversize_allocations.current");
+        assert_eq!(counted, i64::from(oversize));
+        allocator.configure(&after);
+        // The heap behind the lane cares for the block from here on.
+        allocator.snapshot();
+        assert_eq!(stat(&allocator, "oversize_allocations.current"), counted);
+        allocator.free(block).unwrap();
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::abi::{cachalot_allocator, cachalot_device, cachalot_options, cachalot
 use crate::boundary;
 use crate::instance::{Instance, unknown_device};
 use crate::marshal::{self, Out, OutStruct, Versioned};
-use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Status};
+use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Status};
 use crate::{abi, handle};
 use cachalot_core::device::DeviceMemory;
 use core::ffi::{c_char, c_int};
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn cachalot_configure(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
-        let text = unsafe { marshal::text(config, "config") }?;
+        let text = unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }?;
         instance.configure(text)
     })
 }

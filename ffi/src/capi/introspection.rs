@@ -10,7 +10,9 @@ use crate::boundary;
 use crate::instance::Instance;
 use crate::marshal;
 use crate::snapshot;
-use crate::status::{CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status};
+use crate::status::{
+    CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status,
+};
 use cachalot_core::trace::Action;
 use cachalot_snapshot::Format;
 use core::ffi::{c_char, c_int, c_void};
@@ -146,7 +148,7 @@ pub unsafe extern "C" fn cachalot_snapshot_to_file(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
-        let path = unsafe { marshal::text(path, "path") }?;
+        let path = unsafe { marshal::text(path, "path", CACHALOT_ERROR_INVALID_ARGUMENT) }?;
         snapshot::write_file(instance, path.as_ref())
             .map_err(|error| Status::new(CACHALOT_ERROR_IO, format_args!("{path}: {error}")))
     })

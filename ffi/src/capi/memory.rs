@@ -86,7 +86,7 @@ pub extern "C" fn cachalot_record_stream(
     })
 }
 
-/// Says that a stream is about to be destroyed.
+/// Says that a stream is about to be destroyed, or that the calling thread no longer uses its own default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_stream_destroyed(
     allocator: *const cachalot_allocator,
@@ -98,12 +98,14 @@ pub extern "C" fn cachalot_stream_destroyed(
         device.open()?;
         let handle = CuStream(stream.addr());
         let number = match device.cuda() {
+            // A thread's own stream keeps its number, which no other thread ever has.
+            _ if handle == CuStream::PER_THREAD => device.stream_id(handle)?,
             Some(cuda) => cuda.stream_destroyed(handle).map_err(|error| {
                 if error.kind == ErrorKind::InvalidArgument { refuse(handle, error.code) } else { error.into() }
             })?,
             None => device.stream_id(handle)?,
         };
-        if number == StreamId::DEFAULT || handle == CuStream::PER_THREAD {
+        if number == StreamId::DEFAULT {
             return Err(refuse(handle, 0));
         }
         let mut outcome = Ok(());

@@ -84,7 +84,7 @@ pub unsafe extern "C" fn cachalot_stat(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
-        let key = unsafe { marshal::text(key, "key") }?;
+        let key = unsafe { marshal::text(key, "key", CACHALOT_ERROR_UNKNOWN_KEY) }?;
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;

@@ -5,7 +5,7 @@ use crate::abi::{cachalot_allocator, cachalot_status};
 use crate::boundary;
 use crate::handle;
 use crate::marshal::{self, Out, Userdata};
-use crate::status::CACHALOT_ERROR_PANIC;
+use crate::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_PANIC};
 use core::ffi::{c_char, c_int};
 use core::ptr::null_mut;
 
@@ -17,8 +17,11 @@ use core::ptr::null_mut;
 pub unsafe extern "C" fn cachalot_torch_configure(config: *const c_char) -> cachalot_status {
     boundary::infallible(CACHALOT_ERROR_PANIC, || {
         plugin::configure(|| {
+            if config.is_null() {
+                return Ok(None);
+            }
             // SAFETY: the caller's promise.
-            if config.is_null() { Ok(None) } else { unsafe { marshal::text(config, "config") }.map(Some) }
+            unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }.map(Some)
         })
     })
 }

@@ -25,7 +25,7 @@ pub(super) fn present() -> *mut cachalot_allocator {
     ALLOCATOR.load(Ordering::Relaxed)
 }
 
-/// Runs the body of a function of the plug-in's: as [`boundary::with_host`], on the one allocator, which is made if there is none.
+/// Runs the body of a function of the plug-in's: as [`boundary::with_instance`], on the one allocator, which is made if there is none.
 #[inline]
 pub(super) fn with_allocator(body: impl FnOnce(&'static Instance) -> Outcome) -> cachalot_status {
     let mut allocator = present();

@@ -32,7 +32,7 @@ pub(super) fn of_environment() -> Outcome<CString> {
 }
 
 fn text(source: &str, set: OsString) -> Outcome<String> {
-    set.into_string().map_err(|_| Status::argument(format_args!("{source} is not UTF-8")))
+    set.into_string().map_err(|_| Status::new(CACHALOT_ERROR_INVALID_CONFIG, format_args!("{source} is not UTF-8")))
 }
 
 /// The entries that are about device memory. The others are `PyTorch`'s affair: it reads the variable itself, and says what

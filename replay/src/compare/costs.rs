@@ -46,7 +46,7 @@ impl Costs {
     /// # Panics
     /// Never: the table is part of the program, and a test reads it.
     pub fn h200() -> Self {
-        Self::parse(Path::new("h200.csv"), H200).expect("the table in the program can be read")
+        Self::load_bytes(Path::new("h200.csv"), H200.as_bytes()).expect("the table in the program can be read")
     }
 
     /// Reads a table from a file.
@@ -54,14 +54,16 @@ impl Costs {
     /// # Errors
     /// The first line that cannot be used, and why.
     pub fn load(file: &Path) -> Result<Self, BadInput> {
-        let text =
-            std::fs::read_to_string(file).map_err(|error| BadInput::whole(file, format!("cannot be read: {error}")))?;
-        Self::parse(file, &text)
+        let bytes = std::fs::read(file).map_err(|error| BadInput::whole(file, format!("cannot be read: {error}")))?;
+        Self::load_bytes(file, &bytes)
     }
 
-    fn parse(file: &Path, text: &str) -> Result<Self, BadInput> {
-        let mut reader =
-            csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(text.as_bytes());
+    /// Reads a table from the bytes of a file.
+    ///
+    /// # Errors
+    /// The first line that cannot be used, and why.
+    pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Self, BadInput> {
+        let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(bytes);
         let not_a_table =
             || BadInput::whole(file, "not a table of costs: its first line without `#` must be `call,bytes,us`");
         let header = reader.headers().map_err(|_| not_a_table())?;
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_no_table_is_refused_with_its_line() {
-        let refuse = |text: &str| Costs::parse(Path::new("c.csv"), text).expect_err(text).to_string();
+        let refuse = |text: &str| Costs::load_bytes(Path::new("c.csv"), text.as_bytes()).expect_err(text).to_string();
         assert!(refuse("call,us\n").starts_with("c.csv: not a table of costs"));
         let header = "# a device\ncall,bytes,us\n";
         for (row, what) in [

@@ -81,5 +81,5 @@ fn fragmentation(largest: u64, free: u64) -> f64 {
 /// The frames of a stack as lines, the innermost first.
 fn lines(stack: &Stack) -> Vec<String> {
     let line = |frame: &cachalot_snapshot::Frame| format!("{}:{} {}", frame.filename, frame.line, frame.name);
-    stack.frames().iter().map(line).collect()
+    stack.frames().iter().map(|frame| line(frame)).collect()
 }

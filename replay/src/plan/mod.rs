@@ -13,8 +13,8 @@ pub mod section;
 pub mod solve;
 pub mod table;
 
-use crate::trace::BadInput;
-use crate::trace::open::decompressed;
+use crate::trace::error::describe_io;
+use crate::trace::{BadInput, Trace, open};
 use cachalot_planner::operators::Lowered;
 use cachalot_planner::{Plan, Problem};
 use std::io::{BufRead, Read};
@@ -59,7 +59,7 @@ pub struct Reading {
     pub section: Option<Range<u64>>,
 }
 
-/// The most that is read of a table or a program: more is a mistake.
+/// The most bytes of a table or a program.
 const LONGEST_BYTES: u64 = 1 << 30;
 
 /// Reads the problems of a file: one, or one for each device of a program or a snapshot.
@@ -67,20 +67,35 @@ const LONGEST_BYTES: u64 = 1 << 30;
 /// # Errors
 /// The first thing that is wrong with the file, with its place and what is accepted there.
 pub fn load(file: &Path, reading: &Reading) -> Result<Vec<Task>, BadInput> {
-    let mut reader = decompressed(file)?;
-    let unreadable = |error: std::io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
-    let start = reader.fill_buf().map_err(unreadable)?;
-    let is_record = start.first() == Some(&0x80) || start.starts_with(b"action,");
-    if is_record {
-        drop(reader);
-        return record::load(file, reading);
+    read(file, open::decompressed(file)?, reading)
+}
+
+/// Reads the problems from the bytes of a file.
+///
+/// # Errors
+/// The first thing that is wrong with the bytes, with its place and what is accepted there.
+pub fn load_bytes(file: &Path, bytes: &[u8], reading: &Reading) -> Result<Vec<Task>, BadInput> {
+    read(file, open::decompress(file, bytes.len() as u64, bytes)?, reading)
+}
+
+fn read(file: &Path, mut content: Box<dyn BufRead + '_>, reading: &Reading) -> Result<Vec<Task>, BadInput> {
+    let unreadable = |error: std::io::Error| BadInput::whole(file, describe_io(&error));
+    let start = content.fill_buf().map_err(unreadable)?;
+    if start.first() == Some(&0x80) || start.starts_with(b"action,") {
+        return record::tasks(file, &Trace::read(file, content)?, reading);
     }
     let mut bytes = Vec::new();
-    reader.take(LONGEST_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
+    content.take(LONGEST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > LONGEST_BYTES {
+        let what = format!("the content is longer than {LONGEST_BYTES} bytes, the most of a table or a program");
+        return Err(BadInput::whole(file, what));
+    }
     let text = String::from_utf8(bytes).map_err(|_| BadInput::at(file, 1, UNKNOWN))?;
     match text.trim_start().chars().next() {
         // A snapshot may be JSON, too.
-        Some('{') if text.contains("\"device_traces\"") => record::load(file, reading),
+        Some('{') if text.contains("\"device_traces\"") => {
+            record::tasks(file, &Trace::load_bytes(file, text.as_bytes())?, reading)
+        }
         Some('{') => operators::load(file, &text, reading),
         _ => table::load(file, &text, reading).map(|task| vec![task]),
     }

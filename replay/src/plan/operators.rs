@@ -161,7 +161,9 @@ impl<'a> Reader<'a> {
     }
 
     fn at_byte(&self, byte: usize, what: impl std::fmt::Display) -> BadInput {
-        let before = &self.text[..byte.min(self.text.len())];
+        // The parser counts bytes, and may stop inside a character.
+        let end = (0..=byte.min(self.text.len())).rev().find(|&end| self.text.is_char_boundary(end)).unwrap_or(0);
+        let before = &self.text[..end];
         let line = before.matches('\n').count() as u64 + 1;
         let column = before.chars().rev().take_while(|&other| other != '\n').count() + 1;
         super::at_column(self.file, line, column, what)

@@ -23,9 +23,8 @@ struct Allocation {
     end: Option<u64>,
 }
 
-/// Reads the records of a file.
-pub(super) fn load(file: &Path, reading: &Reading) -> Result<Vec<Task>, BadInput> {
-    let traces = Trace::load(file)?;
+/// Makes a problem of each record of a file.
+pub(super) fn tasks(file: &Path, traces: &[Trace], reading: &Reading) -> Result<Vec<Task>, BadInput> {
     let several = traces.len() > 1;
     let task = |trace: &Trace| {
         let (mut part, problem, numbers) = plan(file, trace, reading)?;

@@ -220,6 +220,10 @@ impl<'t> Follower<'t> {
             self.complete(event.addr)?;
         }
         self.perform(Operation::EmptyCache)?;
+        // Memory that no request follows: the replay has no call that obtains it, and is astray from here on.
+        for event in events.iter().filter(|event| event.action == Action::SegmentMap) {
+            self.ranges.map(event);
+        }
         self.account(events);
         Ok(())
     }

@@ -16,7 +16,7 @@ const NOTE_COLUMNS: [&str; 2] = ["note", "pool"];
 const LONGEST_HEADER_BYTES: u64 = 256;
 
 /// Reads every event of a record. Sizes are checked one by one here, the events against each other elsewhere.
-pub(super) fn read(file: &Path, mut reader: Box<dyn BufRead>) -> Result<Vec<Event>, BadInput> {
+pub(super) fn read(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Vec<Event>, BadInput> {
     let columns = read_header(file, &mut reader)?;
     let mut lines = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(reader);
     let mut record = csv::StringRecord::new();

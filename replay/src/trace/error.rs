@@ -40,12 +40,13 @@ impl fmt::Display for BadInput {
 impl std::error::Error for BadInput {}
 
 /// What a failed read means to the user: a cut gzip stream is told apart from a failing disk.
-pub(super) fn describe_io(error: &std::io::Error) -> String {
+pub(crate) fn describe_io(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof => "the compressed data ends early: the file is truncated".to_owned(),
         std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData => {
             format!("the compressed data is damaged: {error}")
         }
+        std::io::ErrorKind::FileTooLarge => error.to_string(),
         _ => format!("cannot be read: {error}"),
     }
 }

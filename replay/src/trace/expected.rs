@@ -89,8 +89,18 @@ pub(super) fn beside(record: &Path, name: &str) -> Result<Option<Expected>, BadI
 }
 
 fn read(file: &Path) -> Result<Expected, BadInput> {
-    let mut text = String::new();
-    open::decompressed(file)?.read_to_string(&mut text).map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
-    serde_json::from_str(&text)
-        .map_err(|error| BadInput::at(file, error.line() as u64, format!("not the end of a run: {error}")))
+    let mut text = Vec::new();
+    open::decompressed(file)?.read_to_end(&mut text).map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
+    Expected::load_bytes(file, &text)
+}
+
+impl Expected {
+    /// Reads the end of a run from the bytes of a file, decompressed.
+    ///
+    /// # Errors
+    /// If they are not the JSON of one.
+    pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Self, BadInput> {
+        serde_json::from_slice(bytes)
+            .map_err(|error| BadInput::at(file, error.line() as u64, format!("not the end of a run: {error}")))
+    }
 }

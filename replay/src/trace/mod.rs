@@ -5,7 +5,7 @@
 
 mod consistency;
 mod csv_record;
-mod error;
+pub(crate) mod error;
 mod event;
 mod expected;
 pub(crate) mod open;
@@ -16,6 +16,7 @@ pub use event::{Action, Event, Note};
 pub use expected::{Block, BlockState, Expected, Segment};
 
 use open::{Format, Opened};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 /// A recorded program of one device.
@@ -37,25 +38,37 @@ impl Trace {
     /// # Errors
     /// The first thing that is wrong with the file, or with the `NAME.expected.json.gz` beside it.
     pub fn load(file: &Path) -> Result<Vec<Self>, BadInput> {
-        let Opened { format, reader } = open::open(file)?;
+        let mut traces = Self::read(file, open::decompressed(file)?)?;
+        // A file beside the record knows more than the record: limit, statistics, and the configuration of a `.csv`.
+        if let Some(expected) = expected::beside(file, &base_name(file))? {
+            for trace in &mut traces {
+                trace.expected = Some(expected.clone());
+            }
+        }
+        Ok(traces)
+    }
+
+    /// Reads every record from the bytes of a file, and no file beside it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the bytes.
+    pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Vec<Self>, BadInput> {
+        Self::read(file, open::decompress(file, bytes.len() as u64, bytes)?)
+    }
+
+    /// Reads every record from the decompressed content of a file, and no file beside it.
+    pub(crate) fn read(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
+        let Opened { format, reader } = open::recognise(file, content)?;
         let name = base_name(file);
-        let mut traces = match format {
-            Format::Csv => vec![Self {
-                name: name.clone(),
-                file: file.to_owned(),
-                events: csv_record::read(file, reader)?,
-                expected: None,
-            }],
+        let traces = match format {
+            Format::Csv => {
+                let events = csv_record::read(file, reader)?;
+                vec![Self { name, file: file.to_owned(), events, expected: None }]
+            }
             Format::Snapshot => snapshot::read(file, &name, reader)?,
         };
         for trace in &traces {
             consistency::check(file, &trace.events)?;
-        }
-        // A file beside the record knows more than the record: limit, statistics, and the configuration of a `.csv`.
-        if let Some(expected) = expected::beside(file, &name)? {
-            for trace in &mut traces {
-                trace.expected = Some(expected.clone());
-            }
         }
         Ok(traces)
     }

@@ -4,7 +4,7 @@ use super::BadInput;
 use super::error::describe_io;
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// How the events are written.
@@ -17,11 +17,11 @@ pub(super) enum Format {
 }
 
 /// A file at its first byte, decompressed.
-pub(super) struct Opened {
+pub(super) struct Opened<'r> {
     /// What its first bytes say it is.
     pub(super) format: Format,
     /// Its content.
-    pub(super) reader: Box<dyn BufRead>,
+    pub(super) reader: Box<dyn BufRead + 'r>,
 }
 
 /// The two bytes that every gzip stream begins with (RFC 1952).
@@ -30,23 +30,64 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// The opcode PROTO, with which every pickle of protocol 2 and later begins.
 const PICKLE_PROTO: u8 = 0x80;
 
+/// How many bytes a compressed file may expand to for each of its own. Recorded traces reach 34, and
+/// gzip about 1000.
+const MOST_EXPANSION: u64 = 128;
+
+/// How many bytes every compressed file may expand to.
+const SOME_BYTES: u64 = 64 << 20;
+
 /// Opens a file for reading, decompressed if it is compressed.
 pub(crate) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
-    let cannot = |error: std::io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
-    let mut raw = BufReader::new(File::open(file).map_err(cannot)?);
+    let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
+    let raw = File::open(file).map_err(cannot)?;
+    let bytes = raw.metadata().map_err(cannot)?.len();
+    decompress(file, bytes, BufReader::new(raw))
+}
+
+/// Reads the content of a file of so many bytes, decompressed if it is compressed.
+pub(crate) fn decompress<'r>(
+    file: &Path,
+    bytes: u64,
+    mut raw: impl BufRead + 'r,
+) -> Result<Box<dyn BufRead + 'r>, BadInput> {
+    let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
     let start = raw.fill_buf().map_err(cannot)?;
     if start.is_empty() {
         return Err(BadInput::at(file, 1, "the file is empty"));
     }
     if start.starts_with(&GZIP_MAGIC) {
-        return Ok(Box::new(BufReader::new(MultiGzDecoder::new(raw))));
+        let most = bytes.saturating_mul(MOST_EXPANSION).max(SOME_BYTES);
+        return Ok(Box::new(BufReader::new(Bounded { content: MultiGzDecoder::new(raw), left: most, most })));
     }
     Ok(Box::new(raw))
 }
 
-/// Opens a record and recognises its format.
-pub(super) fn open(file: &Path) -> Result<Opened, BadInput> {
-    let mut reader = decompressed(file)?;
+/// The content of a compressed file, up to a bound: a short file can expand to any length.
+struct Bounded<R> {
+    content: R,
+    /// How many more bytes are read.
+    left: u64,
+    most: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.content.read(buffer)?;
+        self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
+            let what = format!(
+                "the compressed data expands to more than {} bytes: accepted are {MOST_EXPANSION} for each compressed \
+                 byte, or {SOME_BYTES} if that is more; decompress the file if it is to be read all the same",
+                self.most
+            );
+            io::Error::new(io::ErrorKind::FileTooLarge, what)
+        })?;
+        Ok(count)
+    }
+}
+
+/// Recognises the format of a record.
+pub(super) fn recognise<'r>(file: &Path, mut reader: Box<dyn BufRead + 'r>) -> Result<Opened<'r>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
     let format = match start.first() {
         None => return Err(BadInput::at(file, 1, "the file is empty")),

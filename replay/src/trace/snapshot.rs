@@ -15,7 +15,15 @@ pub fn load(file: &Path) -> Result<Snapshot, BadInput> {
     parse(file, open::decompressed(file)?)
 }
 
-fn parse(file: &Path, mut reader: Box<dyn BufRead>) -> Result<Snapshot, BadInput> {
+/// Reads a snapshot from the bytes of a file.
+///
+/// # Errors
+/// If it is no snapshot.
+pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Snapshot, BadInput> {
+    parse(file, open::decompress(file, bytes.len() as u64, bytes)?)
+}
+
+fn parse(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).map_err(|error| BadInput::whole(file, describe_io(&error)))?;
     let snapshot = cachalot_snapshot::read(&bytes).map_err(|error| {
@@ -45,7 +53,7 @@ fn adds_up(snapshot: &Snapshot) -> bool {
 }
 
 /// Reads one record for every device that has events.
-pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead>) -> Result<Vec<Trace>, BadInput> {
+pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Result<Vec<Trace>, BadInput> {
     let snapshot = parse(file, reader)?;
     let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
     let several = snapshot.device_traces.iter().filter(|entries| !entries.is_empty()).count() > 1;

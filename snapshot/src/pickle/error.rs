@@ -1,5 +1,6 @@
 //! The reasons why a pickle cannot be read or written.
 
+use super::limits::{MOST_VALUES_PER_BYTE, SOME_VALUES};
 use std::fmt;
 use std::io;
 
@@ -17,6 +18,8 @@ pub enum Error {
     Invalid(usize, String),
     /// It is a pickle, of something else.
     Unexpected(String),
+    /// Its values refer to each other so often that they expand to more than this many.
+    Expands(u64),
 }
 
 impl fmt::Display for Error {
@@ -27,6 +30,11 @@ impl fmt::Display for Error {
             Self::Truncated(at) => write!(f, "the pickle ends early, behind byte {at}"),
             Self::Invalid(at, what) => write!(f, "{what} at byte {at}"),
             Self::Unexpected(what) => f.write_str(what),
+            Self::Expands(most) => write!(
+                f,
+                "shared values expand to more than {most}: accepted are {MOST_VALUES_PER_BYTE} values for each byte of \
+                 the pickle, or {SOME_VALUES} if that is more"
+            ),
         }
     }
 }

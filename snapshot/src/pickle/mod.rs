@@ -7,6 +7,7 @@
 //! long, and `serde-pickle` 1.2 takes values that are shared below shared ones for recursion.
 
 mod error;
+mod limits;
 mod opcode;
 mod read;
 mod tree;

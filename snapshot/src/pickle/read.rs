@@ -8,6 +8,7 @@ use super::opcode::{
     SHORT_BINUNICODE, STOP, TUPLE, TUPLE1, TUPLE2, TUPLE3,
 };
 use super::tree::{At, Node, Tree, Value};
+use crate::shared;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 
@@ -16,20 +17,26 @@ const PROTOCOL: u8 = 5;
 
 /// Reads a pickle.
 ///
+/// A value that the pickle refers to several times is read each time, but for the frames of stacks
+/// and stacks themselves, which are shared. A few bytes can so expand to any number of values: no
+/// more than 8 are read for each byte of the pickle, or 65,536 if that is more. A text counts as one
+/// for each 32 bytes.
+///
 /// # Errors
-/// If it is cut off, does what plain values do not need, or is of something else than a `T`.
+/// If it is cut off, does what plain values do not need, expands to more, or is of something else
+/// than a `T`.
 pub fn from_slice<T: DeserializeOwned>(pickle: &[u8]) -> Result<T, Error> {
     let mut machine = Machine {
         pickle,
         at: 0,
-        tree: Tree::default(),
+        tree: Tree::new(pickle.len()),
         stack: Vec::new(),
         marks: Vec::new(),
         memo: HashMap::new(),
         memoized: 0,
     };
     let value = machine.run()?;
-    T::deserialize(At::new(&machine.tree, value))
+    shared::reading(|| T::deserialize(At::new(&machine.tree, value)))
 }
 
 struct Machine<'p> {

@@ -5,7 +5,7 @@ use super::opcode::{
     APPENDS, BINFLOAT, BININT, BININT1, BININT2, BINUNICODE, EMPTY_DICT, EMPTY_LIST, LONG_BINGET, LONG_BINPUT, LONG1,
     MARK, NEWFALSE, NEWTRUE, NONE, PROTO, SETITEMS, STOP, TUPLE, TUPLE2,
 };
-use crate::stack::SHARED;
+use crate::shared::SHARED;
 use serde::ser::{
     self, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple, SerializeTupleStruct, Serializer,
 };

@@ -24,8 +24,9 @@ pub(super) struct Case {
 /// How calls fail: for good or not, and when.
 const MANNERS: [(bool, Faults); 4] =
     [(false, Faults::Before), (true, Faults::Before), (false, Faults::After), (true, Faults::After)];
-/// `CUDA_ERROR_UNKNOWN`; `CUDA_ERROR_ILLEGAL_ADDRESS`, after which the context is of no use.
-const CODES: [u32; 2] = [999, 700];
+/// `CUDA_ERROR_UNKNOWN`; `CUDA_ERROR_ILLEGAL_ADDRESS`, after which the context is of no use; `CUDA_ERROR_DEINITIALIZED`, after which
+/// the driver must not be called.
+const CODES: [u32; 3] = [999, 700, 4];
 /// `CUDA_ERROR_OUT_OF_MEMORY`, for the calls that can say so.
 const OUT_OF_MEMORY: u32 = 2;
 /// Those calls.

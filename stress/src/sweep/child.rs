@@ -3,13 +3,14 @@
 use super::cases::Case;
 use super::table::Outcome;
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
+use cachalot_emulated_driver::install::install;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
 /// The small runs. Between them they make every driver call that the allocator makes, most of them more than 200 times.
-pub(super) const SCENARIOS: [&[&str]; 2] = [&[], &["--config", "expandable_segments:True"]];
+pub(super) const SCENARIOS: [&[&str]; 3] = [&[], &["--config", "expandable_segments:True"], &["--identity", "asked"]];
 
 /// What the runs have in common: small enough to be run some ten thousand times.
 const RUN: &str = "--json --ops 1500 --threads 1 --streams 3 --devices 2 --disturb 2 --round 100 --batch 4 --blocks 30 \
@@ -27,6 +28,15 @@ const DRIVER: [(&str, &str); 5] = [
 
 /// A run that takes longer than so many seconds hangs.
 const LONGEST_S: &str = "60";
+
+/// What becomes of a run on a driver without a function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Without {
+    /// Nothing was wrong.
+    Worked,
+    /// It did not begin, and said why.
+    Refused,
+}
 
 /// How the small runs are started.
 #[derive(Debug)]
@@ -62,6 +72,22 @@ impl Child {
             .ok_or_else(|| format!("the driver is not the emulated one, or fails: {}", text(&output)))
     }
 
+    /// Runs every scenario on a driver that lacks a function: it must work without it, or the run must not begin and say why.
+    ///
+    /// # Errors
+    /// What it did instead.
+    pub(super) fn judge_without(&self, function: &str) -> Result<Without, String> {
+        let folder = std::env::temp_dir().join(format!("cachalot-stress-{}-{function}", std::process::id()));
+        let library = install(&folder, &[function]).map_err(|error| error.to_string())?;
+        let child = Self { library, seed: self.seed };
+        let outcomes =
+            (0..SCENARIOS.len()).map(|scenario| child.run(scenario, None).and_then(|output| without(&output)));
+        let outcomes: Result<Vec<_>, _> = outcomes.collect();
+        // It may stay behind; nothing depends on it.
+        let _removed = std::fs::remove_dir_all(&folder);
+        Ok(if outcomes?.contains(&Without::Refused) { Without::Refused } else { Without::Worked })
+    }
+
     /// Runs one case, and says what came of it.
     pub(super) fn judge(&self, case: &Case) -> Outcome {
         let output = match self.run(case.scenario, Some(case)) {
@@ -75,6 +101,15 @@ impl Child {
             Some(_) if output.status.success() => Outcome::NotReached,
             _ => Outcome::Wrong(format!("{}: {}", output.status, text(&output))),
         }
+    }
+}
+
+/// What became of a run on a driver without a function.
+fn without(output: &Output) -> Result<Without, String> {
+    match output.status.code() {
+        Some(0) => Ok(Without::Worked),
+        Some(status) if status == i32::from(crate::NOT_BEGUN) && !output.stderr.is_empty() => Ok(Without::Refused),
+        _ => Err(format!("{}: {}", output.status, text(output))),
     }
 }
 

@@ -9,8 +9,9 @@ use crate::options::SweepOptions;
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
 use cachalot_emulated_driver::install::built_library;
 use cases::{Calls, Case, cases};
-use child::Child;
+use child::{Child, Without};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +27,8 @@ pub(crate) fn sweep(options: &SweepOptions) -> ExitCode {
             let cases: Vec<Case> = cases(options, &calls).into_iter().step_by(options.every as usize).collect();
             let table = run(&child, &cases, options.jobs(), Table::new(&calls));
             println!("{table}");
-            if table.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let missing = run_without(&child, &calls, options);
+            if table.is_good() && missing { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("{error}");
@@ -42,6 +44,25 @@ fn begin(options: &SweepOptions) -> Result<(Child, Calls), String> {
     let child = Child { library, seed: options.seed };
     let calls = (0..child::SCENARIOS.len()).map(|scenario| child.calls(scenario)).collect::<Result<_, _>>()?;
     Ok((child, calls))
+}
+
+/// Takes every function that was called out of the driver in turn, and prints what became of it. Whether nothing was wrong.
+fn run_without(child: &Child, calls: &Calls, options: &SweepOptions) -> bool {
+    let called: BTreeSet<&str> = calls.iter().flat_map(|functions| functions.keys()).map(String::as_str).collect();
+    let wanted = |function: &&str| options.function.is_empty() || options.function.iter().any(|name| name == function);
+    let (mut worked, mut refused, mut good) = (Vec::new(), Vec::new(), true);
+    for function in called.into_iter().filter(wanted).step_by(options.every as usize) {
+        match child.judge_without(function) {
+            Ok(Without::Worked) => worked.push(function),
+            Ok(Without::Refused) => refused.push(function),
+            Err(why) => {
+                eprintln!("without {function}: {why}");
+                good = false;
+            }
+        }
+    }
+    println!("\nWorks without: {}.\nDoes not begin without: {}.", worked.join(", "), refused.join(", "));
+    good
 }
 
 /// Runs every case, several at once.

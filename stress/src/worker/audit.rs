@@ -1,6 +1,7 @@
 //! Where the threads meet: everything is queued and read, nobody calls the allocator, and the books must agree.
 
 use super::{Place, Worker};
+use crate::options::Identity;
 use crate::verdict::Kind;
 use cachalot_core::snapshot::BlockState;
 use std::sync::atomic::Ordering;
@@ -33,6 +34,7 @@ impl Worker {
     /// Waits for everything that this thread has under way, and reads what was found.
     pub(super) fn settle(&mut self) {
         self.settle_graphs();
+        self.read_guests();
         for place in 0..self.places.len() {
             let line = self.line(place);
             let Place { checker, .. } = &mut self.places[place];
@@ -82,16 +84,11 @@ impl Worker {
             Ok(new) => new,
             Err(error) => return self.device_failed("stream_create", error),
         };
-        if let Err(error) = stage.cuda.stream_destroyed(old.handle) {
+        if shared.options.identity == Identity::Reported && !self.report_end(stage, old) {
             // The old one stays; the new one is no use and no harm.
-            return self.device_failed("stream_destroyed", error);
+            return;
         }
         stage.lanes[lane].set(new);
-        for other in shared.devices {
-            if let Err(error) = shared.subject.stream_destroyed(other.index, old.id) {
-                self.failed("stream_destroyed", &error);
-            }
-        }
         if let Err(error) = stage.destroy_stream(old.handle) {
             self.device_failed("stream_destroy", error);
         }

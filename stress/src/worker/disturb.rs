@@ -4,7 +4,8 @@ use super::{Tenant, Worker};
 use crate::sizes;
 use cachalot_core::Config;
 use cachalot_core::device::DeviceMemory;
-use cachalot_core::pool::{PoolOptions, Route};
+use cachalot_core::pool::{PoolId, PoolOptions, Route};
+use cachalot_core::units::{DeviceIndex, MIB};
 
 /// Settings that are put in force for a while, added to those of the run.
 const SETTINGS: [&str; 6] = [
@@ -21,6 +22,9 @@ const EPISODE: u64 = 200;
 const UNCACHED: u64 = 20;
 /// So many large blocks make up a whole device: grabbing as many takes all that is left.
 const GRABBED: u64 = 8;
+/// Pools that are made one after the other, at most, and the device of which their blocks could be an eighth.
+const POOLS: u32 = 24;
+const POOLED: u64 = 4 * MIB;
 
 impl Worker {
     /// One disturbance, any.
@@ -32,7 +36,7 @@ impl Worker {
         let device = self.rng.usize(0..shared.devices.len());
         let (stage, index) = (&shared.devices[device], shared.devices[device].index);
         let total = stage.total_bytes;
-        let done = match self.rng.u32(0..19) {
+        let done = match self.rng.u32(0..27) {
             0 => subject.empty_cache(index),
             1 => subject.trim(index, self.rng.u64(0..=total)),
             2 => subject.process_events(index),
@@ -73,6 +77,22 @@ impl Worker {
                 Ok(())
             }
             15 => self.look(device),
+            16..=18 => {
+                self.host_stream();
+                Ok(())
+            }
+            19 | 20 => {
+                self.host_thread();
+                Ok(())
+            }
+            21 => {
+                self.make_pools(device);
+                Ok(())
+            }
+            22 | 23 => {
+                self.capture_alone();
+                Ok(())
+            }
             _ => {
                 self.capture();
                 Ok(())
@@ -174,16 +194,45 @@ impl Worker {
     pub(super) fn end_tenancy(&mut self) {
         let Some(Tenant { device, pool, .. }) = self.tenant.take() else { return };
         let (subject, index) = (&self.shared.subject, self.shared.devices[device].index);
-        // Once for its maker, once for the route.
-        let ended = subject.end_allocate_to_pool(index, pool);
-        let released = ended.and(subject.release_pool(index, pool)).and(subject.release_pool(index, pool));
-        if let Err(error) = released {
-            return self.failed("the end of a pool", &error);
-        }
+        self.tenant_leaves(index, pool);
         if self.rng.bool()
             && let Err(error) = subject.empty_cache(index)
         {
             self.starved("empty_cache", &error);
+        }
+    }
+
+    /// Makes many pools and releases them, each with a block that is freed before or after that.
+    fn make_pools(&mut self, device: usize) {
+        let (shared, index) = (self.shared, self.shared.devices[device].index);
+        let place =
+            (0..self.places.len()).find(|&at| self.places[at].device == device).expect("every device has a lane");
+        let line = self.line(place);
+        for _ in 0..self.rng.u32(1..=POOLS) {
+            let pool = match shared.subject.create_pool(index, PoolOptions::default()) {
+                Ok(pool) => pool,
+                Err(error) => return self.failed("create_pool", &error),
+            };
+            let route = Route::Thread(shared.devices[device].cuda.thread_id());
+            if let Err(error) = shared.subject.begin_allocate_to_pool(index, pool, route) {
+                return self.failed("begin_allocate_to_pool", &error);
+            }
+            self.counts.pools += 1;
+            let bytes = sizes::pick(&mut self.rng, shared.options.max_bytes(POOLED));
+            let block = self.obtain(device, line, bytes, true);
+            self.tenant_leaves(index, pool);
+            self.places[place].fresh.extend(block);
+        }
+        self.fill(place);
+    }
+
+    /// Ends a route into a pool and gives the pool up: once for its maker, once for the route.
+    fn tenant_leaves(&mut self, index: DeviceIndex, pool: PoolId) {
+        let subject = &self.shared.subject;
+        let ended = subject.end_allocate_to_pool(index, pool);
+        let released = ended.and(subject.release_pool(index, pool)).and(subject.release_pool(index, pool));
+        if let Err(error) = released {
+            self.failed("the end of a pool", &error);
         }
     }
 

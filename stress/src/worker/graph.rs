@@ -6,7 +6,7 @@
 use super::{Worker, overlap};
 use crate::block::Block;
 use crate::sizes;
-use crate::stage::{Device, Line};
+use crate::stage::{Device, Line, part};
 use crate::verdict::Kind;
 use cachalot_core::device::{DeviceMemory, DeviceResult, Event};
 use cachalot_core::pool::{PoolId, PoolOptions, Route};
@@ -19,15 +19,17 @@ use std::sync::atomic::Ordering;
 /// What a thread captures with, on one device: two streams of its own, and memory for what is found.
 pub(super) struct Site {
     /// The stream that captures.
-    line: Line,
+    pub(super) line: Line,
     /// A second one, which joins.
     side: Line,
     fork: Event,
     join: Event,
     result: Region,
-    reader: CuStream,
+    /// What streams that come and go have found.
+    pub(super) guests: Region,
+    pub(super) reader: CuStream,
     /// The end of a capture failed: it is still under way.
-    stuck: bool,
+    pub(super) stuck: bool,
 }
 
 /// A graph that can be run.
@@ -50,20 +52,26 @@ const GRAPHS: usize = 3;
 const BLOCKS: Range<u32> = 2..12;
 /// Runs of a graph at once after it was captured; more may follow.
 const RUNS: Range<u32> = 0..4;
+/// Bytes of what is found in one place.
+const FINDINGS: u64 = size_of::<Findings>() as u64;
 /// Graphs use small blocks, so that several fit beside everything else.
 const LARGEST: u64 = 2 * MIB;
 
 impl Site {
-    /// Streams and events of a thread's own.
+    /// Streams and events of a thread's own, and memory for what is found.
     ///
     /// # Errors
     /// The device's.
-    pub(super) fn new(device: &'static Device, result: Region, reader: CuStream) -> DeviceResult<Self> {
-        device.kernels.clear(reader, result)?;
+    pub(super) fn new(device: &'static Device, memory: Region, reader: CuStream) -> DeviceResult<Self> {
+        let result = part(memory, 0, FINDINGS);
+        let guests = part(memory, FINDINGS, FINDINGS);
+        for found in [result, guests] {
+            device.kernels.clear(reader, found)?;
+        }
         device.synchronize(reader)?;
         let (line, side) = (device.make_line()?, device.make_line()?);
         let (fork, join) = (device.take_event()?, device.take_event()?);
-        Ok(Self { line, side, fork, join, result, reader, stuck: false })
+        Ok(Self { line, side, fork, join, result, guests, reader, stuck: false })
     }
 }
 
@@ -128,7 +136,7 @@ impl Worker {
     }
 
     /// Ends a capture whose end failed. False if it fails again.
-    fn unstick(&mut self, device: usize) -> bool {
+    pub(super) fn unstick(&mut self, device: usize) -> bool {
         if !self.sites[device].stuck {
             return true;
         }

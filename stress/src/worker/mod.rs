@@ -10,9 +10,11 @@
 //! many blocks at once; only requests and frees go one by one.
 
 mod audit;
+mod bare_capture;
 mod disturb;
 mod ending;
 mod graph;
+mod guest;
 mod inspect;
 mod move_blocks;
 
@@ -110,7 +112,8 @@ impl Worker {
                 places.push(Place { device: at, lane, checker, fresh: Vec::new(), filled: Vec::new() });
             }
             order.push(device.take_event()?);
-            sites.push(Site::new(device, part(memory, device.lanes.len() as u64 * each, 16), reader)?);
+            let results = part(memory, device.lanes.len() as u64 * each, each);
+            sites.push(Site::new(device, results, reader)?);
         }
         // Threads choose differently, and a thread chooses the same whatever the others do.
         let seed = options.seed() ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);

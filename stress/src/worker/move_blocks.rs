@@ -49,7 +49,7 @@ impl Worker {
     }
 
     /// Takes between one and `most` blocks of a place, any of them.
-    fn take_some(&mut self, place: usize, most: usize) -> Vec<Block> {
+    pub(super) fn take_some(&mut self, place: usize, most: usize) -> Vec<Block> {
         let filled = &mut self.places[place].filled;
         let count = if filled.is_empty() { 0 } else { self.rng.usize(1..=most.min(filled.len())) };
         (0..count).map(|_| filled.swap_remove(self.rng.usize(0..filled.len()))).collect()
@@ -93,7 +93,7 @@ impl Worker {
     }
 
     /// Tells the allocator that a stream is going to use a block. False if that failed: then it must not.
-    fn announce(&mut self, line: Line, block: &Block) -> bool {
+    pub(super) fn announce(&mut self, line: Line, block: &Block) -> bool {
         if !block.is_abroad(line) {
             return true;
         }

@@ -10,27 +10,33 @@ use std::process::{Command, Output};
 pub(crate) const SHORT: &str = "--json --ops 8000 --threads 3 --streams 4 --devices 2 --disturb 40 --round 1000 --batch 16 \
                                 --blocks 100 --max-mib 8 --hold-us 500";
 
-/// The program, on a driver with two devices that do everything late. `None`, and a line, if there are no kernels for it.
-fn program() -> Option<Command> {
-    if cachalot_kernels::emulated_image().is_none() {
-        eprintln!("skipped: no C++ compiler, so no kernels for the emulated driver");
-        return None;
-    }
+/// The program, on a driver with two devices.
+fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot-stress"));
     // What else the driver is told is the test's to say.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CACHALOT_")) {
         command.env_remove(name);
     }
     command.env("CACHALOT_LIBCUDA", built_library().expect("the driver was built with the test"));
-    command.env("CACHALOT_EMU_DEVICES", "2").env("CACHALOT_EMU_DELAY_US", "300");
-    Some(command)
+    command.env("CACHALOT_EMU_DEVICES", "2");
+    command
 }
 
-/// Runs the program. `None` if there are no kernels for it.
+/// Runs the program on a driver that does everything late. `None`, and a line, if there are no kernels for it.
 pub(crate) fn run(arguments: &str, variables: &[(&str, &str)]) -> Option<Output> {
-    let mut command = program()?;
+    if cachalot_kernels::emulated_image().is_none() {
+        eprintln!("skipped: no C++ compiler, so no kernels for the emulated driver");
+        return None;
+    }
+    let mut command = program();
+    command.env("CACHALOT_EMU_DELAY_US", "300");
     command.args(arguments.split_whitespace()).envs(variables.iter().copied());
     Some(command.output().expect("the program starts"))
+}
+
+/// Lets streams, threads, pools and blocks come and go, for which it needs no kernels.
+pub(crate) fn churn(arguments: &str) -> Output {
+    program().arg("churn").args(arguments.split_whitespace()).output().expect("the program starts")
 }
 
 /// What a run found to be good says of itself.

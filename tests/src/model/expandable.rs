@@ -173,6 +173,9 @@ impl Model {
         if found.is_empty() {
             return Ok(());
         }
+        if self.device.is_capturing(owner.stream)? {
+            return Ok(());
+        }
         self.device.synchronize(owner.stream)?;
         for (part, granule) in found {
             self.cut_out(part, owner);

@@ -9,6 +9,9 @@ use cachalot_core::units::{DevicePtr, StreamId};
 
 impl Model {
     pub(super) fn reclaim(&mut self, request: &Request) -> Answer<u64> {
+        if !request.capturing {
+            self.release_ended();
+        }
         self.collect_garbage();
         self.reject_early(request)?;
         if let Some(addr) = self.obtain(request)? {
@@ -273,15 +276,35 @@ impl Model {
     /// # Errors
     /// Those of the device.
     pub fn stream_destroyed(&mut self, stream: StreamId) -> Answer<()> {
+        for pool in 0..self.pools.len() {
+            self.ended.insert((pool, stream));
+        }
         let mut result = Ok(());
         for pool in self.releasable_pools() {
-            for kind in [PoolKind::Small, PoolKind::Large] {
-                let owner = Owner { pool, kind, stream };
-                self.release_ordinary(|of| of == owner);
-                result = result.and(self.unmap_free(owner));
+            result = result.and(self.release_stream(pool, stream));
+        }
+        self.forget_unused_pools();
+        result
+    }
+
+    /// Gives back what became free of ended streams since they were reported. A failure of the device is not the request's.
+    fn release_ended(&mut self) {
+        let releasable = self.releasable_pools();
+        for (pool, stream) in self.ended.clone() {
+            if releasable.contains(&pool) {
+                let _counted = self.release_stream(pool, stream);
             }
         }
         self.forget_unused_pools();
+    }
+
+    fn release_stream(&mut self, pool: usize, stream: StreamId) -> Answer<()> {
+        let mut result = Ok(());
+        for kind in [PoolKind::Small, PoolKind::Large] {
+            let owner = Owner { pool, kind, stream };
+            self.release_ordinary(|of| of == owner);
+            result = result.and(self.unmap_free(owner));
+        }
         result
     }
 }

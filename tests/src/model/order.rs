@@ -28,6 +28,12 @@ impl Model {
         self.queues[queue].waits.push_back((event, addr));
     }
 
+    /// Whether a stream that uses the block captures a graph, so that no event can be recorded on it.
+    pub(super) fn is_behind_a_capture(&self, addr: u64) -> bool {
+        let mut uses = self.memory.block(addr).uses.iter().filter(|of| !of.captured);
+        uses.any(|of| self.device.is_capturing(of.stream) == Ok(true))
+    }
+
     /// Records an event on every stream that uses the block, the latest announced first. All or none.
     pub(super) fn record_events(&mut self, addr: u64) -> Answer<()> {
         let uses: Vec<_> = self.memory.block(addr).uses.iter().rev().map(|of| (of.stream, of.captured)).collect();
@@ -51,8 +57,13 @@ impl Model {
     }
 
     fn record_deferred(&mut self) -> Answer<()> {
-        while !self.deferred.is_empty() && !self.is_capturing() {
-            let addr = self.deferred.remove(0);
+        let mut at = 0;
+        while at < self.deferred.len() && !self.is_capturing() {
+            if self.is_behind_a_capture(self.deferred[at]) {
+                at += 1;
+                continue;
+            }
+            let addr = self.deferred.remove(at);
             if let Err(error) = self.record_events(addr) {
                 self.deferred.push(addr);
                 return Err(error);

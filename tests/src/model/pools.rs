@@ -134,7 +134,9 @@ impl Model {
     pub fn end_route(&mut self, id: PoolId, purpose: Purpose) -> Answer<Route> {
         let pool = self.private(id)?;
         let latest = self.routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose);
-        Ok(self.routes.remove(latest.ok_or(Refusal::NotRouted)?).route)
+        let ended = self.routes.remove(latest.ok_or(Refusal::NotRouted)?).route;
+        self.forget_unused_pools();
+        Ok(ended)
     }
 
     /// Takes a user away.
@@ -168,6 +170,7 @@ impl Model {
         for number in self.unused_pools() {
             if self.memory.segments.iter().all(|segment| segment.owner.pool != number) {
                 self.pools[number] = None;
+                self.ended.retain(|&(pool, _)| pool != number);
             }
         }
     }

@@ -132,13 +132,20 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let written =
         if args.json { render_line::write(&compared, &options.contenders) } else { write_tables(&compared, &options) };
     if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
-        && let Err(error) =
-            render_plot::draw(&compared, &options.contenders).and_then(|image| Ok(fs::write(file, image)?))
+        && let Err(complaint) = draw(file, &compared, &options.contenders)
     {
-        eprintln!("{}: cannot be drawn: {error}", file.display());
+        eprintln!("{complaint}");
         status = BAD_INPUT;
     }
     super::end(status, &written)
+}
+
+/// Draws the picture of `--plot`.
+fn draw(file: &Path, compared: &[Compared], contenders: &[Contender]) -> Result<(), String> {
+    let image = render_plot::draw(compared, contenders)
+        .map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
+    let written = cachalot_atomic_file::write(file, |to| to.write_all(image.as_bytes()));
+    written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }
 
 fn options(args: &Args) -> Result<Options, String> {

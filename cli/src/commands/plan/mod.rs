@@ -10,7 +10,6 @@ use cachalot_planner::{Plan, verify};
 use cachalot_replay::plan::solve::{self, Answer, Method, Solved};
 use cachalot_replay::plan::{self, Reading, Source, Task};
 use live::Live;
-use std::fs;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -203,12 +202,12 @@ fn save(args: &Args, planned: &[Planned]) -> Result<(), String> {
     if rows.is_empty() {
         return Ok(());
     }
-    let write = || -> Result<(), csv::Error> {
-        let mut table = csv::Writer::from_path(file)?;
+    let written = cachalot_atomic_file::write(file, |to| {
+        let mut table = csv::Writer::from_writer(to);
         rows.iter().try_for_each(|row| table.write_record(row))?;
-        Ok(table.flush()?)
-    };
-    write().map_err(|error| format!("{}: cannot be written: {error}", file.display()))
+        table.flush()
+    });
+    written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }
 
 /// Draws the picture of `--plot`.
@@ -219,7 +218,8 @@ fn draw(args: &Args, planned: &[Planned]) -> Result<(), String> {
         return Ok(());
     }
     let image = render_plot::draw(&drawn).map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
-    fs::write(file, image).map_err(|error| format!("{}: cannot be written: {error}", file.display()))
+    let written = cachalot_atomic_file::write(file, |to| to.write_all(image.as_bytes()));
+    written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }
 
 /// The words of an answer.

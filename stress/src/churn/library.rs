@@ -1,0 +1,164 @@
+//! The allocator as C programs have it: the functions of `cachalot.h`, with what they refuse in words.
+
+use cachalot::abi::{
+    CACHALOT_ASK_STREAM_ID, CACHALOT_ROUTE_THREAD, CACHALOT_SIMULATED, cachalot_allocator, cachalot_options,
+    cachalot_pool, cachalot_status, cachalot_stream,
+};
+use cachalot::capi::{
+    cachalot_check, cachalot_create, cachalot_destroy, cachalot_empty_cache, cachalot_free, cachalot_last_error,
+    cachalot_malloc, cachalot_pool_begin, cachalot_pool_create, cachalot_pool_end, cachalot_pool_release,
+    cachalot_record_stream, cachalot_simulate_progress, cachalot_stat, cachalot_status_name, cachalot_stream_destroyed,
+};
+use cachalot::status::CACHALOT_OK;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
+
+/// A stream by its handle. 2 is the calling thread's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stream(pub(super) usize);
+
+/// A block by its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Block(usize);
+
+/// A private pool by its name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pool {
+    device: c_int,
+    name: cachalot_pool,
+}
+
+/// What a call answered that the contract does not let it answer here, in words.
+pub(super) type Answer<T = ()> = Result<T, String>;
+
+/// An allocator of the C interface.
+#[derive(Debug)]
+pub(super) struct Library {
+    /// The handle is a number in the shape of a pointer, and may be used on every thread.
+    handle: usize,
+    simulated: bool,
+}
+
+/// The calling thread's own default stream.
+pub(super) const PER_THREAD: Stream = Stream(2);
+
+impl Library {
+    /// An allocator of the first `devices` devices.
+    pub(super) fn create(devices: u32, simulated: bool, asked: bool, config: &str) -> Answer<Self> {
+        let config = CString::new(config).map_err(|error| error.to_string())?;
+        let flags = if simulated { CACHALOT_SIMULATED } else { 0 } | if asked { CACHALOT_ASK_STREAM_ID } else { 0 };
+        let options =
+            cachalot_options { flags, device_count: devices, config: config.as_ptr(), ..cachalot_options::INIT };
+        let mut handle = null_mut();
+        // SAFETY: the options and their text outlive the call, which writes one handle.
+        let status = unsafe { cachalot_create(&raw const options, &raw mut handle) };
+        accepted("create", status)?;
+        Ok(Self { handle: handle.addr(), simulated })
+    }
+
+    /// Ends the allocator, which must hold nothing any more.
+    pub(super) fn destroy(&self) -> Answer {
+        accepted("destroy", cachalot_destroy(self.handle()))
+    }
+
+    fn handle(&self) -> *mut cachalot_allocator {
+        without_provenance_mut(self.handle)
+    }
+
+    pub(super) fn malloc(&self, device: c_int, bytes: usize, on: Stream) -> Answer<Block> {
+        let mut block: *mut c_void = null_mut();
+        // SAFETY: the variable outlives the call, which writes one address to it.
+        let status = unsafe { cachalot_malloc(self.handle(), device, bytes, on.raw(), &raw mut block) };
+        accepted("malloc", status)?;
+        Ok(Block(block.addr()))
+    }
+
+    pub(super) fn free(&self, block: Block) -> Answer {
+        accepted("free", cachalot_free(self.handle(), without_provenance_mut(block.0)))
+    }
+
+    pub(super) fn record_stream(&self, block: Block, on: Stream) -> Answer {
+        let status = cachalot_record_stream(self.handle(), without_provenance_mut(block.0), on.raw());
+        accepted("record_stream", status)
+    }
+
+    pub(super) fn stream_destroyed(&self, device: c_int, stream: Stream) -> Answer {
+        let status = cachalot_stream_destroyed(self.handle(), device, stream.raw());
+        accepted(&format!("stream_destroyed of {:#x}", stream.0), status)
+    }
+
+    pub(super) fn empty_cache(&self, device: c_int) -> Answer {
+        accepted("empty_cache", cachalot_empty_cache(self.handle(), device))
+    }
+
+    /// Makes a pool and leads the calling thread's requests into it.
+    pub(super) fn enter_pool(&self, device: c_int) -> Answer<Pool> {
+        let mut name = cachalot_pool { first: 0, second: 0 };
+        // SAFETY: the variable outlives the call, which writes one name to it.
+        let status = unsafe { cachalot_pool_create(self.handle(), device, 0, &raw mut name) };
+        accepted("pool_create", status)?;
+        let status = cachalot_pool_begin(self.handle(), device, name, CACHALOT_ROUTE_THREAD, null_mut());
+        accepted("pool_begin", status)?;
+        Ok(Pool { device, name })
+    }
+
+    /// Leads requests into the pool no longer.
+    pub(super) fn leave_pool(&self, pool: Pool) -> Answer {
+        accepted("pool_end", cachalot_pool_end(self.handle(), pool.device, pool.name))
+    }
+
+    /// Gives the pool up: once for its maker, once for the route.
+    pub(super) fn release_pool(&self, pool: Pool) -> Answer {
+        for _ in 0..2 {
+            accepted("pool_release", cachalot_pool_release(self.handle(), pool.device, pool.name))?;
+        }
+        Ok(())
+    }
+
+    /// Lets a stream get as far as it has been queued. The driver's streams do so by themselves.
+    pub(super) fn progress(&self, device: c_int, stream: Stream) -> Answer {
+        if !self.simulated {
+            return Ok(());
+        }
+        accepted("simulate_progress", cachalot_simulate_progress(self.handle(), device, stream.raw()))
+    }
+
+    /// The books agree with themselves, and nothing is in use or held of a device.
+    pub(super) fn check_empty(&self, device: c_int) -> Answer {
+        accepted("check", cachalot_check(self.handle()))?;
+        let active = self.stat(device, c"active.all.current")?;
+        let reserved = self.stat(device, c"reserved_bytes.all.current")?;
+        if (active, reserved) == (0, 0) {
+            return Ok(());
+        }
+        Err(format!("{active} blocks are in use and {reserved} bytes reserved of device {device} at the end"))
+    }
+
+    /// A statistic by its name.
+    fn stat(&self, device: c_int, key: &CStr) -> Answer<i64> {
+        let mut value = 0;
+        // SAFETY: the key is a C string, and the variable outlives the call, which writes one number to it.
+        let status = unsafe { cachalot_stat(self.handle(), device, key.as_ptr(), &raw mut value) };
+        accepted("stat", status).map(|()| value)
+    }
+}
+
+impl Stream {
+    fn raw(self) -> cachalot_stream {
+        without_provenance_mut(self.0)
+    }
+}
+
+/// A text of the library's.
+fn text(text: *const c_char) -> String {
+    // SAFETY: names last for ever, and the last error lasts until the calling thread's next call that fails.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Success, or what was refused and why.
+fn accepted(what: &str, status: cachalot_status) -> Answer {
+    if status == CACHALOT_OK {
+        return Ok(());
+    }
+    Err(format!("{what}: {}: {}", text(cachalot_status_name(status)), text(cachalot_last_error())))
+}

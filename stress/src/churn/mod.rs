@@ -1,0 +1,75 @@
+//! Long lives: streams, threads, pools and blocks come and go in great numbers, and the host's memory stays flat.
+
+mod library;
+mod memory;
+mod phases;
+mod source;
+
+use crate::options::ChurnOptions;
+use library::{Answer, Library};
+use memory::Progress;
+use parking_lot::Mutex;
+use phases::Scene;
+use source::Source;
+use std::ffi::c_int;
+use std::process::ExitCode;
+
+/// What the threads of a phase do, each with a number.
+type Phase = fn(&Scene, &Progress, u64) -> Answer;
+
+/// Runs every phase that was asked for, each with an allocator of its own, and says what was wrong.
+pub(crate) fn churn(options: &ChurnOptions) -> ExitCode {
+    let all: [(&str, u64, Phase); 4] = [
+        ("streams", options.streams, phases::streams),
+        ("threads", options.threads, phases::threads),
+        ("pools", options.pools, phases::pools),
+        ("operations", options.ops, phases::blocks),
+    ];
+    let mut status = ExitCode::SUCCESS;
+    for (name, total, phase) in all.into_iter().filter(|&(_, total, _)| total > 0) {
+        let scene = match set_up(options) {
+            Ok(scene) => scene,
+            Err(error) => {
+                eprintln!("{error}");
+                return ExitCode::from(super::NOT_BEGUN);
+            }
+        };
+        let progress = Progress::new(name, total, options.bound_kib);
+        if let Err(why) = run(&scene, &progress, phase, options.workers, total) {
+            eprintln!("{progress}: {why}");
+            status = ExitCode::FAILURE;
+        }
+    }
+    status
+}
+
+/// The allocator, and a stream of each device that stays.
+fn set_up(options: &ChurnOptions) -> Answer<Scene> {
+    let devices = options.devices;
+    let source = if options.simulated { Source::simulated() } else { Source::driver(devices)? };
+    let library = Library::create(devices, options.simulated, options.asked, &options.config)?;
+    let kept = (0..devices as c_int).map(|device| source.make(device)).collect::<Result<_, _>>()?;
+    Ok(Scene { library, source, devices, reported: !options.asked, kept, held: options.held })
+}
+
+/// Runs a phase on several threads. Everything goes back after it.
+fn run(scene: &Scene, progress: &Progress, phase: Phase, workers: u32, total: u64) -> Answer {
+    let wrong = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for worker in 0..u64::from(workers) {
+            let wrong = &wrong;
+            scope.spawn(move || {
+                if let Err(why) = phase(scene, progress, worker) {
+                    progress.stop();
+                    wrong.lock().get_or_insert(why);
+                }
+            });
+        }
+    });
+    if let Some(why) = wrong.into_inner() {
+        return Err(why);
+    }
+    scene.settle()?;
+    progress.look(total)?;
+    scene.library.destroy()
+}

@@ -1,0 +1,210 @@
+//! What comes and goes: streams, threads with streams of their own, private pools, and blocks.
+
+use super::library::{Answer, Block, Library, PER_THREAD, Pool, Stream};
+use super::memory::Progress;
+use super::source::Source;
+use crate::sizes;
+use fastrand::Rng;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+
+/// What the threads of a phase share.
+pub(super) struct Scene {
+    pub(super) library: Library,
+    pub(super) source: Source,
+    pub(super) devices: u32,
+    /// Streams are reported before they are destroyed.
+    pub(super) reported: bool,
+    /// A stream of each device that stays.
+    pub(super) kept: Vec<Stream>,
+    /// Blocks of streams and threads that are gone are held until a worker has so many of them.
+    pub(super) held: usize,
+}
+
+/// So many come and go before the cache is emptied, where something stays in it until then.
+const BETWEEN_EMPTYINGS: u64 = 1_000;
+/// Simulated streams that stay get on after so many units.
+const BETWEEN_STEPS: u64 = 16;
+/// Bytes of the blocks of [`streams`], [`threads`] and [`pools`].
+const BYTES: usize = 5_000;
+/// [`blocks`]: blocks of a thread at most, the largest request, and requests and frees before its stream is another one.
+const SLOTS: usize = 64;
+const LARGEST: u64 = 1 << 20;
+const OPS_OF_A_STREAM: u64 = 4_096;
+
+impl Scene {
+    fn device(&self, number: u64) -> c_int {
+        (number % u64::from(self.devices)) as c_int
+    }
+
+    fn kept(&self, device: c_int) -> Stream {
+        self.kept[device as usize]
+    }
+
+    /// Lets the streams that stay get on, now and then.
+    fn progress(&self, number: u64) -> Answer {
+        if !number.is_multiple_of(BETWEEN_STEPS) {
+            return Ok(());
+        }
+        (0..self.devices as c_int).try_for_each(|device| self.library.progress(device, self.kept(device)))
+    }
+
+    /// Empties the caches, now and then.
+    fn empty(&self, number: u64) -> Answer {
+        if !number.is_multiple_of(BETWEEN_EMPTYINGS) {
+            return Ok(());
+        }
+        (0..self.devices as c_int).try_for_each(|device| self.library.empty_cache(device))
+    }
+
+    /// The end of a stream that this thread made.
+    fn end_stream(&self, device: c_int, stream: Stream) -> Answer {
+        if self.reported {
+            self.library.stream_destroyed(device, stream)?;
+        }
+        self.source.destroy(device, stream)
+    }
+
+    /// Everything goes back, and nothing is left.
+    pub(super) fn settle(&self) -> Answer {
+        for device in 0..self.devices as c_int {
+            self.library.progress(device, self.kept(device))?;
+            self.library.empty_cache(device)?;
+        }
+        (0..self.devices as c_int).try_for_each(|device| self.library.check_empty(device))
+    }
+}
+
+/// Streams come and go. At its end a stream has nothing left, or a block that is held, or one that another stream still uses, or
+/// one of a private pool without users.
+pub(super) fn streams(scene: &Scene, progress: &Progress, _worker: u64) -> Answer {
+    let library = &scene.library;
+    let mut held = VecDeque::new();
+    while let Some(number) = progress.next()? {
+        let device = scene.device(number);
+        let stream = scene.source.make(device)?;
+        let block = library.malloc(device, BYTES, stream)?;
+        let mut after: Option<(Block, Option<Pool>)> = None;
+        match number / u64::from(scene.devices) % 5 {
+            0 => library.free(block)?,
+            1 => after = Some((block, None)),
+            2 => {
+                library.record_stream(block, scene.kept(device))?;
+                library.free(block)?;
+            }
+            3 => held.push_back(block),
+            _ => {
+                let pool = library.enter_pool(device)?;
+                let routed = library.malloc(device, BYTES, stream)?;
+                library.leave_pool(pool)?;
+                library.free(block)?;
+                after = Some((routed, Some(pool)));
+            }
+        }
+        scene.end_stream(device, stream)?;
+        if let Some((block, pool)) = after {
+            if let Some(pool) = pool {
+                library.release_pool(pool)?;
+            }
+            library.free(block)?;
+        }
+        if held.len() > scene.held
+            && let Some(block) = held.pop_front()
+        {
+            library.free(block)?;
+        }
+        scene.progress(number)?;
+    }
+    held.into_iter().try_for_each(|block| library.free(block))
+}
+
+/// Threads come and go that use their own default streams. At its end a thread's stream has nothing left, or a block that is
+/// held, or one that another stream still uses, or it uses another stream's block itself. Every other thread reports its stream.
+pub(super) fn threads(scene: &Scene, progress: &Progress, _worker: u64) -> Answer {
+    let library = &scene.library;
+    let mut held = VecDeque::new();
+    while let Some(number) = progress.next()? {
+        let visit = || -> Answer<Option<Block>> {
+            let (device, kept) = (scene.device(number), scene.kept(scene.device(number)));
+            let turn = number / u64::from(scene.devices);
+            let own = library.malloc(device, BYTES, PER_THREAD)?;
+            let mut left = None;
+            match turn / 2 % 4 {
+                0 => library.free(own)?,
+                1 => left = Some(own),
+                2 => {
+                    library.record_stream(own, kept)?;
+                    library.free(own)?;
+                }
+                _ => {
+                    let other = library.malloc(device, BYTES, kept)?;
+                    library.record_stream(other, PER_THREAD)?;
+                    library.free(other)?;
+                    library.free(own)?;
+                }
+            }
+            if turn.is_multiple_of(2) {
+                library.stream_destroyed(device, PER_THREAD)?;
+            }
+            Ok(left)
+        };
+        let left = std::thread::scope(|scope| scope.spawn(visit).join()).map_err(|_| "a thread panicked")?;
+        held.extend(left?);
+        if held.len() > scene.held
+            && let Some(block) = held.pop_front()
+        {
+            library.free(block)?;
+        }
+        scene.progress(number)?;
+        scene.empty(number)?;
+    }
+    held.into_iter().try_for_each(|block| library.free(block))
+}
+
+/// Private pools are made and released, some of them with a block that is still held.
+pub(super) fn pools(scene: &Scene, progress: &Progress, _worker: u64) -> Answer {
+    let library = &scene.library;
+    while let Some(number) = progress.next()? {
+        let device = scene.device(number);
+        let pool = library.enter_pool(device)?;
+        let block = library.malloc(device, BYTES, scene.kept(device))?;
+        library.leave_pool(pool)?;
+        if number / u64::from(scene.devices) % 3 == 0 {
+            library.release_pool(pool)?;
+            library.free(block)?;
+        } else {
+            library.free(block)?;
+            library.release_pool(pool)?;
+        }
+        scene.empty(number)?;
+    }
+    Ok(())
+}
+
+/// Blocks come and go, on streams that each thread changes now and then and on the ones that stay.
+pub(super) fn blocks(scene: &Scene, progress: &Progress, worker: u64) -> Answer {
+    let (library, mut rng, device) = (&scene.library, Rng::with_seed(worker), scene.device(worker));
+    let mut slots = [None; SLOTS];
+    let mut own = scene.source.make(device)?;
+    let mut ops = 0_u64;
+    while let Some(number) = progress.next()? {
+        ops += 1;
+        let slot = &mut slots[rng.usize(0..SLOTS)];
+        if let Some(block) = slot.take() {
+            if rng.u32(0..16) == 0 {
+                library.record_stream(block, scene.kept(device))?;
+            }
+            library.free(block)?;
+        } else {
+            let on = if rng.u32(0..4) == 0 { scene.kept(device) } else { own };
+            *slot = Some(library.malloc(device, sizes::pick(&mut rng, LARGEST) as usize, on)?);
+        }
+        if ops.is_multiple_of(OPS_OF_A_STREAM) {
+            scene.end_stream(device, own)?;
+            own = scene.source.make(device)?;
+        }
+        scene.progress(number)?;
+    }
+    slots.into_iter().flatten().try_for_each(|block| library.free(block))?;
+    scene.end_stream(device, own)
+}

@@ -1,0 +1,144 @@
+//! Allocators: creation, settings, description.
+
+use super::argument::{Device, Handle, Size, Text, Word};
+use super::world::World;
+use arbitrary::Arbitrary;
+use cachalot::abi::{CACHALOT_SIMULATED, cachalot_device, cachalot_options, cachalot_status};
+use cachalot::capi::{
+    cachalot_config, cachalot_configure, cachalot_create, cachalot_destroy, cachalot_device_count,
+    cachalot_device_info, cachalot_enable_peer_access, cachalot_health, cachalot_status_name, cachalot_status_text,
+};
+use cachalot::status::{CACHALOT_ERROR_BUSY, CACHALOT_OK};
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::{null, null_mut, without_provenance_mut};
+
+/// As many devices as options can name here.
+const MOST_DEVICES: usize = u8::MAX as usize + 1;
+
+/// The flags that simulated devices can have.
+const FLAGS: u8 = 0x2e;
+
+/// The arguments of `cachalot_create`.
+#[derive(Arbitrary, Debug)]
+pub(super) struct Options {
+    size: Size,
+    flags: u8,
+    device_count: u8,
+    devices: Option<[i8; 4]>,
+    contexts: u8,
+    config: Option<Text>,
+    limit: Word,
+    memory: Word,
+}
+
+/// A call.
+#[derive(Arbitrary, Debug)]
+pub(super) enum Call {
+    Create(Options),
+    Destroy(Handle),
+    Configure(Handle, Option<Text>),
+    Config(Handle, Device, u8, bool),
+    Describe(Handle, Device, Size),
+    Health(Handle, Device),
+    EnablePeerAccess(Handle, Device, Device),
+    StatusName(i32),
+}
+
+/// Memory for a structure of any size that the library accepts.
+#[repr(C, align(16))]
+pub(super) struct Room([u8; 1 << 14]);
+
+impl Room {
+    pub(super) fn new() -> Box<Self> {
+        Box::new(Self([0; 1 << 14]))
+    }
+
+    /// The room as a structure that says it has this size. The room is as long as that, or the size is refused.
+    pub(super) fn of<T>(&mut self, size: &Size) -> *mut T {
+        let size = match *size {
+            Size::Right => size_of::<T>(),
+            Size::Other(size) => size as usize,
+        };
+        self.0[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+impl World {
+    /// Makes an allocator, if there is none.
+    pub(super) fn create(&mut self, options: &Options) -> cachalot_status {
+        self.end();
+        let devices: Option<Vec<c_int>> =
+            options.devices.map(|few| few.map(c_int::from).repeat(MOST_DEVICES / few.len()));
+        let contexts: Option<Vec<*mut c_void>> =
+            (options.contexts == 0).then(|| vec![without_provenance_mut(8); MOST_DEVICES]);
+        let mut room = Room::new();
+        let given = room.of::<cachalot_options>(&options.size);
+        // SAFETY: the room is longer than the structure, and any bytes are one.
+        let given = unsafe { &mut *given };
+        given.flags = CACHALOT_SIMULATED
+            | u32::from(match options.flags {
+                0..128 => 0,
+                128..224 => options.flags & FLAGS,
+                _ => options.flags,
+            });
+        given.device_count =
+            u32::from(if options.device_count < 240 { options.device_count % 3 } else { options.device_count });
+        given.devices = devices.as_ref().map_or(null(), Vec::as_ptr);
+        given.contexts = contexts.as_ref().map_or(null(), Vec::as_ptr);
+        given.config = options.config.as_ref().map_or(null(), |text| text.0.as_ptr());
+        given.limit_bytes = options.limit.0;
+        given.simulated_bytes = options.memory.0;
+        let mut handle = null_mut();
+        // SAFETY: everything that the options lead to outlives the call, and is as long as they say.
+        let status = unsafe { cachalot_create(given, &raw mut handle) };
+        assert_eq!(status == CACHALOT_OK, !handle.is_null());
+        self.handle = handle;
+        status
+    }
+
+    pub(super) fn call_allocator(&mut self, call: &Call) -> cachalot_status {
+        let mut room = Room::new();
+        match call {
+            Call::Create(options) => self.create(options),
+            Call::Destroy(handle) => {
+                let status = cachalot_destroy(self.handle(handle));
+                if self.is_own(handle) && status != CACHALOT_ERROR_BUSY {
+                    self.forget();
+                }
+                status
+            }
+            Call::Configure(handle, text) => {
+                let text = text.as_ref().map_or(null(), |text| text.0.as_ptr());
+                // SAFETY: the text outlives the call.
+                unsafe { cachalot_configure(self.handle(handle), text) }
+            }
+            Call::Config(handle, device, capacity, counts) => {
+                let mut buffer = vec![0; usize::from(*capacity)];
+                let mut length = 0;
+                let length = if *counts { &raw mut length } else { null_mut() };
+                // SAFETY: the buffer is as long as it is said to be, and both outlive the call.
+                unsafe { cachalot_config(self.handle(handle), device.0, buffer.as_mut_ptr(), buffer.len(), length) }
+            }
+            Call::Describe(handle, device, size) => {
+                let (handle, mut count) = (self.handle(handle), 0);
+                // SAFETY: the variable outlives the call.
+                let status = unsafe { cachalot_device_count(handle, &raw mut count) };
+                assert_eq!(status == CACHALOT_OK, count > 0);
+                // SAFETY: the room outlives the call.
+                unsafe { cachalot_device_info(handle, device.0, room.of::<cachalot_device>(size)) }
+            }
+            Call::Health(handle, device) => cachalot_health(self.handle(handle), device.0),
+            Call::EnablePeerAccess(handle, device, peer) => {
+                cachalot_enable_peer_access(self.handle(handle), device.0, peer.0)
+            }
+            Call::StatusName(status) => {
+                for text in [cachalot_status_name(*status), cachalot_status_text(*status)] {
+                    // SAFETY: the texts last for ever.
+                    assert!(!unsafe { CStr::from_ptr(text) }.is_empty());
+                }
+                CACHALOT_OK
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a program can learn: statistics, callbacks, traces, snapshots.
+
+use super::allocators::Room;
+use super::argument::{Device, Handle, Size, Text, Word};
+use super::callbacks;
+use super::world::World;
+use arbitrary::Arbitrary;
+use cachalot::abi::{cachalot_statistics, cachalot_status};
+use cachalot::capi::{
+    cachalot_check, cachalot_on_out_of_memory, cachalot_on_shortage, cachalot_on_stack, cachalot_reset_accumulated,
+    cachalot_reset_peaks, cachalot_snapshot, cachalot_snapshot_as, cachalot_snapshot_to_file, cachalot_stat,
+    cachalot_stats, cachalot_stats_for_each, cachalot_trace_for_each, cachalot_trace_start,
+};
+use std::ptr::{from_mut, null, null_mut};
+
+/// A longer trace takes the fuzzer's memory.
+const LONGEST_TRACE: usize = 1 << 16;
+/// A trace that no host has the memory for.
+const ENDLESS_TRACE: usize = 1 << 56;
+
+/// A call. The last number is how often a callback goes on before it stops.
+#[derive(Arbitrary, Debug)]
+pub(super) enum Call {
+    Statistics(Handle, Device, Size),
+    Statistic(Handle, Device, Option<Text>),
+    EachStatistic(Handle, Device, Option<u8>),
+    ResetPeaks(Handle, Device),
+    ResetAccumulated(Handle, Device),
+    OnShortage(Handle, bool),
+    OnOutOfMemory(Handle, bool),
+    OnStack(Handle, bool),
+    TraceStart(Handle, Device, Word),
+    EachEvent(Handle, Device, Option<u8>),
+    Snapshot(Handle, Option<u8>),
+    SnapshotAs(Handle, u8, Option<u8>),
+    SnapshotToFile(Handle, u8),
+    Check(Handle),
+}
+
+impl World {
+    pub(super) fn call_observation(&mut self, call: &Call) -> cachalot_status {
+        match call {
+            Call::Statistics(handle, device, size) => {
+                let mut room = Room::new();
+                // SAFETY: the room outlives the call.
+                unsafe { cachalot_stats(self.handle(handle), device.0, room.of::<cachalot_statistics>(size)) }
+            }
+            Call::Statistic(handle, device, key) => {
+                let (key, mut value) = (key.as_ref().map_or(null(), |text| text.0.as_ptr()), 0);
+                // SAFETY: the text and the variable outlive the call.
+                unsafe { cachalot_stat(self.handle(handle), device.0, key, &raw mut value) }
+            }
+            Call::EachStatistic(handle, device, count) => {
+                let (visit, mut left) = (count.map(|_| callbacks::see_statistic as _), count.unwrap_or(0));
+                let userdata = from_mut(&mut left).cast();
+                // SAFETY: the counter outlives the call.
+                unsafe { cachalot_stats_for_each(self.handle(handle), device.0, visit, userdata) }
+            }
+            Call::ResetPeaks(handle, device) => cachalot_reset_peaks(self.handle(handle), device.0),
+            Call::ResetAccumulated(handle, device) => cachalot_reset_accumulated(self.handle(handle), device.0),
+            Call::TraceStart(handle, device, capacity) => {
+                let capacity = match capacity.0 as usize {
+                    endless @ ENDLESS_TRACE.. => endless,
+                    capacity => capacity.min(LONGEST_TRACE),
+                };
+                cachalot_trace_start(self.handle(handle), device.0, capacity)
+            }
+            Call::EachEvent(handle, device, count) => {
+                let (visit, mut left) = (count.map(|_| callbacks::see_event as _), count.unwrap_or(0));
+                let userdata = from_mut(&mut left).cast();
+                // SAFETY: the counter outlives the call.
+                unsafe { cachalot_trace_for_each(self.handle(handle), device.0, visit, userdata) }
+            }
+            Call::Check(handle) => cachalot_check(self.handle(handle)),
+            Call::OnShortage(..) | Call::OnOutOfMemory(..) | Call::OnStack(..) => self.set_callback(call),
+            Call::Snapshot(..) | Call::SnapshotAs(..) | Call::SnapshotToFile(..) => self.write_snapshot(call),
+        }
+    }
+
+    fn set_callback(&self, call: &Call) -> cachalot_status {
+        match call {
+            Call::OnShortage(handle, on) => {
+                let callback = on.then_some(callbacks::free_nothing as _);
+                // SAFETY: the callback uses no userdata.
+                unsafe { cachalot_on_shortage(self.handle(handle), callback, null_mut()) }
+            }
+            Call::OnOutOfMemory(handle, on) => {
+                let callback = on.then_some(callbacks::read_report as _);
+                // SAFETY: the callback uses no userdata.
+                unsafe { cachalot_on_out_of_memory(self.handle(handle), callback, null_mut()) }
+            }
+            Call::OnStack(handle, on) => {
+                let callback = on.then_some(callbacks::describe as _);
+                // SAFETY: the callback uses no userdata.
+                unsafe { cachalot_on_stack(self.handle(handle), callback, null_mut()) }
+            }
+            _ => unreachable!("{call:?} sets no callback"),
+        }
+    }
+
+    fn write_snapshot(&self, call: &Call) -> cachalot_status {
+        match call {
+            Call::Snapshot(handle, count) => {
+                let (write, mut left) = (count.map(|_| callbacks::write as _), count.unwrap_or(0));
+                // SAFETY: the counter outlives the call.
+                unsafe { cachalot_snapshot(self.handle(handle), write, from_mut(&mut left).cast()) }
+            }
+            Call::SnapshotAs(handle, format, count) => {
+                let (write, mut left) = (count.map(|_| callbacks::write as _), count.unwrap_or(0));
+                let format = i32::from(if *format < 240 { format % 2 + 1 } else { *format });
+                // SAFETY: the counter outlives the call.
+                unsafe { cachalot_snapshot_as(self.handle(handle), format, write, from_mut(&mut left).cast()) }
+            }
+            Call::SnapshotToFile(handle, file) => {
+                let file = match file {
+                    0..128 => c"/dev/null".as_ptr(),
+                    128..192 => c"/dev/full".as_ptr(),
+                    192..224 => c"".as_ptr(),
+                    _ => null(),
+                };
+                // SAFETY: the text lasts for ever.
+                unsafe { cachalot_snapshot_to_file(self.handle(handle), file) }
+            }
+            _ => unreachable!("{call:?} writes no snapshot"),
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Any text as a configuration.
+
+use cachalot_core::Config;
+
+/// Reads a configuration, and a change of one.
+///
+/// # Panics
+/// If a configuration that was accepted is not read back from its own text.
+pub fn run(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    // Behind a NUL stands a change, as a program makes it at run time.
+    let (text, change) = text.split_once('\0').unwrap_or((text, ""));
+    let mut config = match Config::parse(text) {
+        Ok(config) => config,
+        Err(error) => {
+            assert!(!error.to_string().contains('\n'), "{error}");
+            return;
+        }
+    };
+    check(&config);
+    let before = config.clone();
+    match config.update(change) {
+        Ok(()) => check(&config),
+        Err(_) => assert_eq!(config, before, "a change that is refused changes nothing"),
+    }
+}
+
+fn check(config: &Config) {
+    let text = config.to_string();
+    let again = Config::parse(&text).unwrap_or_else(|error| panic!("`{text}`: {error}"));
+    assert_eq!(&again, config, "`{text}`");
+}

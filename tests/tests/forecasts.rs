@@ -1,0 +1,163 @@
+//! Forecasts: what a request would do is what it does, and the block that is named is the one handed out, under every policy, in
+//! private pools, with limits, settings that change, and plans in force. And to ask changes nothing.
+
+use cachalot_core::Config;
+use cachalot_core::reclaim::Forecast;
+use cachalot_core::units::DevicePtr;
+use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
+use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
+use cachalot_tests::policies::POLICIES;
+use cachalot_tests::program::Op;
+use cachalot_tests::strategies::{plain, proptest_config, with_pools};
+use cachalot_tests::twins::Twins;
+use proptest::prelude::*;
+
+/// Small, so that programs run out of it.
+const CAPACITY: u64 = 256 << 20;
+
+/// Beside [`POLICIES`]: what forecasts depend on and other properties do not, and plans over every other policy.
+const MORE: [&str; 8] = [
+    "policy:size_class,chunk_mb:2",
+    "policy:slab,largest_object_kb:64",
+    "policy:bfc,first_region_mb:1,expandable_segments:True",
+    "policy:planned",
+    "policy:planned,expandable_segments:True,max_split_size_mb:24",
+    "policy:planned,fallback:buddy,arena_mb:4",
+    "policy:planned,fallback:size_class,chunk_mb:4",
+    "policy:planned,fallback:slab",
+];
+
+/// How often a program is repeated under the planned policy: observed once, then served from its plan.
+const ITERATIONS: usize = 4;
+
+fn twins(policy: &str) -> Result<Twins, String> {
+    let config = Config::parse(policy).map_err(|error| error.to_string())?;
+    Ok(Twins::alone_with(CAPACITY, &config).with_forecasts())
+}
+
+/// Every request does what was foretold.
+fn come_true(policy: &str, program: &[Op]) -> Result<(), String> {
+    let mut twins = twins(policy)?;
+    act(&mut twins, program)?;
+    twins.finish()
+}
+
+fn act(twins: &mut Twins, program: &[Op]) -> Result<(), String> {
+    for (number, op) in program.iter().enumerate() {
+        twins.act(op).map_err(|why| format!("operation {number}, {op:?}: {why}"))?;
+    }
+    Ok(())
+}
+
+/// The same of a program that repeats itself, but for a stretch of `odd` operations in the place of some of its own.
+fn come_true_in_iterations(policy: &str, program: &[Op], odd: &[Op], at: usize) -> Result<(), String> {
+    let mut twins = twins(policy)?;
+    for iteration in 0..ITERATIONS {
+        announce(&twins)?;
+        let (before, behind) = program.split_at(at % program.len());
+        let in_between = if iteration + 2 < ITERATIONS { &[] } else { odd };
+        act(&mut twins, &[before, in_between, behind].concat())
+            .map_err(|why| format!("iteration {iteration}: {why}"))?;
+        while twins.live().next().is_some() {
+            twins.act(&Op::Free { block: 0 })?;
+        }
+        // Events that are waited for leave forecasts open.
+        (0..cachalot_tests::program::STREAMS).try_for_each(|stream| twins.act(&Op::Complete { stream }).map(|_| ()))?;
+        twins.act(&Op::ProcessEvents)?;
+    }
+    // A plan in force keeps its segment.
+    twins.real().give_plans_up(twins.device()).map_err(|error| error.to_string())?;
+    twins.finish()
+}
+
+/// Announces an iteration, and plans what was observed.
+fn announce(twins: &Twins) -> Result<(), String> {
+    let (real, device) = (twins.real(), twins.device());
+    let told = |error: cachalot_core::Error| error.to_string();
+    real.iteration(device).map_err(told)?;
+    if let Some(observed) = real.observed(device).map_err(told)? {
+        let plan = |problem| Algorithm::plan(&Greedy::Size, problem, &mut ()).expect("nobody stops it");
+        let plans: Vec<Plan> = observed.streams.iter().map(|stream| plan(&stream.problem)).collect();
+        real.adopt_plans(device, observed, &plans).map_err(told)?;
+    }
+    Ok(())
+}
+
+fn every_policy() -> impl Iterator<Item = &'static str> {
+    POLICIES.into_iter().chain(MORE)
+}
+
+fn named(policy: &str, outcome: Result<(), String>) -> Result<(), TestCaseError> {
+    outcome.map_err(|why| TestCaseError::fail(format!("`{policy}`: {why}")))
+}
+
+proptest! {
+    #![proptest_config(proptest_config("regressions/forecasts.txt", 10))]
+
+    #[test]
+    fn requests_do_what_was_foretold(program in prop::collection::vec(with_pools(), 1..200)) {
+        for policy in every_policy() {
+            named(policy, come_true(policy, &program))?;
+        }
+    }
+
+    #[test]
+    fn plans_serve_what_was_foretold(
+        program in prop::collection::vec(plain(), 1..60),
+        odd in prop::collection::vec(with_pools(), 0..20),
+        at in any::<usize>(),
+    ) {
+        for policy in every_policy().filter(|policy| policy.starts_with("policy:planned")) {
+            named(policy, come_true_in_iterations(policy, &program, &odd, at))?;
+        }
+    }
+}
+
+/// The block that a forecast names.
+fn hit(host: &Host, bytes: u64) -> DevicePtr {
+    match host.allocator.forecast(DEVICE, bytes, STREAM) {
+        Ok(Forecast::Hit(ptr)) => ptr,
+        other => panic!("{bytes} bytes: {other:?}"),
+    }
+}
+
+/// Two chunks of one length are wholly free. The one with the smaller tail is dissolved first, and is then as good as the other:
+/// the lower one serves the request.
+#[test]
+fn of_two_chunks_that_nothing_is_taken_of_the_one_is_named_that_is_cut() {
+    for sizes in [[10_485_758, 60 * MIB], [60 * MIB, 10_485_758], [50 * MIB, 60 * MIB]] {
+        for wanted in [938_458, 8 * MIB, 30 * MIB, 68 * MIB] {
+            let host = Host::new("policy:size_class,chunk_mb:68", 1 << 30);
+            sizes.map(|bytes| host.malloc(bytes)).into_iter().for_each(|ptr| host.free(ptr));
+            let foretold = hit(&host, wanted);
+            assert_eq!(hit(&host, wanted), foretold);
+            assert_eq!(host.malloc(wanted), foretold, "{sizes:?}, {wanted}");
+        }
+    }
+}
+
+/// A slab is cut for another size by a request, not by the question what one would do.
+#[test]
+fn a_forecast_leaves_the_cache_as_it_is() {
+    for policy in every_policy().filter(|policy| !policy.contains("direct")) {
+        let blocks = [false, true].map(|asks| {
+            let host = Host::new(policy, 1 << 30);
+            let kept = [1000, 3 * MIB].map(|bytes| host.malloc(bytes));
+            let freed = [400, 5000, 300 << 10, 40 * MIB, 2 * MIB, 700 << 10].map(|bytes| host.malloc(bytes));
+            freed.into_iter().for_each(|ptr| host.free(ptr));
+            kept.into_iter().for_each(|ptr| host.free(ptr));
+            for bytes in [200 << 10, 6000, 33 * MIB, 5 * MIB, 900].into_iter().filter(|_| asks) {
+                host.allocator.forecast(DEVICE, bytes, STREAM).unwrap();
+            }
+            [600, 5000, 100 << 10, 3 * MIB, 30 * MIB, 400].map(|bytes| host.malloc(bytes))
+        });
+        assert_eq!(blocks[0], blocks[1], "`{policy}`");
+    }
+}
+
+#[test]
+fn nothing_is_the_null_address() {
+    let host = Host::new("", 1 << 30);
+    assert_eq!(host.allocator.forecast(DEVICE, 0, STREAM), Ok(Forecast::Hit(DevicePtr::NULL)));
+    assert_eq!(host.malloc(0), DevicePtr::NULL);
+}

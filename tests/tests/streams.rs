@@ -1,0 +1,210 @@
+//! Streams, pools and threads that come and go: nothing is left of them, and those that live are not disturbed.
+
+use cachalot_core::pool::{PoolOptions, Route};
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::storage::{Fixed, Growable};
+use cachalot_core::units::{DeviceIndex, StreamId};
+use cachalot_core::{Allocator, Config, Error};
+use cachalot_tests::hooked::{Hooked, thread_id};
+use cachalot_tests::host::Host;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// So many that 1 KiB lost for each shows.
+const MANY: u64 = 20_000;
+
+/// A stream that other streams' blocks are used on.
+const SIDE: StreamId = StreamId(u64::MAX / 2);
+
+/// The stream of this number, none of which is special.
+fn stream(number: u64) -> StreamId {
+    StreamId(0x10_000 + number * 64)
+}
+
+/// Bytes of host memory that the process has in RAM.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
+    pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("the second number") * 4096
+}
+
+/// Tests that look at the host memory of the process, one at a time.
+static RESIDENT: Mutex<()> = Mutex::new(());
+
+/// Does something for each of many streams. Host memory must not grow once the first tenth of them has come and gone.
+fn come_and_go(host: &Host, each: impl Fn(u64, StreamId)) {
+    let _alone = RESIDENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut before = 0;
+    for number in 0..MANY {
+        each(number, stream(number));
+        if number == MANY / 10 {
+            before = resident();
+        }
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 12 * MIB, "{grown} bytes of host memory were added");
+    host.allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_stream_reported_while_the_program_holds_its_block_leaves_nothing() {
+    let host = Host::new("", 64 * GIB);
+    come_and_go(&host, |_, stream| {
+        let held = host.malloc_on(5000, stream);
+        host.allocator.stream_destroyed(DEVICE, stream).unwrap();
+        host.free(held);
+    });
+    assert_eq!(
+        host.stat("reserved_bytes.all.current"),
+        2 << 20,
+        "the last stream's segment goes with the next request"
+    );
+    host.allocator.free(host.malloc(1)).unwrap();
+    assert_eq!(host.stat("segment.all.current"), 1);
+}
+
+#[test]
+fn a_stream_reported_while_its_block_is_pending_leaves_nothing() {
+    let host = Host::new("", 64 * GIB);
+    come_and_go(&host, |_, stream| {
+        let used = host.malloc_on(5000, stream);
+        host.allocator.record_stream(used, SIDE).unwrap();
+        host.free(used);
+        host.allocator.stream_destroyed(DEVICE, stream).unwrap();
+        host.device().complete(SIDE);
+        host.allocator.process_events(DEVICE).unwrap();
+    });
+    assert!(host.stat("segment.all.current") <= 1);
+}
+
+#[test]
+fn streams_that_nobody_reports_leave_nothing_once_the_cache_is_released() {
+    let host = Host::new("", 64 * GIB);
+    come_and_go(&host, |number, stream| {
+        host.free(host.malloc_on(5000, stream));
+        if number.is_multiple_of(100) {
+            host.empty_cache();
+        }
+    });
+}
+
+#[test]
+fn streams_that_nobody_reports_are_found_by_their_age() {
+    let host = Host::new("", 64 * GIB);
+    let living = host.malloc_on(5000, SIDE);
+    come_and_go(&host, |_, stream| host.free(host.malloc_on(5000, stream)));
+    assert!(host.stat("segment.all.current") <= 1024, "idle streams' caches are released");
+    host.free(living);
+}
+
+/// The tables of this allocator are inside it, and it is made on the stack.
+const STACK_BYTES: usize = 64 << 20;
+
+#[test]
+fn a_table_of_heaps_full_of_idle_streams_makes_room() {
+    let run = thread::Builder::new().stack_size(STACK_BYTES).spawn(fill_the_table_of_heaps).unwrap();
+    run.join().unwrap();
+}
+
+fn fill_the_table_of_heaps() {
+    type Few = Allocator<Hooked, parking_lot::RawMutex, Fixed<1, 8, 64, 64>>;
+    let allocator = Few::new([Hooked::new(SimulatedDevice::new(GIB))], &Config::default()).unwrap();
+    let held = allocator.malloc(DEVICE, 5000, SIDE).unwrap();
+    for number in 0..100 {
+        let block = allocator.malloc(DEVICE, 5000, stream(number)).unwrap();
+        allocator.free(block).unwrap();
+    }
+    let all: Vec<_> = (0..100).map_while(|number| allocator.malloc(DEVICE, 5000, stream(number)).ok()).collect();
+    assert_eq!(all.len(), 3, "of four pairs one is the living stream's");
+    assert_eq!(allocator.malloc(DEVICE, 5000, stream(100)), Err(Error::TableFull("heaps")));
+    for block in all.into_iter().chain([held]) {
+        allocator.free(block).unwrap();
+    }
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn a_request_on_a_stream_that_was_reported_shows_that_it_lives() {
+    let host = Host::new("", GIB);
+    let (held, stream) = (host.malloc_on(5000, stream(0)), stream(0));
+    host.allocator.stream_destroyed(DEVICE, stream).unwrap();
+    let again = host.malloc_on(5000, stream);
+    host.free(held);
+    host.free(again);
+    // Its free segment is cached like any other: another stream's request does not release it.
+    host.free(host.malloc_on(5000, SIDE));
+    assert_eq!(host.stat("segment.all.current"), 2);
+    assert_eq!(host.malloc_on(5000, stream), held);
+}
+
+#[test]
+fn pools_without_users_leave_nothing() {
+    let host = Host::new("", 64 * GIB);
+    come_and_go(&host, |number, _| {
+        let pool = host.allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        host.allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
+        let block = host.malloc(5000);
+        host.allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+        host.free(block);
+        for _user in 0..2 {
+            host.allocator.release_pool(DEVICE, pool).unwrap();
+        }
+        if number.is_multiple_of(100) {
+            host.empty_cache();
+        }
+    });
+    host.empty_cache();
+    assert_eq!(host.device().used(), 0);
+}
+
+/// Threads with streams and pools of their own: what one of them does to its own never fails a request of another.
+#[test]
+fn streams_that_live_are_served_while_others_end() {
+    let config = Config::default();
+    let allocator =
+        Allocator::<_, parking_lot::RawMutex, Growable>::new([Hooked::new(SimulatedDevice::new(64 * GIB))], &config)
+            .unwrap();
+    let failed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for number in 0..4_u64 {
+            let (allocator, failed) = (&allocator, &failed);
+            scope.spawn(move || {
+                for round in 0..20_000 {
+                    if let Err(error) = visit(allocator, number, round) {
+                        failed.store(true, Ordering::Relaxed);
+                        panic!("thread {number}, round {round}: {error}");
+                    }
+                    if failed.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    allocator.check_invariants().unwrap();
+}
+
+/// One thread's round: a request, now and then one in a pool of its own, and the end of the stream.
+fn visit(allocator: &Allocator<Hooked, parking_lot::RawMutex, Growable>, thread: u64, round: u64) -> Result<(), Error> {
+    let stream = stream(thread * 1000 + round % 4);
+    let block = allocator.malloc(DEVICE, 4096, stream)?;
+    if round.is_multiple_of(8) {
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default())?;
+        allocator.begin_allocate_to_pool(DEVICE, pool, Route::Thread(thread_id()))?;
+        let inside = allocator.malloc(DEVICE, 4096, stream)?;
+        allocator.end_allocate_to_pool(DEVICE, pool)?;
+        allocator.free(inside)?;
+        allocator.release_pool(DEVICE, pool)?;
+        allocator.release_pool(DEVICE, pool)?;
+    }
+    allocator.free(block)?;
+    allocator.stream_destroyed(DEVICE, stream)?;
+    if round.is_multiple_of(16) {
+        allocator.empty_cache(DEVICE)?;
+    }
+    Ok(())
+}
