@@ -12,7 +12,7 @@ step() { printf '\n== %s\n' "$*"; }
 skip() { echo "skipped: $1 ($2)"; }
 
 target=$(rustc -vV | sed -n 's/^host: //p')
-# Hosts of tests/hosts/process, each with the number of rounds that it takes at such a speed, if it takes one.
+# Hosts of tests/c_abi/process, each with the number of rounds that it takes at such a speed, if it takes one.
 hosts=(callbacks exit planned open_later "streams 40" "threads 20" captures shutdown)
 # These run on the driver only.
 driver_only=" open_later shutdown "
@@ -76,7 +76,7 @@ compile_hosts() {
   shift
   for host in "${hosts[@]}"; do
     local name=${host% *}
-    cc -std=c11 -g "${flags[@]}" -I include -c "tests/hosts/process/$name.c" -o "$scratch/$name.o"
+    cc -std=c11 -g "${flags[@]}" -I include -c "tests/c_abi/process/$name.c" -o "$scratch/$name.o"
     cc "$scratch/$name.o" -o "$scratch/$name" "$@" -L "$scratch" -lcachalot "-Wl,-rpath,$scratch" -ldl -lpthread -lm -lrt
   done
 }
@@ -136,7 +136,7 @@ helgrind() {
   compile_hosts -O1 --
   # Fair: else one thread that waits for another may keep it from running.
   run_hosts valgrind --quiet --tool=helgrind --error-exitcode=99 --fair-sched=yes --num-callers=30 \
-    --suppressions=tests/hosts/helgrind.supp
+    --suppressions=tests/c_abi/helgrind.supp
 }
 
 [ $# -gt 0 ] || set -- thread address helgrind

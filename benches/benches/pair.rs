@@ -2,7 +2,7 @@
 #![allow(missing_docs, reason = "made by a macro")]
 
 use cachalot_benches::crowd::{Crowd, Layout, SIZES};
-use cachalot_benches::workload::lanes;
+use cachalot_benches::lanes::lanes;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 fn pair(criterion: &mut Criterion) {

@@ -1,8 +1,8 @@
 //! Recorded programs, warm, for every subject that can hold them. The time is that of one operation.
 #![allow(missing_docs, reason = "made by a macro")]
 
+use cachalot_benches::lanes::lanes;
 use cachalot_benches::program::programs;
-use cachalot_benches::workload::lanes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::path::Path;
 

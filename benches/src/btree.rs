@@ -10,8 +10,8 @@
 //! decision that the default configuration, `roundup_power2_divisions` and `max_split_size_mb` lead to, and keeps the
 //! same statistics; it knows no events, private pools, limits or expandable segments.
 
+use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;
-use crate::workload::Settings;
 use cachalot::HeapLock;
 use cachalot_core::Config;
 use cachalot_core::device::DeviceMemory;
@@ -322,7 +322,7 @@ impl BTree {
             return None;
         }
         Some(Self(Arc::new(Mutex::new(State {
-            device: SimulatedDevice::new(crate::cachalot::CAPACITY),
+            device: SimulatedDevice::new(CAPACITY),
             max_split: config.max_split_size().unwrap_or(u64::MAX),
             config,
             heaps: Vec::new(),

@@ -1,16 +1,13 @@
 //! The allocator this project is about, as a [`Subject`]: the whole of it, over a device in memory.
 
+use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;
-use crate::workload::Settings;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::storage::Growable;
 use cachalot_core::sync::Lock;
 use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
 use cachalot_core::{Allocator, Config};
 use std::sync::Arc;
-
-/// Bytes of the device: more than any program here asks for.
-pub const CAPACITY: u64 = 1 << 50;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 

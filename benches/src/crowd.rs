@@ -183,7 +183,7 @@ impl Workload for Crowd {
 mod tests {
     use super::*;
     use crate::cachalot::Cachalot;
-    use crate::workload::Settings;
+    use crate::settings::Settings;
     use cachalot_core::snapshot::BlockState;
 
     type Subject = Cachalot<::cachalot::HeapLock>;

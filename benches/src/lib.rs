@@ -3,6 +3,7 @@
 //! ```text
 //! subject    anything that hands out blocks      cachalot · btree · peers
 //! workload   what it is made to do               crowd (pairs) · program (recorded programs) · threads
+//! lanes      every subject, by name, at a workload
 //! measure    every subject in turn, in rounds    → the table, or criterion
 //! recorder   the C ABI with its trace on or off  → what recording costs, and a snapshot
 //! ```
@@ -12,6 +13,7 @@ pub mod cachalot;
 pub mod crowd;
 pub mod floor;
 pub mod instructions;
+pub mod lanes;
 pub mod locks;
 pub mod machine;
 pub mod measure;
@@ -19,6 +21,7 @@ pub mod peers;
 pub mod program;
 pub mod recorder;
 pub mod report;
+pub mod settings;
 pub mod subject;
 pub mod threads;
 pub mod workload;

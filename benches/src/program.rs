@@ -4,8 +4,9 @@
 //! matter here. `NAME.expected.json.gz` beside it says under which configuration and limit it was made.
 
 use crate::cachalot::Cachalot;
+use crate::settings::Settings;
 use crate::subject::Subject;
-use crate::workload::{Settings, Workload};
+use crate::workload::Workload;
 use cachalot_core::simulated::Call;
 use cachalot_core::units::DeviceIndex;
 use flate2::read::GzDecoder;

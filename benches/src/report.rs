@@ -1,11 +1,11 @@
-//! The tables of `tests/results/core.md`, each measured in one run.
+//! The tables of `results/core.md`, each measured in one run.
 
 use crate::crowd::{Crowd, Layout, SIZES};
 use crate::instructions;
+use crate::lanes::{OURS, PEERS, POLICIES, SUBJECTS, YARDSTICK, lanes, policy_lanes};
 use crate::measure::{Clock, Effort, Lane, Timing, interleave};
 use crate::program::Program;
 use crate::threads::{self, Streams, THREADS, Team};
-use crate::workload::{OURS, PEERS, POLICIES, SUBJECTS, YARDSTICK, lanes, policy_lanes};
 use cachalot_core::units::MIB;
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
@@ -105,7 +105,7 @@ pub fn crowds(effort: Effort) -> String {
         let mut lanes = Vec::new();
         let mut lengths = Vec::new();
         for count in COUNTS {
-            let more = Crowd::new(layout, bytes, count).map_or(Vec::new(), |crowd| crate::workload::lanes(&crowd));
+            let more = Crowd::new(layout, bytes, count).map_or(Vec::new(), |crowd| crate::lanes::lanes(&crowd));
             lengths.push(more.len());
             lanes.extend(more);
         }

@@ -4,8 +4,8 @@ use crate::btree::BTree;
 use crate::cachalot::Cachalot;
 use crate::locks::{Futex, Yielding};
 use crate::measure::{Clock, Lane};
+use crate::settings::Settings;
 use crate::subject::Subject;
-use crate::workload::Settings;
 use cachalot_core::sync::Lock;
 use std::hint::black_box;
 

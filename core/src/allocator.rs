@@ -7,8 +7,6 @@ use crate::device::DeviceMemory;
 use crate::directory::{Directory, MAX_DEVICES, Owner, Place};
 use crate::error::Error;
 #[cfg(feature = "alloc")]
-use crate::plan::Plan;
-#[cfg(feature = "alloc")]
 use crate::planned::{Observed, PlannedReport};
 use crate::pool::{PoolId, PoolOptions, Purpose, Route};
 use crate::reclaim::{Forecast, fraction_of};
@@ -17,6 +15,8 @@ use crate::storage::{Shelf, Storage, Table};
 use crate::sync::Lock;
 use crate::trace::TraceEntry;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
+#[cfg(feature = "alloc")]
+use cachalot_planner::Plan;
 
 /// What is known of a block that the program holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -45,8 +45,6 @@ mod order;
 mod pair_state;
 mod placement;
 #[cfg(feature = "alloc")]
-pub mod plan;
-#[cfg(feature = "alloc")]
 pub mod planned;
 pub mod pool;
 pub mod reclaim;

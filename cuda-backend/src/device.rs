@@ -7,7 +7,7 @@ use crate::driver::result::CuResult;
 use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuEventFlags, CuStream};
 use crate::peers::Peers;
 use crate::streams::{StreamIdentity, Streams};
-use crate::virtual_memory::Virtual;
+use crate::virtual_support::Virtual;
 use cachalot_core::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, VirtualMemory};
 use cachalot_core::units::{DevicePtr, StreamId, UNIT};
 use core::ffi::c_int;

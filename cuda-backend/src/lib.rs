@@ -15,11 +15,13 @@ pub mod fork;
 
 mod context;
 mod device;
-mod order;
+mod peer_access;
 mod peers;
+mod stream_order;
 mod streams;
 mod usage;
 mod virtual_memory;
+mod virtual_support;
 
 #[cfg(test)]
 mod fake;

@@ -1,6 +1,6 @@
 //! The bindings against NVIDIA's own `cuda.h`: every signature, constant, code and layout.
 //!
-//! Needs the header's folder in `CACHALOT_CUDA_H_DIR` and libclang; `tests/setup/cuda_header.sh` fetches both, pinned.
+//! Needs the header's folder in `CACHALOT_CUDA_H_DIR` and libclang; `scripts/setup/cuda_header.sh` fetches both, pinned.
 
 use cachalot_cuda::driver::result::CuResult;
 use cachalot_cuda::driver::table::ENTRY_POINTS;

@@ -3,7 +3,7 @@
 use crate::abi::{cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_callback};
 use crate::filters::Filters;
 use crate::last_error;
-use crate::wall::Userdata;
+use crate::marshal::Userdata;
 use cachalot_core::report::OutOfMemory;
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};

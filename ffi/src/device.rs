@@ -1,7 +1,7 @@
 //! The devices behind the interface: CUDA's, or simulated ones, with the program's callbacks.
 
 use crate::callbacks::Callbacks;
-use crate::later::Later;
+use crate::lazy_device::LazyDevice;
 use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, VirtualMemory};
@@ -22,7 +22,7 @@ pub(crate) enum Backing {
     /// A device of the driver.
     Cuda(CudaDevice),
     /// One that is opened when it is needed.
-    Later(Later),
+    Lazy(LazyDevice),
     /// One in memory.
     Simulated(SimulatedDevice),
 }
@@ -43,7 +43,7 @@ impl Device {
     fn memory(&self) -> DeviceResult<&dyn DeviceMemory> {
         match &self.backing {
             Backing::Cuda(device) => Ok(device),
-            Backing::Later(later) => Ok(later.open()?),
+            Backing::Lazy(later) => Ok(later.open()?),
             Backing::Simulated(device) => Ok(device),
         }
     }
@@ -52,7 +52,7 @@ impl Device {
     #[inline(always)]
     pub(crate) fn open(&self) -> Outcome {
         match &self.backing {
-            Backing::Later(later) => later.open().map(|_| ()).map_err(Status::from),
+            Backing::Lazy(later) => later.open().map(|_| ()).map_err(Status::from),
             Backing::Cuda(_) | Backing::Simulated(_) => Ok(()),
         }
     }
@@ -60,7 +60,7 @@ impl Device {
     /// Whether the device is open.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
-        !matches!(&self.backing, Backing::Later(later) if later.opened().is_none())
+        !matches!(&self.backing, Backing::Lazy(later) if later.opened().is_none())
     }
 
     /// The allocator's number of a stream.
@@ -68,7 +68,7 @@ impl Device {
     pub(crate) fn stream_id(&self, stream: CuStream) -> Outcome<StreamId> {
         match &self.backing {
             Backing::Cuda(device) => device.stream_id(stream).map_err(|error| refuse(stream, error.code)),
-            Backing::Later(later) => later.stream_id(stream).map_err(|error| refuse(stream, error.code)),
+            Backing::Lazy(later) => later.stream_id(stream).map_err(|error| refuse(stream, error.code)),
             Backing::Simulated(_) => simulated_stream_id(stream),
         }
     }
@@ -77,7 +77,7 @@ impl Device {
     fn stream_handle(&self, stream: StreamId) -> Option<CuStream> {
         match &self.backing {
             Backing::Cuda(device) => device.streams().handle(stream),
-            Backing::Later(later) => later.streams().handle(stream),
+            Backing::Lazy(later) => later.streams().handle(stream),
             Backing::Simulated(_) => simulated_stream_handle(stream),
         }
     }
@@ -86,7 +86,7 @@ impl Device {
     pub(crate) fn cuda(&self) -> Option<&CudaDevice> {
         match &self.backing {
             Backing::Cuda(device) => Some(device),
-            Backing::Later(later) => later.opened(),
+            Backing::Lazy(later) => later.opened(),
             Backing::Simulated(_) => None,
         }
     }
@@ -94,7 +94,7 @@ impl Device {
     /// The simulated device, if it is one.
     pub(crate) fn simulated(&self) -> Option<&SimulatedDevice> {
         match &self.backing {
-            Backing::Cuda(_) | Backing::Later(_) => None,
+            Backing::Cuda(_) | Backing::Lazy(_) => None,
             Backing::Simulated(device) => Some(device),
         }
     }
@@ -143,7 +143,7 @@ impl DeviceMemory for Device {
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         match &self.backing {
-            Backing::Later(later) if later.opened().is_none() => later.unopened_memory(),
+            Backing::Lazy(later) if later.opened().is_none() => later.unopened_memory(),
             _ => self.memory()?.memory_info(),
         }
     }

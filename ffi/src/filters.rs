@@ -2,7 +2,7 @@
 //!
 //! A filter is asked with no lock held, and let go of once its route has ended and nobody is asking it any longer.
 
-use crate::wall::Userdata;
+use crate::marshal::Userdata;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -10,7 +10,7 @@
 //! generation goes up when a slot is used again; a slot whose 36 bits of generations are used up stays empty.
 
 use crate::abi::cachalot_allocator;
-use crate::host::Host;
+use crate::instance::Instance;
 use crate::status::{
     CACHALOT_ERROR_FORKED, CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_POISONED, CACHALOT_ERROR_TABLE_FULL, Outcome,
     Status,
@@ -41,11 +41,11 @@ struct Slot {
     /// The handle of the live allocator; or that with [`POISONED`] or [`VACANT`]; 0 iff the slot was never used.
     word: AtomicU64,
     /// The allocator, while `word` is not vacant.
-    host: AtomicPtr<Host>,
+    instance: AtomicPtr<Instance>,
 }
 
 static TABLE: [Slot; SLOTS] =
-    [const { Slot { word: AtomicU64::new(0), host: AtomicPtr::new(core::ptr::null_mut()) } }; SLOTS];
+    [const { Slot { word: AtomicU64::new(0), instance: AtomicPtr::new(core::ptr::null_mut()) } }; SLOTS];
 
 /// The number that a pointer from C is.
 fn number(handle: *const cachalot_allocator) -> u64 {
@@ -61,16 +61,16 @@ fn slot(handle: u64) -> &'static Slot {
 ///
 /// The reference is good until the allocator is destroyed, which the interface forbids while a call is running.
 #[inline(always)]
-pub(crate) fn host(handle: *const cachalot_allocator) -> Outcome<&'static Host> {
+pub(crate) fn instance(handle: *const cachalot_allocator) -> Outcome<&'static Instance> {
     let handle = number(handle);
     let slot = slot(handle);
-    // Acquire: the host that was stored before the word is seen too.
+    // Acquire: the instance that was stored before the word is seen too.
     if slot.word.load(Ordering::Acquire) == handle
-        // SAFETY: the pointer is null, or to a host that `insert` leaked and that nobody destroys during the call.
-        && let Some(host) = unsafe { slot.host.load(Ordering::Relaxed).as_ref() }
+        // SAFETY: the pointer is null, or to an instance that `insert` leaked and that nobody destroys during the call.
+        && let Some(instance) = unsafe { slot.instance.load(Ordering::Relaxed).as_ref() }
         && !fork::in_child()
     {
-        return Ok(host);
+        return Ok(instance);
     }
     Err(refuse(handle))
 }
@@ -111,11 +111,11 @@ pub(crate) fn forked() -> Status {
 }
 
 /// Puts an allocator into a vacant slot and answers its handle.
-pub(crate) fn insert(host: Box<Host>) -> Outcome<*mut cachalot_allocator> {
+pub(crate) fn insert(instance: Box<Instance>) -> Outcome<*mut cachalot_allocator> {
     for (index, slot) in TABLE.iter().enumerate() {
         let word = slot.word.load(Ordering::Relaxed);
         if is_vacant(word) && replace(slot, word, TAKEN) {
-            slot.host.store(Box::into_raw(host), Ordering::Relaxed);
+            slot.instance.store(Box::into_raw(instance), Ordering::Relaxed);
             let handle = if word == 0 { MARK | index as u64 } else { word & !VACANT };
             slot.word.store(handle, Ordering::Release);
             return Ok(core::ptr::without_provenance_mut(handle as usize));
@@ -127,21 +127,21 @@ pub(crate) fn insert(host: Box<Host>) -> Outcome<*mut cachalot_allocator> {
 /// Takes an allocator out of its slot: the handle is invalid from then on. Of several callers, one gets the allocator.
 ///
 /// One that is poisoned is given up: its handle becomes invalid too, and what it held stays with the process.
-pub(crate) fn remove(handle: *const cachalot_allocator) -> Outcome<Box<Host>> {
+pub(crate) fn remove(handle: *const cachalot_allocator) -> Outcome<Box<Instance>> {
     let handle = number(handle);
     let slot = slot(handle);
     let poisoned = replace(slot, handle | POISONED, TAKEN);
     if !poisoned && !replace(slot, handle, TAKEN) {
         return Err(refuse(handle));
     }
-    let host = slot.host.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    let instance = slot.instance.swap(core::ptr::null_mut(), Ordering::Relaxed);
     let next = (handle & !POISONED) + GENERATION;
     slot.word.store(if is_vacant(next | VACANT) { next | VACANT } else { RETIRED }, Ordering::Release);
     if poisoned {
         return Err(Status::new(CACHALOT_ERROR_POISONED, "the poisoned allocator was given up with what it held"));
     }
     // SAFETY: `insert` leaked it, and the exchange above gave it to this caller alone.
-    Ok(unsafe { Box::from_raw(host) })
+    Ok(unsafe { Box::from_raw(instance) })
 }
 
 /// Whether a slot with this word can have an allocator.

@@ -18,14 +18,15 @@
 //!
 //! ```text
 //! capi       the exported functions          ─┐
-//! wall       panics, NULL, structures' sizes   │  status · last_error · abi
+//! boundary   catches panics                    │  snapshot
 //! handle     which allocator a handle is       │
-//! host       an allocator over its devices    ─┘  device · later · callbacks · filters · lock
+//! instance   an allocator over its devices     │  device · lazy_device · callbacks · filters · stacks · planner · lock
+//! marshal    NULL, texts, structures' sizes   ─┘  status · last_error · abi
 //! ```
 
 #![allow(
     clippy::inline_always,
-    reason = "measured: the wall around malloc and free is a chain of small functions, each called from a few places"
+    reason = "measured: the boundary around malloc and free is a chain of small functions, each called from a few places"
 )]
 
 pub mod abi;
@@ -34,22 +35,23 @@ pub mod lock;
 pub mod status;
 pub mod torch;
 
+mod boundary;
 mod callbacks;
 mod device;
 mod filters;
 mod handle;
-mod host;
+mod instance;
 mod last_error;
-mod later;
+mod lazy_device;
+mod marshal;
 mod planner;
 mod snapshot;
 mod stacks;
-mod wall;
 
 #[cfg(test)]
 mod tests;
 
-pub use cachalot_core as core;
+pub use cachalot_core as core_api;
 pub use cachalot_core::simulated::SimulatedDevice;
 pub use cachalot_core::storage::Growable;
 pub use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};

@@ -1,6 +1,6 @@
 //! Snapshots of an allocator, handed out in parts.
 
-use crate::host::Host;
+use crate::instance::Instance;
 use cachalot_snapshot::{Format, Stack, Taken};
 use std::io::{self, Write};
 use std::path::Path;
@@ -27,22 +27,22 @@ impl<F: FnMut(&[u8]) -> bool> Write for Parts<F> {
 }
 
 /// Looks at everything.
-fn take(host: &Host) -> Taken<impl Fn(u32) -> Stack> {
-    Taken::of(&host.allocator, |site| host.stacks.get(site))
+fn take(instance: &Instance) -> Taken<impl Fn(u32) -> Stack> {
+    Taken::of(&instance.allocator, |site| instance.stacks.get(site))
 }
 
 /// Writes a snapshot in parts. `write` says whether to go on.
-pub(crate) fn write(host: &Host, format: Format, mut write: impl FnMut(&[u8]) -> bool) -> Result<(), Error> {
+pub(crate) fn write(instance: &Instance, format: Format, mut write: impl FnMut(&[u8]) -> bool) -> Result<(), Error> {
     let mut stopped = false;
     let mut parts = Parts(|part: &[u8]| {
         stopped = stopped || !write(part);
         !stopped
     });
-    let written = take(host).write(&mut parts, format);
+    let written = take(instance).write(&mut parts, format);
     if stopped { Err(Error::Stopped) } else { written.map_err(Error::Io) }
 }
 
 /// Writes a snapshot to a file, in the format that its name asks for.
-pub(crate) fn write_file(host: &Host, path: &Path) -> io::Result<()> {
-    take(host).write_file(path, Format::of(path))
+pub(crate) fn write_file(instance: &Instance, path: &Path) -> io::Result<()> {
+    take(instance).write_file(path, Format::of(path))
 }

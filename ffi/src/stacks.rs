@@ -5,7 +5,7 @@
 
 use crate::abi::{CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_REQUESTED, cachalot_stack_callback};
 use crate::callbacks::Callbacks;
-use crate::wall::Userdata;
+use crate::marshal::Userdata;
 use cachalot_core::trace::CallSite;
 use cachalot_snapshot::{Frame, Stack};
 use core::cell::RefCell;

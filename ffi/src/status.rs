@@ -9,7 +9,7 @@ use cachalot_core::Error;
 use cachalot_core::config::ConfigError;
 use cachalot_core::device::{DeviceError, ErrorKind};
 use cachalot_cuda::LoadError;
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
 use core::fmt::{self, Display};
 use core::num::NonZeroI32;
 
@@ -58,7 +58,7 @@ statuses! {
     CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, "the text does not fit";
     CACHALOT_ERROR_OUT_OF_MEMORY = 210, "out of device memory";
     CACHALOT_ERROR_REJECTED = 214, "more device memory than the configured fraction leaves";
-    CACHALOT_ERROR_TABLE_FULL = 220, "out of host memory, or a table of the library is full";
+    CACHALOT_ERROR_TABLE_FULL = 220, "out of instance memory, or a table of the library is full";
     CACHALOT_ERROR_STILL_HELD = 230, "blocks or pools were still in use; their memory was not given back";
     CACHALOT_ERROR_NO_DRIVER = 310, "no CUDA driver, or it did not start";
     CACHALOT_ERROR_DRIVER_TOO_OLD = 314, "the CUDA driver is too old";
@@ -74,8 +74,18 @@ statuses! {
 }
 
 /// The name and the meaning of a status, if it is one.
-pub(crate) fn describe(status: cachalot_status) -> Option<(&'static CStr, &'static CStr)> {
+fn describe(status: cachalot_status) -> Option<(&'static CStr, &'static CStr)> {
     STATUSES.iter().find(|(number, ..)| *number == status).map(|&(_, name, text)| (name, text))
+}
+
+/// The name of a status; of a number that is no status, `CACHALOT_ERROR_UNKNOWN`.
+pub(crate) fn name_of(status: cachalot_status) -> *const c_char {
+    describe(status).map_or(c"CACHALOT_ERROR_UNKNOWN", |(name, _)| name).as_ptr()
+}
+
+/// The meaning of a status; of a number that is no status, a text that says so.
+pub(crate) fn meaning_of(status: cachalot_status) -> *const c_char {
+    describe(status).map_or(c"a status that this version does not know", |(_, text)| text).as_ptr()
 }
 
 /// A failure, which the calling thread's last error tells of.

@@ -390,10 +390,10 @@ fn every_signature_is_what_bindgen_reads_in_the_header() {
     assert_eq!(library.types.keys().collect::<Vec<_>>(), header.types.keys().collect::<Vec<_>>());
 }
 
-/// A panic must not leave a function: every body is inside the wall, and nothing is outside of it.
+/// A panic must not leave a function: every body is inside the boundary, and nothing is outside of it.
 #[test]
-fn every_exported_function_is_one_call_of_the_wall() {
-    let mut walled = BTreeSet::new();
+fn every_exported_function_is_one_call_of_the_boundary() {
+    let mut inside = BTreeSet::new();
     for file in exporting() {
         let text = std::fs::read_to_string(file).expect("it can be read");
         for item in syn::parse_file(&text).expect("Rust").items {
@@ -405,15 +405,19 @@ fn every_exported_function_is_one_call_of_the_wall() {
             let body = body.to_token_stream().to_string();
             let statements =
                 function.block.stmts.iter().filter(|statement| !matches!(statement, syn::Stmt::Item(_))).count();
-            let walls =
-                ["wall :: with_host (", "wall :: alone (", "wall :: infallible (", "plugin :: with_allocator ("];
-            let is_walled = walls.iter().any(|wall| body.starts_with(wall));
-            if statements == 1 && is_walled {
-                walled.insert(function.sig.ident.to_string());
+            let boundaries = [
+                "boundary :: with_instance (",
+                "boundary :: alone (",
+                "boundary :: infallible (",
+                "plugin :: with_allocator (",
+            ];
+            let is_inside = boundaries.iter().any(|boundary| body.starts_with(boundary));
+            if statements == 1 && is_inside {
+                inside.insert(function.sig.ident.to_string());
             }
         }
     }
-    assert_eq!(walled, declared());
+    assert_eq!(inside, declared());
 }
 
 /// The names that a library offers to programs.

@@ -1,6 +1,6 @@
 //! torch's `_memory_viz.py` on snapshots of busy programs: it draws them, and its figures are ours.
 //!
-//! `CACHALOT_MEMORY_VIZ` names a folder with the script of some versions; `tests/setup/memory_viz.sh` makes it.
+//! `CACHALOT_MEMORY_VIZ` names a folder with the script of some versions; `scripts/setup/memory_viz.sh` makes it.
 
 mod common;
 
@@ -277,7 +277,7 @@ fn torchs_own_script_draws_our_snapshots_and_says_what_we_do() {
         program.write(scene, &folder);
     }
     let Some(scripts) = std::env::var_os("CACHALOT_MEMORY_VIZ") else {
-        skip("torch's _memory_viz.py on our snapshots", "CACHALOT_MEMORY_VIZ is not set: tests/setup/memory_viz.sh");
+        skip("torch's _memory_viz.py on our snapshots", "CACHALOT_MEMORY_VIZ is not set: scripts/setup/memory_viz.sh");
         return;
     };
     let mut versions = 0;

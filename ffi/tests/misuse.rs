@@ -1,6 +1,6 @@
 //! What programs must not do, from C: the status is the one that the header promises, nothing changes, no driver is called.
 //!
-//! The programs are in `tests/hosts/misuse`, one kind of misuse each.
+//! The programs are in `tests/c_abi/misuse`, one kind of misuse each.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Link, build, emulated, simulated, sources, succeed, without_errors,
 
 #[test]
 fn every_misuse_is_refused() {
-    for source in sources("misuse", "c") {
+    for source in sources("tests/c_abi/misuse", "c") {
         let name = source.file_stem().expect("a name").display().to_string();
         let Some(program) = build(&source, Link::Shared, &[]) else { return };
         succeed(&mut simulated(&program));
@@ -18,7 +18,7 @@ fn every_misuse_is_refused() {
 
 #[test]
 fn no_misuse_touches_memory_that_it_should_not() {
-    for source in sources("misuse", "c") {
+    for source in sources("tests/c_abi/misuse", "c") {
         let Some(program) = build(&source, Link::Shared, &[]) else { return };
         without_errors(&simulated(&program));
     }
@@ -28,7 +28,7 @@ fn no_misuse_touches_memory_that_it_should_not() {
 #[test]
 fn the_list_of_calls_has_every_function_of_an_allocator() {
     let read = |path: &str| std::fs::read_to_string(common::root().join(path)).expect("the file exists");
-    let (header, list) = (read("include/cachalot.h"), read("tests/hosts/misuse/every_call.h"));
+    let (header, list) = (read("include/cachalot.h"), read("tests/c_abi/misuse/every_call.h"));
     let declarations = header.split(';').filter(|text| text.contains("(const cachalot_allocator *allocator"));
     let names: Vec<_> = declarations.filter_map(|text| text.rsplit_once('(')?.0.rsplit([' ', '*']).next()).collect();
     assert!(names.len() > 35, "{names:?}");

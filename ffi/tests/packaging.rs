@@ -12,7 +12,7 @@ const SAYS: &str = concat!("cachalot ", env!("CARGO_PKG_VERSION"), "\n");
 
 /// The consumer in C or C++.
 fn consumer(ending: &str) -> PathBuf {
-    root().join("tests/hosts/consumer/consumer").with_extension(ending)
+    root().join("tests/c_abi/consumer/consumer").with_extension(ending)
 }
 
 /// What `pkg-config` says of the installed library, as arguments. `None`, and a line, if there is no `pkg-config`.
@@ -84,7 +84,7 @@ fn cmake() -> Command {
 fn build_with_cmake(packages: &Path, name: &str) {
     let build = empty(name);
     let mut configure = cmake();
-    configure.arg("-S").arg(root().join("tests/hosts/consumer")).arg("-B").arg(&build);
+    configure.arg("-S").arg(root().join("tests/c_abi/consumer")).arg("-B").arg(&build);
     configure.arg(format!("-DCMAKE_PREFIX_PATH={}", packages.display())).arg("-DCMAKE_BUILD_TYPE=Release");
     if succeed(&mut configure).is_none() {
         return skip("the CMake package", "no cmake; CMAKE can name one");
@@ -163,7 +163,7 @@ fn second(folder: &Path, optimised: bool) -> Option<PathBuf> {
     if optimised {
         command.args(["-C", "lto=fat"]);
     }
-    command.arg(root().join("tests/hosts/second/second.rs")).arg("-o").arg(&library);
+    command.arg(root().join("tests/c_abi/second/second.rs")).arg("-o").arg(&library);
     succeed(&mut command).map(|_| library)
 }
 
@@ -181,7 +181,7 @@ fn two_rust_static_libraries_link_into_one_program() {
             let program = folder.join("two");
             let mut command = Command::new("cc");
             command.args(WARNINGS).arg("-I").arg(installed().join("include"));
-            command.arg(root().join("tests/hosts/second/main.c")).args(libraries).args(SYSTEM_LIBRARIES);
+            command.arg(root().join("tests/c_abi/second/main.c")).args(libraries).args(SYSTEM_LIBRARIES);
             if succeed(command.arg("-o").arg(&program)).is_none() {
                 return skip("a second Rust library", "no compiler");
             }

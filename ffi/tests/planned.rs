@@ -1,4 +1,4 @@
-//! The planned policy through the C interface, on simulated devices; `hosts` has it on the emulated driver.
+//! The planned policy through the C interface, on simulated devices; `processes` has it on the emulated driver.
 
 use cachalot::abi::*;
 use cachalot::capi::*;

@@ -8,9 +8,9 @@ use common::{
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program of `tests/hosts/process`.
+/// A program of `tests/c_abi/process`.
 fn program(name: &str) -> Option<PathBuf> {
-    build(&root().join("tests/hosts/process").join(name).with_extension("c"), Link::Shared, &[])
+    build(&root().join("tests/c_abi/process").join(name).with_extension("c"), Link::Shared, &[])
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The plug-in for `PyTorch`, called as `PyTorch` calls it, by C++ programs on the emulated driver.
 //!
-//! The shim is built in both ways: for any program, and with `PyTorch`'s headers, for which `tests/hosts/torch/c10` stands in.
+//! The shim is built in both ways: for any program, and with `PyTorch`'s headers, for which `tests/c_abi/torch/c10` stands in.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 /// Where the programs are.
 fn sources() -> PathBuf {
-    root().join("tests/hosts/torch")
+    root().join("tests/c_abi/torch")
 }
 
 /// The shim as it is built without `PyTorch`, and with it. `None`, and a line, if there is no compiler.
@@ -117,7 +117,7 @@ fn an_allocator_of_ones_own_is_thirty_lines() {
     let library = scratch("torch").join("torch_minimal.so");
     let mut command = Command::new("c++");
     command.args(["-std=c++17", "-fPIC", "-shared"]).args(WARNINGS).arg("-I").arg(root().join("include"));
-    command.arg(root().join("tests/hosts/torch_minimal.cpp")).arg("-o").arg(&library);
+    command.arg(root().join("examples/torch/torch_minimal.cpp")).arg("-o").arg(&library);
     command.arg("-L").arg(library_path()).arg("-lcachalot").arg(format!("-Wl,-rpath,{}", library_path().display()));
     if succeed(&mut command).is_none() {
         return skip("an allocator for PyTorch of one's own", "no C++ compiler");

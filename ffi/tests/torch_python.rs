@@ -13,7 +13,7 @@ fn events_have_the_python_frames_of_their_thread() {
     if !output(Command::new(&python).args(["-c", is_new])).is_some_and(|output| output.status.success()) {
         return skip("Python stacks", "no python3 of version 3.9 or later; CACHALOT_PYTHON can name one");
     }
-    let sources = root().join("tests/hosts/torch");
+    let sources = root().join("tests/c_abi/torch");
     let capsule = scratch("torch").join("capsule.so");
     let mut command = Command::new("cc");
     command.args(["-std=c11", "-fPIC", "-shared"]).args(WARNINGS).arg("-I").arg(root().join("include"));

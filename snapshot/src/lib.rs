@@ -16,6 +16,7 @@
 
 mod file;
 mod model;
+mod other;
 pub mod pickle;
 mod shared;
 mod stack;
@@ -23,7 +24,8 @@ mod stream;
 mod take;
 
 pub use file::{Format, ReadError, read, write, write_file};
-pub use model::{Annotation, Block, Event, Other, Segment, Settings, Snapshot, Text};
+pub use model::{Annotation, Block, Event, Segment, Settings, Snapshot, Text};
+pub use other::Other;
 pub use stack::{Frame, Stack};
 pub use stream::Each;
 pub use take::Taken;

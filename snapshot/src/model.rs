@@ -1,16 +1,13 @@
 //! What a snapshot holds. Keys that a version of `PyTorch` lacks are options; those that are not known here are kept as they are.
 
+use crate::other::Other;
 use crate::stack::Stack;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// A text that is mostly one of a few.
 pub type Text = Cow<'static, str>;
-
-/// Keys that are not known, with what they hold.
-pub type Other = Map<String, Value>;
 
 /// A snapshot. Its lists may be anything that is written as one; read, they are vectors.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

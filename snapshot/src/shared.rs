@@ -7,6 +7,7 @@
 //! ```
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -24,19 +25,16 @@ use std::marker::PhantomData;
 pub(crate) const SHARED: &str = "cachalot::Shared";
 
 /// A value whose clones share one memory.
-pub(crate) trait Shared: Clone + Eq + Hash + Sized {
+pub(crate) trait Shared: Clone + Eq + Hash + 'static {
     /// The value as a file has it.
     type Parts: for<'de> Deserialize<'de>;
 
     /// Makes the value.
     fn of(parts: Self::Parts) -> Self;
-
-    /// Finds the values of this type that were read before.
-    fn known(read: &mut Read) -> &mut Known<Self>;
 }
 
 /// The values of one type that were read before.
-pub(crate) struct Known<T> {
+struct Known<T> {
     /// By their numbers in a pickle.
     numbered: HashMap<u32, T>,
     distinct: HashSet<T>,
@@ -48,11 +46,16 @@ impl<T> Default for Known<T> {
     }
 }
 
-/// What the reader of a file has read so far.
+/// What the reader of a file has read so far: the [`Known`] values of each type.
 #[derive(Default)]
-pub(crate) struct Read {
-    pub(crate) stacks: Known<crate::Stack>,
-    pub(crate) frames: Known<crate::stack::SharedFrame>,
+struct Read(HashMap<TypeId, Box<dyn Any>>);
+
+impl Read {
+    /// Finds the values of a type that were read before.
+    fn known<T: Shared>(&mut self) -> &mut Known<T> {
+        let known = self.0.entry(TypeId::of::<T>()).or_insert_with(|| Box::new(Known::<T>::default()));
+        known.downcast_mut().expect("each type has values of its own")
+    }
 }
 
 thread_local! {
@@ -86,21 +89,21 @@ impl<'de, T: Shared> Visitor<'de> for Reader<T> {
     fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
         let value = T::of(T::Parts::deserialize(deserializer)?);
         Ok(READ.with_borrow_mut(|read| match read {
-            Some(read) => T::known(read).distinct(value),
+            Some(read) => read.known::<T>().distinct(value),
             None => value,
         }))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
         let number: u32 = map.next_key()?.ok_or_else(|| serde::de::Error::missing_field("a value's number"))?;
-        let known = READ.with_borrow_mut(|read| T::known(read.as_mut()?).numbered.get(&number).cloned());
+        let known = READ.with_borrow_mut(|read| read.as_mut()?.known::<T>().numbered.get(&number).cloned());
         if let Some(value) = known {
             return Ok(value);
         }
         let value = T::of(map.next_value()?);
         Ok(READ.with_borrow_mut(|read| match read {
             Some(read) => {
-                let known = T::known(read);
+                let known = read.known::<T>();
                 let value = known.distinct(value);
                 known.numbered.insert(number, value.clone());
                 value

@@ -1,6 +1,7 @@
 //! Stacks: events with the same stack share it, in memory as in a pickle.
 
-use crate::shared::{self, Known, Read, SHARED, Shared};
+use crate::other::Other;
+use crate::shared::{self, SHARED, Shared};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ pub struct Frame {
     pub line: i64,
     /// Every other key: what `torch.fx` adds.
     #[serde(flatten)]
-    pub other: crate::model::Other,
+    pub other: Other,
 }
 
 /// A stack: frames, the innermost first. Empty if none was recorded.
@@ -89,10 +90,6 @@ impl Shared for Stack {
     fn of(frames: Self::Parts) -> Self {
         frames.into_iter().map(|frame| frame.0).collect()
     }
-
-    fn known(read: &mut Read) -> &mut Known<Self> {
-        &mut read.stacks
-    }
 }
 
 /// A frame as a part of a stack that is read.
@@ -110,9 +107,5 @@ impl Shared for SharedFrame {
 
     fn of(frame: Frame) -> Self {
         Self(Arc::new(frame))
-    }
-
-    fn known(read: &mut Read) -> &mut Known<Self> {
-        &mut read.frames
     }
 }

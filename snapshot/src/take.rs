@@ -1,7 +1,8 @@
 //! Snapshots of an allocator: what the core says, under PyTorch's names.
 
 use crate::file::Format;
-use crate::model::{Block, Event, Other, Segment, Settings, Snapshot};
+use crate::model::{Block, Event, Segment, Settings, Snapshot};
+use crate::other::Other;
 use crate::stack::Stack;
 use crate::stream::Each;
 use cachalot_core::device::DeviceMemory;

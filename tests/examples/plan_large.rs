@@ -1,7 +1,7 @@
 //! What the heuristics reach on large invented programs: `cargo run --release -p cachalot-tests --example plan_large [FOLDER]`.
 //! With a folder, the problems are written there too, as `cachalot plan` reads them.
 
-use cachalot_core::plan::{HEURISTICS, Problem, lower_bound, verify};
+use cachalot_planner::{HEURISTICS, Problem, lower_bound, verify};
 use cachalot_tests::planning::large::{MODELS, training_step};
 use std::fmt::Write as _;
 use std::time::Instant;

@@ -12,3 +12,16 @@ pub mod seen;
 pub mod strategies;
 pub mod sweep;
 pub mod twins;
+
+/// The Rust programs of the README and of the book, as doctests.
+#[cfg(doctest)]
+mod documentation {
+    #[doc = include_str!("../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../docs/install.md")]
+    struct Install;
+    #[doc = include_str!("../../docs/planned.md")]
+    struct Planned;
+    #[doc = include_str!("../../docs/planning.md")]
+    struct Planning;
+}

@@ -2,9 +2,9 @@
 //! private pools, with limits, settings that change, and plans in force. And to ask changes nothing.
 
 use cachalot_core::Config;
-use cachalot_core::plan::{Algorithm, Plan, greedy::Greedy};
 use cachalot_core::reclaim::Forecast;
 use cachalot_core::units::DevicePtr;
+use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::POLICIES;
 use cachalot_tests::program::Op;

@@ -1,8 +1,8 @@
 //! The exact search on problems whose answers are known: `MiniMalloc`'s solver tests, and public instances.
 
-use cachalot_core::plan::exact::{Instance, Progress, Search, Verdict, fits};
-use cachalot_core::plan::portfolio::Portfolio;
-use cachalot_core::plan::{Buffer, Chains, Plan, Problem, Watch, lower_bound, verify};
+use cachalot_planner::exact::{Instance, Progress, Search, Verdict, fits};
+use cachalot_planner::portfolio::Portfolio;
+use cachalot_planner::{Buffer, Chains, Plan, Problem, Watch, lower_bound, verify};
 use cachalot_tests::planning::brute::lowest_peak;
 use cachalot_tests::planning::instances;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The exact search against every order tried, and against itself.
 
-use cachalot_core::plan::exact::{Exact, Instance, Progress, Search, Skyline, Verdict, fits};
-use cachalot_core::plan::portfolio::{Portfolio, Sequential};
-use cachalot_core::plan::{Algorithm, Buffer, Chains, Plan, Problem, lower_bound, verify};
+use cachalot_planner::exact::{Instance, Progress, Search, Skyline, Verdict, fits};
+use cachalot_planner::portfolio::{Exact, Portfolio, Sequential};
+use cachalot_planner::{Algorithm, Buffer, Chains, Plan, Problem, lower_bound, verify};
 use cachalot_tests::planning::brute::lowest_peak;
 use cachalot_tests::planning::problems;
 use cachalot_tests::strategies::proptest_config;

@@ -1,6 +1,6 @@
 //! Every kind of bad problem, and every kind of bad plan, is found for what it is.
 
-use cachalot_core::plan::{Buffer, Colocation, Fault, Overwrite, Plan, Problem, Unusable, verify};
+use cachalot_planner::{Buffer, Colocation, Fault, Overwrite, Plan, Problem, Unusable, verify};
 
 fn buffer(start: u64, end: u64, size: u64) -> Buffer {
     Buffer { start, end, size, alignment: 1, fixed: None }

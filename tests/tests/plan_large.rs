@@ -1,8 +1,8 @@
 //! Large invented programs: close to the bound, and soon.
 
-use cachalot_core::plan::greedy::Greedy;
-use cachalot_core::plan::pushdown::Pushdown;
-use cachalot_core::plan::{Algorithm, lower_bound, verify};
+use cachalot_planner::greedy::Greedy;
+use cachalot_planner::pushdown::Pushdown;
+use cachalot_planner::{Algorithm, lower_bound, verify};
 use cachalot_tests::planning::large::{MODELS, training_step};
 
 #[test]

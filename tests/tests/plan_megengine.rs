@@ -1,9 +1,9 @@
 //! The numbers of `MegEngine`'s tests of its static memory allocators (`static_mem_alloc.cpp`), for every alignment and padding there.
 
-use cachalot_core::plan::best_fit::BestFit;
-use cachalot_core::plan::interval_move::IntervalMove;
-use cachalot_core::plan::pushdown::Pushdown;
-use cachalot_core::plan::{Algorithm, Buffer, Overwrite, Plan, Problem, lower_bound, verify};
+use cachalot_planner::best_fit::BestFit;
+use cachalot_planner::interval_move::IntervalMove;
+use cachalot_planner::pushdown::Pushdown;
+use cachalot_planner::{Algorithm, Buffer, Overwrite, Plan, Problem, lower_bound, verify};
 
 const ALGORITHMS: [&dyn Algorithm; 3] = [&IntervalMove, &BestFit, &Pushdown];
 

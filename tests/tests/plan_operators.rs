@@ -1,10 +1,10 @@
 //! Which outputs may lie in an input's memory, after `MegEngine`'s `mem_reuse` tests, and what is refused.
 
-use cachalot_core::plan::operators::{
+use cachalot_planner::operators::{
     Device, Life, Lowered, Memory, Operator, Output, Place, Program, Refusal, Value, Wrong, lower,
 };
-use cachalot_core::plan::pushdown::Pushdown;
-use cachalot_core::plan::{Algorithm, lower_bound, verify};
+use cachalot_planner::pushdown::Pushdown;
+use cachalot_planner::{Algorithm, lower_bound, verify};
 
 /// A program that grows by an operator at a time, on one device.
 struct Graph(Program);

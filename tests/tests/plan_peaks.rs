@@ -1,6 +1,6 @@
 //! What the heuristics reach on the public instances, beside simple implementations of the same algorithms (2026).
 
-use cachalot_core::plan::{HEURISTICS, lower_bound, verify};
+use cachalot_planner::{HEURISTICS, lower_bound, verify};
 use cachalot_tests::planning::instances;
 use std::collections::HashMap;
 

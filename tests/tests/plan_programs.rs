@@ -1,7 +1,7 @@
 //! Invented programs of operators are run in the memory that was planned for them: every operator finds its inputs as they were made.
 
-use cachalot_core::plan::operators::{Device, Life, Lowered, Memory, Operator, Output, Place, Program, Value, lower};
-use cachalot_core::plan::{HEURISTICS, Plan, verify};
+use cachalot_planner::operators::{Device, Life, Lowered, Memory, Operator, Output, Place, Program, Value, lower};
+use cachalot_planner::{HEURISTICS, Plan, verify};
 use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! What holds of every problem: every algorithm's plan is one, whatever the order of the input; the verifier finds what
 //! is wrong; no plan is below the bound.
 
-use cachalot_core::plan::{Buffer, Colocation, HEURISTICS, Overwrite, Plan, Problem, lower_bound, verify};
+use cachalot_planner::{Buffer, Colocation, HEURISTICS, Overwrite, Plan, Problem, lower_bound, verify};
 use cachalot_tests::planning::{naive, problems};
 use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;

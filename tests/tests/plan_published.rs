@@ -1,8 +1,8 @@
 //! The examples of other planners: TensorFlow Lite Micro's `GreedyMemoryPlanner`, XLA's `HeapSimulator`, TVM's `hill_climb`.
 
-use cachalot_core::plan::greedy::Greedy;
-use cachalot_core::plan::hill_climb::HillClimb;
-use cachalot_core::plan::{Algorithm, Buffer, Colocation, HEURISTICS, Plan, Problem, lower_bound, verify};
+use cachalot_planner::greedy::Greedy;
+use cachalot_planner::hill_climb::HillClimb;
+use cachalot_planner::{Algorithm, Buffer, Colocation, HEURISTICS, Plan, Problem, lower_bound, verify};
 use cachalot_tests::planning::instances;
 
 /// Buffers as (start, end, size), half-open.

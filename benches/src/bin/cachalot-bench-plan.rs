@@ -1,10 +1,10 @@
-//! What the planner reaches, and how long it takes: the tables of `tests/results/plan.md`.
+//! What the planner reaches, and how long it takes: the tables of `results/plan.md`.
 
 use cachalot_benches::machine;
-use cachalot_cli::plan::parallel::{Outcome, fits, minimise};
-use cachalot_cli::plan::{Reading, load};
-use cachalot_core::plan::exact::{Instance, Progress, Search};
-use cachalot_core::plan::{Chains, Problem, lower_bound, verify};
+use cachalot_planner::exact::{Instance, Progress, Search};
+use cachalot_planner::{Chains, Problem, lower_bound, verify};
+use cachalot_replay::plan::parallel::{Outcome, fits, minimise};
+use cachalot_replay::plan::{Reading, load};
 use cachalot_tests::planning::large::{MODELS, training_step};
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};

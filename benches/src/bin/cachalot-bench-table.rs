@@ -53,7 +53,9 @@ impl Section {
             Self::Replay => report::replays(&program::programs(&cli.traces)?, effort(10)),
             // Long against the start of a thread, and against the system's time slice.
             Self::Threads => report::threads(effort(40)),
-            Self::Instructions => report::instructions(&std::env::current_exe()?.with_file_name("instructions")),
+            Self::Instructions => {
+                report::instructions(&std::env::current_exe()?.with_file_name("cachalot-bench-instructions"))
+            }
         })
     }
 }

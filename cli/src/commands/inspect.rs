@@ -2,8 +2,8 @@
 
 use super::BAD_INPUT;
 use super::bytes::show;
-use cachalot_cli::inspect::{self, Failure, Group, Remedy, Report, SegmentReport, Totals};
-use cachalot_cli::trace::snapshot;
+use cachalot_replay::inspect::{self, Failure, Group, Remedy, Report, SegmentReport, Totals};
+use cachalot_replay::trace::snapshot;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::fmt::Write as _;

@@ -9,7 +9,7 @@ pub(crate) mod replay;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 
-use cachalot_cli::replay::ReplayError;
+use cachalot_replay::replay::ReplayError;
 use std::io;
 use std::process::ExitCode;
 

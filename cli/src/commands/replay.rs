@@ -3,9 +3,9 @@
 use super::progress::Progress;
 use super::settings::Settings;
 use super::{DIFFERENT, bytes};
-use cachalot_cli::replay::{self, Checked, Options, Outcome, ReplayError};
-use cachalot_cli::trace::Trace;
 use cachalot_core::planned::PlannedReport;
+use cachalot_replay::replay::{self, Checked, Options, Outcome, ReplayError};
+use cachalot_replay::trace::Trace;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! What takes the place of a record's own settings.
 
 use super::bytes;
-use cachalot_cli::compare::policy_named;
 use cachalot_core::Config;
+use cachalot_replay::compare::policy_named;
 
 /// What the command line says of them.
 #[derive(clap::Args)]

@@ -1,9 +1,9 @@
 //! `cachalot snapshot`: the memory snapshot that a replayed program ends in.
 
 use super::settings::Settings;
-use cachalot_cli::replay::{self, Options, ReplayError};
-use cachalot_cli::snapshot;
-use cachalot_cli::trace::Trace;
+use cachalot_replay::replay::{self, Options, ReplayError};
+use cachalot_replay::snapshot;
+use cachalot_replay::trace::Trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -3,12 +3,14 @@
 mod error;
 mod parse;
 mod policy;
+mod reference;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
 pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab};
+pub use reference::{REFERENCE, SettingDefault, SettingReference};
 
 use crate::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};
 use crate::units::{MAX_REQUEST, MIB};

@@ -8,11 +8,11 @@ use crate::arena::{Arena, Request, attention};
 use crate::device::DeviceMemory;
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::plan::{Plan, lower_bound, verify};
 use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId};
 use alloc::vec::Vec;
+use cachalot_planner::{Plan, lower_bound, verify};
 
 /// A plan is given up if more than one request in so many deviates.
 const TOLERATED: u64 = 4;

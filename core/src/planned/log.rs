@@ -2,10 +2,10 @@
 
 use super::lane::LANES;
 use super::sequence::Step;
-use crate::plan::{Buffer, Problem};
 use crate::units::{StreamId, UNIT};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use cachalot_planner::{Buffer, Problem};
 
 /// The most requests of one iteration: tables of 24 bytes for each are made. One that is longer is not planned.
 const MOST_REQUESTS: usize = 1 << 20;

@@ -54,6 +54,10 @@ pub use report::{PlannedReport, Stage};
 pub(crate) use serve::Unsaid;
 
 use crate::pool::PoolId;
+use crate::units::MAX_REQUEST;
+
+/// The planner takes every size that the allocator does, and none beyond.
+const _: () = assert!(cachalot_planner::MAX_SIZE == MAX_REQUEST);
 
 /// The first number of the names of pools that plans keep their memory in: the largest that every reader of JSON has exactly.
 const POOLS: u64 = (1 << 53) - 1;

@@ -1,9 +1,9 @@
 //! Plans for what was observed, by whoever has the time: nothing here knows of allocators.
 
 use super::log::Observed;
-use crate::plan::portfolio::Portfolio;
-use crate::plan::{Plan, Watch};
 use alloc::vec::Vec;
+use cachalot_planner::portfolio::Portfolio;
+use cachalot_planner::{Plan, Watch};
 
 /// Who is not to be kept waiting.
 struct Patience<'a> {

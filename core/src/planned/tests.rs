@@ -5,7 +5,6 @@ use super::{PlannedReport, Stage, is_planned};
 use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::error::Error;
-use crate::plan::Plan;
 use crate::pool::{PoolOptions, Route};
 use crate::reclaim::Forecast;
 use crate::simulated::SimulatedDevice;
@@ -13,6 +12,7 @@ use crate::snapshot::BlockState;
 use crate::storage::Growable;
 use crate::trace::Action;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use cachalot_planner::Plan;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::vec::Vec;
 

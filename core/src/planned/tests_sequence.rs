@@ -1,8 +1,8 @@
 //! One lane's sequence against a naive model: what the program holds, byte by byte.
 
 use super::sequence::{Handed, Held, Sequence, Step};
-use crate::plan::{Buffer, Problem};
 use crate::units::UNIT;
+use cachalot_planner::{Buffer, Problem};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use std::vec::Vec;
@@ -10,7 +10,7 @@ use std::vec::Vec;
 const BASE: u64 = 1 << 30;
 
 /// The lowest offset at which nothing lies that lives at the same time, one buffer after the other.
-pub(super) fn first_fit(problem: &Problem) -> crate::plan::Plan {
+pub(super) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     let buffers = &problem.buffers;
     let mut offsets: Vec<u64> = Vec::new();
     for (number, buffer) in buffers.iter().enumerate() {
@@ -28,7 +28,7 @@ pub(super) fn first_fit(problem: &Problem) -> crate::plan::Plan {
         offsets.push(at);
     }
     let peak = buffers.iter().zip(&offsets).map(|(buffer, offset)| buffer.size + offset).max().unwrap_or(0);
-    crate::plan::Plan { offsets, peak }
+    cachalot_planner::Plan { offsets, peak }
 }
 
 /// What one iteration does: requests of so many units, and frees of the request made so long ago.
@@ -61,7 +61,7 @@ fn observe(ops: &[Op]) -> Vec<Step> {
         problem.buffers.push(Buffer { start, end, size, alignment: UNIT, fixed: None });
     }
     let plan = first_fit(&problem);
-    crate::plan::verify(&problem, &plan).expect("first fit plans");
+    cachalot_planner::verify(&problem, &plan).expect("first fit plans");
     let mut offsets = plan.offsets.into_iter();
     for step in steps.iter_mut().filter(|step| step.until > 0) {
         step.offset = offsets.next();

@@ -1,6 +1,6 @@
 //! The driver's library, found at run time.
 
-use super::LoadError;
+use super::error::LoadError;
 use super::table::Table;
 use core::error::Error;
 use core::ffi::{CStr, c_void};

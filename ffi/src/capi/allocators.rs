@@ -1,9 +1,10 @@
 //! Making, describing and ending allocators.
 
 use crate::abi::{cachalot_allocator, cachalot_device, cachalot_options, cachalot_status};
-use crate::host::{Host, unknown_device};
+use crate::boundary;
+use crate::instance::{Instance, unknown_device};
+use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Status};
-use crate::wall::{self, Out, OutStruct, Versioned};
 use crate::{abi, handle};
 use cachalot_core::device::DeviceMemory;
 use core::ffi::{c_char, c_int};
@@ -25,7 +26,7 @@ pub unsafe extern "C" fn cachalot_create(
     options: *const cachalot_options,
     out: *mut *mut cachalot_allocator,
 ) -> cachalot_status {
-    wall::alone(|| {
+    boundary::alone(|| {
         if !handle::begin() {
             return Err(handle::forked());
         }
@@ -33,12 +34,12 @@ pub unsafe extern "C" fn cachalot_create(
         let out = unsafe { Out::new(out, "out") }?;
         let options = match NonNull::new(options.cast_mut()) {
             // SAFETY: the caller's promise.
-            Some(options) => unsafe { wall::read_struct(options.as_ptr(), "options") }?,
+            Some(options) => unsafe { marshal::read_struct(options.as_ptr(), "options") }?,
             None => cachalot_options::INIT,
         };
         // SAFETY: the caller's promise.
-        let host = unsafe { Host::open(&options) }?;
-        out.write(handle::insert(host)?);
+        let instance = unsafe { Instance::open(&options) }?;
+        out.write(handle::insert(instance)?);
         Ok(())
     })
 }
@@ -46,15 +47,15 @@ pub unsafe extern "C" fn cachalot_create(
 /// Ends an allocator.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_destroy(allocator: *mut cachalot_allocator) -> cachalot_status {
-    wall::alone(|| {
+    boundary::alone(|| {
         if allocator.is_null() {
             return Ok(());
         }
         if handle::in_child() {
             return Err(handle::forked());
         }
-        if let Ok(host) = handle::host(allocator) {
-            host.check_idle()?;
+        if let Ok(instance) = handle::instance(allocator) {
+            instance.check_idle()?;
         }
         handle::remove(allocator)?.close()
     })
@@ -69,10 +70,10 @@ pub unsafe extern "C" fn cachalot_configure(
     allocator: *const cachalot_allocator,
     config: *const c_char,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
-        let text = unsafe { wall::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }?;
-        host.configure(text)
+        let text = unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }?;
+        instance.configure(text)
     })
 }
 
@@ -88,10 +89,10 @@ pub unsafe extern "C" fn cachalot_config(
     capacity: usize,
     length: *mut usize,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
         // Settings are written in ASCII, without NUL.
-        let text = CString::new(host.allocator.config(device)?.to_string()).unwrap_or_default();
+        let text = CString::new(instance.allocator.config(device)?.to_string()).unwrap_or_default();
         let text = text.as_bytes_with_nul();
         if buffer.is_null() && (capacity > 0 || length.is_null()) {
             return Err(Status::null("the buffer"));
@@ -121,10 +122,10 @@ pub unsafe extern "C" fn cachalot_device_count(
     allocator: *const cachalot_allocator,
     out: *mut c_int,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
-        out.write(host.allocator.device_count() as c_int);
+        out.write(instance.allocator.device_count() as c_int);
         Ok(())
     })
 }
@@ -139,10 +140,10 @@ pub unsafe extern "C" fn cachalot_device_info(
     device: c_int,
     out: *mut cachalot_device,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutStruct::new(out, "out") }?;
-        let (index, device) = host.device(device)?;
+        let (index, device) = instance.device(device)?;
         device.open()?;
         let memory = device.memory_info()?;
         out.write(&cachalot_device {
@@ -150,9 +151,9 @@ pub unsafe extern "C" fn cachalot_device_info(
             total_bytes: memory.total,
             free_bytes: memory.free,
             process_bytes: device.process_use().unwrap_or(0),
-            reserved_bytes: host.allocator.stats(index)?.reserved_bytes().current as u64,
-            limit_bytes: host.allocator.limit(index)?.unwrap_or(abi::CACHALOT_NO_LIMIT),
-            leaked_bytes: host.allocator.leaked_bytes(index)?,
+            reserved_bytes: instance.allocator.stats(index)?.reserved_bytes().current as u64,
+            limit_bytes: instance.allocator.limit(index)?.unwrap_or(abi::CACHALOT_NO_LIMIT),
+            leaked_bytes: instance.allocator.leaked_bytes(index)?,
             ordinal: device.ordinal,
             simulated: c_int::from(device.simulated().is_some()),
             virtual_memory: c_int::from(device.virtual_memory().is_some()),
@@ -165,9 +166,9 @@ pub unsafe extern "C" fn cachalot_device_info(
 /// Whether a device can still be used.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_health(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (index, device) = host.device(device)?;
-        host.allocator.health(index)?;
+    boundary::with_instance(allocator, |instance| {
+        let (index, device) = instance.device(device)?;
+        instance.allocator.health(index)?;
         device.cuda().map_or(Ok(()), |device| Ok(device.health()?))
     })
 }
@@ -179,9 +180,9 @@ pub extern "C" fn cachalot_enable_peer_access(
     device: c_int,
     peer: c_int,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (index, owner) = host.device(device)?;
-        let (peer_index, other) = host.device(peer)?;
+    boundary::with_instance(allocator, |instance| {
+        let (index, owner) = instance.device(device)?;
+        let (peer_index, other) = instance.device(peer)?;
         if index == peer_index {
             return Ok(());
         }

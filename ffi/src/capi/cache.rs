@@ -1,24 +1,24 @@
 //! What is cached, and how much may be held.
 
 use crate::abi::{CACHALOT_NO_LIMIT, cachalot_allocator, cachalot_status};
-use crate::wall;
+use crate::boundary;
 use core::ffi::c_int;
 
 /// Frees what other streams no longer use.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_process_events(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.process_events(device)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.process_events(device)?)
     })
 }
 
 /// Gives everything cached back.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_empty_cache(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.empty_cache(device)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.empty_cache(device)?)
     })
 }
 
@@ -29,9 +29,9 @@ pub extern "C" fn cachalot_trim(
     device: c_int,
     keep_bytes: usize,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.trim(device, keep_bytes as u64)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.trim(device, keep_bytes as u64)?)
     })
 }
 
@@ -42,9 +42,9 @@ pub extern "C" fn cachalot_set_caching(
     device: c_int,
     on: c_int,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.set_caching(device, on != 0)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.set_caching(device, on != 0)?)
     })
 }
 
@@ -55,9 +55,9 @@ pub extern "C" fn cachalot_set_limit(
     device: c_int,
     bytes: u64,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.set_limit(device, (bytes != CACHALOT_NO_LIMIT).then_some(bytes))?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.set_limit(device, (bytes != CACHALOT_NO_LIMIT).then_some(bytes))?)
     })
 }
 
@@ -68,8 +68,8 @@ pub extern "C" fn cachalot_set_memory_fraction(
     device: c_int,
     fraction: f64,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.set_memory_fraction(device, fraction)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.set_memory_fraction(device, fraction)?)
     })
 }

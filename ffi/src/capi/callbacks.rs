@@ -4,8 +4,9 @@ use crate::abi::{
     cachalot_allocator, cachalot_oom_callback, cachalot_shortage_callback, cachalot_stack, cachalot_stack_callback,
     cachalot_status,
 };
+use crate::boundary;
+use crate::marshal::Userdata;
 use crate::stacks::Described;
-use crate::wall::{self, Userdata};
 use core::ffi::{CStr, c_char, c_int, c_void};
 
 /// Sets who is asked to free memory.
@@ -18,8 +19,8 @@ pub unsafe extern "C" fn cachalot_on_shortage(
     callback: cachalot_shortage_callback,
     userdata: *mut c_void,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        host.callbacks.set_shortage(callback, Userdata(userdata));
+    boundary::with_instance(allocator, |instance| {
+        instance.callbacks.set_shortage(callback, Userdata(userdata));
         Ok(())
     })
 }
@@ -34,8 +35,8 @@ pub unsafe extern "C" fn cachalot_on_out_of_memory(
     callback: cachalot_oom_callback,
     userdata: *mut c_void,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        host.callbacks.set_out_of_memory(callback, Userdata(userdata));
+    boundary::with_instance(allocator, |instance| {
+        instance.callbacks.set_out_of_memory(callback, Userdata(userdata));
         Ok(())
     })
 }
@@ -50,8 +51,8 @@ pub unsafe extern "C" fn cachalot_on_stack(
     callback: cachalot_stack_callback,
     userdata: *mut c_void,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        host.stacks.set(callback, Userdata(userdata));
+    boundary::with_instance(allocator, |instance| {
+        instance.stacks.set(callback, Userdata(userdata));
         Ok(())
     })
 }
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn cachalot_stack_push(
     file_name: *const c_char,
     line: c_int,
 ) {
-    wall::infallible((), || {
+    boundary::infallible((), || {
         // SAFETY: the caller's promise; the callback's own thread is in this call, so nobody else uses the stack.
         let Some(stack) = (unsafe { stack.cast::<Described>().as_mut() }) else { return };
         let texts = [function_name, file_name].map(|text| {

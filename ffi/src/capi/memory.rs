@@ -4,8 +4,9 @@ use crate::abi::{
     CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE,
     cachalot_allocator, cachalot_block, cachalot_outlook, cachalot_status, cachalot_stream,
 };
+use crate::boundary;
 use crate::device::refuse;
-use crate::wall::{self, Out, OutStruct, Versioned};
+use crate::marshal::{Out, OutStruct, Versioned};
 use cachalot_core::device::ErrorKind;
 use cachalot_core::reclaim::Forecast;
 use cachalot_core::units::{DevicePtr, StreamId};
@@ -46,13 +47,13 @@ pub unsafe extern "C" fn cachalot_malloc(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
-        let (index, device) = host.device(device)?;
+        let (index, device) = instance.device(device)?;
         device.open()?;
         let stream = device.stream_id(CuStream(stream.addr()))?;
-        out.write(pointer(host.allocator.malloc(index, bytes as u64, stream)?));
+        out.write(pointer(instance.allocator.malloc(index, bytes as u64, stream)?));
         Ok(())
     })
 }
@@ -60,7 +61,7 @@ pub unsafe extern "C" fn cachalot_malloc(
 /// Gives a block back.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_free(allocator: *const cachalot_allocator, block: *mut c_void) -> cachalot_status {
-    wall::with_host(allocator, |host| Ok(host.allocator.free(address(block))?))
+    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free(address(block))?))
 }
 
 /// Gives a block of known size back.
@@ -70,7 +71,7 @@ pub extern "C" fn cachalot_free_sized(
     block: *mut c_void,
     bytes: usize,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| Ok(host.allocator.free_sized(address(block), bytes as u64)?))
+    boundary::with_instance(allocator, |instance| Ok(instance.allocator.free_sized(address(block), bytes as u64)?))
 }
 
 /// Announces another stream's use of a block.
@@ -80,7 +81,9 @@ pub extern "C" fn cachalot_record_stream(
     block: *mut c_void,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| Ok(host.allocator.record_stream(address(block), host.stream(stream)?)?))
+    boundary::with_instance(allocator, |instance| {
+        Ok(instance.allocator.record_stream(address(block), instance.stream(stream)?)?)
+    })
 }
 
 /// Says that a stream is about to be destroyed, or that the calling thread no longer uses its own default stream.
@@ -90,8 +93,8 @@ pub extern "C" fn cachalot_stream_destroyed(
     device: c_int,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (_, device) = host.device(device)?;
+    boundary::with_instance(allocator, |instance| {
+        let (_, device) = instance.device(device)?;
         device.open()?;
         let handle = CuStream(stream.addr());
         let number = match device.cuda() {
@@ -104,8 +107,8 @@ pub extern "C" fn cachalot_stream_destroyed(
             return Err(refuse(handle, 0));
         }
         let mut outcome = Ok(());
-        for index in host.devices() {
-            let released = host.allocator.stream_destroyed(index, number);
+        for index in instance.devices() {
+            let released = instance.allocator.stream_destroyed(index, number);
             outcome = outcome.and_then(|()| Ok(released?));
         }
         outcome
@@ -122,10 +125,10 @@ pub unsafe extern "C" fn cachalot_base_of(
     address: *const c_void,
     out: *mut cachalot_block,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutStruct::new(out, "out") }?;
-        let block = host.allocator.base_of(self::address(address))?;
+        let block = instance.allocator.base_of(self::address(address))?;
         out.write(&cachalot_block {
             struct_size: size_of::<cachalot_block>(),
             base: pointer(block.base),
@@ -153,13 +156,13 @@ pub unsafe extern "C" fn cachalot_forecast(
     stream: cachalot_stream,
     out: *mut cachalot_outlook,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutStruct::new(out, "out") }?;
-        let (index, device) = host.device(device)?;
+        let (index, device) = instance.device(device)?;
         device.open()?;
         let stream = device.stream_id(CuStream(stream.addr()))?;
-        let (outcome, address, bytes) = match host.allocator.forecast(index, bytes as u64, stream)? {
+        let (outcome, address, bytes) = match instance.allocator.forecast(index, bytes as u64, stream)? {
             Forecast::Hit(at) => (CACHALOT_WOULD_HIT, at, 0),
             Forecast::Obtain(bytes) => (CACHALOT_WOULD_OBTAIN, DevicePtr::NULL, bytes),
             Forecast::Expand => (CACHALOT_WOULD_EXPAND, DevicePtr::NULL, 0),

@@ -4,7 +4,8 @@ use crate::abi::{
     CACHALOT_STAGE_OBSERVING, CACHALOT_STAGE_PLANNING, CACHALOT_STAGE_READY, CACHALOT_STAGE_SERVING,
     CACHALOT_STAGE_WAITING, cachalot_allocator, cachalot_plan_report, cachalot_status,
 };
-use crate::wall::{self, OutStruct, Versioned};
+use crate::boundary;
+use crate::marshal::{OutStruct, Versioned};
 use cachalot_core::planned::{PlannedReport, Stage};
 use core::ffi::c_int;
 
@@ -17,9 +18,9 @@ unsafe impl Versioned for cachalot_plan_report {
 /// Announces that an iteration ends and the next begins.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.planner.iteration(&host.allocator, device)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.planner.iteration(&instance.allocator, device)?)
     })
 }
 
@@ -33,11 +34,11 @@ pub unsafe extern "C" fn cachalot_planned(
     device: c_int,
     out: *mut cachalot_plan_report,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutStruct::new(out, "out") }?;
-        let (device, _) = host.device(device)?;
-        out.write(&described(&host.allocator.planned_report(device)?));
+        let (device, _) = instance.device(device)?;
+        out.write(&described(&instance.allocator.planned_report(device)?));
         Ok(())
     })
 }

@@ -4,9 +4,10 @@ use crate::abi::{
     CACHALOT_POOL_NO_SPLIT, CACHALOT_POOL_USE_ON_OOM, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD,
     cachalot_allocator, cachalot_pool, cachalot_route, cachalot_status, cachalot_stream,
 };
+use crate::boundary;
 use crate::device::Device;
+use crate::marshal::Out;
 use crate::status::{Outcome, Status};
-use crate::wall::{self, Out};
 use cachalot_core::device::DeviceMemory;
 use cachalot_core::pool::{PoolId, PoolOptions, Route};
 use cachalot_cuda::driver::types::CuStream;
@@ -47,11 +48,11 @@ pub unsafe extern "C" fn cachalot_pool_create(
     flags: u32,
     out: *mut cachalot_pool,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
-        let (device, _) = host.device(device)?;
-        let PoolId(first, second) = host.allocator.create_pool(device, options(flags)?)?;
+        let (device, _) = instance.device(device)?;
+        let PoolId(first, second) = instance.allocator.create_pool(device, options(flags)?)?;
         out.write(cachalot_pool { first, second });
         Ok(())
     })
@@ -65,13 +66,13 @@ pub extern "C" fn cachalot_pool_retain(
     pool: cachalot_pool,
     flags: u32,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
         let options = options(flags)?;
         if name(pool) == PoolId::DEFAULT {
             return Err(Status::argument(format_args!("the default pool has no users")));
         }
-        Ok(host.allocator.retain_pool(device, name(pool), options)?)
+        Ok(instance.allocator.retain_pool(device, name(pool), options)?)
     })
 }
 
@@ -82,9 +83,9 @@ pub extern "C" fn cachalot_pool_release(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.release_pool(device, name(pool))?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.release_pool(device, name(pool))?)
     })
 }
 
@@ -99,11 +100,11 @@ pub unsafe extern "C" fn cachalot_pool_users(
     pool: cachalot_pool,
     out: *mut u32,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
-        let (device, _) = host.device(device)?;
-        out.write(host.allocator.pool_users(device, name(pool))?);
+        let (device, _) = instance.device(device)?;
+        out.write(instance.allocator.pool_users(device, name(pool))?);
         Ok(())
     })
 }
@@ -115,9 +116,9 @@ pub extern "C" fn cachalot_pool_empty(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.empty_pool(device, name(pool))?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.empty_pool(device, name(pool))?)
     })
 }
 
@@ -130,10 +131,10 @@ pub extern "C" fn cachalot_pool_begin(
     route: cachalot_route,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (index, device) = host.device(device)?;
+    boundary::with_instance(allocator, |instance| {
+        let (index, device) = instance.device(device)?;
         let route = self::route(device, route, stream)?;
-        Ok(host.allocator.begin_allocate_to_pool(index, name(pool), route)?)
+        Ok(instance.allocator.begin_allocate_to_pool(index, name(pool), route)?)
     })
 }
 
@@ -144,9 +145,9 @@ pub extern "C" fn cachalot_pool_end(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.end_allocate_to_pool(device, name(pool))?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.end_allocate_to_pool(device, name(pool))?)
     })
 }
 
@@ -159,10 +160,10 @@ pub extern "C" fn cachalot_capture_begin(
     route: cachalot_route,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (index, device) = host.device(device)?;
+    boundary::with_instance(allocator, |instance| {
+        let (index, device) = instance.device(device)?;
         let route = self::route(device, route, stream)?;
-        Ok(host.allocator.begin_capture(index, name(pool), route)?)
+        Ok(instance.allocator.begin_capture(index, name(pool), route)?)
     })
 }
 
@@ -173,8 +174,8 @@ pub extern "C" fn cachalot_capture_end(
     device: c_int,
     pool: cachalot_pool,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.end_capture(device, name(pool))?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.end_capture(device, name(pool))?)
     })
 }

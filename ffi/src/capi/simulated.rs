@@ -1,9 +1,9 @@
 //! Steering simulated devices.
 
 use crate::abi::{cachalot_allocator, cachalot_status, cachalot_stream};
+use crate::boundary;
 use crate::device::Device;
 use crate::status::{CACHALOT_ERROR_UNSUPPORTED, Outcome, Status};
-use crate::wall;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
@@ -21,8 +21,8 @@ pub extern "C" fn cachalot_simulate_progress(
     device: c_int,
     stream: cachalot_stream,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (_, device) = host.device(device)?;
+    boundary::with_instance(allocator, |instance| {
+        let (_, device) = instance.device(device)?;
         simulated(device)?.complete(device.stream_id(CuStream(stream.addr()))?);
         Ok(())
     })
@@ -36,8 +36,8 @@ pub extern "C" fn cachalot_simulate_capture(
     stream: cachalot_stream,
     on: c_int,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (_, device) = host.device(device)?;
+    boundary::with_instance(allocator, |instance| {
+        let (_, device) = instance.device(device)?;
         simulated(device)?.set_capturing(device.stream_id(CuStream(stream.addr()))?, on != 0);
         Ok(())
     })

@@ -1,8 +1,9 @@
 //! Statistics, as a structure and by name.
 
 use crate::abi::{cachalot_allocator, cachalot_counter, cachalot_stat_visitor, cachalot_statistics, cachalot_status};
+use crate::boundary;
+use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::status::{CACHALOT_ERROR_STOPPED, CACHALOT_ERROR_UNKNOWN_KEY, Status};
-use crate::wall::{self, Out, OutStruct, Versioned};
 use cachalot_core::stats::{Counter, Stats};
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
@@ -45,11 +46,11 @@ pub unsafe extern "C" fn cachalot_stats(
     device: c_int,
     out: *mut cachalot_statistics,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutStruct::new(out, "out") }?;
-        let (device, _) = host.device(device)?;
-        let stats = host.allocator.stats(device)?;
+        let (device, _) = instance.device(device)?;
+        let stats = instance.allocator.stats(device)?;
         out.write(&cachalot_statistics {
             struct_size: size_of::<cachalot_statistics>(),
             allocations: counter(stats.allocations()),
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn cachalot_stats(
             device_frees: stats.device_frees(),
             alloc_retries: stats.alloc_retries(),
             ooms: stats.ooms(),
-            leaked_bytes: host.allocator.leaked_bytes(device)?,
+            leaked_bytes: instance.allocator.leaked_bytes(device)?,
         });
         Ok(())
     })
@@ -81,13 +82,13 @@ pub unsafe extern "C" fn cachalot_stat(
     key: *const c_char,
     out: *mut i64,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         // SAFETY: the caller's promise.
-        let key = unsafe { wall::text(key, "key", CACHALOT_ERROR_UNKNOWN_KEY) }?;
+        let key = unsafe { marshal::text(key, "key", CACHALOT_ERROR_UNKNOWN_KEY) }?;
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
-        let (device, _) = host.device(device)?;
-        let value = host.allocator.stats(device)?.get(key);
+        let (device, _) = instance.device(device)?;
+        let value = instance.allocator.stats(device)?.get(key);
         let unknown = || Status::new(CACHALOT_ERROR_UNKNOWN_KEY, format_args!("no statistic is called `{key}`"));
         out.write(value.ok_or_else(unknown)?);
         Ok(())
@@ -105,11 +106,11 @@ pub unsafe extern "C" fn cachalot_stats_for_each(
     visit: cachalot_stat_visitor,
     userdata: *mut c_void,
 ) -> cachalot_status {
-    wall::with_host(allocator, |host| {
+    boundary::with_instance(allocator, |instance| {
         let visit = visit.ok_or_else(|| Status::null("the callback"))?;
-        let (device, _) = host.device(device)?;
-        let stats = host.allocator.stats(device)?;
-        let _running = host.callbacks.enter();
+        let (device, _) = instance.device(device)?;
+        let stats = instance.allocator.stats(device)?;
+        let _running = instance.callbacks.enter();
         let mut stopped = false;
         stats.for_each(|key, value| {
             if !stopped && let Ok(key) = CString::new(key) {
@@ -124,17 +125,17 @@ pub unsafe extern "C" fn cachalot_stats_for_each(
 /// Starts the peaks anew.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_reset_peaks(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.reset_peak_stats(device)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.reset_peak_stats(device)?)
     })
 }
 
 /// Starts the accumulated statistics anew.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_reset_accumulated(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
-    wall::with_host(allocator, |host| {
-        let (device, _) = host.device(device)?;
-        Ok(host.allocator.reset_accumulated_stats(device)?)
+    boundary::with_instance(allocator, |instance| {
+        let (device, _) = instance.device(device)?;
+        Ok(instance.allocator.reset_accumulated_stats(device)?)
     })
 }

@@ -2,9 +2,10 @@
 
 use super::{plugin, python};
 use crate::abi::{cachalot_allocator, cachalot_status};
+use crate::boundary;
 use crate::handle;
+use crate::marshal::{self, Out, Userdata};
 use crate::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_PANIC};
-use crate::wall::{self, Out, Userdata};
 use core::ffi::{c_char, c_int};
 use core::ptr::null_mut;
 
@@ -14,13 +15,13 @@ use core::ptr::null_mut;
 /// The text is NULL or ended by NUL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_torch_configure(config: *const c_char) -> cachalot_status {
-    wall::infallible(CACHALOT_ERROR_PANIC, || {
+    boundary::infallible(CACHALOT_ERROR_PANIC, || {
         plugin::configure(|| {
             if config.is_null() {
                 return Ok(None);
             }
             // SAFETY: the caller's promise.
-            unsafe { wall::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }.map(Some)
+            unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }.map(Some)
         })
     })
 }
@@ -44,7 +45,7 @@ pub unsafe extern "C" fn cachalot_torch_allocator(out: *mut *mut cachalot_alloca
 /// `out` is NULL or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_torch_peek(out: *mut *mut cachalot_allocator) -> cachalot_status {
-    wall::alone(|| {
+    boundary::alone(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
         if handle::in_child() {
@@ -58,9 +59,9 @@ pub unsafe extern "C" fn cachalot_torch_peek(out: *mut *mut cachalot_allocator) 
 /// Describes the stacks of recorded events by their Python frames, or no longer.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_record_stacks(on: c_int) -> cachalot_status {
-    plugin::with_allocator(|host| {
+    plugin::with_allocator(|instance| {
         let callback = if on == 0 { None } else { Some(python::describer()?) };
-        host.stacks.set(callback, Userdata(null_mut()));
+        instance.stacks.set(callback, Userdata(null_mut()));
         Ok(())
     })
 }

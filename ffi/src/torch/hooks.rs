@@ -1,9 +1,9 @@
 //! The hooks of `PyTorch`'s allocator interface that C can be called through.
 
-use super::{complaint, plugin};
+use super::{diagnostics, plugin};
 use crate::abi::cachalot_stream;
+use crate::boundary;
 use crate::status::CACHALOT_OK;
-use crate::wall;
 use cachalot_core::Error;
 use cachalot_core::units::DevicePtr;
 use core::ffi::{c_int, c_void};
@@ -12,7 +12,7 @@ use core::ptr::{NonNull, without_provenance_mut};
 /// CUDA is about to be used.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_init(device_count: c_int) {
-    wall::infallible((), || {
+    boundary::infallible((), || {
         // Without devices it is the call from the constructor, before the program has said anything.
         if device_count > 0 {
             // What goes wrong is told once, and by every request.
@@ -24,28 +24,28 @@ pub extern "C" fn cachalot_torch_init(device_count: c_int) {
 /// Gives what is cached back, on every device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_reset() {
-    wall::infallible((), || {
-        let emptied = plugin::with_present(|host| {
+    boundary::infallible((), || {
+        let emptied = plugin::with_present(|instance| {
             let mut outcome = Ok(());
-            for device in host.devices() {
-                let emptied = host.allocator.empty_cache(device);
+            for device in instance.devices() {
+                let emptied = instance.allocator.empty_cache(device);
                 outcome = outcome.and_then(|()| Ok(emptied?));
             }
             outcome
         });
-        complaint::tell_once("the cache cannot be emptied", emptied);
+        diagnostics::tell_once("the cache cannot be emptied", emptied);
     });
 }
 
 /// Limits what may be held of a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_memory_fraction(fraction: f64, device: c_int) {
-    wall::infallible((), || {
-        let set = plugin::with_allocator(|host| {
-            let (device, _) = host.device(device)?;
-            Ok(host.allocator.set_memory_fraction(device, fraction)?)
+    boundary::infallible((), || {
+        let set = plugin::with_allocator(|instance| {
+            let (device, _) = instance.device(device)?;
+            Ok(instance.allocator.set_memory_fraction(device, fraction)?)
         });
-        complaint::tell_once("the memory fraction cannot be set", set);
+        diagnostics::tell_once("the memory fraction cannot be set", set);
     });
 }
 
@@ -55,10 +55,10 @@ pub extern "C" fn cachalot_torch_memory_fraction(fraction: f64, device: c_int) {
 /// `bytes` is NULL or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_torch_base_alloc(block: *mut c_void, bytes: *mut usize) -> *mut c_void {
-    wall::infallible(block, || {
+    boundary::infallible(block, || {
         let mut base = block;
-        let found = plugin::with_present(|host| {
-            let found = host.allocator.base_of(DevicePtr(block.addr() as u64))?;
+        let found = plugin::with_present(|instance| {
+            let found = instance.allocator.base_of(DevicePtr(block.addr() as u64))?;
             base = without_provenance_mut(found.segment.0 as usize);
             if let Some(bytes) = NonNull::new(bytes) {
                 // SAFETY: the caller's promise.
@@ -74,14 +74,14 @@ pub unsafe extern "C" fn cachalot_torch_base_alloc(block: *mut c_void, bytes: *m
 /// Announces another stream's use of a block.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_record_stream(block: *mut c_void, stream: cachalot_stream) {
-    wall::infallible((), || {
-        let recorded = plugin::with_present(|host| {
-            match host.allocator.record_stream(DevicePtr(block.addr() as u64), host.stream(stream)?) {
+    boundary::infallible((), || {
+        let recorded = plugin::with_present(|instance| {
+            match instance.allocator.record_stream(DevicePtr(block.addr() as u64), instance.stream(stream)?) {
                 // PyTorch passes memory of others on as well, which is theirs to look after.
                 Err(Error::InvalidPointer(_)) => Ok(()),
                 recorded => Ok(recorded?),
             }
         });
-        complaint::tell_once("a stream cannot be recorded", recorded);
+        diagnostics::tell_once("a stream cannot be recorded", recorded);
     });
 }

@@ -5,14 +5,14 @@
 //! requests · hooks · pools · control    the exported functions
 //! plugin                                the one allocator, made when it is first needed
 //! settings                              what it is made with
-//! complaint                             what nobody can be answered, said once on the standard error
+//! diagnostics                           what nobody can be answered, said once on the standard error
 //! python                                the calling thread's Python frames
 //! ```
 //!
 //! What takes C++ to do, to throw an exception and to call a `std::function`, is in `ffi/torch/shim.cpp`.
 
-mod complaint;
 mod control;
+mod diagnostics;
 mod hooks;
 mod plugin;
 mod pools;

@@ -1,12 +1,12 @@
 //! The one allocator behind the plug-in. It is made when it is first needed, over every device of the driver, each opened when
 //! it is first allocated from; and it stays until the process ends.
 
-use super::{complaint, settings};
+use super::{diagnostics, settings};
 use crate::abi::{CACHALOT_OPEN_LATER, cachalot_allocator, cachalot_options, cachalot_status};
+use crate::boundary;
 use crate::handle;
-use crate::host::Host;
+use crate::instance::Instance;
 use crate::status::{CACHALOT_OK, Outcome, Status};
-use crate::wall;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
@@ -25,27 +25,27 @@ pub(super) fn present() -> *mut cachalot_allocator {
     ALLOCATOR.load(Ordering::Relaxed)
 }
 
-/// Runs the body of a function of the plug-in's: as [`wall::with_host`], on the one allocator, which is made if there is none.
+/// Runs the body of a function of the plug-in's: as [`boundary::with_instance`], on the one allocator, which is made if there is none.
 #[inline]
-pub(super) fn with_allocator(body: impl FnOnce(&'static Host) -> Outcome) -> cachalot_status {
+pub(super) fn with_allocator(body: impl FnOnce(&'static Instance) -> Outcome) -> cachalot_status {
     let mut allocator = present();
     if allocator.is_null() {
-        let made = wall::alone(|| {
+        let made = boundary::alone(|| {
             allocator = make()?;
             Ok(())
         });
         if made != CACHALOT_OK {
-            complaint::tell_once("no allocator can be made", made);
+            diagnostics::tell_once("no allocator can be made", made);
             return made;
         }
     }
-    wall::with_host(allocator, body)
+    boundary::with_instance(allocator, body)
 }
 
 /// The same if there is an allocator: if there is none, there is nothing to do.
-pub(super) fn with_present(body: impl FnOnce(&'static Host) -> Outcome) -> cachalot_status {
+pub(super) fn with_present(body: impl FnOnce(&'static Instance) -> Outcome) -> cachalot_status {
     let allocator = present();
-    if allocator.is_null() { CACHALOT_OK } else { wall::with_host(allocator, body) }
+    if allocator.is_null() { CACHALOT_OK } else { boundary::with_instance(allocator, body) }
 }
 
 /// Makes the allocator, unless another thread has meanwhile.
@@ -66,8 +66,8 @@ fn make() -> Outcome<*mut cachalot_allocator> {
     };
     let options = cachalot_options { flags: CACHALOT_OPEN_LATER, config: text.as_ptr(), ..cachalot_options::INIT };
     // SAFETY: the only pointer among the options is to a text that ends with NUL and outlives the call.
-    let host = unsafe { Host::open(&options) }?;
-    let made = handle::insert(host)?;
+    let instance = unsafe { Instance::open(&options) }?;
+    let made = handle::insert(instance)?;
     ALLOCATOR.store(made, Ordering::Relaxed);
     Ok(made)
 }
@@ -77,7 +77,7 @@ fn make() -> Outcome<*mut cachalot_allocator> {
 pub(super) fn configure<'a>(text: impl Fn() -> Outcome<Option<&'a str>>) -> cachalot_status {
     if present().is_null() {
         let mut is_made = false;
-        let kept = wall::alone(|| {
+        let kept = boundary::alone(|| {
             // Looked at before the lock, as above.
             if handle::in_child() {
                 return Err(handle::forked());
@@ -86,7 +86,7 @@ pub(super) fn configure<'a>(text: impl Fn() -> Outcome<Option<&'a str>>) -> cach
             is_made = !present().is_null();
             if !is_made {
                 *own = text()?.map(|text| settings::checked("config", text)).transpose()?;
-                complaint::forget();
+                diagnostics::forget();
             }
             Ok(())
         });
@@ -94,5 +94,5 @@ pub(super) fn configure<'a>(text: impl Fn() -> Outcome<Option<&'a str>>) -> cach
             return kept;
         }
     }
-    wall::with_host(present(), |host| host.configure(text()?.ok_or_else(|| Status::null("config"))?))
+    boundary::with_instance(present(), |instance| instance.configure(text()?.ok_or_else(|| Status::null("config"))?))
 }

@@ -1,11 +1,12 @@
 //! Private pools, as `PyTorch` has them: one hook begins both the capture of a graph and a mere detour of requests, and the
 //! pool is made by its first use.
 
-use super::{complaint, plugin};
+use super::{diagnostics, plugin};
 use crate::abi::{cachalot_pool, cachalot_status, cachalot_torch_filter, cachalot_torch_let_go};
+use crate::boundary;
 use crate::filters::Filter;
+use crate::marshal::Userdata;
 use crate::status::{CACHALOT_ERROR_PANIC, Status};
-use crate::wall::{self, Userdata};
 use cachalot_core::pool::{PoolId, PoolOptions, Route};
 use core::ffi::{c_int, c_void};
 
@@ -26,22 +27,22 @@ pub unsafe extern "C" fn cachalot_torch_begin_allocate_to_pool(
     let_go: cachalot_torch_let_go,
     userdata: *mut c_void,
 ) -> cachalot_status {
-    wall::infallible(CACHALOT_ERROR_PANIC, || {
+    boundary::infallible(CACHALOT_ERROR_PANIC, || {
         // Let go of when it is dropped: at the end of the route, or here. Without one every request is led.
         let filter = filter.map(|leads| Filter { leads, let_go, userdata: Userdata(userdata) });
-        plugin::with_allocator(move |host| {
-            let (device, _) = host.device(device)?;
+        plugin::with_allocator(move |instance| {
+            let (device, _) = instance.device(device)?;
             if name(pool) == PoolId::DEFAULT {
                 return Err(Status::argument(format_args!("requests come from the default pool without a route")));
             }
-            host.allocator.retain_pool(device, name(pool), PoolOptions::default())?;
-            let number = host.callbacks.filters.add(filter);
-            let begun = host.allocator.begin_route(device, name(pool), Route::Host(number));
+            instance.allocator.retain_pool(device, name(pool), PoolOptions::default())?;
+            let number = instance.callbacks.filters.add(filter);
+            let begun = instance.allocator.begin_route(device, name(pool), Route::Host(number));
             if begun.is_err() {
-                host.callbacks.filters.remove(number);
+                instance.callbacks.filters.remove(number);
             }
             // The pool's one user more is the route; the one above kept the pool until there was one.
-            let released = host.allocator.release_pool(device, name(pool));
+            let released = instance.allocator.release_pool(device, name(pool));
             Ok(begun.and(released)?)
         })
     })
@@ -50,26 +51,26 @@ pub unsafe extern "C" fn cachalot_torch_begin_allocate_to_pool(
 /// Ends the latest route into a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_end_allocate_to_pool(device: c_int, pool: cachalot_pool) {
-    wall::infallible((), || {
-        let ended = plugin::with_allocator(|host| {
-            let (device, _) = host.device(device)?;
-            if let Route::Host(number) = host.allocator.end_route(device, name(pool))? {
-                host.callbacks.filters.remove(number);
+    boundary::infallible((), || {
+        let ended = plugin::with_allocator(|instance| {
+            let (device, _) = instance.device(device)?;
+            if let Route::Host(number) = instance.allocator.end_route(device, name(pool))? {
+                instance.callbacks.filters.remove(number);
             }
             Ok(())
         });
-        complaint::tell_once("allocating to a pool cannot be ended", ended);
+        diagnostics::tell_once("allocating to a pool cannot be ended", ended);
     });
 }
 
 /// Takes a user of a pool away.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_release_pool(device: c_int, pool: cachalot_pool) {
-    wall::infallible((), || {
-        let released = plugin::with_allocator(|host| {
-            let (device, _) = host.device(device)?;
-            Ok(host.allocator.release_pool(device, name(pool))?)
+    boundary::infallible((), || {
+        let released = plugin::with_allocator(|instance| {
+            let (device, _) = instance.device(device)?;
+            Ok(instance.allocator.release_pool(device, name(pool))?)
         });
-        complaint::tell_once("a pool cannot be released", released);
+        diagnostics::tell_once("a pool cannot be released", released);
     });
 }

@@ -1,10 +1,11 @@
 //! Blocks for `PyTorch`.
 
-use super::{complaint, plugin};
+use super::{diagnostics, plugin};
 use crate::abi::{cachalot_status, cachalot_stream};
-use crate::host::Host;
+use crate::boundary;
+use crate::instance::Instance;
+use crate::marshal::Out;
 use crate::status::{CACHALOT_ERROR_INVALID_POINTER, Outcome, Status};
-use crate::wall::{self, Out};
 use cachalot_core::units::DevicePtr;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
@@ -12,25 +13,25 @@ use core::ptr::{null_mut, without_provenance_mut};
 
 /// A block on one of the devices. For 0 bytes it is NULL, and the device need not be open.
 #[inline]
-fn serve(host: &Host, bytes: usize, device: c_int, stream: cachalot_stream) -> Outcome<*mut c_void> {
-    let (index, device) = host.device(device)?;
+fn serve(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stream) -> Outcome<*mut c_void> {
+    let (index, device) = instance.device(device)?;
     if bytes == 0 {
         return Ok(null_mut());
     }
     device.open()?;
     let stream = device.stream_id(CuStream(stream.addr()))?;
-    let block = host.allocator.malloc(index, bytes as u64, stream)?;
+    let block = instance.allocator.malloc(index, bytes as u64, stream)?;
     Ok(without_provenance_mut(block.0 as usize))
 }
 
 /// Obtains a block; NULL if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_malloc(bytes: usize, device: c_int, stream: cachalot_stream) -> *mut c_void {
-    wall::infallible(null_mut(), || {
+    boundary::infallible(null_mut(), || {
         let mut block = null_mut();
         // What went wrong is the thread's last error.
-        let _ = plugin::with_allocator(|host| {
-            block = serve(host, bytes, device, stream)?;
+        let _ = plugin::with_allocator(|instance| {
+            block = serve(instance, bytes, device, stream)?;
             Ok(())
         });
         block
@@ -48,10 +49,10 @@ pub unsafe extern "C" fn cachalot_torch_allocate(
     stream: cachalot_stream,
     out: *mut *mut c_void,
 ) -> cachalot_status {
-    plugin::with_allocator(|host| {
+    plugin::with_allocator(|instance| {
         // SAFETY: the caller's promise.
         let out = unsafe { Out::new(out, "out") }?;
-        out.write(serve(host, bytes, device, stream)?);
+        out.write(serve(instance, bytes, device, stream)?);
         Ok(())
     })
 }
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn cachalot_torch_allocate(
 /// Gives a block back. That the size, the device and the stream are right is `PyTorch`'s affair, which keeps them itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_free(block: *mut c_void, bytes: usize, device: c_int, stream: cachalot_stream) {
-    wall::infallible((), || {
+    boundary::infallible((), || {
         let _ = (bytes, device, stream);
         if block.is_null() {
             return;
@@ -69,8 +70,10 @@ pub extern "C" fn cachalot_torch_free(block: *mut c_void, bytes: usize, device: 
                 let text = format_args!("{:#x} is nobody's: no block was ever handed out", block.addr());
                 Status::new(CACHALOT_ERROR_INVALID_POINTER, text).number()
             }
-            allocator => wall::with_host(allocator, |host| Ok(host.allocator.free(DevicePtr(block.addr() as u64))?)),
+            allocator => boundary::with_instance(allocator, |instance| {
+                Ok(instance.allocator.free(DevicePtr(block.addr() as u64))?)
+            }),
         };
-        complaint::tell_once("a block cannot be freed", freed);
+        diagnostics::tell_once("a block cannot be freed", freed);
     });
 }

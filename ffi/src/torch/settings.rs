@@ -1,7 +1,7 @@
 //! The settings of the plug-in's allocator: the program's, else those of cachalot's own variable, else what `PyTorch`'s
 //! variables say of device memory.
 
-use crate::host::ENVIRONMENT;
+use crate::instance::ENVIRONMENT;
 use crate::status::{CACHALOT_ERROR_INVALID_CONFIG, Outcome, Status};
 use cachalot_core::Config;
 use cachalot_core::config::ConfigError;

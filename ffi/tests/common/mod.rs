@@ -141,9 +141,9 @@ fn compile(source: &Path, link: Link, flags: &[&OsStr], program: &Path) -> bool 
     true
 }
 
-/// The programs in a folder of `tests/hosts`.
+/// The programs in a folder of the repository.
 pub(crate) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
-    let folder = root().join("tests/hosts").join(folder);
+    let folder = root().join(folder);
     let entries = std::fs::read_dir(&folder).expect("the folder exists").map(|entry| entry.expect("an entry").path());
     let mut found: Vec<_> = entries.filter(|path| path.extension() == Some(OsStr::new(ending))).collect();
     found.sort();
@@ -191,7 +191,7 @@ fn checked(command: &Command) -> Option<Command> {
     let mut checked = Command::new("valgrind");
     // Fair: else one thread that waits for another may keep it from running.
     checked.args(["--quiet", "--leak-check=full", "--error-exitcode=99", "--num-callers=30", "--fair-sched=yes"]);
-    checked.arg(format!("--suppressions={}", root().join("tests/hosts/valgrind.supp").display()));
+    checked.arg(format!("--suppressions={}", root().join("tests/c_abi/valgrind.supp").display()));
     checked.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {

@@ -6,6 +6,8 @@
 //! There are libraries for pickles; none writes a value once and refers to it, without which a trace with stacks is ten times as
 //! long, and `serde-pickle` 1.2 takes values that are shared below shared ones for recursion.
 
+mod error;
+mod limits;
 mod opcode;
 mod read;
 mod tree;
@@ -14,5 +16,6 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use read::{Error, from_slice};
+pub use error::Error;
+pub use read::from_slice;
 pub use write::to_writer;

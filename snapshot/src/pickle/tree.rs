@@ -1,6 +1,7 @@
 //! What was read of a pickle: values that may be shared, as serde reads them.
 
-use super::read::Error;
+use super::error::Error;
+use super::limits::{MOST_VALUES_PER_BYTE, SOME_VALUES};
 use crate::shared::SHARED;
 use serde::de::value::U32Deserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
@@ -10,11 +11,6 @@ use std::cell::Cell;
 /// How deep values may be nested: a snapshot's are 6 deep, and one that contains itself is endless.
 const MOST_LEVELS: u32 = 64;
 
-/// How many values a pickle may expand to for each of its bytes. A value takes a byte at least, so
-/// that only shared values below shared values expand to more than one.
-pub(super) const MOST_VALUES_PER_BYTE: u64 = 8;
-/// How many values every pickle may expand to.
-pub(super) const SOME_VALUES: u64 = 1 << 16;
 /// Every further so many bytes of a text count as a value.
 const VALUE_BYTES: usize = 32;
 

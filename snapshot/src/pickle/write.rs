@@ -1,10 +1,10 @@
 //! Writing: any serde value as a pickle, entry by entry.
 
+use super::error::Error;
 use super::opcode::{
     APPENDS, BINFLOAT, BININT, BININT1, BININT2, BINUNICODE, EMPTY_DICT, EMPTY_LIST, LONG_BINGET, LONG_BINPUT, LONG1,
     MARK, NEWFALSE, NEWTRUE, NONE, PROTO, SETITEMS, STOP, TUPLE, TUPLE2,
 };
-use super::read::Error;
 use crate::shared::SHARED;
 use serde::ser::{
     self, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple, SerializeTupleStruct, Serializer,

@@ -1,14 +1,14 @@
 //! Any bytes as a file that a command reads.
 
-use cachalot_cli::compare::Costs;
-use cachalot_cli::inspect;
-use cachalot_cli::plan::solve::{Method, PORTFOLIO, solve};
-use cachalot_cli::plan::{self, Reading, Source, Task};
-use cachalot_cli::replay::{self, Options};
-use cachalot_cli::trace::{self, BadInput, Expected, Trace};
 use cachalot_core::Config;
-use cachalot_core::plan::verify;
 use cachalot_core::simulated::Call;
+use cachalot_planner::verify;
+use cachalot_replay::compare::Costs;
+use cachalot_replay::inspect;
+use cachalot_replay::plan::solve::{Method, PORTFOLIO, solve};
+use cachalot_replay::plan::{self, Reading, Source, Task};
+use cachalot_replay::replay::{self, Options};
+use cachalot_replay::trace::{self, BadInput, Expected, Trace};
 use cachalot_snapshot::{Format, Snapshot};
 use std::path::Path;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The lowest peak of a small problem, by trying every order.
 
 use super::naive;
-use cachalot_core::plan::{Buffer, Problem};
+use cachalot_planner::{Buffer, Problem};
 
 /// Buffers that share a place.
 type Group = Vec<Buffer>;

@@ -1,6 +1,6 @@
 //! Planning problems that lie in files, outside the project.
 
-use cachalot_core::plan::{Buffer, Problem};
+use cachalot_planner::{Buffer, Problem};
 use std::fs;
 use std::path::PathBuf;
 

@@ -5,7 +5,7 @@
 //! backward  … layer 1   layer 0          everything else for a few steps: chains; weight gradients until the optimiser
 //! ```
 
-use cachalot_core::plan::{Buffer, Problem};
+use cachalot_planner::{Buffer, Problem};
 use fastrand::Rng;
 
 /// What the layers are like.

@@ -1,6 +1,6 @@
 //! What the core's planning says, worked out pair by pair and step by step.
 
-use cachalot_core::plan::{Buffer, Plan, Problem};
+use cachalot_planner::{Buffer, Plan, Problem};
 
 /// For each buffer the strictest alignment of those that share its place, itself among them.
 pub fn alignments(problem: &Problem) -> Vec<u64> {

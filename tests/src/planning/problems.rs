@@ -1,7 +1,7 @@
 //! Invented small problems, with everything that a problem can have.
 
-use cachalot_core::plan::greedy::Greedy;
-use cachalot_core::plan::{Algorithm, Buffer, Colocation, Overwrite, Problem};
+use cachalot_planner::greedy::Greedy;
+use cachalot_planner::{Algorithm, Buffer, Colocation, Overwrite, Problem};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -1,14 +1,14 @@
 //! `cachalot compare`: recorded programs with every policy and configuration, side by side.
 
-mod line;
-mod plot;
-mod table;
+mod render_line;
+mod render_plot;
+mod render_table;
 
 use super::progress::Progress;
 use super::{BAD_INPUT, DIFFERENT, bytes};
-use cachalot_cli::compare::{self, Comparison, Configuration, Contender, Costs, Options, policy_named};
-use cachalot_cli::replay::ReplayError;
-use cachalot_cli::trace::Trace;
+use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Costs, Options, policy_named};
+use cachalot_replay::replay::ReplayError;
+use cachalot_replay::trace::Trace;
 use rayon::prelude::*;
 use std::fs;
 use std::io::{self, Write};
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         eprintln!("{error}");
     }
     let written =
-        if args.json { line::write(&compared, &options.contenders) } else { write_tables(&compared, &options) };
+        if args.json { render_line::write(&compared, &options.contenders) } else { write_tables(&compared, &options) };
     if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
         && let Err(complaint) = draw(file, &compared, &options.contenders)
     {
@@ -142,8 +142,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 /// Draws the picture of `--plot`.
 fn draw(file: &Path, compared: &[Compared], contenders: &[Contender]) -> Result<(), String> {
-    let image =
-        plot::draw(compared, contenders).map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
+    let image = render_plot::draw(compared, contenders)
+        .map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
     let written = cachalot_atomic_file::write(file, |to| to.write_all(image.as_bytes()));
     written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }
@@ -199,9 +199,9 @@ fn write_tables(compared: &[Compared], options: &Options) -> io::Result<()> {
         return Ok(());
     }
     let mut output = io::stdout().lock();
-    writeln!(output, "{}", table::each(compared, &options.contenders))?;
+    writeln!(output, "{}", render_table::each(compared, &options.contenders))?;
     if compared.len() > 1 {
-        writeln!(output, "\n{}", table::all(compared, &options.contenders))?;
+        writeln!(output, "\n{}", render_table::all(compared, &options.contenders))?;
     }
     Ok(())
 }

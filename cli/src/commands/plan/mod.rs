@@ -1,14 +1,14 @@
 //! `cachalot plan`: offsets for the buffers of programs whose allocations are known in advance.
 
-mod line;
 mod live;
-mod plot;
-mod table;
+mod render_line;
+mod render_plot;
+mod render_table;
 
 use super::{BAD_INPUT, DIFFERENT, bytes};
-use cachalot_cli::plan::solve::{self, Answer, Method, Solved};
-use cachalot_cli::plan::{self, Reading, Source, Task};
-use cachalot_core::plan::{Plan, verify};
+use cachalot_planner::{Plan, verify};
+use cachalot_replay::plan::solve::{self, Answer, Method, Solved};
+use cachalot_replay::plan::{self, Reading, Source, Task};
 use live::Live;
 use std::io::{self, Write};
 use std::ops::Range;
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 for task in tasks {
                     let one = solve_task(args, file, task, &mut status);
                     if args.json {
-                        written = written.and_then(|()| line::write(&one, args.capacity));
+                        written = written.and_then(|()| render_line::write(&one, args.capacity));
                     }
                     planned.push(one);
                 }
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     }
     if !args.json && !planned.is_empty() {
-        written = table::write(&planned, args.capacity);
+        written = render_table::write(&planned, args.capacity);
     }
     for complaint in [save(args, &planned), draw(args, &planned)].into_iter().filter_map(Result::err) {
         eprintln!("{complaint}");
@@ -217,7 +217,7 @@ fn draw(args: &Args, planned: &[Planned]) -> Result<(), String> {
     if drawn.is_empty() {
         return Ok(());
     }
-    let image = plot::draw(&drawn).map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
+    let image = render_plot::draw(&drawn).map_err(|error| format!("{}: cannot be drawn: {error}", file.display()))?;
     let written = cachalot_atomic_file::write(file, |to| to.write_all(image.as_bytes()));
     written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }

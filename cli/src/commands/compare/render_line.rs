@@ -1,0 +1,69 @@
+//! The lines of `--json`.
+
+use super::Compared;
+use crate::commands::replay::Planned;
+use cachalot_core::simulated::Call;
+use cachalot_replay::compare::{Contender, Figures, driver_name};
+use serde::{Serialize, Serializer};
+use std::io::{self, Write};
+
+/// A trace with a contender.
+#[derive(Serialize)]
+struct Line<'a> {
+    trace: &'a str,
+    policy: &'static str,
+    config: &'a str,
+    utilisation: f64,
+    peak_live_bytes: u64,
+    peak_reserved_bytes: u64,
+    #[serde(serialize_with = "by_name")]
+    device_calls: [u64; Call::ALL.len()],
+    driver_us: f64,
+    ns_per_op: f64,
+    ooms: u64,
+    largest_failed_bytes: u64,
+    fragmentation: f64,
+    operations: usize,
+    limit_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned: Option<Planned>,
+}
+
+/// Prints a line for each trace and contender.
+pub(super) fn write(compared: &[Compared], contenders: &[Contender]) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    for trace in compared {
+        for (contender, figures) in contenders.iter().zip(&trace.comparison.figures) {
+            if let Ok(figures) = figures {
+                serde_json::to_writer(&mut output, &line(trace, contender, figures))?;
+                writeln!(output)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures) -> Line<'a> {
+    Line {
+        trace: &trace.name,
+        policy: contender.policy,
+        config: &contender.text,
+        utilisation: figures.utilisation(),
+        peak_live_bytes: figures.peak_live_bytes,
+        peak_reserved_bytes: figures.peak_reserved_bytes,
+        device_calls: figures.device_calls,
+        driver_us: figures.driver_us,
+        ns_per_op: figures.ns_per_op,
+        ooms: figures.ooms,
+        largest_failed_bytes: figures.largest_failed_bytes,
+        fragmentation: figures.fragmentation,
+        operations: trace.comparison.operations,
+        limit_bytes: trace.comparison.limit,
+        planned: figures.planned.map(Planned::from),
+    }
+}
+
+/// Counts as an object, by the driver's name of each call.
+fn by_name<S: Serializer>(calls: &[u64; Call::ALL.len()], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Call::ALL.into_iter().zip(calls).map(|(call, count)| (driver_name(call), count)))
+}

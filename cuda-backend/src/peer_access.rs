@@ -1,0 +1,96 @@
+//! Other devices that may use a device's memory.
+//!
+//! Memory of `cuMemAlloc` is opened to a peer's context once, for all of it. A mapped range is opened by naming every
+//! device that may use it, so the ranges are remembered, and named again when a peer is added.
+
+use crate::device::CudaDevice;
+use crate::driver::result::CuResult;
+use crate::driver::types::{CuDevice, CuMemAccessDesc, CuMemAccessFlags, CuMemLocation, CuMemLocationType};
+use cachalot_core::device::DeviceResult;
+use cachalot_core::units::DevicePtr;
+use core::ffi::c_int;
+use std::sync::PoisonError;
+
+impl CudaDevice {
+    /// Whether `peer` can reach this device's memory. Calls the driver.
+    ///
+    /// # Errors
+    /// The driver's. Without the entry point: no error, and no.
+    pub fn can_be_reached_from(&self, peer: &Self) -> DeviceResult<bool> {
+        if self.driver().device_can_access_peer.is_none() {
+            return Ok(false);
+        }
+        let mut can: c_int = 0;
+        self.context.call(|driver| {
+            // SAFETY: `can` outlives the call, which writes one integer to it.
+            unsafe { driver.device_can_access_peer(&raw mut can, peer.device, self.device) }
+        })?;
+        Ok(can != 0)
+    }
+
+    /// Lets kernels on `peer` use this device's memory: what is obtained later, what was obtained already, and mapped
+    /// ranges. One direction; the other is the peer's to open. Doing it twice is no error.
+    ///
+    /// Blocks the calls that open and close mapped ranges meanwhile, about 25 µs for each mapping.
+    ///
+    /// # Errors
+    /// [`Unsupported`](cachalot_core::device::ErrorKind::Unsupported) (217) if the devices cannot reach each other; the
+    /// driver's. Some ranges may be open to the peer then, and later ones are not.
+    pub fn allow_access_from(&self, peer: &Self) -> DeviceResult<()> {
+        if !self.can_be_reached_from(peer)? {
+            return Err(CuResult::PEER_ACCESS_UNSUPPORTED.error());
+        }
+        peer.context.call(|driver| {
+            // SAFETY: takes no pointers; the context is kept alive by this device.
+            match unsafe { driver.ctx_enable_peer_access(self.context.handle(), 0) } {
+                CuResult::PEER_ACCESS_ALREADY_ENABLED => CuResult::SUCCESS,
+                code => code,
+            }
+        })?;
+        let scope = self.context.enter()?;
+        let mut devices = self.peers.devices.write().unwrap_or_else(PoisonError::into_inner);
+        if devices.contains(&peer.device) {
+            return Ok(());
+        }
+        let mut with_peer = devices.clone();
+        with_peer.push(peer.device);
+        for (at, bytes) in self.peers.ranges().iter() {
+            self.open_range(*at, *bytes, &with_peer)?;
+        }
+        *devices = with_peer;
+        drop(devices);
+        drop(scope);
+        Ok(())
+    }
+
+    /// Opens a mapped range to this device and its peers.
+    pub(crate) fn grant(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        let devices = self.peers.devices.read().unwrap_or_else(PoisonError::into_inner);
+        self.open_range(at.0, bytes, &devices)?;
+        self.peers.ranges().insert(at.0, bytes);
+        Ok(())
+    }
+
+    /// Unmaps a range, which closes it to everyone.
+    pub(crate) fn withdraw(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        let _devices = self.peers.devices.read().unwrap_or_else(PoisonError::into_inner);
+        // Forgotten before the call: should that fail, the range is in doubt and is not to be opened to anyone.
+        self.peers.forget(at.0, bytes);
+        // SAFETY: takes no host pointers; the allocator has waited for what uses the range.
+        self.context.check(unsafe { self.driver().mem_unmap(at.0, bytes as usize) })
+    }
+
+    /// Names everyone who may use a mapped range. The context is entered.
+    fn open_range(&self, at: u64, bytes: u64, peers: &[CuDevice]) -> DeviceResult<()> {
+        let describe = |device: &CuDevice| CuMemAccessDesc {
+            location: CuMemLocation { kind: CuMemLocationType::DEVICE, id: device.0 },
+            flags: CuMemAccessFlags::READ_WRITE,
+        };
+        let everyone: Vec<_> = core::iter::once(&self.device).chain(peers).map(describe).collect();
+        // SAFETY: the descriptors outlive the call, which reads as many as it is told.
+        self.context
+            .check(unsafe { self.driver().mem_set_access(at, bytes as usize, everyone.as_ptr(), everyone.len()) })
+    }
+}

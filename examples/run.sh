@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Runs the examples that examples/build.sh built, on the driver that there is.
+#
+#   examples/run.sh OUT [WRAPPER...]        WRAPPER: such as compute-sanitizer or valgrind, with its options
+#
+# Two hosts make driver calls that fail and are dealt with (a request larger than the GPU, an event on a stream of another one),
+# so for the sanitizer: run.sh OUT compute-sanitizer --leak-check full --report-api-errors no --error-exitcode 9
+set -euo pipefail
+out=$(cd "${1:?usage: run.sh OUT [WRAPPER...]}" && pwd)
+shift
+
+# The emulated driver's kernels are a library of the host's.
+export CACHALOT_KERNELS=${CACHALOT_KERNELS:-$out/kernels.fatbin}
+failed=0
+for host in vector_add two_streams graph_capture multi_gpu own_context resources thrust_vector; do
+  if [ ! -x "$out/$host" ]; then
+    echo "skipped: $host (not built)"
+  elif [ "$host" = thrust_vector ] && [ -n "${CACHALOT_LIBCUDA:-}" ]; then
+    echo "skipped: $host (the CUDA runtime needs NVIDIA's own driver)"
+  elif ! "$@" "$out/$host"; then
+    echo "FAILED: $host"
+    failed=1
+  fi
+done
+exit $failed

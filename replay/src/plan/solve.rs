@@ -1,0 +1,157 @@
+//! Planning a problem by the algorithm that was asked for, within its time.
+
+use super::parallel::{self, Outcome};
+use cachalot_planner::portfolio::Portfolio;
+use cachalot_planner::{Algorithm, HEURISTICS, Plan, Problem, Watch, lower_bound};
+use rayon::current_num_threads;
+use std::time::{Duration, Instant};
+
+/// The name of the portfolio.
+pub const PORTFOLIO: &str = "portfolio";
+
+/// The name of the exact search alone.
+const EXACT: &str = "exact";
+
+/// A way to plan.
+#[derive(Clone, Copy)]
+pub enum Method {
+    /// Everything at once, on as many threads as rayon has.
+    Portfolio,
+    /// The exact search alone, on one thread.
+    Exact,
+    /// One of the algorithms that answer soon.
+    One(&'static (dyn Algorithm + Sync)),
+}
+
+/// What has come of a problem.
+#[derive(Debug, Clone)]
+pub struct Solved {
+    /// The best plan; `None` if there was no time for one.
+    pub plan: Option<Plan>,
+    /// No plan has a lower peak, in bytes.
+    pub lower_bound: u64,
+    /// Whether it is proven that no plan is better.
+    pub optimal: bool,
+    /// Who found the plan.
+    pub algorithm: &'static str,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// Whether a problem fits into so many bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// A plan shows it.
+    Fits,
+    /// That is proven.
+    DoesNotFit,
+    /// There was not enough time.
+    NotDecided,
+}
+
+impl Method {
+    /// Every name.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        [PORTFOLIO, EXACT].into_iter().chain(HEURISTICS.iter().map(|algorithm| algorithm.name()))
+    }
+
+    /// The method of this name.
+    ///
+    /// # Errors
+    /// The names that there are.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let accepted = || format!("accepted are {}", Self::names().collect::<Vec<_>>().join(", "));
+        match name {
+            PORTFOLIO => Ok(Self::Portfolio),
+            EXACT => Ok(Self::Exact),
+            _ => HEURISTICS.into_iter().find(|one| one.name() == name).map(Self::One).ok_or_else(accepted),
+        }
+    }
+}
+
+/// Plans a problem; `improved` sees every plan that is better than those before, with the lower bound and who found it.
+pub fn solve(
+    problem: &Problem,
+    method: Method,
+    deadline: Option<Duration>,
+    improved: &mut dyn FnMut(&Plan, u64, &'static str),
+) -> Solved {
+    let start = Instant::now();
+    let mut solved = match method {
+        Method::Portfolio => parallel::minimise(problem, current_num_threads(), deadline, improved).into(),
+        Method::Exact => exact(problem, deadline, improved),
+        Method::One(algorithm) => one(problem, algorithm, deadline, improved),
+    };
+    solved.seconds = start.elapsed().as_secs_f64();
+    solved
+}
+
+fn exact(problem: &Problem, deadline: Option<Duration>, improved: &mut dyn FnMut(&Plan, u64, &'static str)) -> Solved {
+    let mut portfolio = Portfolio::exact(problem);
+    let end = deadline.map(|deadline| Instant::now() + deadline);
+    let lower_bound = portfolio.lower_bound();
+    portfolio.run(&mut Until { end, improved: &mut |plan| improved(plan, lower_bound, EXACT) });
+    let (lower_bound, optimal) = (portfolio.lower_bound(), portfolio.optimal());
+    Solved { plan: portfolio.into_best(), lower_bound, optimal, algorithm: EXACT, seconds: 0.0 }
+}
+
+fn one(
+    problem: &Problem,
+    algorithm: &dyn Algorithm,
+    deadline: Option<Duration>,
+    improved: &mut dyn FnMut(&Plan, u64, &'static str),
+) -> Solved {
+    let lower_bound = lower_bound(problem);
+    let name = algorithm.name();
+    let end = deadline.map(|deadline| Instant::now() + deadline);
+    let mut watch = Until { end, improved: &mut |plan| improved(plan, lower_bound, name) };
+    let plan = algorithm.plan(problem, &mut watch);
+    let optimal = plan.as_ref().is_some_and(|plan| plan.peak == lower_bound);
+    Solved { plan, lower_bound, optimal, algorithm: name, seconds: 0.0 }
+}
+
+/// Stops an algorithm at the end of its time.
+struct Until<'a> {
+    end: Option<Instant>,
+    improved: &'a mut dyn FnMut(&Plan),
+}
+
+impl Watch for Until<'_> {
+    fn stop(&self) -> bool {
+        self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    fn improved(&mut self, plan: &Plan) {
+        (self.improved)(plan);
+    }
+}
+
+/// Answers whether a problem fits into `capacity` bytes, with the plan that shows it, if one does. Where the lower
+/// bound leaves that open, only the portfolio and the exact search can prove that it does not.
+pub fn fits(
+    problem: &Problem,
+    capacity: u64,
+    method: Method,
+    deadline: Option<Duration>,
+    improved: &mut dyn FnMut(&Plan, u64, &'static str),
+) -> (Solved, Answer) {
+    let start = Instant::now();
+    let mut solved = match method {
+        Method::Portfolio => parallel::fits(problem, capacity, current_num_threads(), deadline, improved).0.into(),
+        Method::Exact | Method::One(_) => solve(problem, method, deadline, improved),
+    };
+    solved.seconds = start.elapsed().as_secs_f64();
+    let answer = match &solved.plan {
+        Some(plan) if plan.peak <= capacity => Answer::Fits,
+        _ if capacity < solved.lower_bound => Answer::DoesNotFit,
+        _ => Answer::NotDecided,
+    };
+    (solved, answer)
+}
+
+impl From<Outcome> for Solved {
+    fn from(outcome: Outcome) -> Self {
+        let Outcome { plan, lower_bound, optimal, algorithm, .. } = outcome;
+        Self { plan, lower_bound, optimal, algorithm, seconds: 0.0 }
+    }
+}

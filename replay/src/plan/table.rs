@@ -1,0 +1,144 @@
+//! Tables of buffers: `id,lower,upper,size`, and if wanted `alignment` and `offset`, in any order, lives half-open.
+//!
+//! The format of `MiniMalloc`'s benchmarks. An empty `offset` leaves the buffer where the plan puts it; one that is filled in
+//! fixes it there.
+
+use super::{Reading, Source, Task, UNKNOWN, at_column};
+use crate::trace::BadInput;
+use cachalot_core::units::MAX_REQUEST;
+use cachalot_planner::{Buffer, Problem, Unusable};
+use std::path::Path;
+
+/// The columns that there must be, and those that there may be.
+const COLUMNS: [&str; 6] = ["id", "lower", "upper", "size", "alignment", "offset"];
+const NEEDED: usize = 4;
+
+/// Reads a table.
+pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, BadInput> {
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
+    let (mut lines, mut numbers) = (Vec::new(), Vec::new());
+    for record in reader.records() {
+        let record = record.map_err(|error| {
+            let line = error.position().map_or(1, csv::Position::line);
+            BadInput::at(file, line, format!("the line cannot be read: {error}"))
+        })?;
+        numbers.push(record.position().map_or(1, csv::Position::line));
+        lines.push(record.iter().map(|field| field.trim().to_owned()).collect::<Vec<_>>());
+    }
+    let header = lines.first().ok_or_else(|| BadInput::at(file, 1, "the file is empty"))?;
+    let columns = Columns::of(file, header)?;
+    let mut buffers = Vec::with_capacity(lines.len());
+    for (line, &number) in lines.iter().zip(&numbers).skip(1) {
+        buffers.push(columns.buffer(file, number, line, reading.alignment.unwrap_or(1))?);
+    }
+    let problem = Problem { buffers, ..Problem::default() };
+    problem.check().map_err(|error| whole(file, &numbers, &error))?;
+    Ok(Task { part: String::new(), problem, source: Source::Table(lines) })
+}
+
+/// What is wrong with the buffers together, at the line of the one that it is noticed at.
+fn whole(file: &Path, numbers: &[u64], error: &Unusable) -> BadInput {
+    let line = |buffer: u32| numbers[buffer as usize + 1];
+    match *error {
+        Unusable::Empty => BadInput::at(file, 1, "the table holds no buffers"),
+        Unusable::FixedOverlap { first, second, step } => {
+            let (first, second) = (first.min(second), first.max(second));
+            let what = format!("the offset is that of line {}, too, and both live at {step}", line(first));
+            BadInput::at(file, line(second), what)
+        }
+        Unusable::Total { buffer } => BadInput::at(
+            file,
+            line(buffer),
+            "sizes, alignments and offsets up to here add up to 4 EiB or more: a plan has to stay below",
+        ),
+        _ => BadInput::whole(file, error.to_string()),
+    }
+}
+
+/// In which field each column is.
+struct Columns([Option<usize>; COLUMNS.len()]);
+
+impl Columns {
+    fn of(file: &Path, header: &[String]) -> Result<Self, BadInput> {
+        let mut columns = [None; COLUMNS.len()];
+        let accepted = "accepted are id, lower, upper, size and, if wanted, alignment and offset";
+        let known = header.iter().filter(|name| COLUMNS.contains(&name.as_str())).count();
+        if known == 0 {
+            return Err(BadInput::at(file, 1, UNKNOWN));
+        }
+        for (field, name) in header.iter().enumerate() {
+            let Some(column) = COLUMNS.iter().position(|column| column == name) else {
+                return Err(at_column(file, 1, field + 1, format!("unknown name `{name}`: {accepted}")));
+            };
+            if columns[column].replace(field).is_some() {
+                return Err(at_column(file, 1, field + 1, format!("`{name}` is there twice: {accepted}")));
+            }
+        }
+        match (0..NEEDED).find(|&column| columns[column].is_none()) {
+            Some(missing) => {
+                let what = format!("no column is named `{}`: {accepted}", COLUMNS[missing]);
+                Err(at_column(file, 1, header.len() + 1, what))
+            }
+            None => Ok(Self(columns)),
+        }
+    }
+
+    fn buffer(&self, file: &Path, line: u64, fields: &[String], alignment: u64) -> Result<Buffer, BadInput> {
+        let count = self.0.iter().flatten().count();
+        if fields.len() != count {
+            let what = format!("the line has {} fields, the header has {count}", fields.len());
+            return Err(BadInput::at(file, line, what));
+        }
+        let wrong = |column: usize, accepted: &str| {
+            let field = self.0[column].unwrap_or(0);
+            let what = format!("{} `{}`: accepted is {accepted}", COLUMNS[column], fields[field]);
+            at_column(file, line, field + 1, what)
+        };
+        let number = |column: usize, accepted: &str| -> Result<Option<u64>, BadInput> {
+            match self.0[column].map(|field| fields[field].as_str()) {
+                None => Ok(None),
+                Some("") if column >= NEEDED => Ok(None),
+                Some(text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    text.parse().map(Some).map_err(|_| wrong(column, accepted))
+                }
+                Some(_) => Err(wrong(column, accepted)),
+            }
+        };
+        let start = number(1, "a whole number of at most 64 bits")?.unwrap_or(0);
+        let end = number(2, "a whole number of at most 64 bits")?.unwrap_or(0);
+        let bytes = format!("a whole number of bytes from 1 to {}", MAX_REQUEST - 1);
+        let size = number(3, &bytes)?.unwrap_or(0);
+        let power = format!("a power of two below {MAX_REQUEST}");
+        let alignment = number(4, &power)?.unwrap_or(alignment);
+        let multiple = format!("nothing, or a multiple of the alignment {alignment} below {MAX_REQUEST}");
+        let fixed = number(5, &multiple)?;
+        if end <= start {
+            return Err(wrong(2, &format!("a number above lower, {start}")));
+        }
+        if size == 0 || size >= MAX_REQUEST {
+            return Err(wrong(3, &bytes));
+        }
+        if !alignment.is_power_of_two() || alignment >= MAX_REQUEST {
+            return Err(wrong(4, &power));
+        }
+        if fixed.is_some_and(|fixed| !fixed.is_multiple_of(alignment) || fixed >= MAX_REQUEST) {
+            return Err(wrong(5, &multiple));
+        }
+        Ok(Buffer { start, end, size, alignment, fixed })
+    }
+}
+
+/// A table with the offsets of a plan: every column of the input, and `offset`.
+pub(super) fn with_offsets(lines: &[Vec<String>], offsets: &[u64]) -> Vec<Vec<String>> {
+    let place = lines[0].iter().position(|name| name == "offset");
+    let offsets = std::iter::once("offset".to_owned()).chain(offsets.iter().map(u64::to_string));
+    let filled = |(line, offset): (&Vec<String>, String)| {
+        let mut line = line.clone();
+        match place {
+            Some(field) => line[field] = offset,
+            None => line.push(offset),
+        }
+        line
+    };
+    lines.iter().zip(offsets).map(filled).collect()
+}

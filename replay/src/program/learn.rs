@@ -1,0 +1,50 @@
+//! The planned policy over a record: a part of the first half is observed, and the second is served from a plan.
+
+use super::{Operation, Program};
+use crate::plan::section::{Repetition, repetition};
+
+impl Program {
+    /// The same program with announcements of iterations. Where its requests repeat, each repetition is an iteration, and the first
+    /// to be announced is the last one that ends in the first half: it will be observed, and those behind it served. Else the two
+    /// halves are announced.
+    #[must_use]
+    pub fn announced(&self) -> Self {
+        let mut boundaries = self.boundaries().into_iter().peekable();
+        let mut operations = Vec::with_capacity(self.operations.len() + 2);
+        for (at, &operation) in self.operations.iter().enumerate() {
+            if boundaries.next_if_eq(&at).is_some() {
+                operations.push(Operation::Announce);
+            }
+            operations.push(operation);
+        }
+        Self { operations, slots: self.slots }
+    }
+
+    /// Before which operations an iteration begins.
+    fn boundaries(&self) -> Vec<usize> {
+        let request = |(at, operation): (usize, &Operation)| match *operation {
+            Operation::Malloc { bytes, stream, .. } => Some((at, (bytes, stream))),
+            _ => None,
+        };
+        let (places, requests): (Vec<usize>, Vec<_>) = self.operations.iter().enumerate().filter_map(request).unzip();
+        let Some(Repetition { run, period }) = repetition(&requests) else {
+            return vec![0, self.operations.len() / 2];
+        };
+        let before_middle = (requests.len() / 2).saturating_sub(run.start) / period;
+        let first = run.start + before_middle.saturating_sub(1).min(run.len() / period - 2) * period;
+        let begins = (first..=run.end).step_by(period);
+        begins.map(|request| places.get(request).copied().unwrap_or(self.operations.len())).collect()
+    }
+
+    /// The operations up to the second announcement, at which a plan comes into force, and those behind it: all if there is none.
+    pub(super) fn at_plan(&self) -> (&[Operation], &[Operation]) {
+        let mut announcements =
+            self.operations.iter().enumerate().filter(|(_, operation)| **operation == Operation::Announce);
+        self.operations.split_at(announcements.nth(1).map_or(0, |(at, _)| at + 1))
+    }
+
+    /// The number of the operation behind which a plan comes into force.
+    pub(crate) fn plan_begins(&self) -> Option<usize> {
+        self.at_plan().0.len().checked_sub(1)
+    }
+}

@@ -1,0 +1,416 @@
+//! Following a record: every call that it implies is made, and the device hands out the addresses that it
+//! names.
+//!
+//! A record lists events, not calls. A free and an allocation are plain; what lies between two of them has to
+//! be attributed:
+//!
+//! * a completion behind its own free is part of that free; any other was found by the event check at the start
+//!   of the next request, or by a wait for all events,
+//! * releases belong to the next request if it would release just that now, and to an `empty_cache` otherwise,
+//! * everything before a free, or at the end, is an `empty_cache`.
+//!
+//! What leaves a choice is decided in `attribute.rs`.
+
+use super::Simulated;
+use super::ranges::Ranges;
+use super::trials::Trials;
+use crate::program::{self, DEVICE, Operation, Program, Run, Settings};
+use crate::trace::{Action, Event, Note};
+use cachalot_core::Error;
+use cachalot_core::device::{DeviceError, ErrorKind};
+use cachalot_core::pool::PoolId;
+use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
+use cachalot_core::trace::TraceEntry;
+use cachalot_core::units::{MIB, StreamId};
+use std::collections::HashMap;
+
+/// The streams that stand for those that other events of a block waited for: a record does not name them. Each
+/// block that waits has one of its own, so that blocks can be completed in any order.
+const FIRST_WAITING_STREAM: u64 = 1 << 63;
+
+/// How many calls are made before the allocator's trace is read.
+const CALLS_PER_READING: usize = 1 << 16;
+
+/// No call leaves more events in the trace, but for releases of segments, of which there are no more than events.
+const EVENTS_PER_CALL: usize = 8;
+
+/// The seeds of a generator that a graph's first capture registers, and their size in bytes.
+const SEEDS: usize = 2;
+const SEED_BYTES: u64 = 8;
+
+/// A block that the record holds.
+struct Held {
+    slot: u32,
+    /// The stream whose work it waits for, once it is freed and not completed.
+    waits_for: Option<StreamId>,
+}
+
+/// How far the record is in a capture.
+#[derive(PartialEq, Eq)]
+enum Capture {
+    /// No graph is being captured.
+    Off,
+    /// The cache was emptied; so many requests still come before the capture begins.
+    Preparing(usize),
+    /// Requests come from the graphs' pool.
+    On,
+}
+
+/// A record being followed.
+pub(super) struct Follower<'t> {
+    pub(super) events: &'t [Event],
+    pub(super) run: Run<Simulated>,
+    pub(super) program: Program,
+    /// What the allocator did, as its own trace has it.
+    pub(super) entries: Vec<TraceEntry>,
+    ranges: Ranges,
+    /// Recorded address → block.
+    held: HashMap<u64, Held>,
+    vacant_slots: Vec<u32>,
+    /// How many of them wait.
+    pub(super) waiting: usize,
+    waiting_streams: u64,
+    capture: Capture,
+    captured_streams: Vec<u64>,
+    captures: usize,
+    /// The allocator and the record hold different memory: recorded addresses may be taken, so none are handed
+    /// out any more.
+    astray: bool,
+    /// Bytes that the record holds from the device.
+    recorded_bytes: u64,
+    pub(super) settings: &'t Settings,
+    /// The event with which the present call begins.
+    pub(super) position: usize,
+    pub(super) trials: Trials,
+    unread_calls: usize,
+}
+
+impl<'t> Follower<'t> {
+    /// Before the first event.
+    pub(super) fn new(events: &'t [Event], settings: &'t Settings) -> Result<Self, Error> {
+        let ranges = Ranges::of(events);
+        let run = Run::new(program::allocator(SimulatedDevice::new(ranges.device_bytes), settings)?);
+        // A recorded program did not search again, so neither may its replay.
+        run.allocator.set_second_search(DEVICE, false)?;
+        let mut follower = Self {
+            events,
+            run,
+            program: Program::default(),
+            entries: Vec::with_capacity(events.len()),
+            ranges,
+            held: HashMap::new(),
+            vacant_slots: Vec::new(),
+            waiting: 0,
+            waiting_streams: 0,
+            capture: Capture::Off,
+            captured_streams: Vec::new(),
+            captures: 0,
+            astray: false,
+            recorded_bytes: 0,
+            settings,
+            position: 0,
+            trials: Trials::default(),
+            unread_calls: 0,
+        };
+        follower.start_trace()?;
+        Ok(follower)
+    }
+
+    pub(super) fn start_trace(&mut self) -> Result<(), Error> {
+        self.unread_calls = 0;
+        let calls = CALLS_PER_READING.min(self.events.len());
+        let capacity = calls * EVENTS_PER_CALL + self.events.len();
+        self.run.allocator.record_trace(DEVICE, capacity)
+    }
+
+    pub(super) fn read_trace(&mut self) -> Result<(), Error> {
+        let entries = &mut self.entries;
+        self.run.allocator.for_each_trace_entry(DEVICE, |entry| entries.push(*entry))
+    }
+
+    /// Follows the record as far as event number `end`, which is not looked at: the calls before it have been
+    /// made.
+    ///
+    /// # Errors
+    /// The number of the event at which the allocator refused a call for another reason than lack of memory,
+    /// with that reason.
+    pub(super) fn follow(&mut self, end: usize) -> Result<(), (usize, Error)> {
+        let mut at = 0;
+        while at < end {
+            at = self.follow_from(at).map_err(|error| (at, error))?;
+            if self.unread_calls >= CALLS_PER_READING {
+                self.read_trace().and_then(|()| self.start_trace()).map_err(|error| (at, error))?;
+            }
+        }
+        self.read_trace().map_err(|error| (at, error))
+    }
+
+    /// Follows one call with the events that belong to it. Answers where the next one begins.
+    pub(super) fn follow_from(&mut self, at: usize) -> Result<usize, Error> {
+        self.position = at;
+        let event = self.events[at];
+        if (event.note == Note::Capture) != (self.capture != Capture::Off) {
+            return self.turn_capture(at);
+        }
+        if event.action == Action::FreeRequested {
+            return self.follow_free(at);
+        }
+        let rest = &self.events[at..];
+        let between = rest.iter().take_while(|next| !next.action.is_call() && next.note == event.note).count();
+        let (events, call) = (&rest[..between], rest.get(between));
+        match call {
+            Some(call) if call.note == event.note && call.action != Action::FreeRequested => {
+                self.follow_request(events, call)?;
+                Ok(at + between + 1)
+            }
+            _ => {
+                self.empty_cache(events)?;
+                Ok(at + between)
+            }
+        }
+    }
+
+    fn perform(&mut self, operation: Operation) -> Result<(), Error> {
+        self.program.operations.push(operation);
+        self.unread_calls += 1;
+        self.run.perform(operation)
+    }
+
+    fn follow_free(&mut self, at: usize) -> Result<usize, Error> {
+        let event = &self.events[at];
+        let next = self.events.get(at + 1);
+        let completes = next.is_some_and(|next| next.action == Action::FreeCompleted && next.addr == event.addr);
+        if completes {
+            let slot = self.held.remove(&event.addr).expect("a consistent record frees what it holds").slot;
+            self.vacant_slots.push(slot);
+            self.perform(Operation::Free { slot })?;
+            return Ok(at + 2);
+        }
+        let stream = StreamId(FIRST_WAITING_STREAM + self.waiting_streams);
+        self.waiting_streams += 1;
+        self.waiting += 1;
+        let held = self.held.get_mut(&event.addr).expect("a consistent record frees what it holds");
+        held.waits_for = Some(stream);
+        let slot = held.slot;
+        self.perform(Operation::RecordStream { slot, stream })?;
+        self.perform(Operation::Free { slot })?;
+        Ok(at + 1)
+    }
+
+    /// The block at a recorded address no longer waits. Answers what it waited for.
+    fn stop_waiting(&mut self, addr: u64) -> StreamId {
+        let held = self.held.remove(&addr).expect("a consistent record completes what it freed");
+        self.vacant_slots.push(held.slot);
+        self.waiting -= 1;
+        held.waits_for.expect("a consistent record frees before it completes")
+    }
+
+    fn complete(&mut self, addr: u64) -> Result<(), Error> {
+        let stream = self.stop_waiting(addr);
+        self.perform(Operation::Complete { stream })
+    }
+
+    /// All of `events`, completions and releases, are one call that gives back what is cached.
+    fn empty_cache(&mut self, events: &[Event]) -> Result<(), Error> {
+        if self.destroys_graphs(events) {
+            self.perform(Operation::DestroyGraphs)?;
+        }
+        // The call would find them itself, but in an order of its own, and what a merged block remembers depends on it.
+        for event in events.iter().filter(|event| event.action == Action::FreeCompleted) {
+            self.complete(event.addr)?;
+        }
+        self.perform(Operation::EmptyCache)?;
+        // Memory that no request follows: the replay has no call that obtains it, and is astray from here on.
+        for event in events.iter().filter(|event| event.action == Action::SegmentMap) {
+            self.ranges.map(event);
+        }
+        self.account(events);
+        Ok(())
+    }
+
+    /// Whether graphs must have been destroyed before these releases: they are of the graphs' pool.
+    fn destroys_graphs(&self, events: &[Event]) -> bool {
+        if self.captures == 0 || !events.iter().any(|event| event.action.is_release()) {
+            return false;
+        }
+        let segments = self.run.allocator.snapshot();
+        let private = segments.iter().filter(|segment| segment.pool != PoolId::DEFAULT);
+        private.map(|segment| (segment.address.0, segment.address.0 + segment.total_size)).any(|(start, end)| {
+            events.iter().any(|event| event.action.is_release() && (start..end).contains(&event.addr))
+        })
+    }
+
+    fn follow_request(&mut self, events: &[Event], call: &Event) -> Result<(), Error> {
+        let completions = events.iter().take_while(|event| event.action == Action::FreeCompleted).count();
+        let waits = self.waits_itself(events, completions, call)?;
+        let (found, mut events) = events.split_at(waits.unwrap_or(completions));
+        for event in found {
+            self.complete(event.addr)?;
+        }
+        while let Some(first) = events.first().filter(|event| event.action.is_release()) {
+            let releases = |event: &Event| event.action.is_release() || event.action == Action::FreeCompleted;
+            let (cached, rest) = events.split_at(events.iter().take_while(|event| releases(event)).count());
+            if self.releases(first.addr, call)? && self.releases_all(cached) {
+                break;
+            }
+            self.empty_cache(cached)?;
+            events = rest;
+        }
+        self.turn_capture_on(call)?;
+        self.request(events, call)
+    }
+
+    /// Makes the request, with the addresses of `events` for what it obtains.
+    fn request(&mut self, events: &[Event], call: &Event) -> Result<(), Error> {
+        let (bytes, stream) = (call.size, StreamId(call.stream));
+        let before = self.obtained();
+        let script = self.script(events);
+        // Found by the request's own wait, which may hand out the very same address.
+        let completions = events.iter().filter(|event| event.action == Action::FreeCompleted);
+        let found: Vec<StreamId> = completions.map(|event| self.stop_waiting(event.addr)).collect();
+        let fails = call.action == Action::OutOfMemory;
+        if fails {
+            self.exhaust_device(events);
+            self.perform(Operation::Refused { bytes, stream })?;
+            self.run.device().clear_failures();
+        } else {
+            let slot = self.vacant_slots.pop().unwrap_or_else(|| {
+                self.program.slots += 1;
+                self.program.slots - 1
+            });
+            self.held.insert(call.addr, Held { slot, waits_for: None });
+            self.perform(Operation::Malloc { bytes, stream, slot })?;
+        }
+        for stream in found {
+            // If it did not wait after all, its blocks are free from here on all the same.
+            self.perform(Operation::Complete { stream })?;
+        }
+        self.take_back(script, self.obtained() - before);
+        self.account(events);
+        Ok(())
+    }
+
+    /// Tells the device the addresses of the next segments. Answers how many there are.
+    fn script(&mut self, events: &[Event]) -> u64 {
+        let mut addresses = Vec::new();
+        for event in events {
+            let begins = match event.action {
+                Action::SegmentAlloc => true,
+                Action::SegmentMap => self.ranges.map(event),
+                _ => false,
+            };
+            if begins && !self.astray {
+                addresses.push(event.addr);
+            }
+        }
+        let count = addresses.len() as u64;
+        self.run.device().script_addresses(addresses);
+        count
+    }
+
+    /// The device has no memory beyond what `events` obtain: the record says so without a limit that would.
+    fn exhaust_device(&self, events: &[Event]) {
+        let device = self.run.device();
+        let obtained = events.iter().filter(|event| event.action == Action::SegmentAlloc).count() as u64;
+        for (call, more) in [(Call::Obtain, obtained), (Call::Create, 0)] {
+            device.fail(Failure {
+                call,
+                nth: device.calls(call) + more + 1,
+                persistent: true,
+                error: DeviceError::new(ErrorKind::OutOfMemory, 0),
+            });
+        }
+    }
+
+    /// How many addresses the device has handed out.
+    fn obtained(&self) -> u64 {
+        self.run.device().calls(Call::Obtain) + self.run.device().calls(Call::Reserve)
+    }
+
+    /// Takes addresses back that the device was told and did not hand out.
+    fn take_back(&mut self, told: u64, taken: u64) {
+        self.astray |= told != taken;
+        for _ in taken..told {
+            // The next address of the script goes to whoever asks next; a unit of memory is lost with it.
+            let _lost = cachalot_core::device::DeviceMemory::obtain(self.run.device(), cachalot_core::units::UNIT);
+        }
+    }
+
+    /// Follows what the record holds from the device.
+    fn account(&mut self, events: &[Event]) {
+        for event in events {
+            match event.action {
+                Action::SegmentAlloc | Action::SegmentMap => self.recorded_bytes += event.size,
+                Action::SegmentFree => self.recorded_bytes -= event.size,
+                Action::SegmentUnmap => {
+                    self.recorded_bytes -= event.size;
+                    self.ranges.unmap(event);
+                }
+                _ => {}
+            }
+        }
+        self.astray |= self.recorded_bytes != self.run.device().used();
+    }
+
+    /// The record enters or leaves the part that bears the note.
+    fn turn_capture(&mut self, at: usize) -> Result<usize, Error> {
+        if self.events[at].note == Note::None {
+            if std::mem::replace(&mut self.capture, Capture::Off) == Capture::On {
+                self.perform(Operation::EndCapture)?;
+            }
+            return Ok(at);
+        }
+        // A capture is preceded by a call that empties the cache, whether or not anything of it is in the record.
+        let noted = &self.events[at..];
+        let emptied = noted
+            .iter()
+            .take_while(|event| event.note == Note::Capture)
+            .take_while(|event| event.action.is_release() || event.action == Action::FreeCompleted)
+            .count();
+        self.empty_cache(&noted[..emptied])?;
+        let seeds = if self.captures == 0 && has_seeds(&noted[emptied..]) { SEEDS } else { 0 };
+        self.captures += 1;
+        self.capture = Capture::Preparing(seeds);
+        self.captured_streams.clear();
+        Ok(at + emptied)
+    }
+
+    /// Before a request in the noted part: the capture begins with the first that is no seed.
+    fn turn_capture_on(&mut self, call: &Event) -> Result<(), Error> {
+        match self.capture {
+            Capture::Off => return Ok(()),
+            Capture::Preparing(seeds) if seeds > 0 => {
+                self.capture = Capture::Preparing(seeds - 1);
+                return Ok(());
+            }
+            Capture::Preparing(_) => {
+                self.capture = Capture::On;
+                self.perform(Operation::BeginCapture)?;
+            }
+            Capture::On => {}
+        }
+        if !self.captured_streams.contains(&call.stream) {
+            self.captured_streams.push(call.stream);
+            self.perform(Operation::Capture { stream: StreamId(call.stream) })?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the noted events begin with the two seeds of a generator, made before the capture. They then come
+/// from the default pool, as the record proves: the next small request, of the graphs' pool, finds no room
+/// beside them.
+fn has_seeds(noted: &[Event]) -> bool {
+    let requests = || {
+        let noted = noted.iter().take_while(|event| event.note == Note::Capture);
+        noted.enumerate().filter(|(_, event)| event.action == Action::Alloc && event.size <= MIB)
+    };
+    let seeds = requests().take(SEEDS).filter(|(_, event)| event.size == SEED_BYTES).count();
+    let first_is_seed =
+        noted.iter().find(|event| event.action == Action::Alloc).is_some_and(|event| event.size == SEED_BYTES);
+    let next_obtains = requests().nth(SEEDS).is_none_or(|(at, _)| {
+        let obtains = |event: &Event| matches!(event.action, Action::SegmentAlloc | Action::SegmentMap);
+        at > 0 && obtains(&noted[at - 1])
+    });
+    seeds == SEEDS && first_is_seed && next_obtains
+}

@@ -1,0 +1,237 @@
+//! Replaying recorded programs: their decisions are repeated and compared, and their calls are timed.
+
+mod attribute;
+mod compare;
+mod difference;
+mod end;
+mod follow;
+mod ranges;
+mod snapshot;
+mod trials;
+
+pub use end::StatDifference;
+pub use snapshot::{End, end};
+
+use crate::program::{self, OnDevice, Program, Run, Settings, Subject};
+use crate::trace::{Action, BadInput, Event, Trace};
+use cachalot_core::Config;
+use cachalot_core::planned::PlannedReport;
+use cachalot_core::simulated::SimulatedDevice;
+use follow::Follower;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The allocator that records are followed with.
+type Simulated = OnDevice<SimulatedDevice>;
+
+/// A device for runs whose addresses do not matter, in bytes (64 TiB): never full before a limit says so.
+const ROOMY_DEVICE: u64 = 1 << 46;
+
+/// How to replay.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The configuration in the place of the record's own.
+    pub config: Option<Config>,
+    /// The memory limit in bytes in the place of the record's own.
+    pub limit: Option<u64>,
+    /// Hold every decision against the record.
+    pub check: bool,
+    /// How many timed runs there are; the median is reported.
+    pub repeat: u32,
+}
+
+/// What a replay came to.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The policy it was placed by.
+    pub policy: &'static str,
+    /// Every statistic at the end.
+    pub stats: BTreeMap<String, i64>,
+    /// How many requests there were.
+    pub allocations: u64,
+    /// Bytes that the program asked for and held, at the highest.
+    pub peak_live_bytes: u64,
+    /// Bytes held from the device, at the highest.
+    pub peak_reserved_bytes: u64,
+    /// The median time of a call in nanoseconds, when everything has been run once before.
+    pub ns_per_op: f64,
+    /// What was held against the record; `None` if it was not.
+    pub checked: Option<Checked>,
+    /// How the planned policy has done; the bytes and the time are those of the second half then.
+    pub planned: Option<PlannedReport>,
+}
+
+/// A replay held against its record.
+#[derive(Debug, Clone, Default)]
+pub struct Checked {
+    /// Events, final segments and final blocks that were compared.
+    pub decisions: u64,
+    /// How many of them differ.
+    pub mismatches: u64,
+    /// Final statistics that were compared.
+    pub stats: u64,
+    /// Those that differ.
+    pub stat_differences: Vec<StatDifference>,
+    /// The first difference, in words: both decisions and the free blocks that were considered.
+    pub first: Option<String>,
+}
+
+/// Why there is no outcome.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// The record, or its configuration, cannot be used.
+    Input(BadInput),
+    /// The allocator refused a call for another reason than lack of memory: where in the record, and why.
+    Refused(BadInput),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input(error) | Self::Refused(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl Outcome {
+    /// A statistic; 0 if there is none of this name.
+    pub fn stat(&self, name: &str) -> i64 {
+        self.stats.get(name).copied().unwrap_or(0)
+    }
+
+    /// Peak live over peak reserved.
+    pub fn utilisation(&self) -> f64 {
+        if self.peak_reserved_bytes == 0 {
+            return 0.0;
+        }
+        self.peak_live_bytes as f64 / self.peak_reserved_bytes as f64
+    }
+}
+
+/// The settings that the program of a record ran with.
+fn recorded_settings(trace: &Trace) -> Result<Settings, ReplayError> {
+    let config = Config::parse(trace.config()).map_err(|error| {
+        let what = format!("the recorded configuration `{}` cannot be used: {error}", trace.config());
+        ReplayError::Input(BadInput::whole(&trace.file, what))
+    })?;
+    Ok(Settings { config, limit: trace.limit_bytes() })
+}
+
+/// The settings that a replay runs with.
+fn settings(trace: &Trace, options: &Options) -> Result<Settings, ReplayError> {
+    let mut settings = match &options.config {
+        Some(config) => Settings { config: config.clone(), limit: trace.limit_bytes() },
+        None => recorded_settings(trace)?,
+    };
+    settings.limit = options.limit.or(settings.limit);
+    Ok(settings)
+}
+
+/// Follows a whole record.
+fn follow<'t>(trace: &'t Trace, settings: &'t Settings) -> Result<Follower<'t>, ReplayError> {
+    let mut follower = Follower::new(&trace.events, settings).map_err(|error| refused(trace, 0, &error))?;
+    follower.follow(trace.events.len()).map_err(|(at, error)| refused(trace, at, &error))?;
+    Ok(follower)
+}
+
+/// The allocator refused what event number `at` asks for.
+fn refused(trace: &Trace, at: usize, error: &cachalot_core::Error) -> ReplayError {
+    let line = trace.events.get(at).or(trace.events.last()).map_or(0, |event| event.line);
+    ReplayError::Refused(BadInput::at(&trace.file, line, format!("the allocator refused the call: {error}")))
+}
+
+/// The calls of the program that a record is of.
+///
+/// # Errors
+/// What cannot be used, or where the allocator refused a call.
+pub fn program(trace: &Trace) -> Result<Program, ReplayError> {
+    let settings = recorded_settings(trace)?;
+    Ok(follow(trace, &settings)?.program)
+}
+
+/// Replays a record.
+///
+/// Without settings of their own, and whenever the record is checked, the recorded addresses are followed.
+/// Other settings alone lead to other segments, so the device invents their addresses.
+///
+/// # Errors
+/// What cannot be used, or where the allocator refused a call.
+pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> {
+    let own = options.config.is_none() && options.limit.is_none();
+    let settings = settings(trace, options)?;
+    let follows = own || options.check;
+    let recorded = if follows { settings.clone() } else { recorded_settings(trace)? };
+    let mut follower = follow(trace, &recorded)?;
+    let mut program = std::mem::take(&mut follower.program);
+    if settings.config.planned().is_some() {
+        program = program.announced();
+    }
+    let end = |error| refused(trace, trace.events.len(), &error);
+    let fresh = || program::allocator(SimulatedDevice::new(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
+
+    let (stats, peak_live_bytes, planned) = if follows {
+        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(&trace.events), None)
+    } else {
+        let mut run = fresh()?;
+        let peak = run.perform_watching(&program, |_, _| ()).map_err(|(_, error)| end(error))?;
+        (end::stats(&run.allocator).map_err(end)?, peak, run.allocator.planned())
+    };
+    let mut timed = fresh()?;
+    timed.perform_all(&program.operations).map_err(end)?;
+    let ns_per_op = program::nanoseconds_per_call(&mut timed, &program, options.repeat).map_err(end)?;
+    Ok(Outcome {
+        policy: settings.config.policy_name(),
+        allocations: count(&trace.events, Action::Alloc),
+        peak_live_bytes,
+        peak_reserved_bytes: stats.get("reserved_bytes.all.peak").map_or(0, |&bytes| bytes as u64),
+        ns_per_op,
+        checked: options.check.then(|| check(trace, &settings, &follower, &stats)),
+        stats,
+        planned,
+    })
+}
+
+fn check(trace: &Trace, settings: &Settings, follower: &Follower<'_>, stats: &BTreeMap<String, i64>) -> Checked {
+    let events = compare::compare(&trace.events, &follower.entries);
+    let mut checked = Checked {
+        decisions: events.checked,
+        mismatches: events.mismatches,
+        first: events.first.map(|first| difference::describe(trace, settings, &first)),
+        ..Checked::default()
+    };
+    if let Some(expected) = &trace.expected {
+        let segments = end::compare_segments(&expected.segments, &end::segments(&follower.run.allocator));
+        checked.decisions += segments.checked;
+        checked.mismatches += segments.mismatches;
+        let file = trace.file.display();
+        checked.first = checked.first.or_else(|| Some(format!("{file}: at the end, {}", segments.first?)));
+        checked.stats = expected.stats.len() as u64;
+        checked.stat_differences = end::compare_stats(expected, stats);
+        let stat = checked.stat_differences.first().map(|stat| {
+            let replayed = stat.replayed.map_or_else(|| "none".to_owned(), |value| value.to_string());
+            format!("{file}: at the end, {}\n  recorded: {}\n  replayed: {replayed}", stat.name, stat.recorded)
+        });
+        checked.first = checked.first.or(stat);
+    }
+    checked
+}
+
+fn count(events: &[Event], action: Action) -> u64 {
+    events.iter().filter(|event| event.action == action).count() as u64
+}
+
+/// Bytes that the program asked for and had not given back, at the highest.
+fn peak_live_bytes(events: &[Event]) -> u64 {
+    let (mut live, mut peak) = (0, 0);
+    for event in events {
+        match event.action {
+            Action::Alloc => live += event.size,
+            Action::FreeRequested => live -= event.size,
+            _ => {}
+        }
+        peak = peak.max(live);
+    }
+    peak
+}

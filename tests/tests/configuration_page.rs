@@ -1,0 +1,110 @@
+//! `docs/configuration.md` has a table of every setting, which this test makes from the library itself.
+//!
+//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test configuration_page` writes the tables anew.
+
+use cachalot_core::Config;
+use cachalot_core::config::{ConfigError, PLANNED, POLICIES, REFERENCE, SettingDefault, SettingReference};
+use std::fmt::Write as _;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+const BEGIN: &str = "<!-- The tables are generated: see tests/tests/configuration_page.rs. -->\n";
+const END: &str = "<!-- End of the generated tables. -->\n";
+
+/// No key takes this value.
+const WRONG: &str = "?";
+
+fn parse(policy: &str, key: &str, value: &str) -> Result<Config, ConfigError> {
+    let policy = if key == "policy" { String::new() } else { format!("policy:{policy},") };
+    Config::parse(&format!("{policy}{key}:{value}"))
+}
+
+/// The policies that have the key: those that do not need a fallback, or else `planned`.
+fn policies(setting: &SettingReference) -> Vec<&'static str> {
+    let has =
+        |policy: &&str| !matches!(parse(policy, setting.key, setting.example), Err(ConfigError::OtherPolicy { .. }));
+    let plain: Vec<_> = POLICIES.into_iter().filter(|&policy| policy != PLANNED).filter(has).collect();
+    if plain.is_empty() { vec![PLANNED] } else { plain }
+}
+
+/// What the parser says the key takes.
+fn accepted(setting: &SettingReference, policy: &str) -> String {
+    match parse(policy, setting.key, WRONG) {
+        Err(ConfigError::Value { accepted, .. }) => accepted.to_string(),
+        other => panic!("{}: {other:?}", setting.key),
+    }
+}
+
+fn heading(policies: &[&str]) -> String {
+    if policies.len() + 1 == POLICIES.len() {
+        return "Every policy".to_owned();
+    }
+    policies.iter().map(|policy| format!("`{policy}`")).collect::<Vec<_>>().join(" and ")
+}
+
+fn row(setting: &SettingReference, policy: &str) -> String {
+    let default = match setting.default {
+        SettingDefault::Value(value) => format!("`{value}`"),
+        SettingDefault::Unset(meaning) => meaning.to_owned(),
+    };
+    let SettingReference { key, example, effect, .. } = setting;
+    format!("| `{key}` | {} | {default} | `{example}` | {effect} |\n", accepted(setting, policy))
+}
+
+/// The tables: one for each set of policies that have keys in common, the largest set first.
+fn tables() -> String {
+    let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
+    for setting in &REFERENCE {
+        let policies = policies(setting);
+        let row = row(setting, policies[0]);
+        match groups.iter_mut().find(|(found, _)| *found == policies) {
+            Some((_, rows)) => rows.push_str(&row),
+            None => groups.push((policies, row)),
+        }
+    }
+    groups.sort_by_key(|(policies, _)| {
+        let first = POLICIES.iter().position(|policy| *policy == policies[0]);
+        (std::cmp::Reverse(policies.len()), first)
+    });
+    groups.iter().fold(String::new(), |mut text, (policies, rows)| {
+        let _ = write!(
+            text,
+            "\n### {}\n\n| key | accepted | default | example | effect |\n|---|---|---|---|---|\n{rows}",
+            heading(policies)
+        );
+        text
+    })
+}
+
+#[test]
+fn the_page_has_the_library_s_settings() {
+    let page = std::fs::read_to_string(PAGE).expect("the page is there");
+    let (before, rest) = page.split_once(BEGIN).expect("the page says where the tables begin");
+    let (_, after) = rest.split_once(END).expect("the page says where the tables end");
+    let fresh = format!("{before}{BEGIN}{}\n{END}{after}", tables());
+    if std::env::var_os("CACHALOT_WRITE_DOCS").is_some() {
+        std::fs::write(PAGE, &fresh).expect("the page can be written");
+    } else {
+        assert!(page == fresh, "docs/configuration.md is out of date; set CACHALOT_WRITE_DOCS=1 to write it anew");
+    }
+}
+
+#[test]
+fn the_defaults_are_those_of_the_parser() {
+    for setting in &REFERENCE {
+        let policy = policies(setting)[0];
+        let without = Config::parse(&format!("policy:{policy}")).expect("a policy");
+        let with = |value| {
+            let parsed = parse(policy, setting.key, value);
+            parsed.unwrap_or_else(|error| panic!("{}: {error}", setting.key))
+        };
+        if let SettingDefault::Value(value) = setting.default {
+            assert_eq!(with(value), without, "{}", setting.key);
+            assert!(
+                setting.example != value || setting.key == "backend",
+                "{}: the example is the default",
+                setting.key
+            );
+        }
+        assert!(with(setting.example) != without || setting.key == "backend", "{}", setting.key);
+    }
+}

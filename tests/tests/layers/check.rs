@@ -1,0 +1,86 @@
+//! Imports against layers: what runs upward or sideways, what goes in a circle, and what has no place.
+
+use crate::document::Layers;
+use crate::imports::Imports;
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Everything that is wrong, each in a line.
+pub(crate) fn check(layers: &Layers, imports: &Imports) -> Vec<String> {
+    let mut wrong = places(layers, imports);
+    wrong.extend(directions(layers, imports));
+    wrong.extend(circles(layers, imports));
+    wrong
+}
+
+/// The module of the crate's root that a file belongs to.
+fn room(file: &str) -> &str {
+    file.split_once('/').map_or(file, |(room, _)| room)
+}
+
+/// Modules without a layer, with two, and layers' names without a module.
+fn places(layers: &Layers, imports: &Imports) -> Vec<String> {
+    let rooms: BTreeSet<&str> = imports.files.iter().map(|file| room(file)).collect();
+    let mut listed = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for name in layers.lines.iter().flatten().map(String::as_str) {
+        if !listed.insert(name) {
+            wrong.push(format!("{name} is listed twice"));
+        }
+    }
+    wrong.extend(rooms.difference(&listed).map(|name| format!("{name} is in no layer")));
+    wrong.extend(listed.difference(&rooms).map(|name| format!("{name} is listed, and is no module")));
+    wrong
+}
+
+/// Imports of a module in a higher layer, or in the same one. The crate's root is above all of them.
+fn directions(layers: &Layers, imports: &Imports) -> Vec<String> {
+    let depths =
+        layers.lines.iter().enumerate().flat_map(|(depth, line)| line.iter().map(move |name| (name, depth + 1)));
+    let mut depths: BTreeMap<&str, usize> = depths.map(|(name, depth)| (name.as_str(), depth)).collect();
+    depths.insert("", 0);
+    let mut wrong = Vec::new();
+    for ((from, to), path) in &imports.arrows {
+        let (Some(above), Some(below)) = (depths.get(room(from)), depths.get(room(to))) else { continue };
+        let direction = match above.cmp(below) {
+            _ if room(from) == room(to) => continue,
+            std::cmp::Ordering::Less => continue,
+            std::cmp::Ordering::Equal => "sideways",
+            std::cmp::Ordering::Greater => "upward",
+        };
+        let to = if to.is_empty() { "the crate's root" } else { to };
+        wrong.push(format!("{from} imports {to} {direction}: {path}"));
+    }
+    wrong
+}
+
+/// Whether one file is the folder that the other lies in: it has what its files share, and calls them.
+fn is_folder_of(folder: &str, file: &str) -> bool {
+    file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/') || folder.is_empty())
+}
+
+/// Files that import each other, directly or around, and circles that are allowed but no longer there.
+fn circles(layers: &Layers, imports: &Imports) -> Vec<String> {
+    let arrows = imports.arrows.keys().map(|(from, to)| (from.as_str(), to.as_str()));
+    let arrows = arrows.filter(|(from, to)| !is_folder_of(from, to) && !is_folder_of(to, from));
+    let graph: DiGraphMap<&str, ()> = DiGraphMap::from_edges(arrows);
+    let circles = tarjan_scc(&graph).into_iter().filter(|files| files.len() > 1).map(|mut files| {
+        files.sort_unstable();
+        files
+    });
+    let found: BTreeSet<Vec<&str>> = circles.collect();
+    let allowed = layers.circles.iter().map(|files| files.iter().map(String::as_str).collect());
+    let allowed: BTreeSet<Vec<&str>> = allowed.collect();
+    let circle = |files: &Vec<&str>| {
+        let inside = |(from, to): (&str, &str)| files.contains(&from) && files.contains(&to);
+        let arrows = imports.arrows.iter().filter(|((from, to), _)| inside((from, to)));
+        let arrows: Vec<_> = arrows.map(|((from, _), path)| format!("{from} by {path}")).collect();
+        format!("a circle: {} ({})", files.join(" "), arrows.join(", "))
+    };
+    let mut wrong: Vec<_> = found.difference(&allowed).map(circle).collect();
+    wrong.extend(allowed.difference(&found).map(|files| format!("no such circle any more: {}", files.join(" "))));
+    let apart = found.intersection(&allowed).filter(|files| files.iter().any(|file| room(file) != room(files[0])));
+    wrong.extend(apart.map(|files| format!("a circle of two modules: {}", files.join(" "))));
+    wrong
+}

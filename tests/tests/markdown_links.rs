@@ -1,0 +1,122 @@
+//! Every link from one file of the repository to another leads somewhere: to a file or folder, and to a heading in it.
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::path::{Component, Path, PathBuf};
+use walkdir::{DirEntry, WalkDir};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// Folders that hold what tools have made or fetched. Folders whose names begin with a dot are left out, too.
+const MADE: [&str; 4] = ["target", "book", "build", "node_modules"];
+
+/// What a Markdown file offers and what it asks for.
+struct Page {
+    /// The anchors of its headings, as GitHub and mdBook name them.
+    anchors: HashSet<String>,
+    /// The targets of its links and pictures.
+    links: Vec<String>,
+}
+
+fn is_source(entry: &DirEntry) -> bool {
+    let name = entry.file_name().to_string_lossy();
+    entry.depth() == 0 || !(entry.file_type().is_dir() && (name.starts_with('.') || MADE.contains(&name.as_ref())))
+}
+
+/// The Markdown files of the repository, by their paths below its root.
+fn files() -> Vec<PathBuf> {
+    let entries = WalkDir::new(ROOT).into_iter().filter_entry(is_source).map(|entry| entry.expect("it can be read"));
+    let markdown = entries.filter(|entry| entry.path().extension() == Some(OsStr::new("md")));
+    markdown.map(|entry| entry.path().strip_prefix(ROOT).expect("below the root").to_owned()).collect()
+}
+
+fn anchor(heading: &str) -> String {
+    let letters = heading.to_lowercase();
+    let kept = letters.chars().filter(|&c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+fn read(text: &str) -> Page {
+    let mut page = Page { anchors: HashSet::new(), links: Vec::new() };
+    let mut heading: Option<String> = None;
+    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::End(TagEnd::Heading(_)) => {
+                let text = heading.take().expect("it has begun");
+                page.anchors.insert(anchor(&text));
+            }
+            Event::Text(part) | Event::Code(part) => {
+                if let Some(text) = &mut heading {
+                    text.push_str(&part);
+                }
+            }
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                page.links.push(dest_url.into_string());
+            }
+            _ => {}
+        }
+    }
+    page
+}
+
+/// The path without `.` and `..`; `None` if it leaves the repository.
+fn normal(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => normal.pop().then_some(())?,
+            Component::Normal(name) => normal.push(name),
+            _ => {}
+        }
+    }
+    Some(normal)
+}
+
+/// Why the link of `from` leads nowhere, if it is one inside the repository and does not.
+fn fault(from: &Path, link: &str, pages: &HashMap<PathBuf, Page>) -> Option<&'static str> {
+    if link.contains("://") || link.starts_with("mailto:") {
+        return None;
+    }
+    let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
+    let Some(target) = normal(&from.parent().expect("a file").join(path)) else {
+        return Some("it leaves the repository");
+    };
+    let target = if path.is_empty() { from } else { &target };
+    if !Path::new(ROOT).join(target).exists() {
+        return Some("there is no such file");
+    }
+    let page = pages.get(target)?;
+    anchor.filter(|&anchor| !page.anchors.contains(anchor)).map(|_| "the file has no such heading")
+}
+
+#[test]
+fn links_between_files_lead_somewhere() {
+    let text = |file: &PathBuf| std::fs::read_to_string(Path::new(ROOT).join(file)).expect("Markdown is text");
+    let pages: HashMap<_, _> = files().into_iter().map(|file| (file.clone(), read(&text(&file)))).collect();
+    assert!(pages.contains_key(Path::new("README.md")), "the repository's root was found");
+    let links = pages.iter().flat_map(|(file, page)| page.links.iter().map(move |link| (file, link)));
+    let faults = links.filter_map(|(file, link)| {
+        let why = fault(file, link, &pages)?;
+        Some(format!("{}: `{link}`: {why}", file.display()))
+    });
+    let mut faults: Vec<_> = faults.collect();
+    faults.sort();
+    assert!(faults.is_empty(), "dead links:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn dead_links_are_found() {
+    let page = "# One heading: `code`\n[a](b.md) ![p](c.svg) [self](#one-heading-code) `[no](link)`\n";
+    let page = read(page);
+    assert_eq!(page.links, ["b.md", "c.svg", "#one-heading-code"]);
+    let pages = HashMap::from([(PathBuf::from("docs/concepts.md"), page)]);
+    let of = |link| fault(Path::new("docs/concepts.md"), link, &pages);
+    assert_eq!(of("#one-heading-code"), None);
+    assert_eq!(of("../README.md"), None);
+    assert_eq!(of("https://example.org/none"), None);
+    assert_eq!(of("#another"), Some("the file has no such heading"));
+    assert_eq!(of("nowhere.md"), Some("there is no such file"));
+    assert_eq!(of("../../outside.md"), Some("it leaves the repository"));
+}
