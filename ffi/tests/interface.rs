@@ -20,9 +20,6 @@ unsafe extern "C" fn append(userdata: *mut c_void, text: *const c_char, bytes: u
 /// An allocator that is destroyed at the end; blocks that are still held then fail the test.
 struct Subject(*mut cachalot_allocator);
 
-// SAFETY: the functions of the interface may be called on any thread.
-unsafe impl Sync for Subject {}
-
 impl Drop for Subject {
     fn drop(&mut self) {
         if !std::thread::panicking() {
