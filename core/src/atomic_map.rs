@@ -1,8 +1,8 @@
 //! A map from `u64` to `u32` that is read without a lock: page → heap, and stream → heaps.
 //!
 //! Open addressing with linear probing. Readers only load; writers hold a lock of the owner's, so there is one at
-//! a time. A removed key stays in its cell with the value 0 until another key needs the cell, so no probe is ever cut
-//! short. A map that fills up is copied into one of twice the length, which is then published; the old one stays
+//! a time. A removed key stays in its cell with the value 0 while other keys follow it without a gap, so no probe is ever cut
+//! short; the cells before a gap become empty again, so keys that come and go do not fill the map. A map that fills up is copied into one of twice the length, which is then published; the old one stays
 //! for readers that still look into it.
 //!
 //! A reader that races with a removal may be answered with the value of the key that took the cell. Owners
@@ -137,22 +137,40 @@ pub(crate) fn start(key: u64, len: usize) -> usize {
     hash as usize & len.wrapping_sub(1)
 }
 
-/// The cell of `key`, else the first that `key` may take, else none: every cell is in use.
-fn place(cells: &[Cell], key: u64) -> Option<&Cell> {
+/// The number of the cell of `key`, else of the first that `key` may take, else none: every cell is in use.
+fn place(cells: &[Cell], key: u64) -> Option<usize> {
     if cells.is_empty() {
         return None;
     }
     let first = start(key, cells.len());
     let mut vacant = None;
-    for cell in cells[first..].iter().chain(&cells[..first]) {
+    for at in (first..cells.len()).chain(0..first) {
+        let cell = &cells[at];
         match cell.key.load(Ordering::Relaxed) {
-            0 => return vacant.or(Some(cell)),
-            found if found == key + 1 => return Some(cell),
-            _ if vacant.is_none() && cell.value.load(Ordering::Relaxed) == 0 => vacant = Some(cell),
+            0 => return vacant.or(Some(at)),
+            found if found == key + 1 => return Some(at),
+            _ if vacant.is_none() && cell.value.load(Ordering::Relaxed) == 0 => vacant = Some(at),
             _ => {}
         }
     }
     vacant
+}
+
+/// Empties the cells of removed keys that end at number `last`, if the cell behind it is empty: every probe that passes them ends
+/// there, so none of them has to be passed. Says how many. Writers only.
+fn empty_before_gap(cells: &[Cell], last: usize) -> u32 {
+    let len = cells.len();
+    if cells[(last + 1) % len].key.load(Ordering::Relaxed) != 0 {
+        return 0;
+    }
+    let backwards = (0..len).map(|step| &cells[(last + len - step) % len]);
+    let removed = |cell: &&Cell| cell.key.load(Ordering::Relaxed) != 0 && cell.value.load(Ordering::Relaxed) == 0;
+    let mut emptied = 0;
+    for cell in backwards.take_while(removed) {
+        cell.key.store(0, Ordering::Release);
+        emptied += 1;
+    }
+    emptied
 }
 
 /// What is in the cell of `key`, if that is not where the probe begins; 0 if there is none.
@@ -199,7 +217,7 @@ impl<C: Cells> AtomicMap<C> {
                 let value = cell.value.load(Ordering::Relaxed);
                 if value != 0 {
                     let key = cell.key.load(Ordering::Relaxed) - 1;
-                    let to = place(larger, key).expect("a table twice as long has room");
+                    let to = &larger[place(larger, key).expect("a table twice as long has room")];
                     to.value.store(value, Ordering::Relaxed);
                     to.key.store(key + 1, Ordering::Relaxed);
                 }
@@ -221,10 +239,12 @@ impl<C: Cells> AtomicMap<C> {
 
     /// Gives `key` another value, or none; room was made if it had none. Writers only.
     pub(crate) fn change(&self, key: u64, new: impl FnOnce(Option<u32>) -> Option<u32>) {
-        let Some(cell) = place(self.cells.cells(), key) else {
+        let cells = self.cells.cells();
+        let Some(at) = place(cells, key) else {
             assert!(new(None).is_none(), "room was made");
             return;
         };
+        let cell = &cells[at];
         let known = cell.key.load(Ordering::Relaxed);
         let old = if known == key + 1 { cell.value.load(Ordering::Relaxed).checked_sub(1) } else { None };
         let new = new(old);
@@ -241,6 +261,10 @@ impl<C: Cells> AtomicMap<C> {
             cell.key.store(key + 1, Ordering::Release);
         }
         cell.value.store(new.map_or(0, |value| value + 1), Ordering::Release);
+        if new.is_none() {
+            let emptied = empty_before_gap(cells, at);
+            self.used.store(self.used.load(Ordering::Relaxed) - emptied, Ordering::Relaxed);
+        }
     }
 }
 
@@ -248,6 +272,22 @@ impl<C: Cells> AtomicMap<C> {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+
+    #[test]
+    fn keys_that_come_and_go_need_no_more_cells() {
+        let map = AtomicMap::<GrowingCells>::default();
+        for key in 0..100_000 {
+            assert!(map.make_room(1));
+            map.insert(key, key as u32);
+            assert_eq!(map.get(key), Some(key as u32));
+            if let Some(old) = key.checked_sub(8) {
+                map.remove(old);
+                assert_eq!(map.get(old), None);
+            }
+        }
+        assert_eq!(map.cells.cells().len(), 64);
+        assert!((99_992..100_000).all(|key| map.get(key) == Some(key as u32)));
+    }
 
     fn agrees_with_a_hash_map(map: &AtomicMap<impl Cells>, keys: u64) {
         let mut model = HashMap::new();
