@@ -17,7 +17,7 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::heap::{Done, Full, Heap};
-use crate::heaps::{HEAPS, Slot, options_of, slot_of};
+use crate::heaps::{Slot, options_of, slot_of};
 use crate::order::Order;
 use crate::pool::{PoolOptions, Registry, RouteEntry, SharedPool};
 use crate::rounding::{INTERVALS, PoolKind, divide};
@@ -311,13 +311,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.note_malloc(request, ptr);
             Ok(ptr)
         };
-        match self.with_request(bytes, stream, from, serve) {
-            // A new stream finds the table of heaps full: the caches of streams that hold nothing make room.
-            Err(Error::TableFull(HEAPS)) if self.release_idle(directory, |_idle| true) => {
-                self.with_request(bytes, stream, from, serve)
-            }
-            served => served,
-        }
+        self.with_request(bytes, stream, from, serve)
     }
 
     /// Serves a request from its heap, the device or whatever can be given back.

@@ -26,9 +26,6 @@ use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
 use crate::units::{NO_STREAM, StreamId};
 use lock_api::{Mutex, MutexGuard};
 
-/// The name of the table of heaps, in the error of a request that finds it full.
-pub(crate) const HEAPS: &str = "heaps";
-
 /// How many pairs exist before the caches of idle ones are released: more than a program has streams that it uses.
 const MANY_PAIRS: u32 = 256;
 
@@ -189,11 +186,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.idle_due.fetch_or(u32::from(many), Ordering::Relaxed);
         }
         let mut room = self.room_for_pair(&mut registry);
-        if room.is_none() {
+        if room.is_err() {
             self.vacate_empty_pairs(&mut registry);
             room = self.room_for_pair(&mut registry);
         }
-        let Some(pair) = room else { return Err(Error::TableFull(HEAPS)) };
+        let pair = room?;
         if !streams.make_room(1) {
             return Err(Error::TableFull("streams"));
         }
@@ -204,9 +201,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(PairUse { arena: self, pair })
     }
 
-    /// The number of a vacant pair, whose slots are there. `None` if a table is full.
-    fn room_for_pair(&self, registry: &mut Registry<S>) -> Option<u32> {
-        let pair = registry.room_for_pair()?;
+    /// The number of a vacant pair, whose slots are there. An error if a table is full.
+    fn room_for_pair(&self, registry: &mut Registry<S>) -> Result<u32, Error> {
+        let pair = registry.room_for_pair().ok_or(Error::TableFull("streams"))?;
         for kind in [PoolKind::Small, PoolKind::Large] {
             let make = || Slot {
                 number: slot_of(pair, kind),
@@ -217,9 +214,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 tally: Tally::default(),
                 heap: Mutex::new(Heap::vacant(kind)),
             };
-            self.slots.get_or_set(slot_of(pair, kind), make)?;
+            self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
         }
-        Some(pair)
+        Ok(pair)
     }
 
     /// Gives the heaps of a vacant pair to (stream, pool).
@@ -353,7 +350,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Releases the caches of pairs that hold nothing for the program, as far as `wanted` says, and makes the pairs vacant. True
     /// if any became vacant. Streams that ended without a report are found by this: a driver does not tell of them.
     #[cold]
-    pub(crate) fn release_idle(&self, directory: &Directory<R, S>, wanted: impl Fn(Idle) -> bool) -> bool {
+    fn release_idle(&self, directory: &Directory<R, S>, wanted: impl Fn(Idle) -> bool) -> bool {
         let existing = self.registry.lock().existing_pairs();
         let mut next = 0;
         while let Some((pair, idle)) = self.look_at_pair(next) {

@@ -22,11 +22,6 @@ fn on_the_emulated_driver() {
     is_flat("--streams 2000 --threads 500 --pools 300 --ops 20000");
 }
 
-#[test]
-fn streams_that_nobody_reports() {
-    is_flat("--asked --streams 2000 --threads 0 --pools 0 --ops 20000");
-}
-
 /// A stream that stays where it is would not be found by a bound that nothing can exceed.
 #[test]
 fn growth_is_found() {

@@ -58,14 +58,6 @@ fn a_seed_repeats_a_run() {
     assert_ne!(first, other);
 }
 
-#[test]
-fn streams_need_no_report_where_the_driver_is_asked() {
-    for config in ["", "--config expandable_segments:True"] {
-        let Some(output) = run(&format!("{SHORT} --seed 21 --identity asked {config}"), &[]) else { return };
-        assert!(good(&output)["guests"].as_u64() > Some(0));
-    }
-}
-
 /// The call that finds out is any thread's; the others go on with what needs no device.
 #[test]
 fn a_device_that_is_lost_among_many_threads_is_not_called_again() {
