@@ -29,11 +29,11 @@ use lock_api::{Mutex, MutexGuard};
 /// How many pairs exist before the caches of idle ones are released: more than a program has streams that it uses.
 const MANY_PAIRS: u32 = 256;
 
-/// The heap's stream lives, as far as is known.
+/// The heap's stream was not reported as ended.
 const LIVES: u32 = 0;
 /// The heap's stream was reported as ended.
 const ENDED: u32 = 1;
-/// It was, and the heap waits in [`Arena::ended`] for its free segments to be released.
+/// The heap's stream was reported as ended, and the heap waits in [`Arena::ended`] for its free segments to be released.
 const QUEUED: u32 = 2;
 
 /// One heap and its counters, on cache lines of their own: their stream writes them, and few others read them.
@@ -49,13 +49,6 @@ pub(crate) struct Slot<R: Lock, S: Storage> {
     pub obtaining: AtomicU32,
     pub tally: Tally,
     pub heap: Mutex<R, Heap<S>>,
-}
-
-/// A pair that holds nothing for the program.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Idle {
-    /// It has handed out nothing since it was looked at before.
-    pub since_last_look: bool,
 }
 
 /// Keeps a pair of heaps with its stream and pool as long as it is there.
@@ -87,7 +80,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         heap
     }
 
-    /// Sets a heap's clock, as far as ages are kept.
+    /// Sets a heap's clock, if the free blocks of the heap carry their age.
     #[inline(always)]
     pub(crate) fn set_clock(&self, heap: &mut Heap<S>) {
         if heap.rules.ages {
@@ -343,19 +336,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             drop(used);
         }
         if self.idle_due.swap(0, Ordering::Relaxed) != 0 {
-            self.release_idle(directory, |idle| idle.since_last_look);
+            self.release_idle(directory);
         }
     }
 
-    /// Releases the caches of pairs that hold nothing for the program, as far as `wanted` says, and makes the pairs vacant. True
-    /// if any became vacant. Streams that ended without a report are found by this: a driver does not tell of them.
+    /// Releases the caches of pairs that hold nothing for the program and have handed out nothing since they were looked at before,
+    /// and makes the pairs vacant. Streams that ended without a report are found by this: a driver does not tell of them.
     #[cold]
-    fn release_idle(&self, directory: &Directory<R, S>, wanted: impl Fn(Idle) -> bool) -> bool {
-        let existing = self.registry.lock().existing_pairs();
+    fn release_idle(&self, directory: &Directory<R, S>) {
         let mut next = 0;
         while let Some((pair, idle)) = self.look_at_pair(next) {
             next = pair + 1;
-            let Some(used) = idle.filter(|&idle| wanted(idle)).and_then(|_| self.enter_pair(pair)) else { continue };
+            let Some(used) = idle.then(|| self.enter_pair(pair)).flatten() else { continue };
             for kind in [PoolKind::Small, PoolKind::Large] {
                 // What could not be released counts as leaked; the request that led here may succeed all the same.
                 let _counted = self.release_heap(directory, used.slot(kind));
@@ -363,14 +355,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             drop(used);
             self.vacate_if_empty(pair);
         }
-        let mut registry = self.registry.lock();
         // The next look comes when the pairs that are left have doubled, not those there were before the release.
-        registry.finish_sweep();
-        registry.existing_pairs() < existing
+        self.registry.lock().finish_sweep();
     }
 
-    /// The next pair that exists, from `from` on; some `Idle` if it holds nothing for the program.
-    fn look_at_pair(&self, from: u32) -> Option<(u32, Option<Idle>)> {
+    /// The next pair that exists, from `from` on, and whether it is idle: it holds nothing for the program and has handed out
+    /// nothing since it was looked at before.
+    fn look_at_pair(&self, from: u32) -> Option<(u32, bool)> {
         let mut registry = self.registry.lock();
         let pairs = registry.pairs.get(from as usize..)?;
         let pair = from + pairs.iter().position(|pair| pair.exists)? as u32;
@@ -378,7 +369,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let handed_out = tallies.iter().map(|tally| tally.ever_added(Stat::Allocation)).sum();
         let active: i64 = tallies.iter().map(|tally| tally.current(Stat::Active)).sum();
         let seen = core::mem::replace(&mut registry.pairs[pair as usize].seen, handed_out);
-        Some((pair, (active == 0).then_some(Idle { since_last_look: seen == handed_out })))
+        Some((pair, active == 0 && seen == handed_out))
     }
 
     /// Every heap's counters, those of vacant pairs too: what they counted still counts.

@@ -293,7 +293,7 @@ impl Pairs {
         self.leave(pair);
     }
 
-    /// `stream_destroyed`: releases what the stream has cached. Its pair is vacant afterwards, whoever used it last.
+    /// `stream_destroyed`: releases what the stream has cached. Its pair is vacant once the last call that uses the pair has ended.
     fn end(&self, stream: u64) {
         let pair = {
             let _registry = self.registry.lock().unwrap();

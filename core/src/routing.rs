@@ -68,7 +68,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Tells every heap of a pool whether the pool is in use, after a change that may have ended or begun that. The registry is
-    /// locked, so no pair is made meanwhile. The pairs of a pool without users become vacant once they are empty.
+    /// locked, so no pair is made at the same time. The pairs of a pool without users become vacant once they are empty.
     fn apply_use(&self, registry: &Registry<S>, pool: u32) {
         let unused = registry.is_unused(pool);
         for pair in registry.pairs_of(pool) {
@@ -104,7 +104,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         registry.remove_pool_if_empty(pool);
     }
 
-    /// Puts options in force in every heap of a pool. The registry is locked, so no pair is made meanwhile.
+    /// Puts options in force in every heap of a pool. The registry is locked, so no pair is made at the same time.
     fn apply_pool_options(&self, registry: &mut Registry<S>, pool: u32, options: PoolOptions) {
         registry.pools[pool as usize].options = options;
         let config = self.config();
