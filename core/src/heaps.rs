@@ -23,7 +23,7 @@ use crate::rounding::PoolKind;
 use crate::stats::{Stat, Tally};
 use crate::storage::{Shelf, Storage, Table};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
-use crate::units::{NO_STREAM, StreamId};
+use crate::units::{DevicePtr, NO_STREAM, StreamId};
 use lock_api::{Mutex, MutexGuard};
 
 /// How many pairs exist before the caches of idle ones are released: more than a program has streams that it uses.
@@ -310,6 +310,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if queued.is_ok() && ended.make_room(1) {
             ended.add(slot.number);
             self.ended_count.store(ended.len() as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The first segment or range of an ended stream that [`release_ended`](Self::release_ended) would release.
+    pub(crate) fn first_ended(&self) -> Option<DevicePtr> {
+        let mut number = self.ended_count.load(Ordering::Relaxed) as usize;
+        loop {
+            number = number.checked_sub(1)?;
+            let slot = self.ended.lock().get(number).copied();
+            let Some(slot) = slot else { continue };
+            let Some(_used) = self.enter_pair(slot / 2) else { continue };
+            let ended = self.lock(slot).ended;
+            if ended && let Some(first) = self.first_of_heap(slot) {
+                return Some(first);
+            }
         }
     }
 

@@ -198,6 +198,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(ptr) = self.found(request) {
             return Ok(Forecast::Hit(ptr));
         }
+        if !request.capturing
+            && let Some(first) = self.first_ended()
+        {
+            return Ok(Forecast::Release(first));
+        }
         if let Some(first) = self.first_garbage() {
             return Ok(Forecast::Release(first));
         }
@@ -219,7 +224,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let releases = !request.capturing && self.releases_to_obtain();
         let first = if releases { self.first_releasable() } else { None };
         #[cfg(feature = "alloc")]
-        let first = first.or_else(|| self.planned.as_deref().filter(|_| !request.capturing)?.first_segment());
+        let first = first.or_else(|| self.first_idle_lane().filter(|_| !request.capturing));
         Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
     }
 

@@ -203,24 +203,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// The first segment or range that releasing the whole cache would give back.
     pub(crate) fn first_releasable(&self) -> Option<DevicePtr> {
-        let of_slot = |slot: u32| {
-            let mut heap = self.lock(slot);
-            let ordinary = next_releasable(&mut heap, FROM_START, |_| true);
-            if let Some((block, _)) = ordinary {
-                return Some(DevicePtr(heap.blocks[block].addr));
-            }
-            let (_, range) = crate::expand::next_unmappable(&mut heap, FROM_START)?;
-            let stream = heap.stream;
-            drop(heap);
-            // What is free of a stream that captures a graph stays mapped.
-            let captures = self.call(|| self.memory.is_capturing(stream));
-            (captures != Ok(true)).then_some(range.at)
-        };
         let of_pool = |pool: u32, kinds: [PoolKind; 2]| {
-            kinds.into_iter().find_map(|kind| self.pairs_of(pool).find_map(|pair| of_slot(pair.slot(kind))))
+            kinds.into_iter().find_map(|kind| self.pairs_of(pool).find_map(|pair| self.first_of_heap(pair.slot(kind))))
         };
         of_pool(0, [PoolKind::Large, PoolKind::Small])
             .or_else(|| self.unused_pools().find_map(|pool| of_pool(pool, [PoolKind::Small, PoolKind::Large])))
+    }
+
+    /// The first segment or range that releasing one heap would give back.
+    pub(crate) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
+        let mut heap = self.lock(slot);
+        if let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) {
+            return Some(DevicePtr(heap.blocks[block].addr));
+        }
+        let (_, range) = crate::expand::next_unmappable(&mut heap, FROM_START)?;
+        let stream = heap.stream;
+        drop(heap);
+        // What is free of a stream that captures a graph stays mapped.
+        let captures = self.call(|| self.memory.is_capturing(stream));
+        (captures != Ok(true)).then_some(range.at)
     }
 
     /// The heaps whose free segments may go back, as pair and slot: those of the default pool, then those of private pools

@@ -6,7 +6,7 @@ use crate::config::Planned;
 use crate::pool::PoolId;
 use crate::stats::Tally;
 use crate::sync::{Apart, AtomicU64, Lock, Ordering};
-use crate::units::{DevicePtr, StreamId};
+use crate::units::StreamId;
 use lock_api::Mutex;
 
 /// How many streams of a device can be served from plans. Requests of others are the fallback's.
@@ -88,11 +88,6 @@ impl<R: Lock> Front<R> {
     /// From here on requests of `stream` find a lane that is there, or `None` no longer one that goes.
     pub(super) fn lead(&self, lane: usize, stream: Option<StreamId>) {
         self.streams[lane].store(stream.map_or(NOBODY, |stream| stream.0), Ordering::Release);
-    }
-
-    /// A segment that goes when the plans are given up, if there is one.
-    pub(crate) fn first_segment(&self) -> Option<DevicePtr> {
-        self.berths.iter().find_map(|berth| Some(DevicePtr(berth.lane.lock().as_ref()?.base)))
     }
 
     /// What each lane counts.

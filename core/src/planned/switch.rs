@@ -10,7 +10,7 @@ use crate::directory::{Directory, Place};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions};
 use crate::rounding::PoolKind;
-use crate::stats::Event;
+use crate::stats::{Event, Stat};
 use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
 use crate::trace::Action;
@@ -126,6 +126,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         *front.berths[number].lane.lock() = Some(lane);
         front.lead(number, Some(prepared.stream));
         Ok(true)
+    }
+
+    /// The segment of the first plan of which the program holds nothing: it is released when the plans are given up. The segment of
+    /// another plan stays for the blocks in it.
+    pub(crate) fn first_idle_lane(&self) -> Option<DevicePtr> {
+        self.planned.as_deref()?.berths.iter().find_map(|berth| {
+            let lane = berth.lane.lock();
+            let &Lane { home, base, .. } = lane.as_ref()?;
+            let idle = berth.tally.current(Stat::Allocation) == 0 && self.lock(home).pieces().next().is_none();
+            idle.then_some(DevicePtr(base))
+        })
     }
 
     /// Gives every plan up.
