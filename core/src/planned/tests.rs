@@ -336,7 +336,7 @@ fn plans_are_given_up_before_a_request_fails() {
     let allocator = serving("policy:planned");
     allocator.set_limit(DEVICE, Some(20 * MIB)).unwrap();
     let block = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
-    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::Release(block)));
+    assert_eq!(allocator.forecast(DEVICE, 20 * MIB, STREAM), Ok(Forecast::OutOfMemory));
     assert!(matches!(allocator.malloc(DEVICE, 20 * MIB, STREAM), Err(Error::OutOfMemory(_))));
     assert_eq!(stat(&allocator, "allocated_bytes.all.current"), 3 << 20);
     allocator.check_invariants().unwrap();
