@@ -610,7 +610,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let heap = self.slots.get(slot)?.heap.lock();
         let block = heap.lookup(ptr).or_else(|| heap.containing(ptr))?;
         let Block { addr, size, requested, segment, state, .. } = heap.blocks[block];
-        let segment = &heap.sets.segments[segment];
+        let segment = &heap.segments[segment];
         (state == crate::block::State::Allocated).then_some(Allocation {
             base: DevicePtr(addr),
             size,

@@ -417,7 +417,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[cold]
     pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
         self.queue_if_ended(slot);
-        self.settle_peaks_of((slot.kind, &slot.tally), Some(slot.number));
+        self.settle_peaks_of((slot.kind(), &slot.tally), Some(slot.number));
     }
 
     /// The same for what is counted by `asking`, which is a heap's if it has a number.
@@ -430,7 +430,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let Some(mut settled) = self.peaks.try_lock() else { return };
         // The heap that was settled last, and those behind it: they have the room, or are in turn to give some.
         let last = *settled;
-        let near = (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind, &near.tally));
+        let near =
+            (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind(), &near.tally));
         self.totals.settle(&self.tallies(), asking, &near);
         *settled = number.unwrap_or(last);
     }

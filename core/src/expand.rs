@@ -201,7 +201,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 continue;
             }
             let entry = &heap.blocks[block];
-            let granule = heap.sets.segments[entry.segment].granule;
+            let granule = heap.segments[entry.segment].granule;
             let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
             self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
             drop(heap);

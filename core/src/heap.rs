@@ -82,10 +82,8 @@ impl Joined {
     }
 }
 
-/// What a heap keeps of its segments, and the sets its blocks are in: everything that a heap without a segment does without.
+/// The sets that the blocks of a heap are in, and its events: everything large that a heap without a segment does without.
 pub(crate) struct Sets<S: Storage> {
-    /// All segments, ordinary and expandable.
-    pub segments: Slab<Segment, S>,
     /// Holds exactly the blocks that are [`State::Free`].
     pub free: FreeIndex<S>,
     /// Other streams' uses of blocks.
@@ -93,16 +91,18 @@ pub(crate) struct Sets<S: Storage> {
     /// Root of the set of blocks that are [`State::Unmapped`], by address.
     unmapped: Link,
     by_address: Trie<S>,
+    /// The latest events of the heap, while events are recorded.
+    pub trace: Buffer<S>,
 }
 
 impl<S: Storage> Default for Sets<S> {
     fn default() -> Self {
         Self {
-            segments: Slab::default(),
             free: FreeIndex::default(),
             uses: Slab::default(),
             unmapped: Link::EMPTY,
             by_address: Trie::default(),
+            trace: Buffer::default(),
         }
     }
 }
@@ -129,12 +129,13 @@ pub(crate) struct Heap<S: Storage> {
     pub blocks: Blocks<S>,
     /// Holds exactly the blocks that are [`State::Allocated`].
     pub held: Chains<S>,
+    /// All segments, ordinary and expandable. Beside the sets and not among them: sub-allocated heaps need no set on their fast
+    /// path, and looking the sets up costs them 5 instructions of a pair.
+    pub segments: Slab<Segment, S>,
     /// Head of the list of segments.
     pub newest: u32,
     /// Made ⟸ there is room for a block. A heap without memory does not have the 33 KiB they take.
     pub sets: S::Lazy<Sets<S>>,
-    /// Its latest events, while they are recorded.
-    pub trace: Buffer<S>,
 }
 
 /// The tables of a heap that has memory. One look finds them all: looked up again for each use they cost 13 instructions more
@@ -142,6 +143,7 @@ pub(crate) struct Heap<S: Storage> {
 struct Parts<'a, S: Storage> {
     blocks: &'a mut Blocks<S>,
     held: &'a mut Chains<S>,
+    segments: &'a mut Slab<Segment, S>,
     sets: &'a mut Sets<S>,
     rules: &'a Rules,
     clock: &'a u64,
@@ -167,7 +169,7 @@ impl<S: Storage> Parts<'_, S> {
             let front = vacancies.occupy(blocks);
             blocks[front as usize] = blocks[block as usize].front(block, size, requested, State::Allocated);
             if prev == NONE {
-                self.sets.segments[segment].first = front;
+                self.segments[segment].first = front;
             } else {
                 blocks[prev as usize].next = front;
             }
@@ -233,7 +235,7 @@ impl<S: Storage> Parts<'_, S> {
             }
         } else if next_free {
             if prev == NONE {
-                self.sets.segments[segment].first = next;
+                self.segments[segment].first = next;
             } else {
                 blocks[prev as usize].next = next;
             }
@@ -271,9 +273,9 @@ impl<S: Storage> Heap<S> {
             region: 0,
             blocks: Slab::default(),
             held: Chains::default(),
+            segments: Slab::default(),
             newest: NONE,
             sets: S::Lazy::default(),
-            trace: Buffer::default(),
         }
     }
 
@@ -294,8 +296,8 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn drop_tables(&mut self) {
         self.blocks.drop_entries();
         self.held.drop_buckets();
+        self.segments.drop_entries();
         self.sets.drop_value();
-        self.trace.drop_entries();
     }
 
     /// Makes sure that no operation on one block can run out of entries: it adds at most two blocks.
@@ -317,10 +319,10 @@ impl<S: Storage> Heap<S> {
     /// Serves a request from the cache: `size` is what `requested` is rounded to. `None` if no free block may serve it.
     #[inline(always)]
     pub(crate) fn malloc(&mut self, size: u64, requested: u64, tally: &Tally) -> Result<Option<Done<DevicePtr>>, Full> {
+        self.make_room()?;
         if self.carver.is_some() {
             return self.malloc_carved(size, requested, tally);
         }
-        self.make_room()?;
         let mut parts = self.parts();
         let Some(block) = parts.sets.free.best_fit(size, parts.blocks.entries()) else { return Ok(None) };
         let Block { expandable, size: whole, .. } = parts.blocks[block];
@@ -339,6 +341,7 @@ impl<S: Storage> Heap<S> {
         Parts {
             blocks: &mut self.blocks,
             held: &mut self.held,
+            segments: &mut self.segments,
             sets: &mut self.sets,
             rules: &self.rules,
             clock: &self.clock,
@@ -374,7 +377,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), Full> {
         self.make_room()?;
         let carver = self.carver.as_mut().is_none_or(|carver| carver.make_room(bytes, size));
-        if carver && self.sets.segments.make_room(1) { Ok(()) } else { Err(Full) }
+        if carver && self.segments.make_room(1) { Ok(()) } else { Err(Full) }
     }
 
     /// The free block that serves a request of `size`, if one may.
@@ -405,9 +408,6 @@ impl<S: Storage> Heap<S> {
     /// many bytes. What becomes of it is the caller's to say at once: [`complete`](Self::complete) or [`pend`](Self::pend).
     #[inline(always)]
     pub(crate) fn give_up(&mut self, ptr: DevicePtr, requested: Option<u64>, tally: &Tally) -> GivenUp {
-        if !self.sets.is_made() {
-            return GivenUp::NotHeld;
-        }
         let Some(block) = self.held.take(ptr.0, self.blocks.entries_mut()) else { return GivenUp::NotHeld };
         let Block { size, requested: actual, uses, .. } = self.blocks[block];
         if requested.is_some_and(|requested| requested != actual) {
@@ -516,7 +516,7 @@ impl<S: Storage> Heap<S> {
     /// Whether `block` is a whole ordinary segment, free, of which no piece is taken.
     pub(crate) fn is_releasable(&self, block: u32) -> bool {
         let block = &self.blocks[block];
-        block.is_free() && !block.expandable && !block.is_split() && !self.sets.segments[block.segment].live
+        block.is_free() && !block.expandable && !block.is_split() && !self.segments[block.segment].live
     }
 
     /// Bytes of the largest block that is free, or segment if a carver cuts them and nothing is taken.
@@ -527,7 +527,7 @@ impl<S: Storage> Heap<S> {
         let blocks = self.blocks.entries();
         let mut descending =
             core::iter::successors(self.sets.free.last(blocks), |&block| self.sets.free.previous(block, blocks));
-        let largest = descending.find(|&block| !self.sets.segments[self.blocks[block].segment].live);
+        let largest = descending.find(|&block| !self.segments[self.blocks[block].segment].live);
         largest.map_or(0, |block| self.blocks[block].size)
     }
 
@@ -552,7 +552,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn containing(&self, ptr: DevicePtr) -> Option<u32> {
         let mut segment = self.newest;
         while segment != NONE {
-            let Segment { base, bytes, first, next, .. } = self.sets.segments[segment];
+            let Segment { base, bytes, first, next, .. } = self.segments[segment];
             if (base..base + bytes).contains(&ptr.0) {
                 if self.carver.is_some() {
                     return self.piece_containing(ptr);
@@ -587,7 +587,7 @@ impl<S: Storage> Heap<S> {
         let front = self.blocks[block].front(block, size, requested, state);
         let front = self.blocks.insert(front);
         if prev == NONE {
-            self.sets.segments[segment].first = front;
+            self.segments[segment].first = front;
         } else {
             self.blocks[prev].next = front;
         }
@@ -612,8 +612,7 @@ impl<S: Storage> Heap<S> {
     }
 
     fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64) -> u32 {
-        let segment =
-            self.sets.segments.insert(Segment { base: base.0, bytes, granule, ..Segment::vacant(self.newest) });
+        let segment = self.segments.insert(Segment { base: base.0, bytes, granule, ..Segment::vacant(self.newest) });
         let block = self.blocks.insert(Block {
             addr: base.0,
             size: bytes,
@@ -630,25 +629,25 @@ impl<S: Storage> Heap<S> {
             state: State::Held,
             expandable: granule != 0,
         });
-        self.sets.segments[segment].first = block;
+        self.segments[segment].first = block;
         if self.newest != NONE {
-            self.sets.segments[self.newest].prev = segment;
+            self.segments[self.newest].prev = segment;
         }
         self.newest = segment;
         block
     }
 
     fn unlink(&mut self, segment: u32) {
-        let Segment { prev, next, .. } = self.sets.segments[segment];
+        let Segment { prev, next, .. } = self.segments[segment];
         if prev == NONE {
             self.newest = next;
         } else {
-            self.sets.segments[prev].next = next;
+            self.segments[prev].next = next;
         }
         if next != NONE {
-            self.sets.segments[next].prev = prev;
+            self.segments[next].prev = prev;
         }
-        self.sets.segments.remove(segment);
+        self.segments.remove(segment);
     }
 
     fn address(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {

@@ -40,7 +40,6 @@ const QUEUED: u32 = 2;
 #[repr(align(128))]
 pub(crate) struct Slot<R: Lock, S: Storage> {
     pub number: u32,
-    pub kind: PoolKind,
     /// In the slot of the small heap: which calls use the pair. Not used in the other.
     state: PairState,
     /// [`LIVES`], [`ENDED`] or [`QUEUED`]. Written under the registry's lock, but for the step from ended to queued and back.
@@ -49,6 +48,13 @@ pub(crate) struct Slot<R: Lock, S: Storage> {
     pub obtaining: AtomicU32,
     pub tally: Tally,
     pub heap: Mutex<R, Heap<S>>,
+}
+
+impl<R: Lock, S: Storage> Slot<R, S> {
+    /// The kind of the heap: slots with an even number are small.
+    pub(crate) fn kind(&self) -> PoolKind {
+        if self.number.is_multiple_of(2) { PoolKind::Small } else { PoolKind::Large }
+    }
 }
 
 /// Keeps a pair of heaps with its stream and pool as long as it is there.
@@ -200,7 +206,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         for kind in [PoolKind::Small, PoolKind::Large] {
             let make = || Slot {
                 number: slot_of(pair, kind),
-                kind,
                 state: PairState::default(),
                 stream_state: AtomicU32::new(LIVES),
                 obtaining: AtomicU32::new(0),
@@ -389,7 +394,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Every heap's counters, those of vacant pairs too: what they counted still counts.
     pub(crate) fn heap_tallies(&self) -> impl Iterator<Item = (PoolKind, &Tally)> + Clone {
-        (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind, &found.tally)))
+        (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind(), &found.tally)))
     }
 }
 

@@ -106,7 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 } else {
                     self.snapshot_segment(&heap, heap.rules.kind, segment, segments);
                 }
-                segment = heap.sets.segments[segment].next;
+                segment = heap.segments[segment].next;
             }
             let pool = heap.pool as usize;
             drop(heap);
@@ -144,7 +144,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         segments: &mut Vec<SnapshotSegment>,
     ) {
         let Some(carver) = &heap.carver else { return };
-        let entry = &heap.sets.segments[segment];
+        let entry = &heap.segments[segment];
         let [from, to] = [entry.base, entry.base + entry.bytes]
             .map(|addr| pieces.partition_point(|piece| piece.address < DevicePtr(addr)));
         let mut blocks = pieces[from..to].to_vec();
@@ -168,7 +168,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     fn snapshot_segment(&self, heap: &Heap<S>, kind: PoolKind, segment: u32, segments: &mut Vec<SnapshotSegment>) {
         let mut apart = true;
-        let mut at = heap.sets.segments[segment].first;
+        let mut at = heap.segments[segment].first;
         while at != NONE {
             let Block { addr, size, requested, state, expandable, next, .. } = heap.blocks[at];
             at = next;

@@ -138,20 +138,13 @@ const SLACK: usize = 32 * BUFFERED;
 pub(crate) struct Buffer<S: Storage> {
     /// Made with the first event that is recorded.
     entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
-    /// The ticks of the latest event ever: they grow from event to event, whatever the clock does.
+    /// The ticks of the latest event: they grow from event to event, whatever the clock does.
     latest: u64,
 }
 
 impl<S: Storage> Default for Buffer<S> {
     fn default() -> Self {
         Self { entries: S::Lazy::default(), latest: 0 }
-    }
-}
-
-impl<S: Storage> Buffer<S> {
-    /// Gives the memory of an empty buffer back to the host, if it came from there.
-    pub(crate) fn drop_entries(&mut self) {
-        self.entries.drop_value();
     }
 }
 
@@ -286,7 +279,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     #[inline(always)]
     fn keep(&self, heap: &mut Heap<S>, what: What, from: u32, addr: DevicePtr, size: u64, stream: StreamId) {
-        let buffer = &mut heap.trace;
+        let buffer = &mut heap.sets.get_or_make().trace;
         let record = Record { what, site: from, addr, size, stream, ticks: self.ticks().max(buffer.latest + 1) };
         buffer.latest = record.last();
         let entries = buffer.entries.get_or_make();
@@ -300,7 +293,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Moves the events of a heap to the ring.
     #[cold]
     pub(crate) fn flush_trace(&self, heap: &mut Heap<S>) {
-        self.trace.ring.lock().take(&mut heap.trace);
+        if heap.sets.is_made() {
+            self.trace.ring.lock().take(&mut heap.sets.trace);
+        }
     }
 
     #[inline]

@@ -40,13 +40,12 @@ impl<S: Storage> Heap<S> {
         requested: u64,
         tally: &Tally,
     ) -> Result<Option<Done<DevicePtr>>, Full> {
-        self.make_room()?;
         let Some(carver) = C::of(&mut self.carver) else { return Ok(None) };
         let Some((Taken { addr, segment, number }, free)) = carver.take(size)? else { return Ok(None) };
         let (blocks, vacancies) = self.blocks.parts();
         // What is free counts as long as something is taken beside it.
         let mut unsettled = if free.alone {
-            let entry = &mut self.sets.segments[segment];
+            let entry = &mut self.segments[segment];
             entry.live = true;
             tally.up(Stat::InactiveSplitBytes, entry.bytes - size) | tally.up(Stat::InactiveSplit, u64::from(free.now))
         } else {
@@ -88,7 +87,7 @@ impl<S: Storage> Heap<S> {
             self.rest_if_free(segment);
             return false;
         }
-        let entry = &mut self.sets.segments[segment];
+        let entry = &mut self.segments[segment];
         entry.live = false;
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(free.before));

@@ -34,7 +34,7 @@ impl<S: Storage> Heap<S> {
     /// Makes sure that a range of addresses or an unmapped block can be added.
     pub(crate) fn make_room_for_range(&mut self) -> bool {
         let blocks = self.blocks.len() + 2;
-        self.sets.segments.make_room(1) && self.sets.get_or_make().by_address.make_room_for(blocks)
+        self.segments.make_room(1) && self.sets.get_or_make().by_address.make_room_for(blocks)
     }
 
     /// With `block` the smallest free one that fits, and expandable: the one to take. While segments expand, a block that
@@ -119,7 +119,7 @@ impl<S: Storage> Heap<S> {
             let unmapped = self.blocks[block].state == State::Unmapped;
             self.take(block);
             if unmapped {
-                let granule = self.sets.segments[self.blocks[block].segment].granule;
+                let granule = self.segments[self.blocks[block].segment].granule;
                 let wanted = (size - held).next_multiple_of(granule);
                 if wanted < self.blocks[block].size {
                     let front = self.cut(block, wanted);
@@ -144,7 +144,7 @@ impl<S: Storage> Heap<S> {
         loop {
             let Block { addr, size, state: is, segment, next, .. } = self.blocks[block];
             if is == state {
-                let granule = self.sets.segments[segment].granule;
+                let granule = self.segments[segment].granule;
                 return Some((block, Range { at: DevicePtr(addr), bytes: size, granule }));
             }
             if block == run.last {
@@ -201,7 +201,7 @@ impl<S: Storage> Heap<S> {
 
     /// Forgets a segment if nothing of it is mapped, and says what to give back.
     fn remove_if_unmapped(&mut self, segment: u32) -> Option<(DevicePtr, u64)> {
-        let block = self.sets.segments[segment].first;
+        let block = self.segments[segment].first;
         if self.blocks[block].state != State::Unmapped || self.blocks[block].is_split() {
             return None;
         }
@@ -215,7 +215,7 @@ impl<S: Storage> Heap<S> {
     /// The whole granules inside a free expandable block, if there are any.
     pub(crate) fn whole_granules(&self, block: u32) -> Option<Range> {
         let Block { addr, size, segment, .. } = self.blocks[block];
-        let (base, granule) = (self.sets.segments[segment].base, self.sets.segments[segment].granule);
+        let (base, granule) = (self.segments[segment].base, self.segments[segment].granule);
         let begin = base + (addr - base).next_multiple_of(granule);
         let end = base + (addr + size - base) / granule * granule;
         (begin < end).then(|| Range { at: DevicePtr(begin), bytes: end - begin, granule })

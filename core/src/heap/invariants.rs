@@ -36,7 +36,7 @@ impl<S: Storage> Heap<S> {
         }
         let (mut segment, mut prev) = (self.newest, NONE);
         while segment != NONE {
-            if self.sets.segments[segment].prev != prev {
+            if self.segments[segment].prev != prev {
                 return Err("a segment's link to the one before is wrong");
             }
             if self.carver.is_some() {
@@ -44,9 +44,9 @@ impl<S: Storage> Heap<S> {
             } else {
                 self.check_segment(segment, &mut sums)?;
             }
-            (prev, segment) = (segment, self.sets.segments[segment].next);
+            (prev, segment) = (segment, self.segments[segment].next);
         }
-        if sums.segments != self.sets.segments.len() || sums.blocks != self.blocks.len() {
+        if sums.segments != self.segments.len() || sums.blocks != self.blocks.len() {
             return Err("an entry is occupied that no segment leads to");
         }
         if sums.allocated != self.held.count(self.blocks.entries()) {
@@ -62,7 +62,7 @@ impl<S: Storage> Heap<S> {
     }
 
     fn check_segment(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
-        let entry = &self.sets.segments[segment];
+        let entry = &self.segments[segment];
         sums.segments += 1;
         sums.ordinary += u64::from(entry.granule == 0);
         let (mut block, mut prev, mut at) = (entry.first, NONE, entry.base);
@@ -93,7 +93,7 @@ impl<S: Storage> Heap<S> {
 
     /// A segment that a carver cuts: what is taken and what is free tile it, and the block that stands for it whole is always free.
     fn check_carved(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
-        let entry = &self.sets.segments[segment];
+        let entry = &self.segments[segment];
         let whole = &self.blocks[entry.first];
         sums.segments += 1;
         sums.ordinary += 1;
@@ -163,9 +163,8 @@ impl<S: Storage> Heap<S> {
             }
             State::Unmapped => {
                 sums.unmapped += 1;
-                let granule = self.sets.segments[b.segment].granule;
-                if !(b.addr - self.sets.segments[b.segment].base).is_multiple_of(granule)
-                    || !b.size.is_multiple_of(granule)
+                let granule = self.segments[b.segment].granule;
+                if !(b.addr - self.segments[b.segment].base).is_multiple_of(granule) || !b.size.is_multiple_of(granule)
                 {
                     return Err("an unmapped block does not begin and end on granules");
                 }

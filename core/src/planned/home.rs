@@ -102,14 +102,14 @@ impl<S: Storage> Heap<S> {
         self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Held);
         let Done { value: whole, unsettled } = self.add_segment(base, bytes, bytes, tally);
         // The lane counts as one that is taken, so that the segment is never wholly free.
-        self.sets.segments[self.blocks[whole].segment].live = true;
+        self.segments[self.blocks[whole].segment].live = true;
         Done { value: (), unsettled }
     }
 
     /// Room for a lane's segment, and for one block.
     pub(super) fn make_room_for_plan(&mut self) -> Result<(), Full> {
         self.make_room()?;
-        if self.sets.segments.make_room(1) { Ok(()) } else { Err(Full) }
+        if self.segments.make_room(1) { Ok(()) } else { Err(Full) }
     }
 
     /// Takes a block into its care, which counts from here on by `tally`; as an oversize one from `oversize` bytes on, as it did in its
@@ -157,9 +157,9 @@ impl<S: Storage> Heap<S> {
     /// The segment is wholly free if the lane is gone and nothing of it is taken.
     pub(crate) fn rest_if_free(&mut self, segment: u32) {
         let free = self.home().is_some_and(|home| home.ended && home.taken.is_empty());
-        self.sets.segments[segment].live = !free;
+        self.segments[segment].live = !free;
         if free {
-            let whole = self.sets.segments[segment].first;
+            let whole = self.segments[segment].first;
             self.blocks[whole].born = self.clock;
         }
     }
