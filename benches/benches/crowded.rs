@@ -3,7 +3,7 @@
 
 use cachalot_benches::crowd::{Crowd, Layout};
 use cachalot_benches::lanes::lanes;
-use cachalot_core::units::MIB;
+use cachalot_core::MIB;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 fn crowded(criterion: &mut Criterion) {

@@ -13,11 +13,9 @@
 use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;
 use cachalot::HeapLock;
-use cachalot_core::Config;
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::rounding::{PoolKind, SMALL_MAX, round_size, segment_size};
+use cachalot_core::rounding::{SMALL_MAX, round_size, segment_size};
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::units::UNIT;
+use cachalot_core::{Config, DeviceMemory, PoolKind, UNIT};
 use lock_api::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;

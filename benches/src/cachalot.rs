@@ -3,10 +3,7 @@
 use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::storage::Growable;
-use cachalot_core::sync::Lock;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, Lock, StreamId};
 use std::sync::Arc;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);

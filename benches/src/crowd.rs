@@ -7,7 +7,7 @@
 use crate::subject::Subject;
 use crate::workload::Workload;
 use cachalot_core::rounding::{SMALL_MAX, SMALL_SEGMENT};
-use cachalot_core::units::{MIB, UNIT};
+use cachalot_core::{MIB, UNIT};
 use std::hint::black_box;
 
 /// The requests of the pairs that are measured, in bytes.
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::cachalot::Cachalot;
     use crate::settings::Settings;
-    use cachalot_core::snapshot::BlockState;
+    use cachalot_core::BlockState;
 
     type Subject = Cachalot<::cachalot::HeapLock>;
 

@@ -7,7 +7,7 @@
 
 use crate::subject::Subject;
 use buddy_system_allocator::{FrameAllocator, Heap};
-use cachalot_core::units::UNIT;
+use cachalot_core::UNIT;
 use memmap2::{MmapMut, MmapOptions};
 use offset_allocator::{Allocation, Allocator};
 use rlsf::Tlsf;

@@ -6,7 +6,7 @@ use crate::lanes::{OURS, PEERS, POLICIES, SUBJECTS, YARDSTICK, lanes, policy_lan
 use crate::measure::{Clock, Effort, Lane, Timing, interleave};
 use crate::program::Program;
 use crate::threads::{self, Streams, THREADS, Team};
-use cachalot_core::units::MIB;
+use cachalot_core::MIB;
 use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
 use std::path::Path;

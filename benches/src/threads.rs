@@ -6,7 +6,7 @@ use crate::locks::{Futex, Yielding};
 use crate::measure::{Clock, Lane};
 use crate::settings::Settings;
 use crate::subject::Subject;
-use cachalot_core::sync::Lock;
+use cachalot_core::Lock;
 use std::hint::black_box;
 
 /// How many threads are measured together.

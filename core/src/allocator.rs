@@ -11,8 +11,8 @@ use crate::planned::{Observed, PlannedReport};
 use crate::pool::{PoolId, PoolOptions, Purpose, Route};
 use crate::reclaim::{Forecast, fraction_of};
 use crate::stats::Stats;
-use crate::storage::{Shelf, Storage, Table};
 use crate::sync::Lock;
+use crate::tables::{Shelf, Storage, Table};
 use crate::trace::TraceEntry;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 #[cfg(feature = "alloc")]
@@ -41,7 +41,7 @@ pub struct Allocation {
 ///
 /// * `D` — the devices.
 /// * `R` — the lock of a heap: one that parks its waiters where there is an operating system, a spin lock where there is none.
-/// * `S` — where the tables live: [`Growable`](crate::storage::Growable) or [`Fixed`](crate::storage::Fixed).
+/// * `S` — where the tables live: [`Growable`](crate::tables::Growable) or [`Fixed`](crate::tables::Fixed).
 ///
 /// # Stream order
 /// A block may be used at once on the stream it was allocated on, and on any other stream once that one waits for it. A freed

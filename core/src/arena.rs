@@ -16,7 +16,7 @@ use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::frontier::Frontier;
-use crate::heap::{Done, Full, Heap};
+use crate::heap::{Done, Heap};
 use crate::heaps::{Slot, options_of, slot_of};
 use crate::order::Order;
 use crate::pool::{PoolOptions, Registry, RouteEntry, SharedPool};
@@ -24,9 +24,8 @@ use crate::rounding::{INTERVALS, PoolKind, divide};
 use crate::rules::Rules;
 use crate::sites::Sites;
 use crate::stats::{Party, Tally, Totals};
-use crate::storage::{Shelf, Storage};
-use crate::sync::{Apart, Lock};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Apart, AtomicU32, AtomicU64, Lock, Ordering};
+use crate::tables::{CapacityError, Shelf, Storage};
 use crate::trace::{CallSite, Trace};
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 use lock_api::Mutex;
@@ -273,7 +272,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         size: u64,
         requested: u64,
         tally: &Tally,
-    ) -> Result<Option<Done<DevicePtr>>, Full> {
+    ) -> Result<Option<Done<DevicePtr>>, CapacityError> {
         heap.clock = self.searches(heap).load(Ordering::Relaxed) + 1;
         let served = heap.malloc(size, requested, tally)?;
         if served.is_some() {

@@ -5,9 +5,9 @@
 //! blocks   | allocated | free | allocated | unmapped   |     prev / next link neighbours in address order
 //! ```
 
-use crate::chains::Chained;
 use crate::free_index;
-use crate::slab::{NONE, Slab, Vacant};
+use crate::tables::hash_index::Chained;
+use crate::tables::slot_table::{NONE, Slab, Vacant};
 
 /// What a block is at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,10 +3,10 @@
 //! An address on a page that two segments share leads nowhere in particular; the caller then asks every heap. That takes a
 //! device whose segments are smaller than a page, which none of the known ones obtain while caching.
 
-use crate::atomic_map::AtomicMap;
 use crate::error::Error;
-use crate::storage::Storage;
 use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::atomic_map::AtomicMap;
 use crate::units::DevicePtr;
 use lock_api::Mutex;
 

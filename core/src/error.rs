@@ -56,8 +56,8 @@ impl From<DeviceError> for Error {
     }
 }
 
-impl From<crate::heap::Full> for Error {
-    fn from(_: crate::heap::Full) -> Self {
+impl From<crate::tables::CapacityError> for Error {
+    fn from(_: crate::tables::CapacityError) -> Self {
         Self::TableFull("blocks")
     }
 }

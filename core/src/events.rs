@@ -6,14 +6,15 @@ use crate::device::{DeviceError, DeviceMemory, ErrorKind, Event};
 use crate::directory::{Directory, Place};
 use crate::error::Error;
 use crate::frontier::AHEAD;
-use crate::heap::{Full, GivenUp, Heap};
+use crate::heap::{GivenUp, Heap};
 use crate::order::{Deferred, Order};
 #[cfg(feature = "alloc")]
 use crate::planned::Unsaid;
-use crate::slab::NONE;
 use crate::stats;
-use crate::storage::{Shelf, Storage};
 use crate::sync::Lock;
+use crate::tables::CapacityError;
+use crate::tables::slot_table::NONE;
+use crate::tables::{Shelf, Storage};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 use lock_api::MutexGuard;
@@ -265,7 +266,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// An event that marks the present end of `stream`, to be queued.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         let promised = self.order.lock().promise();
-        let resting = promised.map_err(|Full| Error::TableFull("events"))?;
+        let resting = promised.map_err(|CapacityError| Error::TableFull("events"))?;
         let made = resting.map_or_else(|| self.call(|| self.memory.create_event()), Ok);
         let recorded = made.and_then(|event| self.call(|| self.memory.record(event, stream)).map(|()| event));
         if recorded.is_err() {

@@ -11,11 +11,10 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::expandable::{Range, Run};
 use crate::rounding::{PoolKind, SMALL_SEGMENT};
-use crate::slab::NONE;
 use crate::stats::Event;
-use crate::storage::Storage;
-use crate::sync::Lock;
-use crate::sync::Ordering;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
 use crate::trace::Action;
 use crate::units::{DevicePtr, StreamId};
 

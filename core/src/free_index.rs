@@ -10,10 +10,10 @@
 //! a block that fits, then takes the first of the next occupied bin. Over many operations it does not matter how many blocks are free.
 
 use crate::block::Block;
-use crate::slab::NONE;
-use crate::sorted_list::{Linked, List, Lists};
-use crate::storage::Storage;
-use crate::trie::Key;
+use crate::tables::Storage;
+use crate::tables::indexed_list::{Linked, List, Lists};
+use crate::tables::radix_tree::Key;
+use crate::tables::slot_table::NONE;
 use crate::units::GRAIN;
 use core::hint::select_unpredictable;
 
@@ -292,8 +292,8 @@ impl<S: Storage> FreeIndex<S> {
 mod tests {
     use super::*;
     use crate::block::State;
-    use crate::slab::Vacant;
-    use crate::storage::Growable;
+    use crate::tables::Growable;
+    use crate::tables::slot_table::Vacant;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::vec::Vec;

@@ -8,10 +8,10 @@ use crate::arena::Arena;
 use crate::device::DeviceMemory;
 use crate::directory::{Directory, Place};
 use crate::error::Error;
-use crate::heap::{Full, GivenUp};
-use crate::slab::NONE;
-use crate::storage::{Storage, Table};
+use crate::heap::GivenUp;
 use crate::sync::Lock;
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage, Table};
 use crate::trace::CallSite;
 use crate::units::DevicePtr;
 
@@ -47,13 +47,13 @@ impl<S: Storage> Default for Frontier<S> {
 impl<S: Storage> Frontier<S> {
     /// Keeps room for a block that waits for `count`, until [`push`](Self::push) or [`give_promise_back`](Self::give_promise_back).
     /// False if nothing is to wait for, and nothing is promised.
-    fn promise(&mut self, count: u64) -> Result<bool, Full> {
+    fn promise(&mut self, count: u64) -> Result<bool, CapacityError> {
         if count <= self.reached {
             return Ok(false);
         }
         let wanted = self.len + self.promised + 1;
         if !self.waits.make_room(wanted.saturating_sub(self.waits.len())) {
-            return Err(Full);
+            return Err(CapacityError);
         }
         self.promised += 1;
         Ok(true)
@@ -117,7 +117,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         #[cfg(feature = "alloc")]
         self.note_free(ptr);
         let promised = self.frontier.lock().promise(count);
-        if !promised.map_err(|Full| Error::TableFull("frees at a count"))? {
+        if !promised.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
             return self.free(directory, place, ptr, None);
         }
         match self.give_up_for_now(directory, place.heap, ptr) {

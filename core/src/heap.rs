@@ -6,24 +6,20 @@
 
 use crate::block::{Block, Blocks, Segment, State, Use};
 use crate::carve::AnyCarver;
-use crate::chains::Chains;
 use crate::free_index::{self, FreeIndex};
 use crate::rounding::PoolKind;
 use crate::rules::Rules;
-use crate::slab::{NONE, Slab, Vacant};
 use crate::stats::{Stat, Tally};
-use crate::storage::{Lazy, Storage};
+use crate::tables::hash_index::Chains;
+use crate::tables::radix_tree::{Key, Link, Trie};
+use crate::tables::slot_table::{NONE, Slab, Vacant};
+use crate::tables::{CapacityError, Lazy, Storage};
 use crate::trace::Buffer;
-use crate::trie::{Key, Link, Trie};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 
 mod carved;
 pub(crate) mod expandable;
 pub(crate) mod invariants;
-
-/// A table has no entry left. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Full;
 
 /// What an operation on a heap leads to.
 #[derive(Clone, Copy, Debug)]
@@ -302,23 +298,28 @@ impl<S: Storage> Heap<S> {
 
     /// Makes sure that no operation on one block can run out of entries: it adds at most two blocks.
     #[inline(always)]
-    pub(crate) fn make_room(&mut self) -> Result<(), Full> {
+    pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
         if self.blocks.has_room(2) { Ok(()) } else { self.grow() }
     }
 
     /// Makes room in every table that grows with the blocks: an index needs fewer nodes than there are blocks.
     #[cold]
-    fn grow(&mut self) -> Result<(), Full> {
+    fn grow(&mut self) -> Result<(), CapacityError> {
         let sets = self.sets.get_or_make();
         let room = self.blocks.make_room(2)
             && sets.free.make_room_for(self.blocks.capacity())
             && self.held.make_room(self.blocks.entries_mut());
-        if room { Ok(()) } else { Err(Full) }
+        if room { Ok(()) } else { Err(CapacityError) }
     }
 
     /// Serves a request from the cache: `size` is what `requested` is rounded to. `None` if no free block may serve it.
     #[inline(always)]
-    pub(crate) fn malloc(&mut self, size: u64, requested: u64, tally: &Tally) -> Result<Option<Done<DevicePtr>>, Full> {
+    pub(crate) fn malloc(
+        &mut self,
+        size: u64,
+        requested: u64,
+        tally: &Tally,
+    ) -> Result<Option<Done<DevicePtr>>, CapacityError> {
         self.make_room()?;
         if self.carver.is_some() {
             return self.malloc_carved(size, requested, tally);
@@ -374,10 +375,10 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Makes sure that a segment of `bytes` for a request of `size` can be added, and a block of it handed out.
-    pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), Full> {
+    pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), CapacityError> {
         self.make_room()?;
         let carver = self.carver.as_mut().is_none_or(|carver| carver.make_room(bytes, size));
-        if carver && self.segments.make_room(1) { Ok(()) } else { Err(Full) }
+        if carver && self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
     /// The free block that serves a request of `size`, if one may.
@@ -449,7 +450,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Notes that another stream uses `block`; its own stream, and one that is noted already, change nothing.
-    pub(crate) fn add_use(&mut self, block: u32, stream: StreamId, captured: bool) -> Result<(), Full> {
+    pub(crate) fn add_use(&mut self, block: u32, stream: StreamId, captured: bool) -> Result<(), CapacityError> {
         let mut at = self.blocks[block].uses;
         while at != NONE {
             let entry = &mut self.sets.uses[at];
@@ -463,7 +464,7 @@ impl<S: Storage> Heap<S> {
             return Ok(());
         }
         if !self.sets.uses.make_room(1) {
-            return Err(Full);
+            return Err(CapacityError);
         }
         let next = self.blocks[block].uses;
         self.blocks[block].uses = self.sets.uses.insert(Use { stream, captured, next });

@@ -21,8 +21,8 @@ use crate::pair_state::PairState;
 use crate::pool::{Pair, PoolOptions, Registry, SharedPool};
 use crate::rounding::PoolKind;
 use crate::stats::{Stat, Tally};
-use crate::storage::{Shelf, Storage, Table};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use crate::tables::{Shelf, Storage, Table};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 use lock_api::{Mutex, MutexGuard};
 
@@ -412,7 +412,7 @@ pub(crate) const fn slot_of(pair: u32, kind: PoolKind) -> u32 {
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
-    use crate::storage::Growable;
+    use crate::tables::Growable;
 
     #[test]
     fn an_empty_pair_of_heaps_costs_a_kibibyte_at_most() {

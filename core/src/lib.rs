@@ -21,17 +21,15 @@ extern crate alloc;
 #[cfg(any(test, loom))]
 extern crate std;
 
-pub mod allocator;
+mod allocator;
 mod arena;
-pub mod atomic_map;
 mod block;
 #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a carver then"))]
 mod carve;
-mod chains;
 pub mod config;
-pub mod device;
+mod device;
 mod directory;
-pub mod error;
+mod error;
 mod events;
 mod expand;
 mod free_index;
@@ -45,31 +43,46 @@ mod order;
 mod pair_state;
 mod placement;
 #[cfg(feature = "alloc")]
-pub mod planned;
-pub mod pool;
-pub mod reclaim;
+mod planned;
+mod pool;
+mod reclaim;
 mod release;
-pub mod report;
+mod report;
 pub mod rounding;
 mod routing;
 mod rules;
 #[cfg(feature = "alloc")]
 pub mod simulated;
 mod sites;
-mod slab;
 #[cfg(feature = "alloc")]
-pub mod snapshot;
-mod sorted_list;
-pub mod stats;
-pub mod storage;
-pub mod sync;
-pub mod trace;
-mod trie;
-pub mod units;
+mod snapshot;
+mod stats;
+mod sync;
+mod tables;
+mod trace;
+mod units;
 
 pub use allocator::{Allocation, Allocator};
 pub use config::Config;
+pub use device::{
+    DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
+};
 pub use error::Error;
+#[cfg(feature = "alloc")]
+pub use planned::{Observed, ObservedStream, PlannedReport, Stage, is_planned};
+pub use pool::{PoolId, PoolOptions, Route};
+pub use reclaim::Forecast;
+pub use report::OutOfMemory;
+pub use rounding::PoolKind;
+#[cfg(feature = "alloc")]
+pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
+pub use stats::{Counter, Stats};
+pub use sync::Lock;
+#[cfg(feature = "alloc")]
+pub use tables::Growable;
+pub use tables::{Fixed, Storage};
+pub use trace::{Action, CallSite, TraceEntry};
+pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, StreamId, UNIT};
 
 #[cfg(all(test, feature = "alloc", loom))]
 mod loom_tests;

@@ -1,10 +1,10 @@
 //! Models of what threads share without a lock, explored by loom: every order of loads and stores that the memory model allows.
 //! `RUSTFLAGS="--cfg loom" cargo test -p cachalot-core --lib --target-dir target/loom -- loom`
 
-use crate::atomic_map::{AtomicMap, Cells, FixedCells, GrowingCells};
 use crate::pair_state::PairState;
 use crate::rounding::PoolKind;
 use crate::stats::{Party, Stat, Tally, Totals};
+use crate::tables::atomic_map::{AtomicMap, Cells, FixedCells, GrowingCells};
 use loom::sync::atomic::{
     AtomicBool,
     Ordering::{Acquire, Release},

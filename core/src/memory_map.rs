@@ -49,8 +49,8 @@ pub struct SizeInUse {
 /// ```
 /// use cachalot_core::memory_map::MemoryMap;
 /// use cachalot_core::simulated::SimulatedDevice;
-/// use cachalot_core::storage::Growable;
-/// use cachalot_core::units::{DeviceIndex, MIB, StreamId};
+/// use cachalot_core::Growable;
+/// use cachalot_core::{DeviceIndex, MIB, StreamId};
 /// use cachalot_core::{Allocator, Config};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -9,8 +9,8 @@ use crate::device::{DeviceMemory, ErrorKind};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::stats::Event;
-use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
 use crate::units::{DevicePtr, GRAIN, MAX_REQUEST};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {

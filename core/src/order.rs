@@ -4,9 +4,8 @@
 //! has to be asked. Nothing here holds its lock across a call to the device: the queue that is being asked is marked busy instead.
 
 use crate::device::Event;
-use crate::heap::Full;
-use crate::slab::{NONE, Slab, Vacant};
-use crate::storage::{Storage, Table};
+use crate::tables::slot_table::{NONE, Slab, Vacant};
+use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
 /// One event that a block waits for.
@@ -105,14 +104,14 @@ impl<S: Storage> Default for Order<S> {
 impl<S: Storage> Order<S> {
     /// Promises that one more event can be waited for and put to rest afterwards: one at rest, if there is any, or else one that
     /// the caller makes. An error if there is no room. The promise is kept by [`push`](Self::push), or given back.
-    pub(crate) fn promise(&mut self) -> Result<Option<Event>, Full> {
+    pub(crate) fn promise(&mut self) -> Result<Option<Event>, CapacityError> {
         let vacant = self.queues.iter().filter(|queue| queue.is_vacant()).count();
         let all_events = self.waits.len() as usize + self.promised as usize + self.events_len.max(1);
         let room = self.waits.make_room(self.promised + 1)
             && self.queues.make_room((self.promised as usize + 1).saturating_sub(vacant))
             && self.events.make_room(all_events.saturating_sub(self.events.len()));
         if !room {
-            return Err(Full);
+            return Err(CapacityError);
         }
         self.promised += 1;
         let Some(resting) = self.events_len.checked_sub(1) else { return Ok(None) };

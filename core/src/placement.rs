@@ -4,7 +4,7 @@
 use crate::carve::{AnyCarver, buddy, size_class, slab};
 use crate::config::{Config, Policy};
 use crate::rounding::{PoolKind, SMALL_MAX, segment_size};
-use crate::storage::Storage;
+use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
 #[cfg(feature = "alloc")]
 use alloc::boxed::Box;

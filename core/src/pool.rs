@@ -4,12 +4,12 @@
 //! that was captured into it; after the last release its free segments go back to the device with the rest of the cache, and
 //! once nothing of it is left its number is vacant.
 
-use crate::atomic_map::AtomicMap;
 use crate::error::Error;
-use crate::slab::NONE;
-use crate::storage::{Storage, Table};
 use crate::sync::AtomicU64;
-use crate::trie::{Key, Link, Trie};
+use crate::tables::atomic_map::AtomicMap;
+use crate::tables::radix_tree::{Key, Link, Trie};
+use crate::tables::slot_table::NONE;
+use crate::tables::{Storage, Table};
 use crate::units::StreamId;
 use core::fmt;
 

@@ -21,8 +21,8 @@ use crate::device::DeviceMemory;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::stats::Event;
-use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 
 /// What a request would do first if it were made now.

@@ -12,8 +12,8 @@ use crate::heap::Heap;
 use crate::heaps::PairUse;
 use crate::rounding::PoolKind;
 use crate::stats::Event;
-use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
 use crate::units::DevicePtr;
 use lock_api::MutexGuard;
 

@@ -3,9 +3,8 @@
 use crate::arena::{Arena, Request};
 use crate::device::{DeviceMemory, MemoryInfo};
 use crate::stats::Stat;
-use crate::storage::Storage;
-use crate::sync::Lock;
-use crate::sync::Ordering;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
 use crate::units::DeviceIndex;
 use core::fmt;
 

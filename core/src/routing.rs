@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::heaps::{PairUse, slot_of};
 use crate::pool::{Led, PoolId, PoolOptions, Purpose, Registry, Route, RouteEntry, SharedPool};
 use crate::rounding::PoolKind;
-use crate::storage::{Shelf, Storage};
 use crate::sync::Lock;
+use crate::tables::{Shelf, Storage};
 use crate::units::StreamId;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {

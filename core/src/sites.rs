@@ -6,8 +6,8 @@ use crate::arena::Arena;
 #[cfg(feature = "alloc")]
 use crate::arena::attention;
 use crate::device::DeviceMemory;
-use crate::storage::Storage;
 use crate::sync::Lock;
+use crate::tables::Storage;
 use crate::units::DevicePtr;
 #[cfg(feature = "alloc")]
 use alloc::collections::BTreeMap;

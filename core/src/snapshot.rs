@@ -6,9 +6,9 @@ use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::pool::PoolId;
 use crate::rounding::PoolKind;
-use crate::slab::NONE;
-use crate::storage::Storage;
 use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 use alloc::vec::Vec;
 

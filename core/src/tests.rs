@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::simulated::SimulatedDevice;
-use crate::storage::Growable;
+use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;

@@ -12,8 +12,8 @@ use crate::arena::{Arena, Request, attention};
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
 use crate::report::OutOfMemory;
-use crate::storage::{Lazy, Storage, Table};
 use crate::sync::{AtomicU64, Lock, Ordering};
+use crate::tables::{Lazy, Storage, Table};
 use crate::units::{DevicePtr, StreamId};
 use lock_api::Mutex;
 

@@ -8,7 +8,7 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureMode, CuContext};
 use crate::fork;
-use cachalot_core::device::{DeviceError, DeviceResult, ErrorKind};
+use cachalot_core::{DeviceError, DeviceResult, ErrorKind};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A context of the driver, and whether it still works.

@@ -8,8 +8,9 @@ use crate::driver::types::{CuContext, CuDevice, CuDeviceAttribute, CuEvent, CuEv
 use crate::peers::Peers;
 use crate::streams::{StreamIdentity, Streams};
 use crate::virtual_support::Virtual;
-use cachalot_core::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, VirtualMemory};
-use cachalot_core::units::{DevicePtr, StreamId, UNIT};
+use cachalot_core::{
+    DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT, VirtualMemory,
+};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

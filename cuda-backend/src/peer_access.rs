@@ -6,8 +6,7 @@
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuDevice, CuMemAccessDesc, CuMemAccessFlags, CuMemLocation, CuMemLocationType};
-use cachalot_core::device::DeviceResult;
-use cachalot_core::units::DevicePtr;
+use cachalot_core::{DevicePtr, DeviceResult};
 use core::ffi::c_int;
 use std::sync::PoisonError;
 
@@ -34,7 +33,7 @@ impl CudaDevice {
     /// Blocks the calls that open and close mapped ranges meanwhile, about 25 µs for each mapping.
     ///
     /// # Errors
-    /// [`Unsupported`](cachalot_core::device::ErrorKind::Unsupported) (217) if the devices cannot reach each other; the
+    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) (217) if the devices cannot reach each other; the
     /// driver's. Some ranges may be open to the peer then, and later ones are not.
     pub fn allow_access_from(&self, peer: &Self) -> DeviceResult<()> {
         if !self.can_be_reached_from(peer)? {

@@ -6,8 +6,7 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream, CuStreamFlags};
 use crate::streams::{Doubt, Last, StreamIdentity, Streams, Target};
-use cachalot_core::device::{DeviceMemory, DeviceResult, Event};
-use cachalot_core::units::StreamId;
+use cachalot_core::{DeviceMemory, DeviceResult, Event, StreamId};
 use core::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -21,7 +20,7 @@ impl CudaDevice {
     /// Takes no lock. With [`StreamIdentity::Reported`] it calls no driver.
     ///
     /// # Errors
-    /// [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) with code 400 if no stream can have this
+    /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) with code 400 if no stream can have this
     /// handle. A handle that could be a stream's but is none cannot be told from one.
     /// With [`StreamIdentity::Asked`] also those of [`health`](Self::health).
     #[inline]
@@ -44,8 +43,8 @@ impl CudaDevice {
     /// which no other thread ever has.
     ///
     /// # Errors
-    /// [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) for the legacy default stream, which cannot be
-    /// destroyed; [`NotPermittedInCapture`](cachalot_core::device::ErrorKind::NotPermittedInCapture) for one that captures;
+    /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) for the legacy default stream, which cannot be
+    /// destroyed; [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) for one that captures;
     /// those of [`health`](Self::health). The number is then as it was. Should the event fail, the
     /// stream is retired all the same, and whoever needs it done waits for the whole context.
     pub fn stream_destroyed(&self, stream: CuStream) -> DeviceResult<StreamId> {
@@ -67,7 +66,7 @@ impl CudaDevice {
     /// The number of the capture that a stream takes part in, unique in the process; `None` if it does not capture.
     ///
     /// # Errors
-    /// [`Unsupported`](cachalot_core::device::ErrorKind::Unsupported) without the entry point; the driver's.
+    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; the driver's.
     pub fn capture_id(&self, stream: CuStream) -> DeviceResult<Option<u64>> {
         let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
         self.context.call(|driver| {
@@ -139,7 +138,7 @@ impl CudaDevice {
     /// entered.
     ///
     /// # Errors
-    /// [`NotPermittedInCapture`](cachalot_core::device::ErrorKind::NotPermittedInCapture) if the stream captures, or
+    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) if the stream captures, or
     /// cannot be used because another one does: to record on it or to wait for it would spoil the capture.
     fn usable(&self, number: StreamId) -> DeviceResult<Option<CuStream>> {
         let target = self.streams.target(number);

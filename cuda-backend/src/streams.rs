@@ -17,7 +17,7 @@
 //! anyway, see [`StreamIdentity`].
 
 use crate::driver::types::{CuContext, CuEvent, CuStream};
-use cachalot_core::units::StreamId;
+use cachalot_core::StreamId;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};

@@ -6,7 +6,7 @@
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuMemPoolAttribute, CuMemoryPool};
-use cachalot_core::device::DeviceResult;
+use cachalot_core::DeviceResult;
 use core::ffi::{c_char, c_uint, c_void};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use std::sync::OnceLock;

@@ -3,8 +3,7 @@
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuMemAllocationProp, CuMemHandle};
-use cachalot_core::device::{DeviceResult, PhysicalHandle, VirtualMemory};
-use cachalot_core::units::DevicePtr;
+use cachalot_core::{DevicePtr, DeviceResult, PhysicalHandle, VirtualMemory};
 use core::sync::atomic::Ordering;
 
 impl CudaDevice {

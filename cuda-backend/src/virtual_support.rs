@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllocationProp};
-use cachalot_core::device::DeviceResult;
+use cachalot_core::DeviceResult;
 use core::ffi::c_int;
 use core::sync::atomic::AtomicBool;
 

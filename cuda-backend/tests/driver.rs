@@ -2,8 +2,7 @@
 //!
 //! Runs on whatever `CACHALOT_LIBCUDA` or `libcuda.so.1` gives; says in one line if there is none.
 
-use cachalot_core::device::{DeviceMemory, ErrorKind, Event};
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{DeviceMemory, DevicePtr, ErrorKind, Event, StreamId};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, LoadError, StreamIdentity};

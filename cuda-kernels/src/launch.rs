@@ -2,8 +2,7 @@
 
 use crate::image::{device_image, emulated_image};
 use crate::pattern::Life;
-use cachalot_core::device::{DeviceError, DeviceResult};
-use cachalot_core::units::DevicePtr;
+use cachalot_core::{DeviceError, DevicePtr, DeviceResult};
 use cachalot_cuda::driver::types::{CuCaptureStatus, CuFunction, CuModule, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice};
 use core::ffi::{CStr, c_void};
@@ -225,8 +224,8 @@ impl<'d> Kernels<'d> {
     /// not used for anything else until the stream has come so far; the next table of the same stream may lie there.
     ///
     /// # Errors
-    /// The device's; [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) if the table is too short;
-    /// [`NotPermittedInCapture`](cachalot_core::device::ErrorKind::NotPermittedInCapture) while the stream captures.
+    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if the table is too short;
+    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) while the stream captures.
     pub fn fill_many(&self, stream: CuStream, blocks: &[(Region, Life)], table: Region) -> DeviceResult<()> {
         if self.upload(stream, blocks, table)? {
             self.launch_groups(Kernel::FillMany, stream, blocks.len(), &[table.address.0, blocks.len() as u64])?;
@@ -293,7 +292,7 @@ impl<'d> Kernels<'d> {
     /// Copies as much as `from` holds to the beginning of `to`, which it does not overlap.
     ///
     /// # Errors
-    /// The device's; [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) if `to` is shorter.
+    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if `to` is shorter.
     pub fn copy(&self, stream: CuStream, to: Region, from: Region) -> DeviceResult<()> {
         let destination = at_least(to, from.bytes as usize)?;
         self.launch(Kernel::Copy, stream, from.bytes / 8, &[destination, from.address.0, from.bytes])
@@ -302,7 +301,7 @@ impl<'d> Kernels<'d> {
     /// Adds the floats of two regions, as many as `to` holds.
     ///
     /// # Errors
-    /// The device's; [`InvalidArgument`](cachalot_core::device::ErrorKind::InvalidArgument) if one of the others is shorter.
+    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if one of the others is shorter.
     pub fn add(&self, stream: CuStream, to: Region, left: Region, right: Region) -> DeviceResult<()> {
         let count = to.bytes / size_of::<f32>() as u64;
         let (left, right) = (at_least(left, to.bytes as usize)?, at_least(right, to.bytes as usize)?);

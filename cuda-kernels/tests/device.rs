@@ -1,7 +1,6 @@
 //! The kernels on a device: a GPU, or the emulated driver. Says in one line if there is neither.
 
-use cachalot_core::device::{DeviceMemory, ErrorKind};
-use cachalot_core::units::DevicePtr;
+use cachalot_core::{DeviceMemory, DevicePtr, ErrorKind};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraph, CuStream, CuStreamFlags};
 use cachalot_cuda::{CuResult, CudaDevice, Driver, LoadError};

@@ -4,7 +4,7 @@ use crate::abi::{cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_c
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
-use cachalot_core::report::OutOfMemory;
+use cachalot_core::OutOfMemory;
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, Ordering};

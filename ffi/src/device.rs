@@ -4,11 +4,10 @@ use crate::callbacks::Callbacks;
 use crate::lazy_device::LazyDevice;
 use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
-use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, VirtualMemory};
-use cachalot_core::report::OutOfMemory;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::trace::CallSite;
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{
+    CallSite, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory, StreamId, VirtualMemory,
+};
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_cuda::{CudaDevice, this_thread};

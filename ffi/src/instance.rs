@@ -16,9 +16,7 @@ use crate::status::{
     Outcome, Status,
 };
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, StreamId};
-use cachalot_core::{Allocator, Config};
+use cachalot_core::{Allocator, Config, DeviceIndex, Growable, StreamId};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use core::ffi::c_int;

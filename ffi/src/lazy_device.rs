@@ -1,7 +1,6 @@
 //! A device of the driver that is opened when it is first needed, so that a program which never uses it has no context there.
 
-use cachalot_core::device::{DeviceResult, MemoryInfo};
-use cachalot_core::units::StreamId;
+use cachalot_core::{DeviceResult, MemoryInfo, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, Streams};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

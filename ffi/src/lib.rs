@@ -53,9 +53,7 @@ mod tests;
 
 pub use cachalot_core as core_api;
 pub use cachalot_core::simulated::SimulatedDevice;
-pub use cachalot_core::storage::Growable;
-pub use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-pub use cachalot_core::{Allocation, Allocator, Config, Error};
+pub use cachalot_core::{Allocation, Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, StreamId};
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::{CudaDevice, Driver};
 pub use lock::HeapLock;

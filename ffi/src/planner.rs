@@ -1,11 +1,6 @@
 //! Plans what an allocator observes, on threads of its own: what `policy:planned` needs beside the allocator.
 
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::planned::Observed;
-use cachalot_core::storage::Storage;
-use cachalot_core::sync::Lock;
-use cachalot_core::units::DeviceIndex;
-use cachalot_core::{Allocator, Error};
+use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Observed, Storage};
 use cachalot_planner::Plan;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;

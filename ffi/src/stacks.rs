@@ -6,7 +6,7 @@
 use crate::abi::{CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_REQUESTED, cachalot_stack_callback};
 use crate::callbacks::Callbacks;
 use crate::marshal::Userdata;
-use cachalot_core::trace::CallSite;
+use cachalot_core::CallSite;
 use cachalot_snapshot::{Frame, Stack};
 use core::cell::RefCell;
 use core::ffi::c_void;

@@ -5,9 +5,8 @@
 
 use crate::abi::cachalot_status;
 use crate::last_error;
-use cachalot_core::Error;
 use cachalot_core::config::ConfigError;
-use cachalot_core::device::{DeviceError, ErrorKind};
+use cachalot_core::{DeviceError, Error, ErrorKind};
 use cachalot_cuda::LoadError;
 use core::ffi::{CStr, c_char};
 use core::fmt::{self, Display};

@@ -6,7 +6,7 @@ use crate::capi::{
 };
 use crate::status::{CACHALOT_ERROR_INVALID_HANDLE, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_POISONED, CACHALOT_OK};
 use crate::{handle, last_error};
-use cachalot_core::units::{DeviceIndex, StreamId};
+use cachalot_core::{DeviceIndex, StreamId};
 use core::cell::Cell;
 use core::ffi::c_void;
 use core::ptr::null_mut;

@@ -1,7 +1,7 @@
 //! The snapshot that replayed programs end in, as a file for torch's tools.
 
 use crate::replay::End;
-use cachalot_core::units::DeviceIndex;
+use cachalot_core::DeviceIndex;
 use cachalot_snapshot::{Format, Stack, Taken};
 use std::io;
 use std::path::Path;

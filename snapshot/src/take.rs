@@ -5,14 +5,11 @@ use crate::model::{Block, Event, Segment, Settings, Snapshot};
 use crate::other::Other;
 use crate::stack::Stack;
 use crate::stream::Each;
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::rounding::{INTERVALS, PoolKind};
-use cachalot_core::snapshot::{SnapshotBlock, SnapshotSegment};
-use cachalot_core::storage::Storage;
-use cachalot_core::sync::Lock;
-use cachalot_core::trace::{Action, TraceEntry};
-use cachalot_core::units::DeviceIndex;
-use cachalot_core::{Allocator, Config};
+use cachalot_core::rounding::INTERVALS;
+use cachalot_core::{
+    Action, Allocator, Config, DeviceIndex, DeviceMemory, Lock, PoolKind, SnapshotBlock, SnapshotSegment, Storage,
+    TraceEntry,
+};
 
 /// What was taken of an allocator, to be written.
 #[derive(Debug)]

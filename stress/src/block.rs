@@ -3,7 +3,7 @@
 use crate::checker::Row;
 use crate::stage::{Line, block_region};
 use crate::visit::Visit;
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{DevicePtr, StreamId};
 use cachalot_kernels::{Life, Region};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! What is asked for on the command line, and the line that asks for it again.
 
 use crate::mutant::Mutant;
-use cachalot_core::units::MIB;
+use cachalot_core::MIB;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::fmt::Write;
 

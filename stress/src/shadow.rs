@@ -10,7 +10,7 @@
 //! is seen to overlap did.
 
 use crate::visit::Visit;
-use cachalot_core::units::{DevicePtr, GRAIN};
+use cachalot_core::{DevicePtr, GRAIN};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -192,7 +192,7 @@ impl Shadow {
 #[cfg(test)]
 mod tests {
     use super::{Conflict, PAGE_BYTES, Shadow};
-    use cachalot_core::units::DevicePtr;
+    use cachalot_core::DevicePtr;
 
     #[test]
     fn overlaps_are_seen_at_every_edge() {

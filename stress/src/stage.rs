@@ -1,7 +1,6 @@
 //! What a run works with on one device: streams, kernels, events, and the driver calls that the allocator does not make.
 
-use cachalot_core::device::{DeviceMemory, DeviceResult, Event};
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
+use cachalot_core::{DeviceIndex, DeviceMemory, DevicePtr, DeviceResult, Event, StreamId};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
 use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, StreamIdentity, Streams};
 use cachalot_kernels::{Findings, KernelError, Kernels, Region};

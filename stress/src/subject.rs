@@ -2,9 +2,7 @@
 
 use crate::mutant::Mutant;
 use crate::tap::Tap;
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Error};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Error, Growable, StreamId};
 use parking_lot::{Mutex, RawMutex};
 use std::collections::BTreeSet;
 use std::ops::Deref;

@@ -1,9 +1,10 @@
 //! The device as the allocator sees it: passes every call on, counts it, and is where a mutant device goes wrong.
 
 use crate::mutant::Mutant;
-use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
 use cachalot_core::simulated::Call;
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{
+    DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle, StreamId, VirtualMemory,
+};
 use cachalot_cuda::CudaDevice;
 use std::cell::Cell;
 use std::collections::BTreeMap;

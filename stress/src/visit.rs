@@ -1,8 +1,7 @@
 //! A stay of another stream at a block: over when the stream has come to the end of what it queued there.
 
 use crate::stage::Device;
-use cachalot_core::device::{DeviceMemory, DeviceResult, Event};
-use cachalot_core::units::StreamId;
+use cachalot_core::{DeviceMemory, DeviceResult, Event, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,16 +1,12 @@
 //! What must hold of any allocator on a simulated device at any moment, seen from outside: the snapshot tiles what the device
 //! gave, and adds up to the statistics.
 
-use cachalot_core::Allocator;
 use cachalot_core::config::Policy;
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::planned::is_planned;
-use cachalot_core::rounding::PoolKind;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
-use cachalot_core::storage::Storage;
-use cachalot_core::sync::Lock;
-use cachalot_core::units::{DeviceIndex, GRAIN, UNIT};
+use cachalot_core::{
+    Allocator, BlockState, DeviceIndex, DeviceMemory, GRAIN, Lock, PoolKind, SnapshotBlock, SnapshotSegment, Storage,
+    UNIT, is_planned,
+};
 use std::collections::BTreeMap;
 
 /// A device with a simulated one in it.

@@ -1,10 +1,8 @@
 //! A simulated device that listens: to shortages, which it may remedy, to releases, and to reports; and that knows its threads.
 
 use crate::consistency::Simulated;
-use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, VirtualMemory};
-use cachalot_core::report::OutOfMemory;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory, StreamId, VirtualMemory};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};

@@ -1,9 +1,7 @@
 //! A program on one simulated device, for tests that say what they expect in figures.
 
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, StreamId};
 
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;

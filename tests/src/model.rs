@@ -13,12 +13,11 @@ mod rounding;
 mod statistics;
 
 use blocks::{Memory, Owner, State, Use};
-use cachalot_core::Config;
-use cachalot_core::device::{DeviceError, DeviceMemory};
-use cachalot_core::rounding::PoolKind;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
+use cachalot_core::{
+    BlockState, Config, DeviceError, DeviceIndex, DeviceMemory, DevicePtr, PoolKind, SnapshotBlock, SnapshotSegment,
+    StreamId,
+};
 use order::Queue;
 pub use pools::Purpose;
 use pools::{Pool, RouteEntry};

@@ -2,9 +2,7 @@
 //!
 //! Blocks, pools, streams and configurations are named by numbers that are taken modulo how many there are.
 
-use cachalot_core::Config;
-use cachalot_core::pool::{PoolOptions, Route};
-use cachalot_core::units::StreamId;
+use cachalot_core::{Config, PoolOptions, Route, StreamId};
 
 /// One operation. Numbers of blocks count those the program holds, in the order in which it got them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

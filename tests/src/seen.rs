@@ -3,9 +3,7 @@
 use crate::program::Op;
 use crate::twins::Twins;
 use cachalot_core::simulated::Outstanding;
-use cachalot_core::snapshot::{BlockState, SnapshotSegment};
-use cachalot_core::storage::Storage;
-use cachalot_core::sync::Lock;
+use cachalot_core::{BlockState, Lock, SnapshotSegment, Storage};
 use std::collections::BTreeMap;
 
 /// Everything that can be seen from outside.

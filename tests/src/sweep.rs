@@ -3,9 +3,8 @@
 use crate::program::{Op, stream};
 use crate::seen::Seen;
 use crate::twins::Twins;
-use cachalot_core::device::{DeviceError, ErrorKind};
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
-use cachalot_core::{Config, Error};
+use cachalot_core::{Config, DeviceError, Error, ErrorKind};
 use std::collections::BTreeMap;
 
 /// The bytes of the device: few, so that programs run out of them.

@@ -3,15 +3,11 @@
 use crate::consistency;
 use crate::model::{Model, Purpose, Refusal};
 use crate::program::{Op, config, options, route, stream, streams};
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::pool::{PoolId, Route};
-use cachalot_core::reclaim::Forecast;
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::snapshot::{BlockState, SnapshotSegment};
-use cachalot_core::storage::{Growable, Storage};
-use cachalot_core::sync::Lock;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{
+    Allocator, BlockState, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Forecast, Growable, Lock, PoolId,
+    Route, SnapshotSegment, Storage, StreamId,
+};
 use std::collections::BTreeMap;
 
 /// The allocator and the model of one of its devices.

@@ -10,12 +10,9 @@
 //!
 //! The largest allocation so far is a statistic of theirs; where they pin it, it is read from the blocks that are held.
 
-use cachalot_core::device::{DeviceError, ErrorKind};
 use cachalot_core::memory_map::{BINS, Bin, MemoryMap};
 use cachalot_core::simulated::{Call, Failure};
-use cachalot_core::snapshot::SnapshotSegment;
-use cachalot_core::units::DevicePtr;
-use cachalot_core::{Config, Error};
+use cachalot_core::{Config, DeviceError, DevicePtr, Error, ErrorKind, SnapshotSegment};
 use cachalot_tests::host::{DEVICE, Host, MIB};
 
 const GIB: u64 = 1 << 30;

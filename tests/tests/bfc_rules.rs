@@ -2,12 +2,8 @@
 //! request waits for others.
 
 use cachalot_core::config::Bfc;
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::pool::{PoolOptions, Route};
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{Allocator, Config, DeviceMemory, DevicePtr, Error, Growable, PoolOptions, Route, StreamId};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,11 +1,7 @@
 //! Captures that begin while other threads free blocks, and captures that nobody announces.
 
-use cachalot_core::pool::{PoolOptions, Route};
-use cachalot_core::reclaim::Forecast;
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{Allocator, Config, DevicePtr, Error, Forecast, Growable, PoolOptions, Route, StreamId};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::sync::Arc;

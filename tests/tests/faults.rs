@@ -1,7 +1,7 @@
 //! Every call to the device fails at every one of its occurrences in a program that uses everything: nobody panics, a failed
 //! operation changes nothing, nothing is lost uncounted, and the allocator works again afterwards.
 
-use cachalot_core::device::ErrorKind;
+use cachalot_core::ErrorKind;
 use cachalot_core::simulated::Call;
 use cachalot_tests::policies::POLICIES;
 use cachalot_tests::program::{CONFIGS, Op};

@@ -1,7 +1,6 @@
 //! Tables of fixed capacity: the same programs as ever, and running out of entries is an error that changes nothing.
 
-use cachalot_core::Error;
-use cachalot_core::storage::{Fixed, Storage};
+use cachalot_core::{Error, Fixed, Storage};
 use cachalot_tests::program::Op;
 use cachalot_tests::seen::Seen;
 use cachalot_tests::strategies::{program, proptest_config, with_pools};

@@ -1,9 +1,7 @@
 //! Forecasts: what a request would do is what it does, and the block that is named is the one handed out, under every policy, in
 //! private pools, with limits, settings that change, and plans in force. And to ask changes nothing.
 
-use cachalot_core::Config;
-use cachalot_core::reclaim::Forecast;
-use cachalot_core::units::DevicePtr;
+use cachalot_core::{Config, DevicePtr, Forecast};
 use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::POLICIES;

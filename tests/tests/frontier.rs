@@ -1,12 +1,10 @@
 //! Frees at a count: what the safe frontier has not reached is nobody's, whatever happens, and what it reaches is free at once.
 
-use cachalot_core::device::{DeviceError, ErrorKind};
-use cachalot_core::pool::{PoolOptions, Route};
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
-use cachalot_core::snapshot::BlockState;
-use cachalot_core::storage::{Fixed, Growable};
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{
+    Allocator, BlockState, Config, DeviceError, DeviceIndex, DevicePtr, Error, ErrorKind, Fixed, Growable, PoolOptions,
+    Route, StreamId,
+};
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};

@@ -1,6 +1,6 @@
 //! Published figures: a training program of three epochs, eight small examples, and the table of sizes.
 
-use cachalot_core::units::DevicePtr;
+use cachalot_core::DevicePtr;
 use cachalot_tests::host::{Host, MIB};
 use std::collections::HashMap;
 

@@ -1,11 +1,8 @@
 //! The planned policy under programs that repeat themselves, more or less: no two blocks share bytes, no byte goes from stream to
 //! stream, and every statistic is what it should be, whatever deviates.
 
-use cachalot_core::planned::Stage;
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId, UNIT};
-use cachalot_core::{Allocator, Config};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, Stage, StreamId, UNIT};
 use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
 use cachalot_tests::consistency;
 use cachalot_tests::strategies::proptest_config;

@@ -1,11 +1,8 @@
 //! Pools that come and go under a request or a release that is under way: the request is served by its own pool, and what a graph
 //! uses stays. What another thread would do in between is done by the device, in the middle of the call.
 
-use cachalot_core::pool::{PoolId, PoolOptions, Route};
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, PoolId, PoolOptions, Route, StreamId};
 use cachalot_tests::hooked::Hooked;
 use parking_lot::RawMutex;
 

@@ -1,10 +1,7 @@
 //! What PyTorch's own tests pin about requests, limits and settings, on the simulated device.
 
-use cachalot_core::rounding::PoolKind;
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{MAX_REQUEST, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{Allocator, Config, Error, Growable, MAX_REQUEST, PoolKind, StreamId};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::sync::Arc;
@@ -296,7 +293,7 @@ fn ten_thousand_random_steps() {
             }
             10..20 if !live.is_empty() => {
                 let (ptr, _) = live.swap_remove(next(live.len() as u64) as usize);
-                host.free(cachalot_core::units::DevicePtr(ptr));
+                host.free(cachalot_core::DevicePtr(ptr));
             }
             20 => host.empty_cache(),
             _ => {}

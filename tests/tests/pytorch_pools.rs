@@ -1,10 +1,7 @@
 //! What PyTorch's own tests pin about private pools and captured graphs, on the simulated device.
 
-use cachalot_core::pool::{PoolId, PoolOptions, Route};
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{Allocator, Config, DevicePtr, Error, Growable, PoolId, PoolOptions, Route, StreamId};
 use cachalot_tests::hooked::{Hooked, thread_id};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::thread;
@@ -301,7 +298,7 @@ fn only_the_thread_that_asked_is_led_away() {
     });
     let segments = allocator.snapshot();
     let pool_of = |ptr: DevicePtr| {
-        let holds = |segment: &&cachalot_core::snapshot::SnapshotSegment| {
+        let holds = |segment: &&cachalot_core::SnapshotSegment| {
             (segment.address..segment.address.offset(segment.total_size)).contains(&ptr)
         };
         segments.iter().find(holds).unwrap().pool

@@ -1,10 +1,7 @@
 //! Routes that the host decides: what they lead, what they hold up, and what they are taken for.
 
-use cachalot_core::pool::{PoolId, PoolOptions, Route};
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, Route, StreamId};
 use cachalot_tests::hooked::{Hooked, thread_id};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;

@@ -1,10 +1,7 @@
 //! Streams, pools and threads that come and go: nothing is left of them, and those that live are not disturbed.
 
-use cachalot_core::pool::{PoolOptions, Route};
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{Allocator, Config, DeviceIndex, Error, Growable, PoolOptions, Route, StreamId};
 use cachalot_tests::hooked::{Hooked, thread_id};
 use cachalot_tests::host::Host;
 use std::sync::atomic::{AtomicBool, Ordering};

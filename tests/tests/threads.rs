@@ -1,12 +1,10 @@
 //! Real threads on the same streams: no two blocks ever overlap, what another stream still uses is never handed out, and
 //! everything adds up at the end.
 
-use cachalot_core::pool::{PoolOptions, Route};
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::storage::{Fixed, Growable, Storage};
-use cachalot_core::sync::Lock;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, Growable, Lock, PoolOptions, Route, Storage, StreamId,
+};
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::{Hooked, thread_id};
 use cachalot_tests::policies::POLICIES;

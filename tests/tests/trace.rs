@@ -1,11 +1,7 @@
 //! The event trace: heaps keep their latest events, and what is read is the latest of all, in order.
 
-use cachalot_core::device::DeviceMemory;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::storage::Growable;
-use cachalot_core::trace::{Action, TraceEntry};
-use cachalot_core::units::{DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config};
+use cachalot_core::{Action, Allocator, Config, DeviceMemory, DevicePtr, Growable, StreamId, TraceEntry};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB};
 

@@ -3,7 +3,7 @@
 use super::progress::Progress;
 use super::settings::Settings;
 use super::{DIFFERENT, bytes};
-use cachalot_core::planned::PlannedReport;
+use cachalot_core::PlannedReport;
 use cachalot_replay::replay::{self, Checked, Options, Outcome, ReplayError};
 use cachalot_replay::trace::Trace;
 use comfy_table::{CellAlignment, Table, presets};

@@ -16,9 +16,8 @@
 
 use super::{Carver, Free, Taken};
 use crate::config;
-use crate::heap::Full;
-use crate::slab::NONE;
-use crate::storage::Storage;
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage};
 
 mod forest;
 mod holders;
@@ -230,7 +229,7 @@ impl<S: Storage> Carver<S> for Buddies<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
         let order = order_of(size);
         let fitting = (self.forest.orders() | self.open.rest) >> order;
         if fitting & 1 == 1 {

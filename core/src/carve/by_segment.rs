@@ -1,6 +1,6 @@
 //! What a carver keeps of each of its segments, found by the number that the heap gave the segment.
 
-use crate::storage::{Storage, Table};
+use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
 /// An entry of [`BySegment`].

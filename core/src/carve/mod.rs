@@ -8,8 +8,7 @@
 //! The boundary tags of the caching heap say where free space is by listing every block; a carver says it by bits and lists
 //! that need no entry for what is free. It knows addresses, sizes and its segments' numbers, no streams and no statistics.
 
-use crate::heap::Full;
-use crate::storage::Storage;
+use crate::tables::{CapacityError, Storage};
 #[cfg(feature = "alloc")]
 use alloc::boxed::Box;
 
@@ -64,7 +63,7 @@ pub(crate) trait Carver<S: Storage>: Send {
     fn remove_segment(&mut self, segment: u32);
 
     /// Takes a piece of `size`, as its policy rounds requests, and says what that changes in its segment. `None` if no segment has one.
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full>;
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError>;
 
     /// The address of the piece that [`take`](Self::take) would take now, as long as no table is full.
     fn peek(&self, size: u64) -> Option<u64>;

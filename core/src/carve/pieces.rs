@@ -7,9 +7,9 @@
 //!
 //! A piece keeps its entry while it is taken: to give it back takes none.
 
-use crate::chains::{Chained, Chains};
-use crate::slab::{NONE, Slab, Vacant};
-use crate::storage::Storage;
+use crate::tables::Storage;
+use crate::tables::hash_index::{Chained, Chains};
+use crate::tables::slot_table::{NONE, Slab, Vacant};
 
 /// A piece that was cut, taken or free.
 pub(crate) struct Piece {

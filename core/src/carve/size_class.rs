@@ -15,10 +15,9 @@ use super::by_segment::{BySegment, OfSegment};
 use super::pieces::Pieces;
 use super::{Carver, Free, Taken};
 use crate::config;
-use crate::heap::Full;
-use crate::slab::NONE;
-use crate::storage::Storage;
-use crate::trie::{Key, Link, Trie};
+use crate::tables::radix_tree::{Key, Link, Trie};
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage};
 use crate::units::{MAX_REQUEST, MIB};
 
 /// Every size is a multiple of it, in bytes (1 KiB in the allocator that this policy is known from).
@@ -136,9 +135,9 @@ impl<S: Storage> SizeClasses<S> {
 
     /// Cuts a piece.
     #[inline(never)]
-    fn cut(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
+    fn cut(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
         if !self.make_room_for_piece() {
-            return Err(Full);
+            return Err(CapacityError);
         }
         let Some(chunk) = self.chunk_for(size) else { return Ok(None) };
         let Chunk { base, cut, last, taken, free: before, .. } = self.chunks[chunk];
@@ -219,7 +218,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
         let Some((number, addr, chunk)) = self.pieces.take_first(size) else { return self.cut(size) };
         let entry = &mut self.chunks[chunk];
         entry.taken += 1;

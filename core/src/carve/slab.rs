@@ -16,9 +16,8 @@ use super::by_segment::{BySegment, OfSegment};
 pub(crate) use super::midpoints::round_up as round;
 use super::midpoints::{class_of, divide, round_down};
 use super::{Carver, Free, Taken};
-use crate::heap::Full;
-use crate::slab::NONE;
-use crate::storage::Storage;
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage};
 use crate::units::{MIB, UNIT};
 
 /// Bytes of a slab: what a virtual-memory granule and the least segment of the caching policy are.
@@ -301,7 +300,7 @@ impl<S: Storage> Carver<S> for Slabs<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, Full> {
+    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
         let taken = self.take_from(self.serving[class_of(size)], size);
         Ok(taken.or_else(|| self.recut_and_take(size)))
     }

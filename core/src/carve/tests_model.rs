@@ -1,8 +1,7 @@
 //! A carver driven as a heap drives it: beside a naive account of what it must take, its segments tiled after every step.
 
 use super::{Carver, Taken};
-use crate::heap::Full;
-use crate::storage::Storage;
+use crate::tables::{CapacityError, Storage};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -18,7 +17,7 @@ pub(super) trait Naive {
 
 /// What a carver says, held against the free pieces that it visits.
 pub(super) trait Told<S: Storage>: Carver<S> {
-    fn take_told(&mut self, size: u64) -> Result<Option<Taken>, Full> {
+    fn take_told(&mut self, size: u64) -> Result<Option<Taken>, CapacityError> {
         let Some((piece, free)) = self.take(size)? else { return Ok(None) };
         assert_eq!(free.now, self.free_pieces(piece.segment));
         Ok(Some(piece))
@@ -169,7 +168,7 @@ impl<'a, C> World<'a, C> {
         Ok(room)
     }
 
-    fn take_as_told<S: Storage>(&mut self, size: u64) -> Result<Result<Option<Taken>, Full>, TestCaseError>
+    fn take_as_told<S: Storage>(&mut self, size: u64) -> Result<Result<Option<Taken>, CapacityError>, TestCaseError>
     where
         C: Carver<S>,
     {

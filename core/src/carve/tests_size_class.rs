@@ -4,8 +4,7 @@ use super::size_class::SizeClasses;
 use super::tests_model::{Naive, Told, World, steps};
 use super::{Carver, Taken};
 use crate::config::{self, Policy};
-use crate::heap::Full;
-use crate::storage::{Fixed, Growable, Storage};
+use crate::tables::{CapacityError, Fixed, Growable, Storage};
 use crate::units::MIB;
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -141,9 +140,9 @@ fn a_table_that_is_full_refuses_a_further_piece_but_not_one_that_is_free() {
     let mut classes = of_chunks::<Table>(2 * MIB);
     add(&mut classes, 5, KIB);
     let pieces: Vec<_> = (1..=6).map(|kib| take(&mut classes, kib * KIB)).collect();
-    assert!(classes.take_told(KIB) == Err(Full) && !classes.make_room(2 * MIB, KIB));
+    assert!(classes.take_told(KIB) == Err(CapacityError) && !classes.make_room(2 * MIB, KIB));
     classes.give_told(pieces[2], 3 * KIB);
-    assert!(classes.take_told(KIB) == Err(Full) && !classes.make_room(2 * MIB, 3 * KIB));
+    assert!(classes.take_told(KIB) == Err(CapacityError) && !classes.make_room(2 * MIB, 3 * KIB));
     assert_eq!(take(&mut classes, 3 * KIB), pieces[2]);
     assert_eq!(classes.check(), Ok(()));
 }

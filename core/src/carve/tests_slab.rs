@@ -3,7 +3,7 @@
 use super::slab::{LARGEST_MAX, SLAB_BYTES, Slabs, largest, round};
 use super::tests_model::{Naive, Told, World, steps};
 use super::{Carver, Taken};
-use crate::storage::{Fixed, Growable, Storage};
+use crate::tables::{Fixed, Growable, Storage};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::vec::Vec;

@@ -12,11 +12,11 @@
     allow(dead_code, unused_variables, clippy::unnecessary_wraps, reason = "there is no carver to be called")
 )]
 
-use super::{Done, Full, Heap};
+use super::{Done, Heap};
 use crate::block::{Block, State};
 use crate::carve::{Free, Kind, Taken, for_kind};
 use crate::stats::{Stat, Tally};
-use crate::storage::Storage;
+use crate::tables::{CapacityError, Storage};
 use crate::units::DevicePtr;
 
 impl<S: Storage> Heap<S> {
@@ -28,7 +28,7 @@ impl<S: Storage> Heap<S> {
         size: u64,
         requested: u64,
         tally: &Tally,
-    ) -> Result<Option<Done<DevicePtr>>, Full> {
+    ) -> Result<Option<Done<DevicePtr>>, CapacityError> {
         for_kind!(self.carver.as_ref().expect("what carves has a carver"), Own => self.malloc_by::<Own<S>>(size, requested, tally))
     }
 
@@ -39,7 +39,7 @@ impl<S: Storage> Heap<S> {
         size: u64,
         requested: u64,
         tally: &Tally,
-    ) -> Result<Option<Done<DevicePtr>>, Full> {
+    ) -> Result<Option<Done<DevicePtr>>, CapacityError> {
         let Some(carver) = C::of(&mut self.carver) else { return Ok(None) };
         let Some((Taken { addr, segment, number }, free)) = carver.take(size)? else { return Ok(None) };
         let (blocks, vacancies) = self.blocks.parts();

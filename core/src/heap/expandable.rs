@@ -9,10 +9,10 @@
 
 use super::{Done, Heap};
 use crate::block::{Block, State};
-use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
-use crate::storage::{Lazy, Storage};
-use crate::trie::Key;
+use crate::tables::radix_tree::Key;
+use crate::tables::slot_table::NONE;
+use crate::tables::{Lazy, Storage};
 use crate::units::DevicePtr;
 
 /// A part of an expandable segment that is to be mapped or unmapped, in whole granules.

@@ -3,10 +3,10 @@
 use super::Heap;
 use crate::block::State;
 use crate::free_index;
-use crate::slab::NONE;
 use crate::stats::{Stat, Tally};
-use crate::storage::{Lazy, Storage};
-use crate::trie::Key;
+use crate::tables::radix_tree::Key;
+use crate::tables::slot_table::NONE;
+use crate::tables::{Lazy, Storage};
 
 /// What one walk over the segments adds up.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! What becomes of a request that is not the next one, or whose bytes are not free.
 
 use super::sequence::{Entry, Handed, Sequence};
-use crate::slab::NONE;
+use crate::tables::slot_table::NONE;
 use alloc::vec::Vec;
 
 /// How far ahead a single request is looked for: that many missing ones are noticed at once.

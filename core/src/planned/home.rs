@@ -6,10 +6,10 @@
 
 use crate::block::{Block, State};
 use crate::carve::{AnyCarver, Carver, Free, Taken};
-use crate::heap::{Done, Full, Heap};
-use crate::slab::NONE;
+use crate::heap::{Done, Heap};
 use crate::stats::{Stat, Tally};
-use crate::storage::Storage;
+use crate::tables::slot_table::NONE;
+use crate::tables::{CapacityError, Storage};
 use crate::units::DevicePtr;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -51,7 +51,7 @@ impl<S: Storage> Carver<S> for Home<S> {
         self.segment = (0, 0);
     }
 
-    fn take(&mut self, _size: u64) -> Result<Option<(Taken, Free)>, Full> {
+    fn take(&mut self, _size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
         Ok(None)
     }
 
@@ -107,9 +107,9 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Room for a lane's segment, and for one block.
-    pub(super) fn make_room_for_plan(&mut self) -> Result<(), Full> {
+    pub(super) fn make_room_for_plan(&mut self) -> Result<(), CapacityError> {
         self.make_room()?;
-        if self.segments.make_room(1) { Ok(()) } else { Err(Full) }
+        if self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
     /// Takes a block into its care, which counts from here on by `tally`; as an oversize one from `oversize` bytes on, as it did in its
@@ -120,9 +120,9 @@ impl<S: Storage> Heap<S> {
         requested: u64,
         oversize: u64,
         (from, tally): (&Tally, &Tally),
-    ) -> Result<bool, Full> {
+    ) -> Result<bool, CapacityError> {
         self.make_room()?;
-        let Some(home) = self.home() else { return Err(Full) };
+        let Some(home) = self.home() else { return Err(CapacityError) };
         home.taken.insert(addr, size);
         let segment = self.newest;
         let (blocks, vacancies) = self.blocks.parts();

@@ -1,6 +1,6 @@
 //! Where the buffers of one lane lie: every address that begins one, and what the program holds there.
 
-use crate::atomic_map::start;
+use crate::tables::atomic_map::start;
 use crate::units::UNIT;
 use alloc::vec;
 use alloc::vec::Vec;

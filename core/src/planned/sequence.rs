@@ -6,7 +6,7 @@
 
 use super::astray::Astray;
 use super::places::{Place, Places};
-use crate::slab::NONE;
+use crate::tables::slot_table::NONE;
 use crate::units::UNIT;
 use alloc::vec::Vec;
 

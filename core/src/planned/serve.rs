@@ -9,8 +9,8 @@ use crate::directory::{Directory, Owner, Place};
 use crate::error::Error;
 use crate::rounding::PoolKind;
 use crate::stats::{Stat, Tally};
-use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
 use crate::trace::CallSite;
 use crate::units::{DeviceIndex, DevicePtr, MAX_REQUEST, StreamId, UNIT};
 

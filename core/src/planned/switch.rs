@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions};
 use crate::rounding::PoolKind;
 use crate::stats::{Event, Stat};
-use crate::storage::Storage;
 use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::{DevicePtr, MIB, StreamId};
 

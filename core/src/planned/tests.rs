@@ -9,7 +9,7 @@ use crate::pool::{PoolOptions, Route};
 use crate::reclaim::Forecast;
 use crate::simulated::SimulatedDevice;
 use crate::snapshot::BlockState;
-use crate::storage::Growable;
+use crate::tables::Growable;
 use crate::trace::Action;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use cachalot_planner::Plan;

@@ -1,6 +1,6 @@
 //! The driver's result codes, as integers: a code that a newer driver adds is a value like any other.
 
-use cachalot_core::device::{DeviceError, ErrorKind};
+use cachalot_core::{DeviceError, ErrorKind};
 use core::fmt;
 
 /// What a driver call answered (`CUresult` in `cuda.h`).

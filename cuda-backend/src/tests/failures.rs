@@ -6,7 +6,7 @@ use crate::driver::result::CuResult;
 use crate::driver::table::ENTRY_POINTS;
 use crate::driver::types::{CuCaptureMode, CuContext};
 use crate::fake::{CONTEXT, Plan, STRANGER, When};
-use cachalot_core::device::{DeviceError, ErrorKind};
+use cachalot_core::{DeviceError, ErrorKind};
 
 /// The calling thread as a host may have it: contexts, topmost last, and capture mode.
 fn callers() -> Vec<(Vec<CuContext>, CuCaptureMode)> {

@@ -4,7 +4,7 @@ use super::*;
 use crate::driver::result::CuResult;
 use crate::driver::table::Table;
 use crate::fake::{Plan, When};
-use cachalot_core::device::{ErrorKind, MemoryInfo};
+use cachalot_core::{ErrorKind, MemoryInfo};
 
 #[test]
 fn memory_goes_out_and_back() {

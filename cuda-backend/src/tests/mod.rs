@@ -7,8 +7,7 @@ mod streams;
 use crate::driver::types::CuStream;
 use crate::fake::{self, FOREIGN_STREAM, STREAM};
 use crate::{CudaDevice, DeviceOptions};
-use cachalot_core::device::{DeviceMemory, DeviceResult, Event, PhysicalHandle, VirtualMemory};
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, Event, PhysicalHandle, StreamId, VirtualMemory};
 
 /// A device over a fresh fake, with nothing logged.
 fn device() -> CudaDevice {

@@ -5,7 +5,7 @@ use crate::StreamIdentity;
 use crate::driver::result::CuResult;
 use crate::driver::types::CuCaptureStatus;
 use crate::fake::{Plan, When};
-use cachalot_core::device::ErrorKind;
+use cachalot_core::ErrorKind;
 
 /// A device that asks the driver for every stream's number.
 fn asking() -> CudaDevice {

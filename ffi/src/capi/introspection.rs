@@ -13,7 +13,7 @@ use crate::snapshot;
 use crate::status::{
     CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status,
 };
-use cachalot_core::trace::Action;
+use cachalot_core::Action;
 use cachalot_snapshot::Format;
 use core::ffi::{c_char, c_int, c_void};
 

@@ -7,9 +7,7 @@ use crate::abi::{
 use crate::boundary;
 use crate::device::refuse;
 use crate::marshal::{Out, OutStruct, Versioned};
-use cachalot_core::device::ErrorKind;
-use cachalot_core::reclaim::Forecast;
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{DevicePtr, ErrorKind, Forecast, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
 

@@ -6,7 +6,7 @@ use crate::abi::{
 };
 use crate::boundary;
 use crate::marshal::{OutStruct, Versioned};
-use cachalot_core::planned::{PlannedReport, Stage};
+use cachalot_core::{PlannedReport, Stage};
 use core::ffi::c_int;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.

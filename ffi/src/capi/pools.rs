@@ -8,8 +8,7 @@ use crate::boundary;
 use crate::device::Device;
 use crate::marshal::Out;
 use crate::status::{Outcome, Status};
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::pool::{PoolId, PoolOptions, Route};
+use cachalot_core::{DeviceMemory, PoolId, PoolOptions, Route};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 

@@ -4,7 +4,7 @@ use crate::abi::{cachalot_allocator, cachalot_counter, cachalot_stat_visitor, ca
 use crate::boundary;
 use crate::marshal::{self, Out, OutStruct, Versioned};
 use crate::status::{CACHALOT_ERROR_STOPPED, CACHALOT_ERROR_UNKNOWN_KEY, Status};
-use cachalot_core::stats::{Counter, Stats};
+use cachalot_core::{Counter, Stats};
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
 

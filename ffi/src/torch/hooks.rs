@@ -4,8 +4,7 @@ use super::{diagnostics, plugin};
 use crate::abi::cachalot_stream;
 use crate::boundary;
 use crate::status::CACHALOT_OK;
-use cachalot_core::Error;
-use cachalot_core::units::DevicePtr;
+use cachalot_core::{DevicePtr, Error};
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, without_provenance_mut};
 

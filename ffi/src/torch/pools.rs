@@ -7,7 +7,7 @@ use crate::boundary;
 use crate::filters::Filter;
 use crate::marshal::Userdata;
 use crate::status::{CACHALOT_ERROR_PANIC, Status};
-use cachalot_core::pool::{PoolId, PoolOptions, Route};
+use cachalot_core::{PoolId, PoolOptions, Route};
 use core::ffi::{c_int, c_void};
 
 /// A pool's name from C.

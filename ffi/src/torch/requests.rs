@@ -6,7 +6,7 @@ use crate::boundary;
 use crate::instance::Instance;
 use crate::marshal::Out;
 use crate::status::{CACHALOT_ERROR_INVALID_POINTER, Outcome, Status};
-use cachalot_core::units::DevicePtr;
+use cachalot_core::DevicePtr;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null_mut, without_provenance_mut};

@@ -4,10 +4,8 @@ use super::costs::Costs;
 use super::curve::Curve;
 use super::meter::MeteredDevice;
 use crate::program::{Program, Run, Settings, Simulation, Subject, allocator, nanoseconds_per_call};
-use cachalot_core::Error;
-use cachalot_core::planned::PlannedReport;
 use cachalot_core::simulated::Call;
-use cachalot_core::snapshot::{BlockState, SnapshotSegment};
+use cachalot_core::{BlockState, Error, PlannedReport, SnapshotSegment};
 use std::sync::Arc;
 
 /// What to run, and how.

@@ -2,9 +2,10 @@
 
 use super::costs::Costs;
 use crate::program::Simulation;
-use cachalot_core::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{
+    DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle, StreamId, VirtualMemory,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The memory of a device as it was before: events are undone from the end on.
 
 use super::{State, blocks};
-use cachalot_core::units::UNIT;
+use cachalot_core::UNIT;
 use cachalot_snapshot::{Event, Snapshot};
 use std::collections::BTreeMap;
 

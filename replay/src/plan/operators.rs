@@ -244,8 +244,8 @@ impl<'a> Reader<'a> {
                 }
             };
             let size: u64 = self.parse(value.size.get())?;
-            if size >= cachalot_core::units::MAX_REQUEST {
-                let most = cachalot_core::units::MAX_REQUEST - 1;
+            if size >= cachalot_core::MAX_REQUEST {
+                let most = cachalot_core::MAX_REQUEST - 1;
                 return Err(self.at(value.size.get(), format!("size {size}: accepted are 0 to {most} bytes")));
             }
             let life = match value.life {

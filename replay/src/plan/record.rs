@@ -7,7 +7,7 @@
 use super::section::{Repetition, repetition};
 use super::{Reading, Source, Task};
 use crate::trace::{Action, BadInput, Trace};
-use cachalot_core::units::UNIT;
+use cachalot_core::UNIT;
 use cachalot_planner::{Buffer, Plan, Problem};
 use std::collections::HashMap;
 use std::ops::Range;

@@ -5,7 +5,7 @@
 
 use super::{Reading, Source, Task, UNKNOWN, at_column};
 use crate::trace::BadInput;
-use cachalot_core::units::MAX_REQUEST;
+use cachalot_core::MAX_REQUEST;
 use cachalot_planner::{Buffer, Problem, Unusable};
 use std::path::Path;
 

@@ -11,7 +11,7 @@ pub use subject::{OnDevice, Settings, Simulation, Subject, allocator};
 pub use time::median;
 pub(crate) use time::nanoseconds_per_call;
 
-use cachalot_core::units::StreamId;
+use cachalot_core::StreamId;
 
 /// One call. Blocks are known by a number, which is used again once the block is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

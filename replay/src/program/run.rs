@@ -2,9 +2,8 @@
 
 use super::subject::{Simulation, Subject};
 use super::{Operation, Program};
-use cachalot_core::Error;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{DevicePtr, Error, StreamId};
 
 /// A run of a program.
 pub(crate) struct Run<A> {

@@ -1,12 +1,10 @@
 //! What a program can be run on: an allocator with one simulated device.
 
-use cachalot_core::planned::PlannedReport;
-use cachalot_core::pool::{PoolId, PoolOptions, Route};
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::snapshot::SnapshotSegment;
-use cachalot_core::storage::Growable;
-use cachalot_core::units::{DeviceIndex, DevicePtr, StreamId};
-use cachalot_core::{Allocator, Config, Error, device::DeviceMemory};
+use cachalot_core::{
+    Allocator, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Growable, PlannedReport, PoolId, PoolOptions,
+    Route, SnapshotSegment, StreamId,
+};
 use std::time::{Duration, Instant};
 
 /// The one device of a program.

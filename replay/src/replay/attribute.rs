@@ -9,11 +9,7 @@ use super::follow::Follower;
 use super::trials::Trials;
 use crate::program::{DEVICE, Operation};
 use crate::trace::{Action, Event};
-use cachalot_core::Error;
-use cachalot_core::pool::PoolId;
-use cachalot_core::reclaim::Forecast;
-use cachalot_core::snapshot::BlockState;
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{BlockState, DevicePtr, Error, Forecast, PoolId, StreamId};
 
 /// How often a record is followed anew to try a request out: each time costs as much as the record up to there.
 const MOST_TRIALS: usize = 64;

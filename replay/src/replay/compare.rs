@@ -1,7 +1,7 @@
 //! The record's events against the allocator's own trace, call by call.
 
 use crate::trace::{Action, Event};
-use cachalot_core::trace::{Action as Did, TraceEntry};
+use cachalot_core::{Action as Did, TraceEntry};
 use std::ops::Range;
 
 /// How far two sequences of events agree.
@@ -121,8 +121,7 @@ fn is_call(did: Did) -> bool {
 mod tests {
     use super::{Did, compare};
     use crate::trace::{Action, Event, Note};
-    use cachalot_core::trace::TraceEntry;
-    use cachalot_core::units::{DevicePtr, StreamId};
+    use cachalot_core::{DevicePtr, StreamId, TraceEntry};
 
     fn recorded(rows: &[(&str, u64)]) -> Vec<Event> {
         let event = |(&(letter, addr), line): (&(&str, u64), u64)| Event {

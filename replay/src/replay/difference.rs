@@ -4,9 +4,8 @@ use super::Settings;
 use super::compare::{First, action_of};
 use super::follow::Follower;
 use crate::trace::{Action, Event, Trace};
-use cachalot_core::rounding::{PoolKind, round_size};
-use cachalot_core::snapshot::{BlockState, SnapshotSegment};
-use cachalot_core::trace::TraceEntry;
+use cachalot_core::rounding::round_size;
+use cachalot_core::{BlockState, PoolKind, SnapshotSegment, TraceEntry};
 use std::fmt::Write as _;
 
 /// More free blocks than this are counted, not listed.

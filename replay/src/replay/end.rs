@@ -3,9 +3,7 @@
 use super::Simulated;
 use crate::program::DEVICE;
 use crate::trace::{Block, BlockState, Expected, Segment};
-use cachalot_core::Error;
-use cachalot_core::rounding::PoolKind;
-use cachalot_core::snapshot::{BlockState as State, SnapshotSegment};
+use cachalot_core::{BlockState as State, Error, PoolKind, SnapshotSegment};
 use std::collections::BTreeMap;
 
 /// A statistic that is not what it should be.

@@ -16,12 +16,8 @@ use super::ranges::Ranges;
 use super::trials::Trials;
 use crate::program::{self, DEVICE, Operation, Program, Run, Settings};
 use crate::trace::{Action, Event, Note};
-use cachalot_core::Error;
-use cachalot_core::device::{DeviceError, ErrorKind};
-use cachalot_core::pool::PoolId;
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
-use cachalot_core::trace::TraceEntry;
-use cachalot_core::units::{MIB, StreamId};
+use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, StreamId, TraceEntry};
 use std::collections::HashMap;
 
 /// The streams that stand for those that other events of a block waited for: a record does not name them. Each
@@ -332,7 +328,7 @@ impl<'t> Follower<'t> {
         self.astray |= told != taken;
         for _ in taken..told {
             // The next address of the script goes to whoever asks next; a unit of memory is lost with it.
-            let _lost = cachalot_core::device::DeviceMemory::obtain(self.run.device(), cachalot_core::units::UNIT);
+            let _lost = cachalot_core::DeviceMemory::obtain(self.run.device(), cachalot_core::UNIT);
         }
     }
 

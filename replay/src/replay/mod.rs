@@ -14,9 +14,8 @@ pub use snapshot::{End, end};
 
 use crate::program::{self, OnDevice, Program, Run, Settings, Subject};
 use crate::trace::{Action, BadInput, Event, Trace};
-use cachalot_core::Config;
-use cachalot_core::planned::PlannedReport;
 use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::{Config, PlannedReport};
 use follow::Follower;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -4,9 +4,7 @@ use super::{Options, ROOMY_DEVICE, ReplayError, follow, recorded_settings, refus
 use crate::program::{self, DEVICE, Run};
 use crate::trace::Trace;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::snapshot::SnapshotSegment;
-use cachalot_core::trace::TraceEntry;
-use cachalot_core::{Config, Error};
+use cachalot_core::{Config, Error, SnapshotSegment, TraceEntry};
 
 /// Calls between two readings of the allocator's trace, and the most events that one has: a call may release every segment.
 const CALLS_PER_READING: usize = 1 << 12;

@@ -4,7 +4,7 @@
 //! of its sizes fits 64 bits.
 
 use super::{Action, BadInput, Event};
-use cachalot_core::units::UNIT;
+use cachalot_core::UNIT;
 use std::collections::BTreeMap;
 use std::path::Path;
 

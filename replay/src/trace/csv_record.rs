@@ -2,7 +2,7 @@
 
 use super::error::describe_io;
 use super::{Action, BadInput, Event, Note};
-use cachalot_core::units::MAX_REQUEST;
+use cachalot_core::MAX_REQUEST;
 use std::io::{BufRead, Read};
 use std::path::Path;
 

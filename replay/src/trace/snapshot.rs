@@ -2,7 +2,7 @@
 
 use super::error::describe_io;
 use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Segment, Trace, open};
-use cachalot_core::units::MAX_REQUEST;
+use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
 use std::io::{BufRead, Read};
 use std::path::Path;

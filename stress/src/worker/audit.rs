@@ -3,7 +3,7 @@
 use super::{Place, Worker};
 use crate::options::Identity;
 use crate::verdict::Kind;
-use cachalot_core::snapshot::BlockState;
+use cachalot_core::BlockState;
 use std::sync::atomic::Ordering;
 
 impl Worker {

@@ -3,8 +3,7 @@
 
 use super::Worker;
 use crate::sizes;
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::units::MIB;
+use cachalot_core::{DeviceMemory, MIB};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuGraphExec};
 use std::sync::atomic::Ordering;
 

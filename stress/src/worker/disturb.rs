@@ -2,10 +2,7 @@
 
 use super::{Tenant, Worker};
 use crate::sizes;
-use cachalot_core::Config;
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::pool::{PoolId, PoolOptions, Route};
-use cachalot_core::units::{DeviceIndex, MIB};
+use cachalot_core::{Config, DeviceIndex, DeviceMemory, MIB, PoolId, PoolOptions, Route};
 
 /// Settings that are put in force for a while, added to those of the run.
 const SETTINGS: [&str; 6] = [

@@ -5,8 +5,7 @@ use crate::emulated;
 use crate::shared::Shared;
 use crate::stage::Device;
 use crate::verdict::Kind;
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::units::MIB;
+use cachalot_core::{DeviceMemory, MIB};
 
 /// The most that is obtained from the device for any of [`PROOF`].
 const LARGEST_SEGMENT: u64 = 20 * MIB;

@@ -2,8 +2,7 @@
 
 use super::Worker;
 use crate::verdict::Kind;
-use cachalot_core::units::{DevicePtr, MAX_REQUEST, UNIT};
-use cachalot_core::{Allocation, Error};
+use cachalot_core::{Allocation, DevicePtr, Error, MAX_REQUEST, UNIT};
 
 impl Worker {
     /// Asks after one of this thread's blocks, or does something wrong with it.

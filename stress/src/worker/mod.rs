@@ -27,9 +27,7 @@ use crate::stage::{Device, Line, part};
 use crate::times::{Counts, Latency};
 use crate::verdict::Kind;
 use crate::{sizes, tap};
-use cachalot_core::Error;
-use cachalot_core::device::{DeviceError, DeviceResult, Event};
-use cachalot_core::units::{DevicePtr, GRAIN};
+use cachalot_core::{DeviceError, DevicePtr, DeviceResult, Error, Event, GRAIN};
 use cachalot_cuda::driver::types::CuContext;
 use cachalot_kernels::Life;
 use fastrand::Rng;
@@ -51,7 +49,7 @@ struct Place {
 /// A pool of this thread's own that its requests are led into.
 struct Tenant {
     device: usize,
-    pool: cachalot_core::pool::PoolId,
+    pool: cachalot_core::PoolId,
     /// Requests and frees until it ends.
     ends_at: u64,
 }

@@ -4,7 +4,7 @@ use super::{Place, Worker};
 use crate::block::Block;
 use crate::stage::Line;
 use crate::visit::Visit;
-use cachalot_core::units::StreamId;
+use cachalot_core::StreamId;
 use std::mem;
 
 /// More blocks than this do not wait for another thread.

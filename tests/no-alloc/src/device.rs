@@ -1,7 +1,6 @@
 //! A device whose memory is handed out from the bottom up, closely packed, and taken back from the top.
 
-use cachalot_core::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo};
-use cachalot_core::units::{DevicePtr, StreamId, UNIT};
+use cachalot_core::{DeviceError, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, StreamId, UNIT};
 use spin::Mutex;
 
 /// How many segments there can be.

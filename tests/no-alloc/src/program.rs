@@ -1,11 +1,9 @@
 //! The program: requests on two streams, a pool, a shortage, full tables, and everything given back.
 
 use crate::device::BumpDevice;
-use cachalot_core::pool::{PoolOptions, Route};
-use cachalot_core::storage::Fixed;
-use cachalot_core::trace::Action;
-use cachalot_core::units::{DeviceIndex, DevicePtr, MIB, StreamId};
-use cachalot_core::{Allocator, Config, Error};
+use cachalot_core::{
+    Action, Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, MIB, PoolOptions, Route, StreamId,
+};
 
 /// One device, two streams with a pool on one of them, 24 blocks a heap, 64 pages.
 type Small = Allocator<BumpDevice, spin::mutex::SpinMutex<()>, Fixed<1, 6, 24, 64>>;

@@ -1,7 +1,6 @@
 //! The blocks: a list of segments, each a list of blocks. Everything is found by looking through all of them.
 
-use cachalot_core::rounding::PoolKind;
-use cachalot_core::units::StreamId;
+use cachalot_core::{PoolKind, StreamId};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {

@@ -2,9 +2,7 @@
 
 use super::blocks::{Block, Owner, Segment, State};
 use super::{Answer, Model, Request};
-use cachalot_core::device::{DeviceMemory, DeviceResult, ErrorKind, VirtualMemory};
-use cachalot_core::rounding::PoolKind;
-use cachalot_core::units::DevicePtr;
+use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, ErrorKind, PoolKind, VirtualMemory};
 
 /// A part to be mapped.
 #[derive(Clone, Copy)]

@@ -2,10 +2,7 @@
 
 use super::blocks::{Block, FreeBlock, Owner, Segment, State};
 use super::{Answer, Model, Refusal, Request, Shortage, rounding};
-use cachalot_core::device::{DeviceMemory, ErrorKind};
-use cachalot_core::pool::PoolId;
-use cachalot_core::rounding::PoolKind;
-use cachalot_core::units::{DevicePtr, StreamId};
+use cachalot_core::{DeviceMemory, DevicePtr, ErrorKind, PoolId, PoolKind, StreamId};
 
 impl Model {
     pub(super) fn reclaim(&mut self, request: &Request) -> Answer<u64> {

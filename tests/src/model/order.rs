@@ -1,8 +1,7 @@
 //! Frees that wait for other streams.
 
 use super::{Answer, Model};
-use cachalot_core::device::{DeviceMemory, Event};
-use cachalot_core::units::StreamId;
+use cachalot_core::{DeviceMemory, Event, StreamId};
 use std::collections::VecDeque;
 
 /// The events of one stream, oldest first, with the address of the block that waits for each.

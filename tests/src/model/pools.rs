@@ -1,9 +1,7 @@
 //! Private pools and the routes into them.
 
 use super::{Answer, Model, Refusal};
-use cachalot_core::device::DeviceMemory;
-use cachalot_core::pool::{PoolId, PoolOptions, Route};
-use cachalot_core::units::StreamId;
+use cachalot_core::{DeviceMemory, PoolId, PoolOptions, Route, StreamId};
 
 pub(super) struct Pool {
     pub id: PoolId,

@@ -1,7 +1,6 @@
 //! Sizes as the reference tells them, with divisions and remainders and nothing shared with the core.
 
-use cachalot_core::Config;
-use cachalot_core::rounding::PoolKind;
+use cachalot_core::{Config, PoolKind};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,6 +1,6 @@
 //! The statistics, kept the plain way: every change goes to every counter at once.
 
-use cachalot_core::rounding::PoolKind;
+use cachalot_core::PoolKind;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Default)]

@@ -7,8 +7,8 @@ use super::MIN_BLOCK;
 use super::holders::{Holders, ORDERS};
 use super::tree::{MAX_ORDER, Tree};
 use crate::carve::by_segment::{BySegment, OfSegment};
-use crate::slab::NONE;
-use crate::storage::{Storage, Table};
+use crate::tables::slot_table::NONE;
+use crate::tables::{Storage, Table};
 use core::mem;
 
 /// A segment that is cut up.

@@ -7,7 +7,7 @@
 //! ```
 
 use super::tree::MAX_ORDER;
-use crate::storage::{Storage, Table};
+use crate::tables::{Storage, Table};
 
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 

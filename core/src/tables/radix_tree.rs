@@ -12,8 +12,8 @@
 //! most `n − 1` nodes. A node keeps what the keys below it have in common, so one descent suffices for every operation. The
 //! items themselves live elsewhere: every operation is told how to read their keys, and reads one at most beside its own.
 
-use crate::slab::{NONE, Slab, Vacant};
-use crate::storage::Storage;
+use crate::tables::Storage;
+use crate::tables::slot_table::{NONE, Slab, Vacant};
 
 /// Bits of a digit: wider ones make paths shorter, and nodes larger than the few children they mostly have are worth.
 const DIGIT_BITS: u8 = 5;
@@ -301,7 +301,7 @@ impl<S: Storage> Trie<S> {
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
-    use crate::storage::Growable;
+    use crate::tables::Growable;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
     use std::vec::Vec;

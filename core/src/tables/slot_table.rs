@@ -1,6 +1,6 @@
 //! A table whose entries are given back and handed out again: vacant ones form a list through the entries themselves.
 
-use crate::storage::{Storage, Table};
+use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
 /// The index that stands for "none".

@@ -11,9 +11,9 @@
 //!
 //! The items themselves live elsewhere: every operation is told how to read their keys.
 
-use crate::slab::NONE;
-use crate::storage::{Storage, Table};
-use crate::trie::{Key, Link, MAX_ITEM, Trie};
+use crate::tables::radix_tree::{Key, Link, MAX_ITEM, Trie};
+use crate::tables::slot_table::NONE;
+use crate::tables::{Storage, Table};
 use core::hint::select_unpredictable;
 
 /// Items between posts: as many as are passed in about the time that it takes to find one's way by a trie. Half as many in tests, so
@@ -218,7 +218,7 @@ impl<S: Storage> Lists<S> {
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
-    use crate::storage::Growable;
+    use crate::tables::Growable;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::vec::Vec;

@@ -3,9 +3,19 @@
 //! Everything above is written once, over these traits. A table that is full is an error of the operation
 //! that needed the entry, found before anything was changed.
 
-use crate::atomic_map::{Cells, FixedCells};
+pub(crate) mod atomic_map;
+pub(crate) mod hash_index;
+pub(crate) mod indexed_list;
+pub(crate) mod radix_tree;
+pub(crate) mod slot_table;
+
+use atomic_map::{Cells, FixedCells};
 use core::ops::{Deref, DerefMut};
 use spin::Once;
+
+/// A table has no entry left. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CapacityError;
 
 /// A table that an entry can be added to; indices stay valid.
 pub trait Table<T>: Default + DerefMut<Target = [T]> {
@@ -46,8 +56,13 @@ pub trait Shelf<T>: Default {
     fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T>;
 }
 
-/// A choice of tables.
-pub trait Storage: 'static {
+mod sealed {
+    /// Keeps [`Storage`](super::Storage) from being implemented by other crates: its tables are no part of the interface.
+    pub trait Sealed {}
+}
+
+/// A choice of tables. Only [`Fixed`] and [`Growable`] implement it.
+pub trait Storage: sealed::Sealed + 'static {
     /// Tables inside one heap: blocks, index nodes, segments.
     type Table<T: Send + 'static>: Table<T> + Send;
     /// Large values inside one heap that an empty heap does not need.
@@ -66,6 +81,11 @@ pub trait Storage: 'static {
 /// pools; `BLOCKS` blocks a heap; `PAGES` pages of 2 MiB of device memory, and streams, that can be looked up.
 #[derive(Debug)]
 pub struct Fixed<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>;
+
+impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize> sealed::Sealed
+    for Fixed<DEVICES, HEAPS, BLOCKS, PAGES>
+{
+}
 
 impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize> Storage
     for Fixed<DEVICES, HEAPS, BLOCKS, PAGES>
@@ -151,8 +171,8 @@ impl<T, const N: usize> Shelf<T> for FixedShelf<T, N> {
 
 #[cfg(feature = "alloc")]
 mod growable {
+    use super::atomic_map::GrowingCells;
     use super::{Lazy, Shelf, Storage, Table};
-    use crate::atomic_map::GrowingCells;
     use alloc::boxed::Box;
     use alloc::vec::Vec;
     use core::ops::{Deref, DerefMut};
@@ -161,6 +181,8 @@ mod growable {
     /// Tables that grow on the host's heap.
     #[derive(Debug)]
     pub struct Growable;
+
+    impl super::sealed::Sealed for Growable {}
 
     impl Storage for Growable {
         type Table<T: Send + 'static> = Vec<T>;
@@ -310,4 +332,4 @@ mod growable {
 }
 
 #[cfg(feature = "alloc")]
-pub use growable::{Growable, GrowingShelf, WhenNeeded};
+pub use growable::Growable;

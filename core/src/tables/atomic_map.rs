@@ -117,7 +117,7 @@ mod growing {
 }
 
 #[cfg(feature = "alloc")]
-pub use growing::GrowingCells;
+pub(crate) use growing::GrowingCells;
 
 /// The map. Keys below `u64::MAX`, values below `u32::MAX`.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Entries of a table found by a key: a hash table chained through the entries themselves.
 
-use crate::atomic_map::start;
-use crate::slab::NONE;
-use crate::storage::{Storage, Table};
+use crate::tables::atomic_map::start;
+use crate::tables::slot_table::NONE;
+use crate::tables::{Storage, Table};
 
 /// An entry that has a key of its own and holds a link.
 pub(crate) trait Chained {
