@@ -1,41 +1,23 @@
 //! The allocator: what programs call, for any number of devices, from any thread.
 
 use crate::arena::Arena;
-use crate::block::Block;
+use crate::arena::allocation::Allocation;
+use crate::arena::forecast::Forecast;
+use crate::arena::registry::Purpose;
 use crate::config::Config;
 use crate::device::DeviceMemory;
-use crate::directory::{Directory, MAX_DEVICES, Owner, Place};
 use crate::error::Error;
+use crate::page_map::{Directory, MAX_DEVICES, Owner, Place};
 #[cfg(feature = "alloc")]
 use crate::planned::{Observed, PlannedReport};
-use crate::pool::{PoolId, PoolOptions, Purpose, Route};
-use crate::reclaim::{Forecast, fraction_of};
+use crate::pool::{PoolId, PoolOptions, Route};
 use crate::stats::Stats;
 use crate::sync::Lock;
-use crate::tables::{Shelf, Storage, Table};
+use crate::tables::{Storage, Table};
 use crate::trace::TraceEntry;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 #[cfg(feature = "alloc")]
 use cachalot_planner::Plan;
-
-/// What is known of a block that the program holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Allocation {
-    /// Its first byte.
-    pub base: DevicePtr,
-    /// Its length in bytes: at least what was asked for.
-    pub size: u64,
-    /// What was asked for, in bytes.
-    pub requested: u64,
-    /// The stream it was allocated on.
-    pub stream: StreamId,
-    /// Its device.
-    pub device: DeviceIndex,
-    /// The first byte of its segment.
-    pub segment: DevicePtr,
-    /// The length of its segment in bytes.
-    pub segment_bytes: u64,
-}
 
 /// A caching allocator over the memory of one or more devices.
 ///
@@ -336,7 +318,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
-        self.arena(device)?.set(crate::arena::attention::DIRECT, !caching);
+        self.arena(device)?.set(crate::arena::flags::DIRECT, !caching);
         Ok(())
     }
 
@@ -601,42 +583,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
                 return Err("the bytes held from the device are not the sum of the segments");
             }
         }
-        Ok(())
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    fn allocation(&self, slot: u32, ptr: DevicePtr) -> Option<Allocation> {
-        let heap = self.slots.get(slot)?.heap.lock();
-        let block = heap.lookup(ptr).or_else(|| heap.containing(ptr))?;
-        let Block { addr, size, requested, segment, state, .. } = heap.blocks[block];
-        let segment = &heap.segments[segment];
-        (state == crate::block::State::Allocated).then_some(Allocation {
-            base: DevicePtr(addr),
-            size,
-            requested,
-            stream: heap.stream,
-            device: DeviceIndex(self.number),
-            segment: DevicePtr(segment.base),
-            segment_bytes: segment.bytes,
-        })
-    }
-
-    fn limit(&self) -> Option<u64> {
-        Some(self.limit.load(crate::sync::Ordering::Relaxed)).filter(|&limit| limit != u64::MAX)
-    }
-
-    fn set_limit(&self, limit: Option<u64>) {
-        self.limit.store(limit.unwrap_or(u64::MAX), crate::sync::Ordering::Relaxed);
-        self.apply_config();
-    }
-
-    fn set_fraction(&self, fraction: f64) -> Result<(), Error> {
-        if !(0.0..=1.0).contains(&fraction) {
-            return Err(Error::InvalidFraction(fraction));
-        }
-        let total = self.call(|| self.memory.memory_info())?.total;
-        self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
         Ok(())
     }
 }

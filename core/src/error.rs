@@ -1,8 +1,8 @@
 //! What can go wrong, as values. A call that fails has changed nothing that can be observed.
 
 use crate::device::DeviceError;
+use crate::device::oom::{OutOfMemory, Size};
 use crate::pool::PoolId;
-use crate::report::{OutOfMemory, Size};
 use crate::units::{DeviceIndex, DevicePtr};
 use core::fmt;
 

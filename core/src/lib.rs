@@ -23,47 +23,31 @@ extern crate std;
 
 mod allocator;
 mod arena;
-mod block;
-#[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a carver then"))]
-mod carve;
 pub mod config;
 mod device;
-mod directory;
 mod error;
-mod events;
-mod expand;
-mod free_index;
-mod frontier;
 mod heap;
-mod heaps;
-#[cfg(feature = "alloc")]
-pub mod memory_map;
-mod obtain;
-mod order;
-mod pair_state;
-mod placement;
+mod page_map;
 #[cfg(feature = "alloc")]
 mod planned;
 mod pool;
-mod reclaim;
-mod release;
-mod report;
-pub mod rounding;
-mod routing;
-mod rules;
-#[cfg(feature = "alloc")]
-pub mod simulated;
-mod sites;
 #[cfg(feature = "alloc")]
 mod snapshot;
 mod stats;
+mod streams;
 mod sync;
 mod tables;
 mod trace;
 mod units;
 
-pub use allocator::{Allocation, Allocator};
+pub use allocator::Allocator;
+pub use arena::allocation::Allocation;
+pub use arena::forecast::Forecast;
 pub use config::Config;
+pub use config::rounding::PoolKind;
+pub use device::oom::OutOfMemory;
+#[cfg(feature = "alloc")]
+pub use device::simulated;
 pub use device::{
     DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
 };
@@ -71,9 +55,8 @@ pub use error::Error;
 #[cfg(feature = "alloc")]
 pub use planned::{Observed, ObservedStream, PlannedReport, Stage, is_planned};
 pub use pool::{PoolId, PoolOptions, Route};
-pub use reclaim::Forecast;
-pub use report::OutOfMemory;
-pub use rounding::PoolKind;
+#[cfg(feature = "alloc")]
+pub use snapshot::memory_map;
 #[cfg(feature = "alloc")]
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 pub use stats::{Counter, Stats};
@@ -84,7 +67,11 @@ pub use tables::{Fixed, Storage};
 pub use trace::{Action, CallSite, TraceEntry};
 pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, StreamId, UNIT};
 
-#[cfg(all(test, feature = "alloc", loom))]
-mod loom_tests;
-#[cfg(all(test, feature = "alloc", not(loom)))]
+/// The rules by which sizes are rounded and segments are measured, for programs that reckon with them.
+pub mod rounding {
+    pub use crate::arena::policy::segment_size;
+    pub use crate::config::rounding::*;
+}
+
+#[cfg(all(test, feature = "alloc"))]
 mod tests;

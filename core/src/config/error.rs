@@ -1,7 +1,6 @@
 //! Why a setting was refused. An error is a value of its own: it borrows nothing from the string it is about.
 
 use super::policy::Policy;
-use super::settings::SETTINGS;
 use core::fmt::{self, Write as _};
 use core::ops::RangeInclusive;
 
@@ -97,6 +96,11 @@ impl Word {
         (!self.cut).then_some(&self.text)
     }
 
+    /// Whether text was left off.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
@@ -139,43 +143,6 @@ impl fmt::Display for Accepted {
                 write!(f, "a whole number of MiB from {least} to {most}")
             }
             Self::Text(text) => f.write_str(text),
-        }
-    }
-}
-
-fn list<'a>(f: &mut fmt::Formatter<'_>, keys: impl Iterator<Item = &'a str>) -> fmt::Result {
-    for (i, key) in keys.enumerate() {
-        let comma = if i == 0 { "" } else { ", " };
-        write!(f, "{comma}{key}")?;
-    }
-    Ok(())
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownKey { key } => {
-                write!(f, "unknown key `{key}`; the keys are ")?;
-                list(f, SETTINGS.iter().map(|setting| setting.key))
-            }
-            Self::OtherPolicy { key, policy } => {
-                write!(f, "{key} is not a key of policy `{policy}`; its keys are ")?;
-                list(f, SETTINGS.iter().filter(|setting| setting.of.holds(*policy)).map(|setting| setting.key))
-            }
-            Self::Syntax { expected, after, found } => {
-                write!(f, "expected {expected}")?;
-                if !after.is_empty() {
-                    write!(f, " after `{after}`")?;
-                }
-                if found.is_empty() { f.write_str(", but the string ends") } else { write!(f, ", found `{found}`") }
-            }
-            Self::Value { key, value, accepted } => {
-                write!(f, "{key} does not take `{value}`, only {accepted}")?;
-                if value.cut {
-                    write!(f, ", in at most {WORD_BYTES} bytes")?;
-                }
-                Ok(())
-            }
         }
     }
 }

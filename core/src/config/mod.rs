@@ -1,9 +1,11 @@
 //! What a user can set, in memory ([`Config`]) and in `PyTorch`'s string form.
 
 mod error;
+mod message;
 mod parse;
 mod policy;
 mod reference;
+pub mod rounding;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -12,7 +14,7 @@ pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
 pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab};
 pub use reference::{REFERENCE, SettingDefault, SettingReference};
 
-use crate::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};
+use crate::config::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};
 use crate::units::{MAX_REQUEST, MIB};
 use core::fmt;
 use core::ops::RangeInclusive;

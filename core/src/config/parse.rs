@@ -8,7 +8,7 @@
 
 use super::error::{Accepted, ConfigError, Word};
 use super::{RESERVE, Reserve, in_range, refused};
-use crate::rounding::{Divisions, INTERVALS};
+use crate::config::rounding::{Divisions, INTERVALS};
 use core::fmt;
 use core::ops::RangeInclusive;
 use core::str::FromStr;

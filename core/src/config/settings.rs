@@ -3,7 +3,7 @@
 use super::parse::{Value, for_each_entry};
 use super::policy::{Bfc, Buddy, PLANNED, Planned, Policy, Scope, SizeClass, Slab};
 use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, Pinned, THRESHOLD, Word};
-use crate::rounding::{Divisions, INTERVALS};
+use crate::config::rounding::{Divisions, INTERVALS};
 use crate::units::MIB;
 use core::fmt;
 

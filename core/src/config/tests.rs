@@ -4,7 +4,7 @@ extern crate std;
 
 use super::settings::SETTINGS;
 use super::*;
-use crate::rounding::INTERVALS;
+use crate::config::rounding::INTERVALS;
 use proptest::prelude::*;
 use std::string::{String, ToString};
 use std::vec::Vec;

@@ -8,7 +8,7 @@
 //! outside the lock: the run of blocks it concerns is *held* meanwhile, out of every set, so nothing else can touch it.
 
 use super::{Done, Heap};
-use crate::block::{Block, State};
+use crate::heap::block::{Block, State};
 use crate::stats::{Stat, Tally};
 use crate::tables::radix_tree::Key;
 use crate::tables::slot_table::NONE;

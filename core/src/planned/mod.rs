@@ -31,27 +31,20 @@
 //! While a plan is in force its segments are held, whatever of them is in use; what is free in them counts as reserved and not as
 //! `inactive_split`. A plan that is given up, or whose stream is destroyed, leaves its segment to the cache.
 
-mod astray;
-mod home;
-mod lane;
-mod learn;
-mod log;
-mod places;
-mod planning;
-mod report;
-mod sequence;
-mod serve;
-mod switch;
+mod address_table;
+pub(crate) mod background;
+pub(crate) mod deviations;
+pub(crate) mod lanes;
+pub(crate) mod recorder;
+pub(crate) mod report;
+pub(crate) mod resync;
+pub(crate) mod sequence;
+pub(crate) mod state;
 #[cfg(all(test, not(loom)))]
-mod tests;
-#[cfg(all(test, not(loom)))]
-mod tests_sequence;
+pub(crate) mod tests_sequence;
 
-pub(crate) use home::Home;
-pub(crate) use lane::Front;
-pub use log::{Observed, ObservedStream};
+pub use recorder::{Observed, ObservedStream};
 pub use report::{PlannedReport, Stage};
-pub(crate) use serve::Unsaid;
 
 use crate::pool::PoolId;
 use crate::units::MAX_REQUEST;
@@ -59,8 +52,11 @@ use crate::units::MAX_REQUEST;
 /// The planner takes every size that the allocator does, and none beyond.
 const _: () = assert!(cachalot_planner::MAX_SIZE == MAX_REQUEST);
 
+/// How many streams of a device can be served from plans. Requests of others are the fallback's.
+pub(crate) const LANES: usize = 8;
+
 /// The first number of the names of pools that plans keep their memory in: the largest that every reader of JSON has exactly.
-const POOLS: u64 = (1 << 53) - 1;
+pub(crate) const POOLS: u64 = (1 << 53) - 1;
 
 /// Whether a pool is one that a plan keeps its memory in: each lane has one, of which the program knows by snapshots only.
 #[must_use]

@@ -4,15 +4,15 @@
 //! When it comes by a request, those join them that end there and are not free yet ([`Entry::due`]). None is late ⟹ every block that
 //! the program holds is one that the plan has alive now, and those share no bytes with the next.
 
-use super::astray::Astray;
-use super::places::{Place, Places};
+use super::address_table::{Place, Places};
+use super::deviations::Astray;
 use crate::tables::slot_table::NONE;
 use crate::units::UNIT;
 use alloc::vec::Vec;
 
 /// One request of a sequence, as it was observed and planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// Length in bytes, a multiple of the [`UNIT`].
     pub size: u64,
     /// After so many requests of the iteration it is free again; above its own number, at most the length of the sequence.
@@ -23,7 +23,7 @@ pub(super) struct Step {
 
 /// One request, ready to be served.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Length in bytes.
     pub size: u64,
     /// The number of its place; `NONE` ⟺ it outlives the iteration, and is not planned.
@@ -39,21 +39,21 @@ pub(super) struct Entry {
 impl Entry {
     /// Whether it is this request that is served here: one of as many units.
     #[inline(always)]
-    pub(super) fn is_for(&self, bytes: u64) -> bool {
+    pub(crate) fn is_for(&self, bytes: u64) -> bool {
         self.size.wrapping_sub(bytes) < UNIT
     }
 }
 
 /// A block that was handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Handed {
+pub(crate) struct Handed {
     pub addr: u64,
     pub size: u64,
 }
 
 /// Who has the block that begins at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Held {
+pub(crate) enum Held {
     /// The lane, and it was asked for with so many bytes.
     Here(u64),
     /// A heap.
@@ -63,22 +63,22 @@ pub(super) enum Held {
 }
 
 #[derive(Clone)]
-pub(super) struct Sequence {
+pub(crate) struct Sequence {
     /// In order; one behind the last that no request is for.
-    pub(super) entries: Vec<Entry>,
-    pub(super) places: Places,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) places: Places,
     /// The next request.
-    pub(super) cursor: u32,
+    pub(crate) cursor: u32,
     /// How many blocks are still there whose time has passed.
-    pub(super) late: u32,
+    pub(crate) late: u32,
     /// Blocks that a heap cares for.
-    pub(super) away: u32,
-    pub(super) astray: Astray,
+    pub(crate) away: u32,
+    pub(crate) astray: Astray,
 }
 
 impl Sequence {
     /// A sequence whose offsets count from `base`. The steps were verified.
-    pub(super) fn new(base: u64, steps: &[Step]) -> Self {
+    pub(crate) fn new(base: u64, steps: &[Step]) -> Self {
         let mut addresses: Vec<u64> = steps.iter().filter_map(|step| Some(base + step.offset?)).collect();
         addresses.sort_unstable();
         addresses.dedup();
@@ -100,13 +100,13 @@ impl Sequence {
     }
 
     /// How many requests it has.
-    pub(super) fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.entries.len() as u32 - 1
     }
 
     /// Serves a request that is the next one, if all is as planned.
     #[inline(always)]
-    pub(super) fn next(&mut self, bytes: u64) -> Option<Handed> {
+    pub(crate) fn next(&mut self, bytes: u64) -> Option<Handed> {
         let entry = self.entries.get(self.cursor as usize)?;
         if !entry.is_for(bytes) || self.late > 0 {
             return None;
@@ -120,7 +120,7 @@ impl Sequence {
     }
 
     /// The address that a request would be served from, by [`next`](Self::next) or [`otherwise`](Self::otherwise).
-    pub(super) fn peek(&self, bytes: u64) -> Option<u64> {
+    pub(crate) fn peek(&self, bytes: u64) -> Option<u64> {
         let next = self.entries.get(self.cursor as usize)?;
         if next.is_for(bytes) && self.late == 0 {
             return self.places.addr(next.place);
@@ -132,7 +132,7 @@ impl Sequence {
     /// The program gives up the block at exactly `addr`, if (where `requested` is given) it asked for so many bytes. Answers the
     /// block, and what it was asked for with; `None` if it is not held, or a heap cares for it.
     #[inline(always)]
-    pub(super) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Handed, u64)> {
+    pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Handed, u64)> {
         let place = self.places.at(addr)?;
         let Place { size, requested: actual, until, .. } = *place;
         if size == 0 || place.is_away() || requested.is_some_and(|requested| requested != actual) {
@@ -144,13 +144,13 @@ impl Sequence {
     }
 
     /// The block that begins at `addr`, with what was asked for, if the program holds it and no heap cares for it.
-    pub(super) fn here(&self, addr: u64) -> Option<(Handed, u64)> {
+    pub(crate) fn here(&self, addr: u64) -> Option<(Handed, u64)> {
         let place = self.places.look(addr).filter(|place| place.size > 0 && !place.is_away())?;
         Some((Handed { addr, size: place.size }, place.requested))
     }
 
     /// Who has the block that begins at `addr`.
-    pub(super) fn held_at(&self, addr: u64) -> Held {
+    pub(crate) fn held_at(&self, addr: u64) -> Held {
         match self.places.look(addr) {
             Some(place) if place.size > 0 && place.is_away() => Held::Away,
             Some(place) if place.size > 0 => Held::Here(place.requested),
@@ -160,7 +160,7 @@ impl Sequence {
 
     /// One that is planned to end before request `until` has ended, or never was there.
     #[inline(always)]
-    pub(super) fn end(&mut self, until: u32) {
+    pub(crate) fn end(&mut self, until: u32) {
         if until <= self.cursor {
             self.late -= 1;
         } else if let Some(last) = self.entries.get_mut(until as usize - 1) {
@@ -170,7 +170,7 @@ impl Sequence {
 
     /// A heap cares for the block at `addr` from here on; its bytes stay occupied. `None` if the program holds none there, or a heap
     /// does already.
-    pub(super) fn go_away(&mut self, addr: u64) -> Option<(Handed, u64)> {
+    pub(crate) fn go_away(&mut self, addr: u64) -> Option<(Handed, u64)> {
         let place = self.places.at(addr).filter(|place| place.size > 0 && !place.is_away())?;
         let left = (Handed { addr, size: place.size }, place.requested);
         place.go_away();
@@ -179,7 +179,7 @@ impl Sequence {
     }
 
     /// The bytes of a block that a heap cared for are free.
-    pub(super) fn come_back(&mut self, addr: u64) {
+    pub(crate) fn come_back(&mut self, addr: u64) {
         if let Some(place) = self.places.at(addr).filter(|place| place.size > 0 && place.is_away()) {
             let until = place.until;
             place.size = 0;
@@ -189,13 +189,13 @@ impl Sequence {
     }
 
     /// The blocks that the program holds and no heap cares for, with what was asked for.
-    pub(super) fn held(&self) -> impl Iterator<Item = (Handed, u64)> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = (Handed, u64)> {
         let held = self.places.all().filter(|(_, place)| place.size > 0 && !place.is_away());
         held.map(|(_, place)| (Handed { addr: place.addr, size: place.size }, place.requested))
     }
 
     /// The sequence begins anew at request `cursor`. What the program still holds is late from now on.
-    pub(super) fn begin_at(&mut self, cursor: u32) {
+    pub(crate) fn begin_at(&mut self, cursor: u32) {
         self.astray.passed += u64::from(self.cursor - self.astray.began);
         self.late = 0;
         for place in self.places.all_mut().filter(|place| place.size > 0) {
@@ -217,7 +217,7 @@ impl Sequence {
     }
 
     /// Checks every invariant, for tests: it compares all with all.
-    pub(super) fn check(&self) -> Result<(), &'static str> {
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
         let held: Vec<&Place> = self.places.all().map(|(_, place)| place).filter(|place| place.size > 0).collect();
         for (number, place) in held.iter().enumerate() {
             if held[..number].iter().any(|other| other.overlaps(place.addr, place.size)) {

@@ -10,7 +10,7 @@ use std::vec::Vec;
 const BASE: u64 = 1 << 30;
 
 /// The lowest offset at which nothing lies that lives at the same time, one buffer after the other.
-pub(super) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
+pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     let buffers = &problem.buffers;
     let mut offsets: Vec<u64> = Vec::new();
     for (number, buffer) in buffers.iter().enumerate() {
@@ -154,7 +154,7 @@ proptest! {
         }
         prop_assert_eq!(run.fallback, 0);
         prop_assert_eq!(run.sequence.served(), 3 * steps.len() as u64);
-        prop_assert_eq!(run.sequence.astray.counts, super::astray::Counts::default());
+        prop_assert_eq!(run.sequence.astray.counts, super::deviations::Counts::default());
     }
 
     #[test]

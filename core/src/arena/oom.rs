@@ -1,0 +1,55 @@
+//! What is reported when a request fails for want of memory.
+
+use crate::arena::Arena;
+use crate::arena::request::Request;
+use crate::device::DeviceMemory;
+use crate::device::oom::OutOfMemory;
+use crate::stats::Stat;
+use crate::sync::{Lock, Ordering};
+use crate::tables::Storage;
+use crate::units::DeviceIndex;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// The report of a request that failed.
+    pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
+        #[cfg(feature = "alloc")]
+        self.show_lanes();
+        let mut report = OutOfMemory {
+            requested: request.bytes,
+            block: request.size,
+            segment: self.segment_bytes(request),
+            device: DeviceIndex(self.number),
+            memory: self.call(|| self.memory.memory_info()).unwrap_or_default(),
+            process: self.memory.process_use(),
+            limit: Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != u64::MAX),
+            allocated: 0,
+            reserved: 0,
+            pending: 0,
+            private_free: 0,
+            largest_free: 0,
+            largest_free_elsewhere: 0,
+            expandable: false,
+            capturing: request.capturing,
+        };
+        for number in self.slot_numbers() {
+            let slot = self.slot(number);
+            let heap = self.lock(number);
+            let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
+                .map(|stat| slot.tally.current(stat) as u64);
+            report.allocated += allocated;
+            report.reserved += reserved;
+            report.pending += active - allocated;
+            if heap.pool != 0 {
+                report.private_free += reserved - active;
+            }
+            let largest = heap.largest_free();
+            if number == request.slot {
+                report.largest_free = largest;
+                report.expandable = heap.rules.expandable;
+            } else {
+                report.largest_free_elsewhere = report.largest_free_elsewhere.max(largest);
+            }
+        }
+        report
+    }
+}

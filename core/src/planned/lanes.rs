@@ -1,0 +1,143 @@
+//! The lanes of one device: which streams are served from plans, each under a lock of its own.
+
+use super::LANES;
+use super::sequence::Sequence;
+use super::state::Learning;
+use crate::config::Planned;
+use crate::planned::report::PlannedReport;
+use crate::pool::PoolId;
+use crate::stats::Tally;
+use crate::sync::{Apart, AtomicU64, Lock, Ordering};
+use crate::units::StreamId;
+use lock_api::Mutex;
+
+/// In the place of a heap's number in the directory: the first of the lanes' numbers, which no heap has.
+const FIRST: u32 = (1 << 24) - LANES as u32;
+
+/// The directory's number of a lane.
+pub(crate) const fn number_of(lane: usize) -> u32 {
+    FIRST + lane as u32
+}
+
+/// The stream of a lane that nobody has; no request is on it.
+const NOBODY: u64 = u64::MAX;
+
+/// A stream that is served.
+pub(crate) struct Lane {
+    pub stream: StreamId,
+    pub sequence: Sequence,
+    /// The slot of the heap that holds its segment, and cares for blocks that are more than handed out and freed.
+    pub home: u32,
+    /// That heap's pool.
+    pub pool: PoolId,
+    /// Its segment.
+    pub base: u64,
+    /// The segment's length.
+    pub bytes: u64,
+    /// Blocks of so many bytes count as oversize.
+    pub oversize: u64,
+}
+
+/// The place of a lane.
+pub(crate) struct Berth<R: Lock> {
+    /// `None` ⟺ nobody has it.
+    pub lane: Mutex<R, Option<Lane>>,
+    /// What the program holds of the lane's blocks, but for those that its heap cares for. Written under the lane's lock.
+    pub tally: Tally,
+}
+
+/// Everything of the planned policy on one device.
+///
+/// Locks: `learning` is held alone. A heap's lock may be taken under a lane's, never the other way round.
+pub(crate) struct Front<R: Lock> {
+    /// Each lane's stream, or [`NOBODY`]: whoever finds his stream here looks again under the lane's lock.
+    streams: [AtomicU64; LANES],
+    pub(crate) berths: [Apart<Berth<R>>; LANES],
+    /// Requests of streams without a lane, while plans are in force.
+    pub(crate) elsewhere: AtomicU64,
+    pub(crate) learning: Mutex<R, Learning>,
+    /// The policy's own settings, which stay.
+    pub(crate) options: Planned,
+}
+
+impl<R: Lock> Front<R> {
+    pub(crate) fn new(options: Planned) -> Self {
+        Self {
+            streams: core::array::from_fn(|_| AtomicU64::new(NOBODY)),
+            berths: core::array::from_fn(|_| Apart(Berth { lane: Mutex::new(None), tally: Tally::default() })),
+            elsewhere: AtomicU64::new(0),
+            learning: Mutex::new(Learning::default()),
+            options,
+        }
+    }
+
+    /// The place of a stream's lane.
+    #[inline(always)]
+    pub(crate) fn berth(&self, stream: StreamId) -> Option<&Berth<R>> {
+        let number = self.streams.iter().position(|of| of.load(Ordering::Acquire) == stream.0)?;
+        self.berths.get(number).map(|berth| &**berth)
+    }
+
+    /// The place of the lane with this number in the directory.
+    #[inline(always)]
+    pub(crate) fn numbered(&self, number: u32) -> Option<&Berth<R>> {
+        self.berths.get(number.wrapping_sub(FIRST) as usize).map(|berth| &**berth)
+    }
+
+    /// From here on requests of `stream` find a lane that is there, or `None` no longer one that goes.
+    pub(crate) fn lead(&self, lane: usize, stream: Option<StreamId>) {
+        self.streams[lane].store(stream.map_or(NOBODY, |stream| stream.0), Ordering::Release);
+    }
+
+    /// What each lane counts.
+    pub(crate) fn tallies(&self) -> impl Iterator<Item = &Tally> + Clone {
+        self.berths.iter().map(|berth| &berth.tally)
+    }
+}
+
+impl Lane {
+    /// Adds what the lane has come to.
+    pub(crate) fn add_to(&self, report: &mut PlannedReport) {
+        let counts = self.sequence.astray.counts;
+        report.served += self.sequence.served();
+        report.lasting += counts.lasting;
+        report.extra += counts.extra;
+        report.missing += counts.missing;
+        report.reordered += counts.reordered;
+        report.occupied += counts.occupied;
+    }
+}
+
+/// In the place of a size: the program does not say what it asked for. Unlike `None` it takes no register, so that no argument is on
+/// the stack, and what is called last is called without a frame: 8 instructions.
+#[derive(Clone, Copy)]
+pub(crate) struct Unsaid;
+
+impl From<Unsaid> for Option<u64> {
+    fn from(_: Unsaid) -> Self {
+        None
+    }
+}
+
+impl<R: Lock> Front<R> {
+    pub(crate) fn report(&self) -> PlannedReport {
+        let mut report = {
+            let learning = self.learning.lock();
+            PlannedReport { stage: learning.stage(), ..learning.report }
+        };
+        report.extra += self.elsewhere.load(Ordering::Relaxed);
+        for berth in &self.berths {
+            if let Some(lane) = berth.lane.lock().as_ref() {
+                lane.add_to(&mut report);
+                report.segment_bytes += lane.bytes;
+            }
+        }
+        report
+    }
+
+    /// The deviations so far, and the requests.
+    pub(crate) fn sums(&self) -> (u64, u64) {
+        let PlannedReport { served, lasting, extra, missing, occupied, .. } = self.report();
+        (extra + missing + occupied, served + lasting + extra + occupied)
+    }
+}

@@ -1,0 +1,108 @@
+//! The allocator from outside, on the simulated device.
+
+use crate::allocator::Allocator;
+use crate::config::Config;
+use crate::device::DeviceMemory;
+use crate::device::simulated::SimulatedDevice;
+use crate::error::Error;
+use crate::tables::Growable;
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+
+type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const STREAM: StreamId = StreamId(0);
+const OTHER: StreamId = StreamId(7);
+
+fn allocator(config: &str) -> Simulated {
+    let config = Config::parse(config).unwrap();
+    Allocator::new([SimulatedDevice::new(1 << 30)], &config).unwrap()
+}
+
+fn stat(allocator: &Simulated, key: &str) -> i64 {
+    allocator.stats(DEVICE).unwrap().get(key).unwrap()
+}
+
+#[test]
+fn a_freed_block_is_reused_at_once() {
+    let allocator = allocator("");
+    let first = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+    allocator.free(first).unwrap();
+    assert_eq!(allocator.malloc(DEVICE, 700, STREAM), Ok(first));
+    assert_eq!(stat(&allocator, "num_device_alloc"), 1);
+    assert_eq!(stat(&allocator, "allocated_bytes.all.peak"), 1024);
+    assert_eq!(stat(&allocator, "requested_bytes.all.current"), 700);
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn another_stream_does_not_get_it() {
+    let allocator = allocator("");
+    let first = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+    allocator.free(first).unwrap();
+    assert_ne!(allocator.malloc(DEVICE, 1000, OTHER), Ok(first));
+}
+
+#[test]
+fn a_recorded_stream_holds_the_block_back() {
+    let allocator = allocator("");
+    let first = allocator.malloc(DEVICE, 5 * MIB, STREAM).unwrap();
+    allocator.record_stream(first, OTHER).unwrap();
+    allocator.free(first).unwrap();
+    let second = allocator.malloc(DEVICE, 5 * MIB, STREAM).unwrap();
+    assert_ne!(second, first);
+    assert_eq!(stat(&allocator, "active.all.current"), 2);
+    allocator.device(DEVICE).unwrap().complete(OTHER);
+    assert_eq!(allocator.malloc(DEVICE, 5 * MIB, STREAM), Ok(first));
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn what_is_not_held_cannot_be_freed() {
+    let allocator = allocator("");
+    let ptr = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
+    for wrong in [DevicePtr(1), ptr.offset(512), ptr.offset(1 << 40), DevicePtr(u64::MAX)] {
+        assert_eq!(allocator.free(wrong), Err(Error::InvalidPointer(wrong)));
+    }
+    assert!(matches!(allocator.free_sized(ptr, 999), Err(Error::WrongSize { given: 999, requested: 1000, .. })));
+    allocator.free_sized(ptr, 1000).unwrap();
+    assert_eq!(allocator.free(ptr), Err(Error::InvalidPointer(ptr)));
+    allocator.free(DevicePtr::NULL).unwrap();
+}
+
+#[test]
+fn a_block_waiting_for_an_event_is_found_before_memory_runs_out() {
+    let allocator = allocator("");
+    let half = allocator.malloc(DEVICE, 600 * MIB, STREAM).unwrap();
+    allocator.record_stream(half, OTHER).unwrap();
+    allocator.free(half).unwrap();
+    assert_eq!(allocator.malloc(DEVICE, 600 * MIB, STREAM), Ok(half));
+    assert_eq!(stat(&allocator, "num_device_free"), 0);
+    let error = allocator.malloc(DEVICE, 600 * MIB, STREAM).unwrap_err();
+    let text = std::format!("{error}");
+    assert!(
+        text.starts_with("CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has a total capacity of 1024.00 MiB"),
+        "{text}"
+    );
+    allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn expandable_segments_grow_in_place_and_give_back() {
+    let allocator = allocator("expandable_segments:True");
+    let first = allocator.malloc(DEVICE, 30 * MIB, STREAM).unwrap();
+    let second = allocator.malloc(DEVICE, 50 * MIB, STREAM).unwrap();
+    assert_eq!(second, first.offset(30 * MIB));
+    assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 80 << 20);
+    allocator.check_invariants().unwrap();
+    allocator.free(first).unwrap();
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 60 << 20);
+    allocator.check_invariants().unwrap();
+    allocator.free(second).unwrap();
+    allocator.empty_cache(DEVICE).unwrap();
+    let device = allocator.device(DEVICE).unwrap();
+    assert_eq!(device.outstanding(), crate::device::simulated::Outstanding::default());
+    assert_eq!(device.memory_info().unwrap().free, 1 << 30);
+    allocator.check_invariants().unwrap();
+}

@@ -1,0 +1,10 @@
+//! Tests of the whole core, and models of its concurrent parts.
+
+#[cfg(not(loom))]
+mod allocator;
+#[cfg(loom)]
+mod loom;
+#[cfg(not(loom))]
+mod planned;
+#[cfg(not(loom))]
+mod sizes;

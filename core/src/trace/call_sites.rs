@@ -1,0 +1,93 @@
+//! Where in the program blocks and segments were allocated: the numbers that the host gives while a trace is recorded.
+//!
+//! The table is kept apart from the blocks, and holds only those for which the host had a number: a program without stacks
+//! pays nothing. It lives on the host's heap. A build without `alloc` keeps no numbers.
+
+use crate::sync::Lock;
+use crate::units::DevicePtr;
+#[cfg(feature = "alloc")]
+use alloc::collections::BTreeMap;
+use lock_api::Mutex;
+
+/// The call sites of one device's blocks and segments.
+pub(crate) struct CallSites<R: Lock>(Mutex<R, Tables>);
+
+#[derive(Default)]
+struct Tables {
+    /// Address of a block that the program holds, or that is pending → its call site.
+    #[cfg(feature = "alloc")]
+    blocks: BTreeMap<DevicePtr, u32>,
+    /// Base of a segment, or of a mapped part of one → its length in bytes and its call site.
+    #[cfg(feature = "alloc")]
+    segments: BTreeMap<DevicePtr, (u64, u32)>,
+}
+
+impl<R: Lock> Default for CallSites<R> {
+    fn default() -> Self {
+        Self(Mutex::new(Tables::default()))
+    }
+}
+
+impl<R: Lock> CallSites<R> {
+    /// Forgets every call site.
+    pub(crate) fn clear(&self) {
+        *self.0.lock() = Tables::default();
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<R: Lock> CallSites<R> {
+    /// Sets the call site of the block at `addr`. False if this build keeps none.
+    pub(crate) fn set_block(&self, addr: DevicePtr, site: u32) -> bool {
+        self.0.lock().blocks.insert(addr, site);
+        true
+    }
+
+    /// The call site of the block at `addr`; 0 if it is not known.
+    pub(crate) fn block(&self, addr: DevicePtr) -> u32 {
+        self.0.lock().blocks.get(&addr).copied().unwrap_or(0)
+    }
+
+    /// Removes and returns the call site of the block at `addr`; 0 if it is not known.
+    #[cold]
+    pub(crate) fn take_block(&self, addr: DevicePtr) -> u32 {
+        self.0.lock().blocks.remove(&addr).unwrap_or(0)
+    }
+
+    /// Sets the call site of the segment, or mapped part of one, at `base`. False if this build keeps none.
+    pub(crate) fn set_segment(&self, base: DevicePtr, bytes: u64, site: u32) -> bool {
+        self.0.lock().segments.insert(base, (bytes, site));
+        true
+    }
+
+    /// The call site of the segment that contains `addr`; 0 if it is not known.
+    pub(crate) fn segment(&self, addr: DevicePtr) -> u32 {
+        let tables = self.0.lock();
+        let before = tables.segments.range(..=addr).next_back();
+        before.filter(|&(base, &(bytes, _))| addr.0 - base.0 < bytes).map_or(0, |(_, &(_, site))| site)
+    }
+}
+
+#[cfg(not(feature = "alloc"))]
+#[allow(clippy::unused_self, reason = "the signatures are those of a build with `alloc`")]
+impl<R: Lock> CallSites<R> {
+    pub(crate) fn set_block(&self, _: DevicePtr, _: u32) -> bool {
+        false
+    }
+
+    pub(crate) fn block(&self, _: DevicePtr) -> u32 {
+        0
+    }
+
+    pub(crate) fn take_block(&self, _: DevicePtr) -> u32 {
+        0
+    }
+
+    pub(crate) fn set_segment(&self, _: DevicePtr, _: u64, _: u32) -> bool {
+        false
+    }
+
+    pub(crate) fn segment(&self, _: DevicePtr) -> u32 {
+        0
+    }
+}
