@@ -1,13 +1,13 @@
 //! The allocator: what programs call, for any number of devices, from any thread.
 
-use crate::arena::Arena;
 use crate::arena::allocation::Allocation;
 use crate::arena::forecast::Forecast;
 use crate::arena::registry::Purpose;
+use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::page_map::{Directory, MAX_DEVICES, Owner, Place};
+use crate::page_map::{HeapRef, MAX_DEVICES, Owner, PageMap};
 #[cfg(feature = "alloc")]
 use crate::planned::{Observed, PlannedReport};
 use crate::pool::{PoolId, PoolOptions, Route};
@@ -38,7 +38,7 @@ use cachalot_planner::Plan;
 /// used the block. Dropping the allocator calls nothing: memory that is still held goes back with the context.
 pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
     arenas: S::Devices<Arena<D, R, S>>,
-    directory: Directory<R, S>,
+    pages: PageMap<R, S>,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
@@ -62,7 +62,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             }
             arenas.add(arena);
         }
-        Ok(Self { arenas, directory: Directory::default() })
+        Ok(Self { arenas, pages: PageMap::default() })
+    }
+
+    #[inline]
+    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, D, R, S>, Error> {
+        Ok(OnDevice { arena: self.arena(device)?, pages: &self.pages })
+    }
+
+    /// The device of an owner that the page map names.
+    #[inline(always)]
+    fn on_owner(&self, device: u32) -> OnDevice<'_, D, R, S> {
+        OnDevice { arena: &self.arenas[device as usize], pages: &self.pages }
     }
 
     #[inline]
@@ -87,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// those of the device. Nothing has changed then, but for segments that were given back.
     #[inline]
     pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        self.arena(device)?.malloc(&self.directory, bytes, stream)
+        self.on(device)?.malloc(bytes, stream)
     }
 
     /// Frees the block at `ptr`, on its own stream's order. The null address is none, and fine.
@@ -111,7 +122,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        self.at_owner(ptr, |arena, place| arena.free_at(&self.directory, place, ptr, count))
+        self.at_owner(ptr, |device, heap| device.free_at(heap, ptr, count))
     }
 
     /// All work that the program has numbered up to `count` is done: blocks freed at such a count can be had again. The frontier
@@ -120,7 +131,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_safe_frontier(&self, device: DeviceIndex, count: u64) -> Result<(), Error> {
-        self.arena(device)?.set_safe_frontier(&self.directory, count);
+        self.on(device)?.set_safe_frontier(count);
         Ok(())
     }
 
@@ -138,51 +149,48 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        if let Owner::Heap(place) = self.directory.owner(ptr)
-            && let Some(arena) = self.arenas.get(place.device as usize)
-        {
-            return arena.free(&self.directory, place, ptr, bytes);
+        match self.pages.owner(ptr) {
+            Owner::Heap(heap) => self.on_owner(heap.device).free(heap, ptr, bytes),
+            Owner::Lane(lane) => self.on_owner(lane.device).free_planned(lane, ptr, bytes),
+            Owner::Shared | Owner::None => self.free_anywhere(ptr, bytes),
         }
-        self.free_anywhere(ptr, bytes)
     }
 
-    /// The same for an address that leads to no heap in particular.
+    /// Frees the block at an address whose page leads to no single heap.
     #[cold]
     fn free_anywhere(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
-        self.at_owner(ptr, |arena, place| arena.free(&self.directory, place, ptr, bytes))
+        self.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes))
     }
 
-    /// Lets the heap that owns `ptr` do something with it; one that does not own it answers [`Error::InvalidPointer`].
+    /// Calls `act` with the heap that owns `ptr`. A heap that does not own it answers [`Error::InvalidPointer`].
     fn at_owner<T>(
         &self,
         ptr: DevicePtr,
-        act: impl Fn(&Arena<D, R, S>, Place) -> Result<T, Error>,
+        act: impl Fn(OnDevice<'_, D, R, S>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        match self.directory.owner(ptr) {
-            Owner::Heap(place) => match self.arenas.get(place.device as usize) {
-                #[cfg(feature = "alloc")]
-                Some(arena) => act(arena, arena.home_of(&self.directory, place, ptr)?),
-                #[cfg(not(feature = "alloc"))]
-                Some(arena) => act(arena, place),
-                None => Err(Error::InvalidPointer(ptr)),
-            },
-            Owner::Nobody => Err(Error::InvalidPointer(ptr)),
-            Owner::Anyone => self.ask_everyone(ptr, &act),
+        match self.pages.owner(ptr) {
+            Owner::Heap(heap) => act(self.on_owner(heap.device), heap),
+            Owner::Lane(lane) => {
+                let device = self.on_owner(lane.device);
+                act(device, device.home_of(lane, ptr)?)
+            }
+            Owner::Shared => self.ask_every_heap(ptr, &act),
+            Owner::None => Err(Error::InvalidPointer(ptr)),
         }
     }
 
+    /// Calls `act` with one heap after another until one owns `ptr`.
     #[cold]
-    fn ask_everyone<T>(
+    fn ask_every_heap<T>(
         &self,
         ptr: DevicePtr,
-        act: &impl Fn(&Arena<D, R, S>, Place) -> Result<T, Error>,
+        act: &impl Fn(OnDevice<'_, D, R, S>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for arena in self.arenas.iter() {
-            // What is a lane's is a heap's then.
-            #[cfg(feature = "alloc")]
+            // Every block of a lane is in a heap's care afterwards.
             arena.show_lanes();
             for slot in arena.slot_numbers() {
-                match act(arena, arena.place(slot)) {
+                match act(OnDevice { arena, pages: &self.pages }, arena.heap_ref(slot)) {
                     Err(Error::InvalidPointer(_)) => {}
                     acted => return acted,
                 }
@@ -200,14 +208,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        #[cfg(feature = "alloc")]
-        if let Owner::Heap(place) = self.directory.owner(ptr)
-            && let Some(arena) = self.arenas.get(place.device as usize)
-            && arena.is_planned_on(place.heap, ptr, stream)
+        if let Owner::Lane(lane) = self.pages.owner(ptr)
+            && self.on_owner(lane.device).is_planned_on(lane, ptr, stream)
         {
             return Ok(());
         }
-        self.at_owner(ptr, |arena, place| arena.record_stream(place.heap, ptr, stream))
+        self.at_owner(ptr, |device, heap| device.record_stream(heap.heap, ptr, stream))
     }
 
     /// The block that contains `ptr`, which may point anywhere into it.
@@ -215,14 +221,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::InvalidPointer`] if the program holds no such block.
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
-        #[cfg(feature = "alloc")]
-        if let Owner::Heap(place) = self.directory.owner(ptr)
-            && let Some(arena) = self.arenas.get(place.device as usize)
-            && let Some(allocation) = arena.planned_allocation(place.heap, ptr)
+        if let Owner::Lane(lane) = self.pages.owner(ptr)
+            && let Some(allocation) = self.on_owner(lane.device).planned_allocation(lane, ptr)
         {
             return Ok(allocation);
         }
-        self.at_owner(ptr, |arena, place| arena.allocation(place.heap, ptr).ok_or(Error::InvalidPointer(ptr)))
+        self.at_owner(ptr, |device, heap| device.allocation(heap.heap, ptr).ok_or(Error::InvalidPointer(ptr)))
     }
 
     /// Frees the blocks that other streams no longer use. `malloc` does so by itself.
@@ -230,7 +234,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// Those of the device; the blocks whose events could not be asked after stay as they are.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
-        self.arena(device)?.process_events(&self.directory)
+        self.on(device)?.process_events()
     }
 
     /// Waits for all pending frees, then gives every wholly free segment back: those of the default pool and of private
@@ -239,9 +243,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device; everything else is given back all the same.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
-        let arena = self.arena(device)?;
-        let waited = arena.wait_for_events(&self.directory);
-        waited.and(arena.release_cached(&self.directory, None))
+        let device = self.on(device)?;
+        let waited = device.wait_for_events();
+        waited.and(device.release_cached(None))
     }
 
     /// As [`empty_cache`](Self::empty_cache), for one private pool without users only.
@@ -249,10 +253,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], and those of [`empty_cache`](Self::empty_cache).
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let arena = self.arena(device)?;
-        let pool = arena.private_pool(pool)?;
-        let waited = arena.wait_for_events(&self.directory);
-        waited.and(arena.release_cached(&self.directory, Some(pool)))
+        let device = self.on(device)?;
+        let pool = device.private_pool(pool)?;
+        let waited = device.wait_for_events();
+        waited.and(device.release_cached(Some(pool)))
     }
 
     /// Gives wholly free segments back, the largest first, until at most `keep` bytes are held from the device or none is left.
@@ -260,7 +264,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
-        self.arena(device)?.trim(&self.directory, keep)
+        self.on(device)?.trim(keep)
     }
 
     /// What [`malloc`](Self::malloc) would do first, if it were called now. Changes nothing.
@@ -404,7 +408,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_route(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        self.arena(device)?.begin_route(pool, route, Purpose::Unsaid)
+        self.arena(device)?.begin_route(pool, route, Purpose::SizeUnknown)
     }
 
     /// Ends the latest such route into the pool, and answers it. Its user stays until [`release_pool`](Self::release_pool).
@@ -412,7 +416,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_route(&self, device: DeviceIndex, pool: PoolId) -> Result<Route, Error> {
-        self.arena(device)?.end_route(pool, Purpose::Unsaid)
+        self.arena(device)?.end_route(pool, Purpose::SizeUnknown)
     }
 
     /// Takes a user of a pool away. The free segments of a pool without users go back with the rest of the cache.
@@ -429,12 +433,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
-        let arena = self.arena(device)?;
-        #[cfg(feature = "alloc")]
-        let forgotten = arena.forget_stream(&self.directory, stream);
-        #[cfg(not(feature = "alloc"))]
-        let forgotten = Ok(());
-        forgotten.and(arena.stream_destroyed(&self.directory, stream))
+        let device = self.on(device)?;
+        let forgotten = device.forget_stream(stream);
+        forgotten.and(device.stream_destroyed(stream))
     }
 
     /// An iteration of the program ends, and the next begins: under `policy:planned`. One of the first iterations is observed;
@@ -449,7 +450,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; those of the device. The iteration has begun all the same.
     #[cfg(feature = "alloc")]
     pub fn iteration(&self, device: DeviceIndex) -> Result<(), Error> {
-        self.arena(device)?.iteration(&self.directory)
+        self.on(device)?.iteration()
     }
 
     /// Takes out what the observed iteration was, to be planned, on whatever thread: once for each observation.
@@ -478,7 +479,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; those of the device.
     #[cfg(feature = "alloc")]
     pub fn give_plans_up(&self, device: DeviceIndex) -> Result<(), Error> {
-        self.arena(device)?.give_plans_up(&self.directory)
+        self.on(device)?.give_plans_up()
     }
 
     /// How the planned policy has done. Under another policy everything is 0.
@@ -573,7 +574,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         for arena in self.arenas.iter() {
             let mut reserved = arena.leaked.load(crate::sync::Ordering::Relaxed);
-            #[cfg(feature = "alloc")]
             arena.check_lanes()?;
             for slot in arena.slot_numbers() {
                 let heap = arena.lock(slot);

@@ -15,9 +15,9 @@ impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}
 /// processors fetch lines in pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Apart<T>(pub T);
+pub(crate) struct CachePadded<T>(pub T);
 
-impl<T> core::ops::Deref for Apart<T> {
+impl<T> core::ops::Deref for CachePadded<T> {
     type Target = T;
 
     #[inline(always)]

@@ -4,7 +4,7 @@ use crate::arena::Arena;
 use crate::device::DeviceMemory;
 use crate::heap::block::Block;
 use crate::sync::Lock;
-use crate::tables::{Shelf, Storage};
+use crate::tables::{OnceTable, Storage};
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 
 /// What is known of a block that the program holds.

@@ -1,13 +1,12 @@
 //! Events: blocks that other streams used become free when every event behind those uses is complete.
 
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind, Event};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Use;
-use crate::page_map::Directory;
 use crate::stats;
-use crate::streams::event_queue::{Deferred, Order};
+use crate::streams::event_queue::{Deferred, EventQueues};
 use crate::streams::frontier::AHEAD;
 use crate::sync::Lock;
 use crate::tables::slot_table::NONE;
@@ -28,20 +27,14 @@ fn is_of_capture(error: &Error) -> bool {
     matches!(error, Error::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// A block that was given up, and is pending, becomes free when the streams that use it are done. If that cannot be arranged it is
     /// the program's again.
-    pub(crate) fn wait_for_uses(
-        &self,
-        directory: &Directory<R, S>,
-        slot: u32,
-        block: u32,
-        site: u32,
-    ) -> Result<(), Error> {
+    pub(crate) fn wait_for_uses(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
         let tally = &self.slot(slot).tally;
         self.with_totals(|_| tally.follow_pending());
         let waiting = if let Some(_leave) = self.may_record() {
-            match self.record_events(directory, slot, block, Some(site)) {
+            match self.record_events(slot, block, Some(site)) {
                 Ok(Recorded::All) => Ok(()),
                 Ok(Recorded::NoneBehind(stream)) => self.defer(slot, block, Some(stream), site),
                 Err(error) => Err(error),
@@ -53,31 +46,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if waiting.is_err() {
             let mut heap = self.lock(slot);
             heap.blocks[block].events = 0;
-            heap.take_back(block, tally);
+            heap.undo_free(block, tally);
         }
         waiting
-    }
-
-    /// Defers the recording of a pending block's events: a graph is being captured, perhaps on the stream `behind`, which uses it.
-    fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
-        if !self.order.lock().promise_deferral() {
-            return Err(Error::TableFull("deferred frees"));
-        }
-        self.trace_free(&mut self.lock(slot), block, site);
-        self.order.lock().defer(Deferred::new(slot, block, behind));
-        Ok(())
     }
 
     /// Records an event on every stream that uses a pending block; from then on the events decide when it becomes free. If one
     /// cannot be recorded the block waits for none, and still knows the streams. `requested`: where the block
     /// was freed, which is certain only now.
-    fn record_events(
-        &self,
-        directory: &Directory<R, S>,
-        slot: u32,
-        block: u32,
-        requested: Option<u32>,
-    ) -> Result<Recorded, Error> {
+    fn record_events(self, slot: u32, block: u32, requested: Option<u32>) -> Result<Recorded, Error> {
         self.health()?;
         let mut at = self.lock(slot).blocks[block].uses;
         while at != NONE {
@@ -94,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                         self.order.lock().push(stream, event, slot, block);
                     }
                     Err(error) => {
-                        self.withdraw_events(slot, block);
+                        self.cancel_events(slot, block);
                         return if is_of_capture(&error) { Ok(Recorded::NoneBehind(stream)) } else { Err(error) };
                     }
                 }
@@ -106,56 +83,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.trace_free(&mut heap, block, site);
         }
         heap.drop_uses(block);
-        self.complete_if_unused(directory, slot, heap, block);
+        self.finish_free_if_unused(slot, heap, block);
         Ok(Recorded::All)
     }
 
-    /// Takes a block's events back. One that somebody is asking after is theirs: it comes back when they have the answer, or
-    /// they take it off the block's count.
-    fn withdraw_events(&self, slot: u32, block: u32) {
-        loop {
-            let withdrawn = self.order.lock().withdraw(slot, block);
-            let mut heap = self.lock(slot);
-            heap.blocks[block].events -= withdrawn;
-            if heap.blocks[block].events & !AHEAD == 0 {
-                return;
-            }
-            drop(heap);
-            core::hint::spin_loop();
-        }
-    }
-
-    /// An event that marks the present end of `stream`, to be queued.
-    fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
-        let promised = self.order.lock().promise();
-        let resting = promised.map_err(|CapacityError| Error::TableFull("events"))?;
-        let made = resting.map_or_else(|| self.call(|| self.memory.create_event()), Ok);
-        let recorded = made.and_then(|event| self.call(|| self.memory.record(event, stream)).map(|()| event));
-        if recorded.is_err() {
-            self.order.lock().give_promise_back(made.ok());
-        }
-        Ok(recorded?)
-    }
-
     /// Frees every block whose events are complete, and records those that a capture had deferred.
-    pub(crate) fn process_events(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+    pub(crate) fn process_events(self) -> Result<(), Error> {
         self.health()?;
         // What there is no room for stays deferred until other events are complete.
-        let recorded = self.record_deferred(directory).map(|_all| ());
-        recorded.and(self.ask_events(directory, false, |event| self.memory.is_complete(event)))
+        let recorded = self.record_deferred().map(|_all| ());
+        recorded.and(self.poll_events(false, |event| self.memory.is_complete(event)))
     }
 
     /// Waits until nothing is pending, and frees all of it. Counts as a synchronisation of all streams.
-    pub(crate) fn wait_for_events(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+    pub(crate) fn wait_for_events(self) -> Result<(), Error> {
         self.totals.count(stats::Event::SyncAllStreams);
         if !self.has(flags::PENDING) {
             return Ok(());
         }
         self.health()?;
         loop {
-            let recorded = self.record_deferred(directory);
+            let recorded = self.record_deferred();
             let waiting = self.order.lock().is_waiting();
-            let waited = self.ask_events(directory, true, |event| self.memory.wait(event).map(|()| true));
+            let waited = self.poll_events(true, |event| self.memory.wait(event).map(|()| true));
             match recorded {
                 // There is room for more events now.
                 Ok(false) if waiting && waited.is_ok() => {}
@@ -167,7 +117,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Records the events of the blocks for which a capture had deferred that, but for those that a capturing stream uses. False if
     /// there is no room for all.
-    fn record_deferred(&self, directory: &Directory<R, S>) -> Result<bool, Error> {
+    fn record_deferred(self) -> Result<bool, Error> {
         let (mut from, mut capturing) = (0, None);
         while self.has(flags::DEFERRED)
             && let Some(_leave) = self.may_record()
@@ -175,7 +125,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             // One answer counts for every block behind the same stream.
             let tried = self.order.lock().try_deferred(from, capturing);
             let Some((number, deferred)) = tried else { break };
-            let recorded = self.record_late(directory, deferred);
+            let recorded = self.record_late(deferred);
             let mut order = self.order.lock();
             match recorded {
                 Ok(Recorded::All) => {
@@ -197,23 +147,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Records the events of a deferred block, unless the stream that it was behind still captures.
-    fn record_late(&self, directory: &Directory<R, S>, deferred: Deferred) -> Result<Recorded, Error> {
+    fn record_late(self, deferred: Deferred) -> Result<Recorded, Error> {
         let Deferred { heap, block, behind, .. } = deferred;
         match behind {
             Some(stream) if self.call(|| self.memory.is_capturing(stream))? => Ok(Recorded::NoneBehind(stream)),
-            _ => self.record_events(directory, heap, block, None),
+            _ => self.record_events(heap, block, None),
         }
     }
 
     /// Asks after the oldest event of every stream, and goes on with the next of the same stream as long as they are complete.
     /// An event that cannot be asked after stays where it is, and its block with it: the rest goes on unless the context is
     /// lost, the first such error is returned. `all`: also those that another thread is asking after at the moment.
-    fn ask_events(
-        &self,
-        directory: &Directory<R, S>,
-        all: bool,
-        ask: impl Fn(Event) -> crate::device::DeviceResult<bool>,
-    ) -> Result<(), Error> {
+    fn poll_events(self, all: bool, ask: impl Fn(Event) -> crate::device::DeviceResult<bool>) -> Result<(), Error> {
         let mut failed = None;
         let mut next = self.order.lock().ask(0);
         loop {
@@ -243,7 +188,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             if complete {
                 let mut heap = self.lock(wait.heap);
                 heap.blocks[wait.block].events -= 1;
-                self.complete_if_unused(directory, wait.heap, heap, wait.block);
+                self.finish_free_if_unused(wait.heap, heap, wait.block);
             }
         }
         failed.map_or(Ok(()), |error| Err(error.into()))
@@ -251,29 +196,62 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// A pending block becomes free if nothing uses it any longer. The lock is held from the change that may have made it so, so
     /// that of several such changes exactly one finds it unused; it is given up.
-    pub(crate) fn complete_if_unused(
-        &self,
-        directory: &Directory<R, S>,
-        slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
-        block: u32,
-    ) {
+    pub(crate) fn finish_free_if_unused(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return;
         }
         self.trace_completion(&mut heap, block);
-        let unsettled = heap.unpend(block, &self.slot(slot).tally);
+        let peaks_stale = heap.unpend(block, &self.slot(slot).tally);
         drop(heap);
-        if unsettled {
-            self.settle_peaks(self.slot(slot));
+        if peaks_stale {
+            self.reconcile_peaks(self.slot(slot));
         }
         if self.has(flags::DIRECT) {
-            self.release_directly(directory, slot);
+            self.release_directly(slot);
+        }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Defers the recording of a pending block's events: a graph is being captured, perhaps on the stream `behind`, which uses it.
+    fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
+        if !self.order.lock().promise_deferral() {
+            return Err(Error::TableFull("deferred frees"));
+        }
+        self.trace_free(&mut self.lock(slot), block, site);
+        self.order.lock().defer(Deferred::new(slot, block, behind));
+        Ok(())
+    }
+
+    /// Takes a block's events back. One that somebody is asking after is theirs: it comes back when they have the answer, or
+    /// they take it off the block's count.
+    fn cancel_events(&self, slot: u32, block: u32) {
+        loop {
+            let withdrawn = self.order.lock().withdraw(slot, block);
+            let mut heap = self.lock(slot);
+            heap.blocks[block].events -= withdrawn;
+            if heap.blocks[block].events & !AHEAD == 0 {
+                return;
+            }
+            drop(heap);
+            core::hint::spin_loop();
         }
     }
 
+    /// An event that marks the present end of `stream`, to be queued.
+    fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
+        let promised = self.order.lock().promise();
+        let resting = promised.map_err(|CapacityError| Error::TableFull("events"))?;
+        let made = resting.map_or_else(|| self.call(|| self.memory.create_event()), Ok);
+        let recorded = made.and_then(|event| self.call(|| self.memory.record(event, stream)).map(|()| event));
+        if recorded.is_err() {
+            self.order.lock().give_promise_back(made.ok());
+        }
+        Ok(recorded?)
+    }
+
     /// Sets the flag that sends requests the attentive way while anything is pending.
-    fn set_pending(&self, order: &Order<S>) {
+    fn set_pending(&self, order: &EventQueues<S>) {
         self.set(flags::PENDING, !order.is_idle());
         self.set(flags::DEFERRED, order.has_deferred());
     }

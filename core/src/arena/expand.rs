@@ -3,15 +3,15 @@
 //! Physical memory is created, mapped and its handle dropped at once, one granule at a time: the mapping keeps the memory
 //! alive, so nothing has to be remembered but what is mapped. Every step is undone if a later one fails.
 
-use crate::arena::Arena;
 use crate::arena::request::Request;
+use crate::arena::{Arena, OnDevice};
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind, VirtualMemory};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::heap::expandable::{Range, Run};
-use crate::page_map::Directory;
+use crate::page_map::Owner;
 use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
@@ -23,21 +23,21 @@ use crate::units::{DevicePtr, StreamId};
 /// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
 const RESERVE_EXTRA: u64 = 8;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Maps as much as the request needs behind or between what is mapped, and serves it. `None` if the device has not got it.
-    pub(crate) fn expand(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
+    pub(crate) fn expand(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(memory) = self.memory.virtual_memory() else { return Ok(None) };
         let Some(run) = self.hold_run(memory, request)? else { return Ok(None) };
-        let mapped = self.map_run(directory, memory, request, run);
+        let mapped = self.map_run(memory, request, run);
         if !matches!(mapped, Ok(true)) {
-            self.unmap_run(directory, memory, request.slot, run);
+            self.unmap_run(memory, request.slot, run);
             return mapped.map(|_| None);
         }
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
         if heap.make_room().is_err() {
             drop(heap);
-            self.unmap_run(directory, memory, request.slot, run);
+            self.unmap_run(memory, request.slot, run);
             return Err(Error::TableFull("blocks"));
         }
         let joined = heap.join_run(run, &slot.tally);
@@ -45,13 +45,98 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         for _ in 0..parts {
             self.totals.count(Event::DeviceAlloc);
         }
-        let mut served = heap.hand_out(block, request.size, request.bytes, &slot.tally);
+        let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.tally);
         self.trace_alloc(&mut heap, request, served.value);
         drop(heap);
-        served.unsettled |= joined.unsettled;
+        served.peaks_stale |= joined.peaks_stale;
         Ok(Some(self.settle(slot, served)))
     }
 
+    /// Maps every part of a held run that is not mapped. False if the device has not got the memory; what was mapped is marked
+    /// so.
+    fn map_run(self, memory: &dyn VirtualMemory, request: &Request, run: Run) -> Result<bool, Error> {
+        let slot = request.slot;
+        loop {
+            let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapping) else { return Ok(true) };
+            self.health()?;
+            self.pages.insert(range.at, range.bytes, Owner::Heap(self.heap_ref(slot)))?;
+            if let Err(failure) = map(memory, range) {
+                self.pages.remove(range.at, range.bytes);
+                if failure.in_doubt > 0 {
+                    self.reserved.fetch_add(failure.in_doubt, Ordering::Relaxed);
+                    self.leaked.fetch_add(failure.in_doubt, Ordering::Relaxed);
+                    self.lock(slot).blocks[block].state = State::Lost;
+                }
+                let Err(error) = self.noted::<()>(Err(failure.error)) else { return Ok(false) };
+                return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
+            }
+            self.reserved.fetch_add(range.bytes, Ordering::Relaxed);
+            let mut heap = self.lock(slot);
+            heap.blocks[block].state = State::Mapped;
+            self.trace_segment(&mut heap, Action::SegmentMap, request.site, range.at, range.bytes);
+        }
+    }
+
+    /// Undoes [`map_run`](Self::map_run), and gives the run up. Nothing in it was ever handed out, so nothing uses it.
+    fn unmap_run(self, memory: &dyn VirtualMemory, slot: u32, run: Run) {
+        loop {
+            let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapped) else { break };
+            self.pages.remove(range.at, range.bytes);
+            let unmapped = self.unmap_counted(memory, range);
+            let mut heap = self.lock(slot);
+            heap.blocks[block].state = if unmapped.is_ok() { State::Mapping } else { State::Lost };
+            self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
+        }
+        let emptied = self.lock(slot).put_back_run(run);
+        self.unreserve(memory, emptied);
+    }
+
+    /// Unmaps the whole granules of every free expandable block of a heap: those of the blocks free now, in the order of the index.
+    pub(crate) fn unmap_cached(self, slot: u32) -> Result<(), Error> {
+        let Some(memory) = self.memory.virtual_memory() else { return Ok(()) };
+        let (stream, mut held, mut result) = self.hold_unmappable(slot);
+        if held == NONE {
+            return result;
+        }
+        let waited = self.call(|| self.memory.synchronize(stream));
+        // Nothing can wait for a stream that captures a graph: what is free of it stays mapped.
+        if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
+            result = result.and(waited.map_err(Error::from));
+        }
+        while held != NONE {
+            let mut heap = self.lock(slot);
+            let (block, next) = (held, heap.blocks[held].chain);
+            held = next;
+            if waited.is_err() || self.health().is_err() {
+                heap.put_back_range(block);
+                continue;
+            }
+            let entry = &heap.blocks[block];
+            let granule = heap.segments[entry.segment].granule;
+            let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
+            self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
+            drop(heap);
+            result = result.and(self.unmap_held(memory, slot, block, range));
+        }
+        result
+    }
+
+    /// Unmaps a held range, and gives its segment back if nothing in it is mapped any longer.
+    fn unmap_held(self, memory: &dyn VirtualMemory, slot: u32, block: u32, range: Range) -> Result<(), Error> {
+        let tally = &self.slot(slot).tally;
+        self.pages.remove(range.at, range.bytes);
+        self.totals.count(Event::DeviceFree);
+        if let Err(error) = self.unmap_counted(memory, range) {
+            self.lock(slot).lose(block, tally);
+            return Err(error);
+        }
+        let emptied = self.lock(slot).finish_unmap(block, tally);
+        self.unreserve(memory, emptied);
+        Ok(())
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Holds the lowest run that can become large enough; reserves a new range of addresses if there is none.
     fn hold_run(&self, memory: &dyn VirtualMemory, request: &Request) -> Result<Option<Run>, Error> {
         let mut reserved = None;
@@ -114,51 +199,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         bytes.next_multiple_of(memory.granularity())
     }
 
-    /// Maps every part of a held run that is not mapped. False if the device has not got the memory; what was mapped is marked
-    /// so.
-    fn map_run(
-        &self,
-        directory: &Directory<R, S>,
-        memory: &dyn VirtualMemory,
-        request: &Request,
-        run: Run,
-    ) -> Result<bool, Error> {
-        let slot = request.slot;
-        loop {
-            let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapping) else { return Ok(true) };
-            self.health()?;
-            directory.insert(range.at, range.bytes, self.place(slot))?;
-            if let Err(failure) = map(memory, range) {
-                directory.remove(range.at, range.bytes);
-                if failure.in_doubt > 0 {
-                    self.reserved.fetch_add(failure.in_doubt, Ordering::Relaxed);
-                    self.leaked.fetch_add(failure.in_doubt, Ordering::Relaxed);
-                    self.lock(slot).blocks[block].state = State::Lost;
-                }
-                let Err(error) = self.noted::<()>(Err(failure.error)) else { return Ok(false) };
-                return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
-            }
-            self.reserved.fetch_add(range.bytes, Ordering::Relaxed);
-            let mut heap = self.lock(slot);
-            heap.blocks[block].state = State::Mapped;
-            self.trace_segment(&mut heap, Action::SegmentMap, request.site, range.at, range.bytes);
-        }
-    }
-
-    /// Undoes [`map_run`](Self::map_run), and gives the run up. Nothing in it was ever handed out, so nothing uses it.
-    fn unmap_run(&self, directory: &Directory<R, S>, memory: &dyn VirtualMemory, slot: u32, run: Run) {
-        loop {
-            let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapped) else { break };
-            directory.remove(range.at, range.bytes);
-            let unmapped = self.unmap_counted(memory, range);
-            let mut heap = self.lock(slot);
-            heap.blocks[block].state = if unmapped.is_ok() { State::Mapping } else { State::Lost };
-            self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
-        }
-        let emptied = self.lock(slot).put_back_run(run);
-        self.unreserve(memory, emptied);
-    }
-
     /// Gives the addresses of a segment back. If the device does not take them they are not used again; nothing else is lost.
     fn unreserve(&self, memory: &dyn VirtualMemory, segment: Option<(DevicePtr, u64)>) {
         if let Some((base, bytes)) = segment
@@ -178,36 +218,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.reserved.fetch_sub(range.bytes - in_doubt, Ordering::Relaxed);
         self.leaked.fetch_add(in_doubt, Ordering::Relaxed);
         Ok(self.noted(result)?)
-    }
-
-    /// Unmaps the whole granules of every free expandable block of a heap: those of the blocks free now, in the order of the index.
-    pub(crate) fn unmap_cached(&self, directory: &Directory<R, S>, slot: u32) -> Result<(), Error> {
-        let Some(memory) = self.memory.virtual_memory() else { return Ok(()) };
-        let (stream, mut held, mut result) = self.hold_unmappable(slot);
-        if held == NONE {
-            return result;
-        }
-        let waited = self.call(|| self.memory.synchronize(stream));
-        // Nothing can wait for a stream that captures a graph: what is free of it stays mapped.
-        if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
-            result = result.and(waited.map_err(Error::from));
-        }
-        while held != NONE {
-            let mut heap = self.lock(slot);
-            let (block, next) = (held, heap.blocks[held].chain);
-            held = next;
-            if waited.is_err() || self.health().is_err() {
-                heap.put_back_range(block);
-                continue;
-            }
-            let entry = &heap.blocks[block];
-            let granule = heap.segments[entry.segment].granule;
-            let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
-            self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
-            drop(heap);
-            result = result.and(self.unmap_held(directory, memory, slot, block, range));
-        }
-        result
     }
 
     /// Takes what can be unmapped of a heap out of its index, as a list through the blocks. Blocks that would have to be cut
@@ -233,27 +243,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             last = held;
         }
         (heap.stream, first, result)
-    }
-
-    /// Unmaps a held range, and gives its segment back if nothing in it is mapped any longer.
-    fn unmap_held(
-        &self,
-        directory: &Directory<R, S>,
-        memory: &dyn VirtualMemory,
-        slot: u32,
-        block: u32,
-        range: Range,
-    ) -> Result<(), Error> {
-        let tally = &self.slot(slot).tally;
-        directory.remove(range.at, range.bytes);
-        self.totals.count(Event::DeviceFree);
-        if let Err(error) = self.unmap_counted(memory, range) {
-            self.lock(slot).lose(block, tally);
-            return Err(error);
-        }
-        let emptied = self.lock(slot).finish_unmap(block, tally);
-        self.unreserve(memory, emptied);
-        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Circumstances to be seen to. Any bit but the [`LIGHT`] ones sends every request the attentive way.
+//! Circumstances to be seen to. Any bit but the [`FAST_PATH_FLAGS`] ones sends every request the attentive way.
 
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
@@ -24,14 +24,13 @@ pub(crate) const LOST: u32 = 1 << 6;
 /// Events are recorded in the trace.
 pub(crate) const TRACE: u32 = 1 << 7;
 /// Some requests are served from plans.
-#[cfg(feature = "alloc")]
 pub(crate) const PLANNED: u32 = 1 << 10;
 /// Requests are noted, to be planned.
 pub(crate) const OBSERVED: u32 = 1 << 11;
 /// Of some blocks or segments it is known where they were allocated.
 pub(crate) const SITES: u32 = 1 << 9;
 /// What the fast path sees to itself.
-pub(crate) const LIGHT: u32 = AGES | ROUNDING;
+pub(crate) const FAST_PATH_FLAGS: u32 = AGES | ROUNDING;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[inline]

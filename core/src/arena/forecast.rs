@@ -30,7 +30,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(Forecast::Hit(DevicePtr::NULL));
         }
         self.health()?;
-        #[cfg(feature = "alloc")]
         if let Some(ptr) = self.planned_forecast(bytes, stream) {
             return Ok(Forecast::Hit(ptr));
         }
@@ -70,7 +69,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let releases = !request.capturing && self.releases_to_obtain();
         let first = if releases { self.first_releasable() } else { None };
-        #[cfg(feature = "alloc")]
         let first = first.or_else(|| self.first_idle_lane().filter(|_| !request.capturing));
         Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
     }

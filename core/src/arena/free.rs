@@ -1,22 +1,20 @@
 //! Frees: at once where only the stream of the block used it, else once events say that the other streams are done.
 
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::{GivenUp, Heap};
-use crate::page_map::{Directory, Place};
-#[cfg(feature = "alloc")]
-use crate::planned::lanes::Unsaid;
+use crate::heap::{FreeOutcome, Heap};
+use crate::page_map::HeapRef;
 use crate::sync::Lock;
 use crate::tables::slot_table::NONE;
-use crate::tables::{Shelf, Storage};
+use crate::tables::{OnceTable, Storage};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 use lock_api::MutexGuard;
 
 /// What the program says when it frees a block.
 #[derive(Clone, Copy)]
-struct Freed {
+struct FreeArgs {
     ptr: DevicePtr,
     /// What it asked for, if it says so.
     size: Option<u64>,
@@ -24,116 +22,88 @@ struct Freed {
     from: u32,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Frees the block at `ptr` if this heap owns it. `size`, if given, is what the caller says it asked for.
     #[inline(always)]
-    pub(crate) fn free(
-        &self,
-        directory: &Directory<R, S>,
-        place: Place,
-        ptr: DevicePtr,
-        size: Option<u64>,
-    ) -> Result<(), Error> {
-        let Some(slot) = self.slots.get(place.heap) else {
-            #[cfg(feature = "alloc")]
-            return match size {
-                None => self.free_planned(directory, place.heap, ptr, Unsaid),
-                Some(size) => self.free_planned(directory, place.heap, ptr, size),
-            };
-            #[cfg(not(feature = "alloc"))]
-            return Err(Error::InvalidPointer(ptr));
-        };
+    pub(crate) fn free(self, place: HeapRef, ptr: DevicePtr, size: Option<u64>) -> Result<(), Error> {
+        let slot = self.slots.get(place.heap).expect("an owner is a heap that exists");
         if !self.has(flags::TRACE | flags::DIRECT | flags::OBSERVED) {
             let mut heap = slot.heap.lock();
             self.set_clock(&mut heap);
-            let given_up = heap.give_up(ptr, size, &slot.tally);
-            if let GivenUp::Unused(block) = given_up {
-                let unsettled = heap.complete(block, &slot.tally);
+            let given_up = heap.detach(ptr, size, &slot.tally);
+            if let FreeOutcome::Unused(block) = given_up {
+                let peaks_stale = heap.finish_free(block, &slot.tally);
                 drop(heap);
-                if unsettled {
-                    self.settle_peaks(slot);
+                if peaks_stale {
+                    self.reconcile_peaks(slot);
                 }
                 return Ok(());
             }
-            return self.free_used(directory, place.heap, heap, given_up, Freed { ptr, size, from: 0 });
+            return self.free_with_uses(place.heap, heap, given_up, FreeArgs { ptr, size, from: 0 });
         }
-        self.free_attentively(directory, place.heap, ptr, size)
+        self.free_cold(place.heap, ptr, size)
     }
 
     /// The same while frees are traced, observed or passed on to the device.
     #[cold]
-    fn free_attentively(
-        &self,
-        directory: &Directory<R, S>,
-        slot: u32,
-        ptr: DevicePtr,
-        size: Option<u64>,
-    ) -> Result<(), Error> {
+    fn free_cold(self, slot: u32, ptr: DevicePtr, size: Option<u64>) -> Result<(), Error> {
         if self.has(flags::DIRECT | flags::OBSERVED) {
-            return self.free_otherwise(directory, slot, ptr, size);
+            return self.free_slow(slot, ptr, size);
         }
         let from = self.memory.call_site(CallSite::Free);
         let found = self.slot(slot);
         let mut heap = found.heap.lock();
         self.set_clock(&mut heap);
-        let given_up = heap.give_up(ptr, size, &found.tally);
-        if let GivenUp::Unused(block) = given_up {
+        let given_up = heap.detach(ptr, size, &found.tally);
+        if let FreeOutcome::Unused(block) = given_up {
             self.record_free(&mut heap, block, ptr, from);
-            let unsettled = heap.complete(block, &found.tally);
+            let peaks_stale = heap.finish_free(block, &found.tally);
             drop(heap);
-            if unsettled {
-                self.settle_peaks(found);
+            if peaks_stale {
+                self.reconcile_peaks(found);
             }
             return Ok(());
         }
-        self.free_used(directory, slot, heap, given_up, Freed { ptr, size, from })
+        self.free_with_uses(slot, heap, given_up, FreeArgs { ptr, size, from })
     }
 
     /// The same where there is more to be seen to than a record.
     #[cold]
-    fn free_otherwise(
-        &self,
-        directory: &Directory<R, S>,
-        slot: u32,
-        ptr: DevicePtr,
-        size: Option<u64>,
-    ) -> Result<(), Error> {
+    fn free_slow(self, slot: u32, ptr: DevicePtr, size: Option<u64>) -> Result<(), Error> {
         let from = self.call_site(CallSite::Free);
-        #[cfg(feature = "alloc")]
         self.note_free(ptr);
         let mut heap = self.lock(slot);
         let tally = &self.slot(slot).tally;
-        let given_up = heap.give_up(ptr, size, tally);
-        if let GivenUp::Unused(block) = given_up
+        let given_up = heap.detach(ptr, size, tally);
+        if let FreeOutcome::Unused(block) = given_up
             && !self.has(flags::DIRECT)
         {
             if self.has(flags::TRACE) {
                 self.record_free(&mut heap, block, ptr, from);
             }
-            let unsettled = heap.complete(block, tally);
+            let peaks_stale = heap.finish_free(block, tally);
             drop(heap);
-            if unsettled {
-                self.settle_peaks(self.slot(slot));
+            if peaks_stale {
+                self.reconcile_peaks(self.slot(slot));
             }
             return Ok(());
         }
-        self.free_used(directory, slot, heap, given_up, Freed { ptr, size, from })
+        self.free_with_uses(slot, heap, given_up, FreeArgs { ptr, size, from })
     }
 
     /// Frees a block that other streams may use, once they do not. The lock is given up.
     #[cold]
-    fn free_used(
-        &self,
-        directory: &Directory<R, S>,
+    fn free_with_uses(
+        self,
         slot: u32,
         mut heap: MutexGuard<'_, R, Heap<S>>,
-        given_up: GivenUp,
-        freed: Freed,
+        given_up: FreeOutcome,
+        freed: FreeArgs,
     ) -> Result<(), Error> {
-        let Freed { ptr, size, from } = freed;
+        let FreeArgs { ptr, size, from } = freed;
         let block = match (given_up, size) {
-            (GivenUp::Unused(block) | GivenUp::Used(block), _) => block,
-            (GivenUp::WrongSize(block), Some(given)) => {
+            (FreeOutcome::Unused(block) | FreeOutcome::Used(block), _) => block,
+            (FreeOutcome::WrongSize(block), Some(given)) => {
                 return Err(Error::WrongSize { ptr, given, requested: heap.blocks[block].requested });
             }
             _ => return Err(Error::InvalidPointer(ptr)),
@@ -142,18 +112,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         heap.pend(block, tally);
         if heap.blocks[block].uses == NONE {
             self.trace_free(&mut heap, block, from);
-            self.complete_if_unused(directory, slot, heap, block);
+            self.finish_free_if_unused(slot, heap, block);
             return Ok(());
         }
         drop(heap);
-        self.wait_for_uses(directory, slot, block, from)
+        self.wait_for_uses(slot, block, from)
     }
+}
 
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Notes that `stream` uses the block at `ptr`, if this heap owns it.
     pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let captured = self.has(flags::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
         // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
-        #[cfg(feature = "alloc")]
         if self.has(flags::OBSERVED) {
             let own = self.lock(slot).stream;
             if own != stream {

@@ -1,10 +1,10 @@
 //! Frees at a count: the block waits until the safe frontier has reached the count.
 
-use crate::arena::Arena;
+use crate::arena::OnDevice;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::GivenUp;
-use crate::page_map::{Directory, Place};
+use crate::heap::FreeOutcome;
+use crate::page_map::HeapRef;
 use crate::streams::frontier::AHEAD;
 use crate::sync::Lock;
 use crate::tables::slot_table::NONE;
@@ -12,28 +12,20 @@ use crate::tables::{CapacityError, Storage};
 use crate::trace::CallSite;
 use crate::units::DevicePtr;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Frees the block at `ptr`, if this heap owns it, once the frontier has reached `count` and other streams are done with it.
-    pub(crate) fn free_at(
-        &self,
-        directory: &Directory<R, S>,
-        place: Place,
-        ptr: DevicePtr,
-        count: u64,
-    ) -> Result<(), Error> {
-        #[cfg(feature = "alloc")]
+    pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {
         self.note_use(ptr);
-        #[cfg(feature = "alloc")]
         self.note_free(ptr);
         let promised = self.frontier.lock().promise(count);
         if !promised.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
-            return self.free(directory, place, ptr, None);
+            return self.free(place, ptr, None);
         }
-        match self.give_up_for_now(directory, place.heap, ptr) {
+        match self.detach_pending(place.heap, ptr) {
             Ok(block) => {
                 let waits = self.frontier.lock().push(count, place.heap, block);
                 if !waits {
-                    self.reach(directory, place.heap, block);
+                    self.reach(place.heap, block);
                 }
                 Ok(())
             }
@@ -45,18 +37,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// The program gives up the block at `ptr`, which is pending from then on at least until it is [reached](Self::reach).
-    fn give_up_for_now(&self, directory: &Directory<R, S>, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
+    fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
         let site = self.call_site(CallSite::Free);
         let mut heap = self.lock(slot);
         let tally = &self.slot(slot).tally;
-        let (GivenUp::Unused(block) | GivenUp::Used(block)) = heap.give_up(ptr, None, tally) else {
+        let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, tally) else {
             return Err(Error::InvalidPointer(ptr));
         };
         heap.pend(block, tally);
         heap.blocks[block].events |= AHEAD;
         if heap.blocks[block].uses != NONE {
             drop(heap);
-            return self.wait_for_uses(directory, slot, block, site).map(|()| block);
+            return self.wait_for_uses(slot, block, site).map(|()| block);
         }
         self.trace_free(&mut heap, block, site);
         drop(heap);
@@ -65,19 +57,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// The frontier has reached a block that waits for it.
-    fn reach(&self, directory: &Directory<R, S>, slot: u32, block: u32) {
+    fn reach(self, slot: u32, block: u32) {
         let mut heap = self.lock(slot);
         heap.blocks[block].events &= !AHEAD;
-        self.complete_if_unused(directory, slot, heap, block);
+        self.finish_free_if_unused(slot, heap, block);
     }
 
     /// Moves the frontier on to `count`, if it is not there yet, and frees what it reaches.
-    pub(crate) fn set_safe_frontier(&self, directory: &Directory<R, S>, count: u64) {
+    pub(crate) fn set_safe_frontier(self, count: u64) {
         self.frontier.lock().advance(count);
         loop {
             let reached = self.frontier.lock().pop();
             let Some((heap, block)) = reached else { break };
-            self.reach(directory, heap, block);
+            self.reach(heap, block);
         }
     }
 }

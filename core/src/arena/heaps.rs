@@ -12,18 +12,18 @@
 //! The fast path holds nothing but a heap's lock. It checks under that lock that the heap is still the stream's. Every other
 //! call *uses* the pair ([`PairUse`]), which keeps the pair as it is.
 
-use crate::arena::Arena;
 use crate::arena::pair_state::PairState;
 use crate::arena::registry::{Pair, Registry, SharedPool};
+use crate::arena::{Arena, OnDevice};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::page_map::{Directory, Place};
+use crate::page_map::HeapRef;
 use crate::pool::PoolOptions;
-use crate::stats::{Stat, Tally};
+use crate::stats::{HeapCounters, Stat};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
-use crate::tables::{Shelf, Storage, Table};
+use crate::tables::{OnceTable, Storage, Table};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 use lock_api::{Mutex, MutexGuard};
 
@@ -47,7 +47,7 @@ pub(crate) struct Slot<R: Lock, S: Storage> {
     stream_state: AtomicU32,
     /// Calls that have counted a segment as held and not added it to the heap yet.
     pub obtaining: AtomicU32,
-    pub tally: Tally,
+    pub tally: HeapCounters,
     pub heap: Mutex<R, Heap<S>>,
 }
 
@@ -76,6 +76,44 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Drop for PairUse<'_, D, R, S> {
         if self.arena.pair_state(self.pair).leave() {
             self.arena.vacate_if_empty(self.pair);
         }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Releases what ended streams have cached since they were reported, and what idle streams have where many pairs exist.
+    pub(crate) fn release_ended(self) {
+        while self.ended_count.load(Ordering::Relaxed) > 0
+            && let Some(slot) = self.take_ended()
+        {
+            let Some(used) = self.enter_pair(slot / 2) else { continue };
+            if self.lock(slot).ended {
+                // As in `release_idle`, a failure shows in the leaked bytes and not in this request.
+                let _counted = self.release_heap(slot);
+            }
+            drop(used);
+        }
+        if self.idle_due.swap(0, Ordering::Relaxed) != 0 {
+            self.release_idle();
+        }
+    }
+
+    /// Releases the caches of pairs that hold nothing for the program and have handed out nothing since they were looked at before,
+    /// and makes the pairs vacant. Streams that ended without a report are found by this: a driver does not tell of them.
+    #[cold]
+    fn release_idle(self) {
+        let mut next = 0;
+        while let Some((pair, idle)) = self.look_at_pair(next) {
+            next = pair + 1;
+            let Some(used) = idle.then(|| self.enter_pair(pair)).flatten() else { continue };
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                // What could not be released counts as leaked; the request that led here may succeed all the same.
+                let _counted = self.release_heap(used.slot(kind));
+            }
+            drop(used);
+            self.vacate_if_empty(pair);
+        }
+        // The next look comes when the pairs that are left have doubled, not those there were before the release.
+        self.registry.lock().finish_sweep();
     }
 }
 
@@ -117,8 +155,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.pools.get(pool).expect("a pool in the registry is on the shelf")
     }
 
-    pub(crate) fn place(&self, slot: u32) -> Place {
-        Place { device: self.number, heap: slot }
+    pub(crate) fn heap_ref(&self, slot: u32) -> HeapRef {
+        HeapRef { device: self.number, heap: slot }
     }
 
     fn pair_state(&self, pair: u32) -> &PairState {
@@ -210,7 +248,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 state: PairState::default(),
                 stream_state: AtomicU32::new(LIVES),
                 obtaining: AtomicU32::new(0),
-                tally: Tally::default(),
+                tally: HeapCounters::default(),
                 heap: Mutex::new(Heap::vacant(kind)),
             };
             self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
@@ -224,7 +262,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let options = registry.pools[pool as usize].options;
         for kind in [PoolKind::Small, PoolKind::Large] {
             let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
-            heap.begin(stream, pool, self.rules(&config, kind, options), self.policy.carver(kind));
+            heap.begin(stream, pool, self.rules(&config, kind, options), self.policy.suballocator(kind));
             heap.kept = pool != 0 && !registry.is_unused(pool);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
             heap.region = self.first_region();
@@ -344,42 +382,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Some(slot)
     }
 
-    /// Releases what ended streams have cached since they were reported, and what idle streams have where many pairs exist.
-    pub(crate) fn release_ended(&self, directory: &Directory<R, S>) {
-        while self.ended_count.load(Ordering::Relaxed) > 0
-            && let Some(slot) = self.take_ended()
-        {
-            let Some(used) = self.enter_pair(slot / 2) else { continue };
-            if self.lock(slot).ended {
-                // As in `release_idle`, a failure shows in the leaked bytes and not in this request.
-                let _counted = self.release_heap(directory, slot);
-            }
-            drop(used);
-        }
-        if self.idle_due.swap(0, Ordering::Relaxed) != 0 {
-            self.release_idle(directory);
-        }
-    }
-
-    /// Releases the caches of pairs that hold nothing for the program and have handed out nothing since they were looked at before,
-    /// and makes the pairs vacant. Streams that ended without a report are found by this: a driver does not tell of them.
-    #[cold]
-    fn release_idle(&self, directory: &Directory<R, S>) {
-        let mut next = 0;
-        while let Some((pair, idle)) = self.look_at_pair(next) {
-            next = pair + 1;
-            let Some(used) = idle.then(|| self.enter_pair(pair)).flatten() else { continue };
-            for kind in [PoolKind::Small, PoolKind::Large] {
-                // What could not be released counts as leaked; the request that led here may succeed all the same.
-                let _counted = self.release_heap(directory, used.slot(kind));
-            }
-            drop(used);
-            self.vacate_if_empty(pair);
-        }
-        // The next look comes when the pairs that are left have doubled, not those there were before the release.
-        self.registry.lock().finish_sweep();
-    }
-
     /// The next pair that exists, from `from` on, and whether it is idle: it holds nothing for the program and has handed out
     /// nothing since it was looked at before.
     fn look_at_pair(&self, from: u32) -> Option<(u32, bool)> {
@@ -394,7 +396,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Every heap's counters, those of vacant pairs too: what they counted still counts.
-    pub(crate) fn heap_tallies(&self) -> impl Iterator<Item = (PoolKind, &Tally)> + Clone {
+    pub(crate) fn heap_tallies(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
         (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind(), &found.tally)))
     }
 }

@@ -2,32 +2,121 @@
 
 use crate::arena::heaps::slot_of;
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::{Done, Heap};
-use crate::page_map::Directory;
-use crate::stats::Tally;
+use crate::heap::{Heap, Outcome};
+use crate::stats::HeapCounters;
 use crate::sync::{Lock, Ordering};
-use crate::tables::{CapacityError, Shelf, Storage};
+use crate::tables::{CapacityError, OnceTable, Storage};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Serves a request. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
     #[inline]
-    pub(crate) fn malloc(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if bytes == 0 {
             return Ok(DevicePtr::NULL);
         }
         let noted = self.attention.load(Ordering::Relaxed);
-        self.malloc_at_once(noted, bytes, stream, || self.malloc_otherwise(directory, bytes, stream))
+        self.malloc_fast(noted, bytes, stream, || self.malloc_cold(bytes, stream))
     }
 
+    /// The same where there is more to be seen to: plans come first. Cold, and told no more than it must be, or the fast path
+    /// spills registers: 20 instructions of a pair.
+    #[cold]
+    fn malloc_cold(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        self.malloc_next(bytes, stream)
+    }
+
+    /// The same for what is not the next request of a plan.
+    #[inline(never)]
+    pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let noted = self.attention.load(Ordering::Relaxed);
+        if noted & !(flags::ROUNDING | flags::SITES) == flags::TRACE {
+            return self.malloc_traced(noted, bytes, stream);
+        }
+        if noted & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
+            return self.malloc_beside_plans(noted, bytes, stream);
+        }
+        self.malloc_slow(bytes, stream)
+    }
+
+    /// The same while plans are in force: what none serves either is left to the heaps.
+    #[inline(never)]
+    fn malloc_beside_plans(self, noted: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        if let Some(ptr) = self.malloc_planned(noted, bytes, stream) {
+            return Ok(ptr);
+        }
+        let attentively = || self.malloc_slow(bytes, stream);
+        self.malloc_fast(noted & !flags::PLANNED, bytes, stream, attentively)
+    }
+
+    /// The same, whatever the circumstances.
+    #[cold]
+    fn malloc_slow(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        self.health()?;
+        let from = self.call_site(CallSite::Alloc);
+        self.malloc_at_site(bytes, stream, from)
+    }
+
+    /// The same at a place that is known.
+    #[cold]
+    fn malloc_at_site(self, bytes: u64, stream: StreamId, from: u32) -> Result<DevicePtr, Error> {
+        let serve = |request: &Request| {
+            self.learn_purpose(request);
+            let ptr = self.serve(request)?;
+            self.note_malloc(request, ptr);
+            Ok(ptr)
+        };
+        self.with_request(bytes, stream, from, serve)
+    }
+
+    /// Serves a request from its heap, the device or whatever can be given back.
+    fn serve(self, request: &Request) -> Result<DevicePtr, Error> {
+        if self.has(flags::PENDING) && !request.capturing {
+            self.process_events()?;
+        }
+        if self.has(flags::DIRECT) {
+            return self.obtain_directly(request);
+        }
+        self.count_search(request);
+        if let Some(ptr) = self.search(request)? {
+            return Ok(ptr);
+        }
+        self.reclaim(request)
+    }
+
+    /// Serves a request as on the fast path, but that it is recorded; nothing else is to be seen to than what `noted` says. CachePadded
+    /// from the fast path, which gets slower if it shares this.
+    #[inline(never)]
+    fn malloc_traced(self, noted: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let from = self.memory.call_site(CallSite::Alloc);
+        if bytes <= MAX_REQUEST - UNIT
+            && let Some(pair) = self.default_pool.streams.get(stream.0)
+        {
+            let size = self.round_with(noted, bytes);
+            let slot = self.slot(slot_of(pair, self.kind_of(size)));
+            let mut heap = slot.heap.lock();
+            if heap.serves == stream
+                && !heap.rules.ages
+                && let Some(done) = heap.malloc(size, bytes, &slot.tally)?
+            {
+                self.record_alloc(&mut heap, from, done.value, bytes);
+                drop(heap);
+                return Ok(self.settle(slot, done));
+            }
+        }
+        self.malloc_at_site(bytes, stream, from)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Serves a request from a heap of the default pool, if nothing but what `noted` says of the lightest kind is to be seen to,
     /// and else otherwise.
     #[inline(always)]
-    fn malloc_at_once(
+    fn malloc_fast(
         &self,
         noted: u32,
         bytes: u64,
@@ -35,10 +124,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         otherwise: impl FnOnce() -> Result<DevicePtr, Error>,
     ) -> Result<DevicePtr, Error> {
         if bytes <= MAX_REQUEST - UNIT
-            && noted & !flags::LIGHT == 0
+            && noted & !flags::FAST_PATH_FLAGS == 0
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
-            let size = self.round_noted(noted, bytes);
+            let size = self.round_with(noted, bytes);
             let slot = self.slots.get(slot_of(pair, self.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
             // The pair may have been given to another stream since it was looked up.
@@ -57,52 +146,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         otherwise()
     }
 
-    /// The same where there is more to be seen to: plans come first. Cold, and told no more than it must be, or the fast path
-    /// spills registers: 20 instructions of a pair.
-    #[cold]
-    fn malloc_otherwise(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        #[cfg(feature = "alloc")]
-        return self.malloc_next(directory, bytes, stream);
-        #[cfg(not(feature = "alloc"))]
-        return self.malloc_unlike(directory, bytes, stream);
-    }
-
-    /// The same for what is not the next request of a plan.
-    #[inline(never)]
-    pub(crate) fn malloc_unlike(
-        &self,
-        directory: &Directory<R, S>,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<DevicePtr, Error> {
-        let noted = self.attention.load(Ordering::Relaxed);
-        if noted & !(flags::ROUNDING | flags::SITES) == flags::TRACE {
-            return self.malloc_traced(directory, noted, bytes, stream);
-        }
-        #[cfg(feature = "alloc")]
-        if noted & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
-            return self.malloc_unplanned(directory, noted, bytes, stream);
-        }
-        self.malloc_attentively(directory, bytes, stream)
-    }
-
-    /// The same while plans are in force: what none serves either is left to the heaps.
-    #[cfg(feature = "alloc")]
-    #[inline(never)]
-    fn malloc_unplanned(
-        &self,
-        directory: &Directory<R, S>,
-        noted: u32,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<DevicePtr, Error> {
-        if let Some(ptr) = self.malloc_planned(directory, noted, bytes, stream) {
-            return Ok(ptr);
-        }
-        let attentively = || self.malloc_attentively(directory, bytes, stream);
-        self.malloc_at_once(noted & !flags::PLANNED, bytes, stream, attentively)
-    }
-
     /// Serves a request from a heap whose free blocks age. The search counts if it succeeds; else it is repeated, and counts then.
     #[inline(never)]
     fn count_and_malloc(
@@ -110,90 +153,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         heap: &mut Heap<S>,
         size: u64,
         requested: u64,
-        tally: &Tally,
-    ) -> Result<Option<Done<DevicePtr>>, CapacityError> {
+        tally: &HeapCounters,
+    ) -> Result<Option<Outcome<DevicePtr>>, CapacityError> {
         heap.clock = self.searches(heap).load(Ordering::Relaxed) + 1;
         let served = heap.malloc(size, requested, tally)?;
         if served.is_some() {
             self.searches(heap).fetch_add(1, Ordering::Relaxed);
         }
         Ok(served)
-    }
-
-    /// The same, whatever the circumstances.
-    #[cold]
-    fn malloc_attentively(
-        &self,
-        directory: &Directory<R, S>,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<DevicePtr, Error> {
-        self.health()?;
-        let from = self.call_site(CallSite::Alloc);
-        self.malloc_from(directory, bytes, stream, from)
-    }
-
-    /// The same at a place that is known.
-    #[cold]
-    fn malloc_from(
-        &self,
-        directory: &Directory<R, S>,
-        bytes: u64,
-        stream: StreamId,
-        from: u32,
-    ) -> Result<DevicePtr, Error> {
-        let serve = |request: &Request| {
-            self.learn_purpose(request);
-            let ptr = self.serve(directory, request)?;
-            #[cfg(feature = "alloc")]
-            self.note_malloc(request, ptr);
-            Ok(ptr)
-        };
-        self.with_request(bytes, stream, from, serve)
-    }
-
-    /// Serves a request from its heap, the device or whatever can be given back.
-    fn serve(&self, directory: &Directory<R, S>, request: &Request) -> Result<DevicePtr, Error> {
-        if self.has(flags::PENDING) && !request.capturing {
-            self.process_events(directory)?;
-        }
-        if self.has(flags::DIRECT) {
-            return self.obtain_directly(directory, request);
-        }
-        self.count_search(request);
-        if let Some(ptr) = self.search(request)? {
-            return Ok(ptr);
-        }
-        self.reclaim(directory, request)
-    }
-
-    /// Serves a request as on the fast path, but that it is recorded; nothing else is to be seen to than what `noted` says. Apart
-    /// from the fast path, which gets slower if it shares this.
-    #[inline(never)]
-    fn malloc_traced(
-        &self,
-        directory: &Directory<R, S>,
-        noted: u32,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<DevicePtr, Error> {
-        let from = self.memory.call_site(CallSite::Alloc);
-        if bytes <= MAX_REQUEST - UNIT
-            && let Some(pair) = self.default_pool.streams.get(stream.0)
-        {
-            let size = self.round_noted(noted, bytes);
-            let slot = self.slot(slot_of(pair, self.kind_of(size)));
-            let mut heap = slot.heap.lock();
-            if heap.serves == stream
-                && !heap.rules.ages
-                && let Some(done) = heap.malloc(size, bytes, &slot.tally)?
-            {
-                self.record_alloc(&mut heap, from, done.value, bytes);
-                drop(heap);
-                return Ok(self.settle(slot, done));
-            }
-        }
-        self.malloc_from(directory, bytes, stream, from)
     }
 
     /// Serves a request from its own heap.

@@ -22,6 +22,8 @@ mod free_at;
 pub(crate) mod heaps;
 mod ledger;
 mod malloc;
+#[cfg(not(feature = "alloc"))]
+mod no_plans;
 mod obtain;
 mod oom;
 pub(crate) mod pair_state;
@@ -48,10 +50,11 @@ use crate::arena::registry::{Registry, SharedPool};
 use crate::config::rounding::INTERVALS;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
-use crate::stats::Totals;
-use crate::streams::event_queue::Order;
+use crate::page_map::PageMap;
+use crate::stats::DevicePeaks;
+use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
-use crate::sync::{Apart, AtomicU32, AtomicU64, Lock};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::Trace;
@@ -76,23 +79,23 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// Streams of the default pool, beside the other pools so that the fast path reaches them directly.
     pub default_pool: SharedPool<S>,
     /// Private pools; entry `p` is pool `p`, entry 0 is not used.
-    pub pools: S::Shelf<SharedPool<S>>,
+    pub pools: S::OnceTable<SharedPool<S>>,
     /// Slots of pairs: even ones small, odd ones large.
-    pub slots: S::Shelf<Slot<R, S>>,
+    pub slots: S::OnceTable<Slot<R, S>>,
     pub registry: Mutex<R, Registry<S>>,
     pub config: Mutex<R, Config>,
-    pub order: Apart<Mutex<R, Order<S>>>,
+    pub order: CachePadded<Mutex<R, EventQueues<S>>>,
     /// Calls that record events, because no graph was being captured when they looked.
     recording: AtomicU32,
     pub frontier: Mutex<R, Frontier<S>>,
     /// The planned policy, if it comes before the one that this arena has.
     #[cfg(feature = "alloc")]
-    pub planned: Option<alloc::boxed::Box<crate::planned::lanes::Front<R>>>,
+    pub planned: Option<alloc::boxed::Box<crate::planned::lanes::PlanServer<R>>>,
     /// Held by the one who settles the peaks: the slot that was settled last.
-    peaks: Apart<Mutex<R, u32>>,
-    pub totals: Apart<Totals>,
+    peaks: CachePadded<Mutex<R, u32>>,
+    pub totals: CachePadded<DevicePeaks>,
     /// Bytes held from the device: what segments take, and what was lost in failed releases.
-    pub reserved: Apart<AtomicU64>,
+    pub reserved: CachePadded<AtomicU64>,
     /// The most that may be held; `u64::MAX` for no limit.
     pub limit: AtomicU64,
     /// 0 ⟺ the free blocks are searched again after a wait for events.
@@ -105,8 +108,32 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub ended_count: AtomicU32,
     /// Not 0 ⟺ so many pairs exist that the caches of idle ones are to be released.
     pub idle_due: AtomicU32,
-    pub trace: Apart<Trace<R, S>>,
+    pub trace: CachePadded<Trace<R, S>>,
     pub sites: CallSites<R>,
+}
+
+/// A device in its allocator: the arena, and the page map that all devices share. Operations that add or remove segments are
+/// methods of this type; all others are methods of [`Arena`], which this dereferences to.
+pub(crate) struct OnDevice<'a, D, R: Lock, S: Storage> {
+    pub arena: &'a Arena<D, R, S>,
+    pub pages: &'a PageMap<R, S>,
+}
+
+impl<D, R: Lock, S: Storage> Clone for OnDevice<'_, D, R, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D, R: Lock, S: Storage> Copy for OnDevice<'_, D, R, S> {}
+
+impl<D, R: Lock, S: Storage> core::ops::Deref for OnDevice<'_, D, R, S> {
+    type Target = Arena<D, R, S>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Self::Target {
+        self.arena
+    }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
@@ -121,25 +148,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             lost: AtomicU64::new(u64::MAX),
             divisions: core::array::from_fn(|_| AtomicU32::new(0)),
             default_pool: SharedPool::default(),
-            pools: S::Shelf::default(),
-            slots: S::Shelf::default(),
+            pools: S::OnceTable::default(),
+            slots: S::OnceTable::default(),
             registry: Mutex::new(Registry::default()),
             config: Mutex::new(config.clone()),
-            order: Apart(Mutex::new(Order::default())),
+            order: CachePadded(Mutex::new(EventQueues::default())),
             recording: AtomicU32::new(0),
             frontier: Mutex::new(Frontier::default()),
             #[cfg(feature = "alloc")]
-            planned: config.planned().map(|options| alloc::boxed::Box::new(crate::planned::lanes::Front::new(options))),
-            peaks: Apart(Mutex::new(0)),
-            totals: Apart(Totals::new(config.max_split_size())),
-            reserved: Apart(AtomicU64::new(0)),
+            planned: config
+                .planned()
+                .map(|options| alloc::boxed::Box::new(crate::planned::lanes::PlanServer::new(options))),
+            peaks: CachePadded(Mutex::new(0)),
+            totals: CachePadded(DevicePeaks::new(config.max_split_size())),
+            reserved: CachePadded(AtomicU64::new(0)),
             limit: AtomicU64::new(u64::MAX),
             single_search: AtomicU32::new(0),
             leaked: AtomicU64::new(0),
             ended: Mutex::new(S::Table::default()),
             ended_count: AtomicU32::new(0),
             idle_due: AtomicU32::new(0),
-            trace: Apart::default(),
+            trace: CachePadded::default(),
             sites: CallSites::default(),
         };
         arena.set(flags::DIRECT, config.policy() == Policy::Direct);

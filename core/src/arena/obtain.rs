@@ -4,15 +4,99 @@
 //! added to the heap.
 
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::config::{Bfc, Policy};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
-use crate::page_map::Directory;
+use crate::page_map::Owner;
 use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{DevicePtr, GRAIN, MAX_REQUEST};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Obtains a segment, or expands one, and serves the request from it. `None` if the device or the limit does not allow it.
+    pub(crate) fn obtain(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let mut bytes = self.segment_bytes(request);
+        if self.expands(request) {
+            // Whole granules may exceed the limit by less than one each, as they do in PyTorch.
+            return if self.is_within_limit(bytes) { self.expand(request) } else { Ok(None) };
+        }
+        if bytes > self.policy.most_bytes() {
+            return Ok(None);
+        }
+        loop {
+            let obtained = self.obtain_segment(request, bytes)?;
+            if obtained.is_some() {
+                return Ok(obtained);
+            }
+            match self.policy.less(bytes, request.size) {
+                Some(less) => bytes = less,
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// A segment of its own for every request, of its exact size.
+    pub(crate) fn obtain_directly(self, request: &Request) -> Result<DevicePtr, Error> {
+        if let Some(ptr) = self.obtain_segment(request, request.size)? {
+            return Ok(ptr);
+        }
+        Err(self.run_out_of_memory(request))
+    }
+
+    /// Obtains an ordinary segment of `bytes`, and serves the request from it. `None` if the device or the limit does not allow it.
+    pub(crate) fn obtain_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        // The request uses the pair, so the heap stays its stream's while the lock is given up.
+        self.lock(request.slot).make_room_for_segment(bytes, request.size)?;
+        if !self.hold(bytes) {
+            return Ok(None);
+        }
+        let obtaining = &self.slot(request.slot).obtaining;
+        obtaining.fetch_add(1, Ordering::Relaxed);
+        let obtained = self.obtain_held_segment(request, bytes);
+        obtaining.fetch_sub(1, Ordering::Release);
+        obtained
+    }
+
+    /// The same, with its bytes counted as held.
+    fn obtain_held_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        let base = match self.call(|| self.memory.obtain(bytes)) {
+            Ok(base) => base,
+            Err(error) => {
+                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
+            }
+        };
+        if let Err(error) = self.pages.insert(base, bytes, Owner::Heap(self.heap_ref(request.slot))) {
+            self.give_back(base, bytes)?;
+            return Err(error);
+        }
+        let slot = self.slot(request.slot);
+        let mut heap = self.lock(request.slot);
+        // Room was made before the lock was given up; other calls may have used it.
+        if heap.make_room_for_segment(bytes, request.size).is_err() {
+            drop(heap);
+            self.pages.remove(base, bytes);
+            self.give_back(base, bytes)?;
+            return Err(Error::TableFull("segments"));
+        }
+        self.totals.count(Event::DeviceAlloc);
+        self.trace_segment(&mut heap, crate::trace::Action::SegmentAlloc, request.site, base, bytes);
+        let segment = heap.add_segment(base, bytes, request.size, &slot.tally);
+        if matches!(self.policy, Policy::Bfc(_)) && !self.has(flags::DIRECT) {
+            heap.region = next_region(heap.region, request.size);
+        }
+        let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.tally);
+        if let Some(served) = &served {
+            self.trace_alloc(&mut heap, request, served.value);
+        }
+        drop(heap);
+        let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };
+        served.peaks_stale |= segment.peaks_stale;
+        Ok(Some(self.settle(slot, served)))
+    }
+}
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The bytes that would be obtained for a request.
@@ -23,9 +107,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         match self.policy {
             Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
             policy => {
-                let of_carver =
-                    self.lock(request.slot).carver.as_ref().map(|carver| carver.segment_bytes(request.size));
-                let bytes = of_carver.unwrap_or_else(|| policy.segment_bytes(request.size, &self.config.lock()));
+                let of_suballocator = self
+                    .lock(request.slot)
+                    .suballocator
+                    .as_ref()
+                    .map(|suballocator| suballocator.segment_bytes(request.size));
+                let bytes = of_suballocator.unwrap_or_else(|| policy.segment_bytes(request.size, &self.config.lock()));
                 match policy {
                     Policy::SizeClass(_) | Policy::Buddy(_) => self.clamped(bytes, request.size),
                     _ => bytes,
@@ -69,98 +156,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Whether a request's heap expands segments instead of obtaining them.
     pub(crate) fn expands(&self, request: &Request) -> bool {
         self.lock(request.slot).rules.expandable
-    }
-
-    /// Obtains a segment, or expands one, and serves the request from it. `None` if the device or the limit does not allow it.
-    pub(crate) fn obtain(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let mut bytes = self.segment_bytes(request);
-        if self.expands(request) {
-            // Whole granules may exceed the limit by less than one each, as they do in PyTorch.
-            return if self.is_within_limit(bytes) { self.expand(directory, request) } else { Ok(None) };
-        }
-        if bytes > self.policy.most_bytes() {
-            return Ok(None);
-        }
-        loop {
-            let obtained = self.obtain_segment(directory, request, bytes)?;
-            if obtained.is_some() {
-                return Ok(obtained);
-            }
-            match self.policy.less(bytes, request.size) {
-                Some(less) => bytes = less,
-                None => return Ok(None),
-            }
-        }
-    }
-
-    /// A segment of its own for every request, of its exact size.
-    pub(crate) fn obtain_directly(&self, directory: &Directory<R, S>, request: &Request) -> Result<DevicePtr, Error> {
-        if let Some(ptr) = self.obtain_segment(directory, request, request.size)? {
-            return Ok(ptr);
-        }
-        Err(self.run_out_of_memory(request))
-    }
-
-    /// Obtains an ordinary segment of `bytes`, and serves the request from it. `None` if the device or the limit does not allow it.
-    pub(crate) fn obtain_segment(
-        &self,
-        directory: &Directory<R, S>,
-        request: &Request,
-        bytes: u64,
-    ) -> Result<Option<DevicePtr>, Error> {
-        // The request uses the pair, so the heap stays its stream's while the lock is given up.
-        self.lock(request.slot).make_room_for_segment(bytes, request.size)?;
-        if !self.hold(bytes) {
-            return Ok(None);
-        }
-        let obtaining = &self.slot(request.slot).obtaining;
-        obtaining.fetch_add(1, Ordering::Relaxed);
-        let obtained = self.obtain_held_segment(directory, request, bytes);
-        obtaining.fetch_sub(1, Ordering::Release);
-        obtained
-    }
-
-    /// The same, with its bytes counted as held.
-    fn obtain_held_segment(
-        &self,
-        directory: &Directory<R, S>,
-        request: &Request,
-        bytes: u64,
-    ) -> Result<Option<DevicePtr>, Error> {
-        let base = match self.call(|| self.memory.obtain(bytes)) {
-            Ok(base) => base,
-            Err(error) => {
-                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
-                return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
-            }
-        };
-        if let Err(error) = directory.insert(base, bytes, self.place(request.slot)) {
-            self.give_back(base, bytes)?;
-            return Err(error);
-        }
-        let slot = self.slot(request.slot);
-        let mut heap = self.lock(request.slot);
-        // Room was made before the lock was given up; other calls may have used it.
-        if heap.make_room_for_segment(bytes, request.size).is_err() {
-            drop(heap);
-            directory.remove(base, bytes);
-            self.give_back(base, bytes)?;
-            return Err(Error::TableFull("segments"));
-        }
-        self.totals.count(Event::DeviceAlloc);
-        self.trace_segment(&mut heap, crate::trace::Action::SegmentAlloc, request.site, base, bytes);
-        let segment = heap.add_segment(base, bytes, request.size, &slot.tally);
-        if matches!(self.policy, Policy::Bfc(_)) && !self.has(flags::DIRECT) {
-            heap.region = next_region(heap.region, request.size);
-        }
-        let served = heap.hand_out_new(segment.value, request.size, request.bytes, &slot.tally);
-        if let Some(served) = &served {
-            self.trace_alloc(&mut heap, request, served.value);
-        }
-        drop(heap);
-        let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };
-        served.unsettled |= segment.unsettled;
-        Ok(Some(self.settle(slot, served)))
     }
 }
 

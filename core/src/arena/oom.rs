@@ -12,7 +12,6 @@ use crate::units::DeviceIndex;
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The report of a request that failed.
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
-        #[cfg(feature = "alloc")]
         self.show_lanes();
         let mut report = OutOfMemory {
             requested: request.bytes,

@@ -1,13 +1,13 @@
-//! Peaks of the statistics: heaps count by themselves, and ask for room when a count rises above its ceiling.
+//! Peaks of the statistics: heaps count by themselves, and ask for room when a count rises above its threshold.
 
 use crate::arena::Arena;
 use crate::arena::heaps::Slot;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
-use crate::heap::Done;
-use crate::stats::{Party, Tally, Totals};
+use crate::heap::Outcome;
+use crate::stats::{DevicePeaks, HeapCounters, KindCounters};
 use crate::sync::Lock;
-use crate::tables::{Shelf, Storage};
+use crate::tables::{OnceTable, Storage};
 
 /// How many heaps are asked for room before all are.
 const NEAR: usize = 4;
@@ -15,21 +15,21 @@ const NEAR: usize = 4;
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Brings the peaks up to date if `done` says so, and passes its value on.
     #[inline]
-    pub(crate) fn settle<T>(&self, slot: &Slot<R, S>, done: Done<T>) -> T {
-        if done.unsettled {
-            self.settle_peaks(slot);
+    pub(crate) fn settle<T>(&self, slot: &Slot<R, S>, done: Outcome<T>) -> T {
+        if done.peaks_stale {
+            self.reconcile_peaks(slot);
         }
         done.value
     }
 
     #[cold]
-    pub(crate) fn settle_peaks(&self, slot: &Slot<R, S>) {
+    pub(crate) fn reconcile_peaks(&self, slot: &Slot<R, S>) {
         self.queue_if_ended(slot);
-        self.settle_peaks_of((slot.kind(), &slot.tally), Some(slot.number));
+        self.reconcile_peaks_of((slot.kind(), &slot.tally), Some(slot.number));
     }
 
     /// The same for what is counted by `asking`, which is a heap's if it has a number.
-    pub(crate) fn settle_peaks_of(&self, asking: Party<'_>, number: Option<u32>) {
+    pub(crate) fn reconcile_peaks_of(&self, asking: KindCounters<'_>, number: Option<u32>) {
         // Whoever is settling does so for a call that overlaps this one: to wait for them would let threads queue up here.
         // Looking first keeps the line of whoever settles from being taken away.
         if self.peaks.is_locked() {
@@ -45,17 +45,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// With the peaks held still.
-    pub(crate) fn with_totals<T>(&self, use_them: impl FnOnce(&Totals) -> T) -> T {
+    pub(crate) fn with_totals<T>(&self, use_them: impl FnOnce(&DevicePeaks) -> T) -> T {
         let _peaks = self.peaks.lock();
         use_them(&self.totals)
     }
 
     /// Every heap's counters, those of vacant pairs too: what they counted still counts.
-    pub(crate) fn tallies(&self) -> impl Iterator<Item = (PoolKind, &Tally)> + Clone {
-        #[cfg(feature = "alloc")]
-        let lanes = self.planned.iter().flat_map(|front| front.tallies()).map(|tally| (PoolKind::Large, tally));
-        #[cfg(not(feature = "alloc"))]
-        let lanes = core::iter::empty();
-        self.heap_tallies().chain(lanes)
+    pub(crate) fn tallies(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
+        self.heap_tallies().chain(self.lane_counters())
     }
 }

@@ -1,11 +1,10 @@
 //! From announcement to announcement: what is observed, what is planned, what is in force.
 
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::page_map::Directory;
-use crate::planned::lanes::Front;
+use crate::planned::lanes::PlanServer;
 use crate::planned::recorder::{Log, Observed};
 use crate::planned::report::PlannedReport;
 use crate::planned::state::{Phase, Prepared};
@@ -18,12 +17,12 @@ use cachalot_planner::{Plan, lower_bound, verify};
 /// A plan is given up if more than one request in so many deviates.
 const TOLERATED: u64 = 4;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// An iteration ends, and the next begins. See [`Allocator::iteration`](crate::Allocator::iteration).
-    pub(crate) fn iteration(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+    pub(crate) fn iteration(self) -> Result<(), Error> {
         let Some(front) = self.planned.as_deref() else { return Ok(()) };
         self.health()?;
-        let asked = if self.has(flags::CAPTURE) { Ok(()) } else { self.process_events(directory) };
+        let asked = if self.has(flags::CAPTURE) { Ok(()) } else { self.process_events() };
         let phase = {
             let mut learning = front.learning.lock();
             learning.report.announced += 1;
@@ -36,11 +35,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         let (next, turned) = match phase {
             Phase::Observing(log) => (self.observed_or_again(front, log), Ok(())),
-            Phase::Ready(prepared) => self.switch_or_wait(directory, front, prepared),
+            Phase::Ready(prepared) => self.switch_or_wait(front, prepared),
             // What a plan leaves behind is given back to the device, which would disturb a capture.
             Phase::Serving if !self.is_given_up(front) || self.has(flags::CAPTURE) => (Phase::Serving, Ok(())),
             Phase::Serving => {
-                let ended = self.end_lanes(directory, front);
+                let ended = self.end_lanes(front);
                 front.learning.lock().report.given_up += 1;
                 (self.observe(), ended)
             }
@@ -50,30 +49,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         asked.and(turned)
     }
 
-    /// The next iteration is observed.
-    fn observe(&self) -> Phase {
-        self.set(flags::OBSERVED, true);
-        Phase::Observing(Log::default())
-    }
-
-    /// What was observed, if anything of it can be planned, else the next iteration is observed too.
-    fn observed_or_again(&self, front: &Front<R>, log: Log) -> Phase {
-        let mut learning = front.learning.lock();
-        learning.serial += 1;
-        let Some(observed) = log.finish(learning.serial) else { return Phase::Observing(Log::default()) };
-        learning.streams = observed.streams.iter().map(|stream| stream.stream).collect();
-        self.set(flags::OBSERVED, false);
-        Phase::Observed(observed)
-    }
-
     /// The plans come into force, if there is memory for them, else at a later announcement.
-    fn switch_or_wait(
-        &self,
-        directory: &Directory<R, S>,
-        front: &Front<R>,
-        prepared: Vec<Prepared>,
-    ) -> (Phase, Result<(), Error>) {
-        let begun = self.begin_lanes(directory, front, &prepared);
+    fn switch_or_wait(self, front: &PlanServer<R>, prepared: Vec<Prepared>) -> (Phase, Result<(), Error>) {
+        let begun = self.begin_lanes(front, &prepared);
         let mut learning = front.learning.lock();
         match begun {
             Ok(true) => {
@@ -93,17 +71,58 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
+    /// Gives up what is in force, observed or planned: the next announcement begins an iteration that is observed.
+    pub(crate) fn give_plans_up(self) -> Result<(), Error> {
+        let Some(front) = self.planned.as_deref() else { return Ok(()) };
+        front.learning.lock().phase = Phase::Waiting;
+        self.set(flags::OBSERVED, false);
+        self.end_lanes(front)
+    }
+
+    /// A stream is no more: its lane goes, and nothing that was observed of it comes into force.
+    pub(crate) fn forget_stream(self, stream: StreamId) -> Result<(), Error> {
+        let Some(front) = self.planned.as_deref() else { return Ok(()) };
+        {
+            let mut learning = front.learning.lock();
+            let known = learning.streams.contains(&stream);
+            match &mut learning.phase {
+                Phase::Observing(log) if log.knows(stream) => log.spoil(),
+                phase @ (Phase::Observed(_) | Phase::Planning | Phase::Ready(_)) if known => *phase = Phase::Waiting,
+                _ => {}
+            }
+        }
+        self.end_lane_of(front, stream)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// The next iteration is observed.
+    fn observe(&self) -> Phase {
+        self.set(flags::OBSERVED, true);
+        Phase::Observing(Log::default())
+    }
+
+    /// What was observed, if anything of it can be planned, else the next iteration is observed too.
+    fn observed_or_again(&self, front: &PlanServer<R>, log: Log) -> Phase {
+        let mut learning = front.learning.lock();
+        learning.serial += 1;
+        let Some(observed) = log.finish(learning.serial) else { return Phase::Observing(Log::default()) };
+        learning.streams = observed.streams.iter().map(|stream| stream.stream).collect();
+        self.set(flags::OBSERVED, false);
+        Phase::Observed(observed)
+    }
+
     /// Every lane begins its sequence anew. True if that is of no use any longer.
-    fn is_given_up(&self, front: &Front<R>) -> bool {
-        for berth in &front.berths {
-            let mut lane = berth.lane.lock();
+    fn is_given_up(&self, front: &PlanServer<R>) -> bool {
+        for lane_slot in &front.lane_slots {
+            let mut lane = lane_slot.lane.lock();
             if let Some(lane) = lane.as_mut() {
-                self.take_back(lane);
+                self.reclaim_returned(lane);
                 lane.sequence.begin_anew();
             }
         }
         let (deviations, requests) = front.sums();
-        let without_lanes = front.berths.iter().all(|berth| berth.lane.lock().is_none());
+        let without_lanes = front.lane_slots.iter().all(|lane_slot| lane_slot.lane.lock().is_none());
         let mut learning = front.learning.lock();
         let before = core::mem::replace(&mut learning.judged, (deviations, requests));
         let (deviations, requests) = (deviations - before.0, requests - before.1);
@@ -161,17 +180,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(())
     }
 
-    /// Gives up what is in force, observed or planned: the next announcement begins an iteration that is observed.
-    pub(crate) fn give_plans_up(&self, directory: &Directory<R, S>) -> Result<(), Error> {
-        let Some(front) = self.planned.as_deref() else { return Ok(()) };
-        front.learning.lock().phase = Phase::Waiting;
-        self.set(flags::OBSERVED, false);
-        self.end_lanes(directory, front)
-    }
-
     /// How the policy has done.
     pub(crate) fn planned_report(&self) -> PlannedReport {
-        self.planned.as_deref().map_or_else(PlannedReport::default, Front::report)
+        self.planned.as_deref().map_or_else(PlannedReport::default, PlanServer::report)
     }
 
     /// Notes a request that was served, while an iteration is observed.
@@ -202,20 +213,5 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         {
             note(log);
         }
-    }
-
-    /// A stream is no more: its lane goes, and nothing that was observed of it comes into force.
-    pub(crate) fn forget_stream(&self, directory: &Directory<R, S>, stream: StreamId) -> Result<(), Error> {
-        let Some(front) = self.planned.as_deref() else { return Ok(()) };
-        {
-            let mut learning = front.learning.lock();
-            let known = learning.streams.contains(&stream);
-            match &mut learning.phase {
-                Phase::Observing(log) if log.knows(stream) => log.spoil(),
-                phase @ (Phase::Observed(_) | Phase::Planning | Phase::Ready(_)) if known => *phase = Phase::Waiting,
-                _ => {}
-            }
-        }
-        self.end_lane_of(directory, front, stream)
     }
 }

@@ -1,28 +1,29 @@
 //! Requests and frees while plans are in force: the fast path, and what is done with a block beyond that.
 
 use crate::arena::allocation::Allocation;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, OnDevice, flags};
+use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::page_map::{Directory, Owner, Place};
-use crate::planned::lanes::{Berth, Lane};
-use crate::planned::sequence::{Handed, Held};
-use crate::stats::{Stat, Tally};
+use crate::page_map::{HeapRef, LaneRef, Owner};
+use crate::planned::lanes::{Lane, LaneSlot, SizeUnknown};
+use crate::planned::sequence::{Held, Placement};
+use crate::stats::{HeapCounters, KindCounters, Stat};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::CallSite;
 use crate::units::{DeviceIndex, DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
 /// Circumstances in which requests are served from plans as ever.
-const HARMLESS: u32 = flags::PLANNED | flags::PENDING | flags::DEFERRED | flags::LIGHT;
+const ALLOWED: u32 = flags::PLANNED | flags::PENDING | flags::DEFERRED | flags::FAST_PATH_FLAGS;
 
 /// Circumstances in which none is.
-const FORBIDDING: u32 = flags::CAPTURE | flags::DIRECT | flags::LOST | flags::OBSERVED;
+const DISALLOWED: u32 = flags::CAPTURE | flags::DIRECT | flags::LOST | flags::OBSERVED;
 
 /// Counts a block that is handed out. True if the peaks must be settled.
 #[inline(always)]
-fn count_up(tally: &Tally, lane: &Lane, size: u64, requested: u64) -> bool {
+fn count_up(tally: &HeapCounters, lane: &Lane, size: u64, requested: u64) -> bool {
     // One negative number makes all of them negative: that is one test.
     let mut left = tally.up_to(Stat::RequestedBytes, requested);
     left |= tally.up_to(Stat::AllocatedBytes, size);
@@ -34,7 +35,7 @@ fn count_up(tally: &Tally, lane: &Lane, size: u64, requested: u64) -> bool {
 }
 
 #[inline(always)]
-fn count_down(tally: &Tally, lane: &Lane, size: u64, requested: u64) {
+fn count_down(tally: &HeapCounters, lane: &Lane, size: u64, requested: u64) {
     tally.down(Stat::Allocation, 1);
     tally.down(Stat::AllocatedBytes, size);
     tally.down(Stat::RequestedBytes, requested);
@@ -43,67 +44,42 @@ fn count_down(tally: &Tally, lane: &Lane, size: u64, requested: u64) {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Serves a request that is the next of its stream, unless the lane is locked: whoever waits, as whoever calls anything but
     /// last, saves registers, 23 instructions. Without plans in force no stream has a lane.
     #[inline(always)]
-    pub(crate) fn malloc_next(
-        &self,
-        directory: &Directory<R, S>,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Result<DevicePtr, Error> {
-        if !self.has(!HARMLESS)
+    pub(crate) fn malloc_next(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        if !self.has(!ALLOWED)
             && let Some(front) = self.planned.as_deref()
-            && let Some(berth) = front.berth(stream)
-            && let Some(mut guard) = berth.lane.try_lock()
+            && let Some(lane_slot) = front.lane_slot(stream)
+            && let Some(mut guard) = lane_slot.lane.try_lock()
             && let Some(lane) = &mut *guard
             && lane.stream == stream
-            && let Some(Handed { addr, size }) = lane.sequence.next(bytes)
+            && let Some(Placement { addr, size }) = lane.sequence.next(bytes)
         {
-            let unsettled = count_up(&berth.tally, lane, size, bytes);
+            let peaks_stale = count_up(&lane_slot.tally, lane, size, bytes);
             drop(guard);
-            if unsettled {
-                return self.settle_and_hand_out(&berth.tally, DevicePtr(addr));
+            if peaks_stale {
+                return self.reconcile_and_return(&lane_slot.tally, DevicePtr(addr));
             }
             return Ok(DevicePtr(addr));
         }
-        self.malloc_unlike(directory, bytes, stream)
-    }
-
-    /// Brings the peaks up to date, and passes a block on.
-    #[cold]
-    #[inline(never)]
-    #[expect(clippy::unnecessary_wraps, reason = "its caller answers what it does")]
-    fn settle_and_hand_out(&self, tally: &Tally, ptr: DevicePtr) -> Result<DevicePtr, Error> {
-        self.settle_lane(tally);
-        Ok(ptr)
+        self.malloc_unplanned(bytes, stream)
     }
 
     /// Serves a request from a plan, whatever there is to be seen to, if it is that one's to serve.
-    pub(crate) fn malloc_planned(
-        &self,
-        directory: &Directory<R, S>,
-        noted: u32,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Option<DevicePtr> {
-        if noted & !HARMLESS == 0 {
-            self.malloc_astray(directory, bytes, stream)
+    pub(crate) fn malloc_planned(self, noted: u32, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        if noted & !ALLOWED == 0 {
+            self.malloc_deviating(bytes, stream)
         } else {
-            self.malloc_planned_attentively(directory, bytes, stream)
+            self.malloc_planned_slow(bytes, stream)
         }
     }
 
     /// The same where routes and the trace have to be looked at.
     #[cold]
-    fn malloc_planned_attentively(
-        &self,
-        directory: &Directory<R, S>,
-        bytes: u64,
-        stream: StreamId,
-    ) -> Option<DevicePtr> {
-        if self.has(FORBIDDING) {
+    fn malloc_planned_slow(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+        if self.has(DISALLOWED) {
             return None;
         }
         if self.has(flags::ROUTES)
@@ -113,112 +89,84 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return None;
         }
         let site = self.call_site(CallSite::Alloc);
-        let ptr = self.malloc_astray(directory, bytes, stream)?;
+        let ptr = self.malloc_deviating(bytes, stream)?;
         if self.has(flags::TRACE) {
             self.trace_planned(stream, site, ptr, bytes);
         }
         Some(ptr)
     }
 
-    /// Records in its lane's heap that a block was handed out.
-    #[cold]
-    fn trace_planned(&self, stream: StreamId, site: u32, ptr: DevicePtr, bytes: u64) {
-        let berth = self.planned.as_deref().and_then(|front| front.berth(stream));
-        let home = berth.and_then(|berth| Some(berth.lane.lock().as_ref()?.home));
-        if let Some(home) = home {
-            self.record_alloc(&mut self.lock(home), site, ptr, bytes);
-        }
-    }
-
     /// Serves a request whatever it is: the next of its stream or not, its bytes occupied or not.
     #[cold]
-    fn malloc_astray(&self, directory: &Directory<R, S>, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
+    fn malloc_deviating(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         let front = self.planned.as_deref()?;
-        let Some(berth) = front.berth(stream) else {
+        let Some(lane_slot) = front.lane_slot(stream) else {
             front.elsewhere.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        if self.has(flags::PENDING) && berth.lane.lock().as_mut().is_some_and(|lane| self.waits(lane, bytes)) {
+        if self.has(flags::PENDING) && lane_slot.lane.lock().as_mut().is_some_and(|lane| self.waits(lane, bytes)) {
             // An event that cannot be asked after leaves the bytes occupied.
-            let _asked = self.process_events(directory);
+            let _asked = self.process_events();
         }
-        let mut guard = berth.lane.lock();
+        let mut guard = lane_slot.lane.lock();
         let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
-        self.take_back(lane);
-        let Handed { addr, size } = lane.sequence.otherwise(bytes)?;
-        let unsettled = count_up(&berth.tally, lane, size, bytes);
+        self.reclaim_returned(lane);
+        let Placement { addr, size } = lane.sequence.otherwise(bytes)?;
+        let peaks_stale = count_up(&lane_slot.tally, lane, size, bytes);
         drop(guard);
-        if unsettled {
-            self.settle_lane(&berth.tally);
+        if peaks_stale {
+            self.reconcile_lane(&lane_slot.tally);
         }
         Some(DevicePtr(addr))
     }
 
-    /// Whether a request is served only if events have freed what is late.
-    fn waits(&self, lane: &mut Lane, bytes: u64) -> bool {
-        self.take_back(lane);
-        lane.sequence.away > 0 && lane.sequence.is_occupied(bytes)
-    }
-
-    /// The blocks that a lane's heap cared for and that are free now are the lane's again.
-    pub(super) fn take_back(&self, lane: &mut Lane) {
-        if lane.sequence.away > 0 {
-            let returned = self.slot(lane.home).heap.lock().take_returned();
-            for addr in returned {
-                lane.sequence.come_back(addr);
-            }
+    /// Frees the block of a lane at `ptr`. `requested`, if given, is what the caller says it asked for.
+    #[inline(always)]
+    pub(crate) fn free_planned(self, lane: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        // One instance for each case: callers know which it is, and the instance for an unknown size passes nothing.
+        match requested {
+            None => self.free_planned_fast(lane, ptr, SizeUnknown),
+            Some(requested) => self.free_planned_fast(lane, ptr, requested),
         }
-    }
-
-    #[cold]
-    fn settle_lane(&self, tally: &Tally) {
-        self.settle_peaks_of((PoolKind::Large, tally), None);
     }
 
     /// Frees a block that the directory says is a lane's, unless that is locked or has to be looked at closer.
     #[inline(never)]
-    pub(crate) fn free_planned(
-        &self,
-        directory: &Directory<R, S>,
-        number: u32,
+    fn free_planned_fast(
+        self,
+        lane: LaneRef,
         ptr: DevicePtr,
         requested: impl Into<Option<u64>> + Copy,
     ) -> Result<(), Error> {
         if !self.has(flags::TRACE)
             && let Some(front) = self.planned.as_deref()
-            && let Some(berth) = front.numbered(number)
-            && let Some(mut guard) = berth.lane.try_lock()
-            && let Some(lane) = &mut *guard
-            && free_held(berth, lane, ptr, requested.into())
+            && let Some(lane_slot) = front.numbered(lane.lane)
+            && let Some(mut guard) = lane_slot.lane.try_lock()
+            && let Some(served) = &mut *guard
+            && free_held(lane_slot, served, ptr, requested.into())
         {
             return Ok(());
         }
-        self.free_planned_otherwise(directory, number, ptr, requested)
+        self.free_planned_slow(lane, ptr, requested)
     }
 
     /// Frees a block whatever its lane is at, or one that a heap cares for, or says why not.
     #[cold]
-    fn free_planned_otherwise(
-        &self,
-        directory: &Directory<R, S>,
-        number: u32,
-        ptr: DevicePtr,
-        requested: impl Into<Option<u64>>,
-    ) -> Result<(), Error> {
+    fn free_planned_slow(self, lane: LaneRef, ptr: DevicePtr, requested: impl Into<Option<u64>>) -> Result<(), Error> {
         let requested = requested.into();
         if self.has(flags::TRACE) {
-            return self.free_planned_traced(directory, number, ptr, requested);
+            return self.free_planned_traced(lane, ptr, requested);
         }
-        let berth = self.planned.as_deref().and_then(|front| front.numbered(number));
-        let berth = berth.ok_or(Error::InvalidPointer(ptr))?;
-        let mut guard = berth.lane.lock();
-        if let Some(lane) = &mut *guard
-            && free_held(berth, lane, ptr, requested)
+        let lane_slot = self.planned.as_deref().and_then(|front| front.numbered(lane.lane));
+        let lane_slot = lane_slot.ok_or(Error::InvalidPointer(ptr))?;
+        let mut guard = lane_slot.lane.lock();
+        if let Some(served) = &mut *guard
+            && free_held(lane_slot, served, ptr, requested)
         {
             return Ok(());
         }
         let home = match guard.as_ref().map(|lane| (lane.sequence.held_at(ptr.0), lane.home)) {
-            Some((Held::Away, home)) => Some(self.place(home)),
+            Some((Held::Away, home)) => Some(self.heap_ref(home)),
             Some((Held::Here(actual), _)) => match requested {
                 Some(given) if given != actual => return Err(Error::WrongSize { ptr, given, requested: actual }),
                 // It was handed out since.
@@ -228,109 +176,146 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         };
         drop(guard);
         match home {
-            Some(home) => self.free(directory, home, ptr, requested),
-            None => self.free_of_none(directory, number, ptr, requested),
+            Some(home) => self.free(home, ptr, requested),
+            None => self.free_of_ended(lane, ptr, requested),
         }
     }
 
-    /// The same while frees are traced: heaps do that.
+    /// Frees a block of a plan while frees are traced: its heap cares for it from here on, and records the free.
     #[cold]
-    fn free_planned_traced(
-        &self,
-        directory: &Directory<R, S>,
-        number: u32,
-        ptr: DevicePtr,
-        requested: Option<u64>,
-    ) -> Result<(), Error> {
-        let place = Place { device: self.number, heap: number };
-        if self.planned_allocation(number, ptr).is_some_and(|held| held.base != ptr) {
+    fn free_planned_traced(self, lane: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        if self.planned_allocation(lane, ptr).is_some_and(|held| held.base != ptr) {
             return Err(Error::InvalidPointer(ptr));
         }
-        match self.home_of(directory, place, ptr) {
-            Ok(home) => self.free(directory, home, ptr, requested),
-            Err(_) => self.free_of_none(directory, number, ptr, requested),
+        match self.home_of(lane, ptr) {
+            Ok(home) => self.free(home, ptr, requested),
+            Err(_) => self.free_of_ended(lane, ptr, requested),
         }
     }
 
-    /// Frees a block that was a lane's when the directory was asked. If it led to this lane rightly, there is none.
+    /// Frees a block that the lane does not hold: the lane may have ended since the page map was read. If it has not, the program
+    /// holds no such block.
     #[cold]
-    fn free_of_none(
-        &self,
-        directory: &Directory<R, S>,
-        number: u32,
-        ptr: DevicePtr,
-        requested: Option<u64>,
-    ) -> Result<(), Error> {
-        match directory.owner(ptr) {
-            Owner::Heap(place) if place.heap != number => self.free(directory, place, ptr, requested),
+    fn free_of_ended(self, lane: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        match self.pages.owner(ptr) {
+            Owner::Heap(home) => self.free(home, ptr, requested),
+            Owner::Lane(now) if now != lane => self.free_planned(now, ptr, requested),
             _ => Err(Error::InvalidPointer(ptr)),
         }
     }
 
-    /// The heap that cares for a block which the directory said to be a lane's: from here on, if it did not before. An address in
-    /// the middle of a block is as good as its first.
-    pub(crate) fn home_of(
-        &self,
-        directory: &Directory<R, S>,
-        mut place: Place,
-        ptr: DevicePtr,
-    ) -> Result<Place, Error> {
-        while let Some(berth) = self.planned.as_deref().and_then(|front| front.numbered(place.heap)) {
-            let mut guard = berth.lane.lock();
-            if let Some(lane) = guard.as_mut().filter(|lane| (lane.base..lane.base + lane.bytes).contains(&ptr.0)) {
-                let block = holding(lane, ptr).map(|(block, _)| block.addr);
-                let home = self.place(lane.home);
-                let unsettled = match block {
-                    Some(addr) => self.send_home(berth, lane, addr)?,
+    /// The heap that cares for a block of a lane, from here on if it did not before. `ptr` may point anywhere into the block.
+    pub(crate) fn home_of(self, mut lane: LaneRef, ptr: DevicePtr) -> Result<HeapRef, Error> {
+        while let Some(lane_slot) = self.planned.as_deref().and_then(|front| front.numbered(lane.lane)) {
+            let mut guard = lane_slot.lane.lock();
+            if let Some(served) = guard.as_mut().filter(|served| served.contains(ptr)) {
+                let block = holding(served, ptr).map(|(block, _)| block.addr);
+                let home = self.heap_ref(served.home);
+                let peaks_stale = match block {
+                    Some(addr) => self.move_to_plan_segment(lane_slot, served, addr)?,
                     None => false,
                 };
                 drop(guard);
-                if unsettled {
-                    self.settle_peaks(self.slot(home.heap));
+                if peaks_stale {
+                    self.reconcile_peaks(self.slot(home.heap));
                 }
                 return Ok(home);
             }
             drop(guard);
-            // The lane has ended since the directory was asked, which says now where the block is.
-            match directory.owner(ptr) {
-                Owner::Heap(now) if now.heap != place.heap => place = now,
-                _ => return Err(Error::InvalidPointer(ptr)),
+            // The lane has ended since the page map was read. The map says now where the block is.
+            match self.pages.owner(ptr) {
+                Owner::Heap(home) => return Ok(home),
+                Owner::Lane(now) if now != lane => lane = now,
+                _ => break,
             }
         }
-        Ok(place)
+        Err(Error::InvalidPointer(ptr))
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Brings the peaks up to date, and passes a block on.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::unnecessary_wraps, reason = "its caller answers what it does")]
+    fn reconcile_and_return(&self, tally: &HeapCounters, ptr: DevicePtr) -> Result<DevicePtr, Error> {
+        self.reconcile_lane(tally);
+        Ok(ptr)
+    }
+
+    /// Records in its lane's heap that a block was handed out.
+    #[cold]
+    fn trace_planned(&self, stream: StreamId, site: u32, ptr: DevicePtr, bytes: u64) {
+        let lane_slot = self.planned.as_deref().and_then(|front| front.lane_slot(stream));
+        let home = lane_slot.and_then(|lane_slot| Some(lane_slot.lane.lock().as_ref()?.home));
+        if let Some(home) = home {
+            self.record_alloc(&mut self.lock(home), site, ptr, bytes);
+        }
+    }
+
+    /// Whether a request is served only if events have freed what is late.
+    fn waits(&self, lane: &mut Lane, bytes: u64) -> bool {
+        self.reclaim_returned(lane);
+        lane.sequence.away > 0 && lane.sequence.is_occupied(bytes)
+    }
+
+    /// The blocks that a lane's heap cared for and that are free now are the lane's again.
+    pub(super) fn reclaim_returned(&self, lane: &mut Lane) {
+        if lane.sequence.away > 0 {
+            let returned = self.slot(lane.home).heap.lock().take_returned();
+            for addr in returned {
+                lane.sequence.come_back(addr);
+            }
+        }
+    }
+
+    #[cold]
+    fn reconcile_lane(&self, tally: &HeapCounters) {
+        self.reconcile_peaks_of((PoolKind::Large, tally), None);
+    }
+
+    /// The counters of the lanes, which count as large.
+    pub(super) fn lane_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
+        self.planned.iter().flat_map(|front| front.tallies()).map(|tally| (PoolKind::Large, tally))
+    }
+
+    /// Keeps the settings of the planned policy as they were when the allocator was made.
+    pub(super) fn pin_planned(&self, config: &mut Config) {
+        config.set_planned(self.planned.as_ref().map(|front| front.options));
     }
 
     /// A lane's heap cares for the block at `addr` from here on. True if the peaks must be settled.
-    fn send_home(&self, berth: &Berth<R>, lane: &mut Lane, addr: u64) -> Result<bool, Error> {
+    fn move_to_plan_segment(&self, lane_slot: &LaneSlot<R>, lane: &mut Lane, addr: u64) -> Result<bool, Error> {
         let slot = self.slot(lane.home);
         let mut heap = self.lock(lane.home);
         let Some((block, requested)) = lane.sequence.here(addr) else { return Ok(false) };
-        let unsettled = heap.take_over((addr, block.size), requested, lane.oversize, (&berth.tally, &slot.tally))?;
+        let peaks_stale =
+            heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.tally, &slot.tally))?;
         lane.sequence.go_away(addr);
-        Ok(unsettled)
+        Ok(peaks_stale)
     }
 
     /// Every block of a lane is in its heap's care from here on, so that whoever looks at heaps sees all of them.
-    pub(super) fn send_all_home(&self, berth: &Berth<R>, lane: &mut Lane) -> Result<bool, Error> {
+    pub(super) fn move_all_to_plan_segment(&self, lane_slot: &LaneSlot<R>, lane: &mut Lane) -> Result<bool, Error> {
         let held: alloc::vec::Vec<u64> = lane.sequence.held().map(|(block, _)| block.addr).collect();
-        let mut unsettled = false;
+        let mut peaks_stale = false;
         for addr in held {
-            unsettled |= self.send_home(berth, lane, addr)?;
+            peaks_stale |= self.move_to_plan_segment(lane_slot, lane, addr)?;
         }
-        Ok(unsettled)
+        Ok(peaks_stale)
     }
 
     /// The same for every lane. What there is no room for stays out of sight.
     pub(crate) fn show_lanes(&self) {
         let Some(front) = self.planned.as_deref() else { return };
-        for berth in &front.berths {
-            let mut guard = berth.lane.lock();
+        for lane_slot in &front.lane_slots {
+            let mut guard = lane_slot.lane.lock();
             let Some(lane) = guard.as_mut() else { continue };
             let home = lane.home;
-            let shown = self.send_all_home(berth, lane);
+            let shown = self.move_all_to_plan_segment(lane_slot, lane);
             drop(guard);
             if shown.unwrap_or(true) {
-                self.settle_peaks(self.slot(home));
+                self.reconcile_peaks(self.slot(home));
             }
         }
     }
@@ -338,18 +323,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Checks every lane, for tests.
     pub(crate) fn check_lanes(&self) -> Result<(), &'static str> {
         let Some(front) = self.planned.as_deref() else { return Ok(()) };
-        for berth in &front.berths {
-            let mut guard = berth.lane.lock();
+        for lane_slot in &front.lane_slots {
+            let mut guard = lane_slot.lane.lock();
             let (mut blocks, mut bytes, mut asked) = (0, 0, 0);
             if let Some(lane) = guard.as_mut() {
-                self.take_back(lane);
+                self.reclaim_returned(lane);
                 lane.sequence.check()?;
                 for (block, requested) in lane.sequence.held() {
                     (blocks, bytes, asked) = (blocks + 1, bytes + block.size, asked + requested);
                 }
             }
             let counted = [(Stat::Allocation, blocks), (Stat::AllocatedBytes, bytes), (Stat::RequestedBytes, asked)];
-            if counted.iter().any(|&(stat, sum)| berth.tally.current(stat) != sum as i64) {
+            if counted.iter().any(|&(stat, sum)| lane_slot.tally.current(stat) != sum as i64) {
                 return Err("a lane's statistic is not what its blocks add up to");
             }
         }
@@ -357,31 +342,31 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// The block that contains `ptr`, if a lane holds it and its heap does not care for it.
-    pub(crate) fn planned_allocation(&self, number: u32, ptr: DevicePtr) -> Option<Allocation> {
-        let guard = self.planned.as_deref()?.numbered(number)?.lane.lock();
-        let lane = guard.as_ref()?;
-        let (block, requested) = holding(lane, ptr)?;
+    pub(crate) fn planned_allocation(&self, lane: LaneRef, ptr: DevicePtr) -> Option<Allocation> {
+        let guard = self.planned.as_deref()?.numbered(lane.lane)?.lane.lock();
+        let served = guard.as_ref()?;
+        let (block, requested) = holding(served, ptr)?;
         Some(Allocation {
             base: DevicePtr(block.addr),
             size: block.size,
             requested,
-            stream: lane.stream,
+            stream: served.stream,
             device: DeviceIndex(self.number),
-            segment: DevicePtr(lane.base),
-            segment_bytes: lane.bytes,
+            segment: DevicePtr(served.base),
+            segment_bytes: served.bytes,
         })
     }
 
     /// Whether a lane holds the block at exactly `ptr`, and it was allocated on this stream.
-    pub(crate) fn is_planned_on(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> bool {
-        let held = self.planned_allocation(number, ptr);
+    pub(crate) fn is_planned_on(&self, lane: LaneRef, ptr: DevicePtr, stream: StreamId) -> bool {
+        let held = self.planned_allocation(lane, ptr);
         held.is_some_and(|held| held.base == ptr && held.stream == stream)
     }
 
     /// The address that a plan would serve a request from, if one would. What its heap has freed is the lane's again, as it would be
     /// at the next request.
     pub(crate) fn planned_forecast(&self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        if !self.has(flags::PLANNED) || self.has(FORBIDDING) || bytes > MAX_REQUEST - UNIT {
+        if !self.has(flags::PLANNED) || self.has(DISALLOWED) || bytes > MAX_REQUEST - UNIT {
             return None;
         }
         if self.has(flags::ROUTES)
@@ -390,23 +375,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.leave_pool(route.pool);
             return None;
         }
-        let mut guard = self.planned.as_deref()?.berth(stream)?.lane.lock();
+        let mut guard = self.planned.as_deref()?.lane_slot(stream)?.lane.lock();
         let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
-        self.take_back(lane);
+        self.reclaim_returned(lane);
         lane.sequence.peek(bytes).map(DevicePtr)
     }
 }
 
 /// Frees a block if its lane holds it, and no heap cares for it.
 #[inline(always)]
-fn free_held<R: Lock>(berth: &Berth<R>, lane: &mut Lane, ptr: DevicePtr, requested: Option<u64>) -> bool {
+fn free_held<R: Lock>(lane_slot: &LaneSlot<R>, lane: &mut Lane, ptr: DevicePtr, requested: Option<u64>) -> bool {
     let Some((block, requested)) = lane.sequence.free(ptr.0, requested) else { return false };
-    count_down(&berth.tally, lane, block.size, requested);
+    count_down(&lane_slot.tally, lane, block.size, requested);
     true
 }
 
 /// The block of a lane that contains `ptr`, unless its heap cares for it.
-fn holding(lane: &Lane, ptr: DevicePtr) -> Option<(Handed, u64)> {
+fn holding(lane: &Lane, ptr: DevicePtr) -> Option<(Placement, u64)> {
     if let Some(block) = lane.sequence.here(ptr.0) {
         return Some(block);
     }

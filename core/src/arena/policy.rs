@@ -3,7 +3,7 @@
 
 use crate::config::rounding::{OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up};
 use crate::config::{Config, Policy};
-use crate::heap::suballoc::{AnyCarver, buddy, size_class, slab};
+use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
 #[cfg(feature = "alloc")]
@@ -43,8 +43,8 @@ impl Policy {
         }
     }
 
-    /// Whether a carver cuts the segments of heaps of this kind.
-    pub(crate) fn carves(self, kind: PoolKind) -> bool {
+    /// Whether a suballocator cuts the segments of heaps of this kind.
+    pub(crate) fn suballocates(self, kind: PoolKind) -> bool {
         match self {
             Self::Buddy(_) | Self::SizeClass(_) => kind == PoolKind::Large,
             Self::Slab(_) => kind == PoolKind::Small,
@@ -54,24 +54,26 @@ impl Policy {
 
     /// Whether this build has it: those that carve need the `alloc` feature.
     pub(crate) fn is_available(self) -> bool {
-        cfg!(feature = "alloc") || !(self.carves(PoolKind::Small) || self.carves(PoolKind::Large))
+        cfg!(feature = "alloc") || !(self.suballocates(PoolKind::Small) || self.suballocates(PoolKind::Large))
     }
 
     /// What cuts the segments of a new heap, unless that is its rules; never anything in a build that has no such policy.
-    pub(crate) fn carver<S: Storage>(self, kind: PoolKind) -> Option<AnyCarver<S>> {
+    pub(crate) fn suballocator<S: Storage>(self, kind: PoolKind) -> Option<AnySubAllocator<S>> {
         match self {
-            _ if !self.carves(kind) => None,
+            _ if !self.suballocates(kind) => None,
             #[cfg(feature = "alloc")]
-            Self::Buddy(options) => Some(AnyCarver::Buddy(Box::new(buddy::Buddies::new(options)))),
+            Self::Buddy(options) => Some(AnySubAllocator::Buddy(Box::new(buddy::Buddies::new(options)))),
             #[cfg(feature = "alloc")]
-            Self::SizeClass(options) => Some(AnyCarver::SizeClass(Box::new(size_class::SizeClasses::new(options)))),
+            Self::SizeClass(options) => {
+                Some(AnySubAllocator::SizeClass(Box::new(size_class::SizeClasses::new(options))))
+            }
             #[cfg(feature = "alloc")]
-            Self::Slab(_) => Some(AnyCarver::Slab(Box::default())),
+            Self::Slab(_) => Some(AnySubAllocator::Slab(Box::default())),
             _ => None,
         }
     }
 
-    /// The bytes to obtain for a block of `size`, by a policy that does not let them grow, in a heap that nothing carves.
+    /// The bytes to obtain for a block of `size`, by a policy that does not let them grow, in a heap that nothing suballocates.
     pub(crate) fn segment_bytes(self, size: u64, config: &Config) -> u64 {
         match self {
             // What is small elsewhere shares segments with the rest where slabs serve the smallest.

@@ -1,17 +1,33 @@
 //! Private pools of one device: made, allocated to, captured into, released.
 
 use crate::arena::heaps::{PairUse, slot_of};
-use crate::arena::registry::{Led, Purpose, Registry, RouteEntry, SharedPool};
+use crate::arena::registry::{Purpose, Registry, RouteDecision, RouteEntry, SharedPool};
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::page_map::Directory;
 use crate::pool::{PoolId, PoolOptions, Route};
 use crate::sync::Lock;
-use crate::tables::{Shelf, Storage};
+use crate::tables::{OnceTable, Storage};
 use crate::units::StreamId;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// The stream exists no longer: what it has cached is released, and its number may come to mean another stream.
+    /// Blocks of it that are still held stay valid, and so does what a captured graph uses. Its pairs become vacant with the last
+    /// segment in them.
+    pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
+        let mut result = Ok(());
+        let mut next = 0;
+        while let Some((pool, ended)) = self.next_ended(next, stream) {
+            next = pool + 1;
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                result = result.and(self.release_heap(ended.slot(kind)));
+            }
+        }
+        result
+    }
+}
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Makes a pool with one user, named `id` or by the next free name.
@@ -162,12 +178,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         loop {
             let mut registry = self.registry.lock();
             match registry.route(stream, || self.memory.thread_id(), asked) {
-                Led::Nowhere => return None,
-                Led::By(entry) => {
+                RouteDecision::Nowhere => return None,
+                RouteDecision::By(entry) => {
                     registry.pools[entry.pool as usize].requests += 1;
                     return Some(entry);
                 }
-                Led::Ask(number) => {
+                RouteDecision::Ask(number) => {
                     // The host may wait for somebody else's request while it decides.
                     drop(registry);
                     asked = Some((number, self.memory.leads(number, stream)));
@@ -181,7 +197,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(route) = request.route
             && !request.capturing
             && route.capture
-            && route.purpose == Purpose::Unsaid
+            && route.purpose == Purpose::SizeUnknown
         {
             let mut registry = self.registry.lock();
             registry.rule_capture_out(route);
@@ -216,21 +232,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             pool = (pool + 1..registry.pools.len() as u32).find(|&pool| registry.is_unused(pool))?;
             Some(pool)
         })
-    }
-
-    /// The stream exists no longer: what it has cached is released, and its number may come to mean another stream.
-    /// Blocks of it that are still held stay valid, and so does what a captured graph uses. Its pairs become vacant with the last
-    /// segment in them.
-    pub(crate) fn stream_destroyed(&self, directory: &Directory<R, S>, stream: StreamId) -> Result<(), Error> {
-        let mut result = Ok(());
-        let mut next = 0;
-        while let Some((pool, ended)) = self.next_ended(next, stream) {
-            next = pool + 1;
-            for kind in [PoolKind::Small, PoolKind::Large] {
-                result = result.and(self.release_heap(directory, ended.slot(kind)));
-            }
-        }
-        result
     }
 
     /// Uses the pair of a stream in the first pool from number `from` on that has one, and says that the stream has ended.

@@ -15,15 +15,12 @@
 //!
 //! How much is obtained, and how: obtain.rs. What is released, and in which order: release.rs.
 
-use crate::arena::Arena;
-#[cfg(feature = "alloc")]
-use crate::arena::flags;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
+use crate::arena::{Arena, OnDevice, flags};
 use crate::config::{Bfc, Policy};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::page_map::Directory;
 use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
@@ -33,53 +30,52 @@ use crate::units::DevicePtr;
 const FIRST_PAUSE_US: u64 = 100;
 const LONGEST_PAUSE_US: u64 = 10_000;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Finds memory for a request that no free block of its heap may serve.
     #[cold]
-    pub(crate) fn reclaim(&self, directory: &Directory<R, S>, request: &Request) -> Result<DevicePtr, Error> {
+    pub(crate) fn reclaim(self, request: &Request) -> Result<DevicePtr, Error> {
         if self.memory.on_shortage(request.size)
             && let Some(ptr) = self.search(request)?
         {
             return Ok(ptr);
         }
         if !request.capturing {
-            self.release_ended(directory);
+            self.release_ended();
         }
-        self.collect_garbage(directory)?;
+        self.collect_garbage()?;
         self.reject_early(request)?;
-        if let Some(ptr) = self.obtain(directory, request)? {
+        if let Some(ptr) = self.obtain(request)? {
             return Ok(ptr);
         }
         if let Some(ptr) = self.search_pools_for_anyone(request)? {
             return Ok(ptr);
         }
-        if self.release_oversize(directory, request)?
-            && let Some(ptr) = self.obtain(directory, request)?
+        if self.release_oversize(request)?
+            && let Some(ptr) = self.obtain(request)?
         {
             return Ok(ptr);
         }
         if !request.capturing {
-            self.wait_for_events(directory)?;
+            self.wait_for_events()?;
             if self.single_search.load(Ordering::Relaxed) == 0
                 && let Some(ptr) = self.search(request)?
             {
                 return Ok(ptr);
             }
             if self.releases_to_obtain() {
-                self.release_cached(directory, None)?;
+                self.release_cached(None)?;
                 self.totals.count(Event::AllocRetry);
-                if let Some(ptr) = self.obtain(directory, request)? {
+                if let Some(ptr) = self.obtain(request)? {
                     return Ok(ptr);
                 }
             }
-            #[cfg(feature = "alloc")]
             if self.has(flags::PLANNED) {
-                self.give_plans_up(directory)?;
-                if let Some(ptr) = self.obtain(directory, request)? {
+                self.give_plans_up()?;
+                if let Some(ptr) = self.obtain(request)? {
                     return Ok(ptr);
                 }
             }
-            if let Some(ptr) = self.wait_for_others(directory, request)? {
+            if let Some(ptr) = self.wait_for_others(request)? {
                 return Ok(ptr);
             }
         }
@@ -89,6 +85,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Err(self.run_out_of_memory(request))
     }
 
+    /// Lets others free memory for as long as the policy and the host allow, and serves the request as soon as they did. The first
+    /// pause is [`FIRST_PAUSE_US`], and each further one twice as long, up to [`LONGEST_PAUSE_US`].
+    fn wait_for_others(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let Policy::Bfc(Bfc { retry_ms, .. }) = self.policy else { return Ok(None) };
+        let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
+        while left > 0 && self.memory.pause(pause.min(left)) {
+            left = left.saturating_sub(pause);
+            pause = LONGEST_PAUSE_US.min(pause * 2);
+            self.process_events()?;
+            if let Some(ptr) = self.search(request)? {
+                return Ok(Some(ptr));
+            }
+            if self.releases_to_obtain() {
+                self.release_cached(None)?;
+            }
+            // Nobody waits for a region of the full size: what is needed is enough.
+            let obtained =
+                if self.expands(request) { self.obtain(request)? } else { self.obtain_segment(request, request.size)? };
+            if obtained.is_some() {
+                return Ok(obtained);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Counts and reports that a request fails for want of memory.
     pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
         self.totals.count(Event::OutOfMemory);
@@ -116,34 +139,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Whether wholly free segments are given back when a request cannot be served otherwise.
     pub(super) fn releases_to_obtain(&self) -> bool {
         !matches!(self.policy, Policy::Bfc(Bfc { region_garbage_collection: false, .. }))
-    }
-
-    /// Lets others free memory for as long as the policy and the host allow, and serves the request as soon as they did. The first
-    /// pause is [`FIRST_PAUSE_US`], and each further one twice as long, up to [`LONGEST_PAUSE_US`].
-    fn wait_for_others(&self, directory: &Directory<R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let Policy::Bfc(Bfc { retry_ms, .. }) = self.policy else { return Ok(None) };
-        let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
-        while left > 0 && self.memory.pause(pause.min(left)) {
-            left = left.saturating_sub(pause);
-            pause = LONGEST_PAUSE_US.min(pause * 2);
-            self.process_events(directory)?;
-            if let Some(ptr) = self.search(request)? {
-                return Ok(Some(ptr));
-            }
-            if self.releases_to_obtain() {
-                self.release_cached(directory, None)?;
-            }
-            // Nobody waits for a region of the full size: what is needed is enough.
-            let obtained = if self.expands(request) {
-                self.obtain(directory, request)?
-            } else {
-                self.obtain_segment(directory, request, request.size)?
-            };
-            if obtained.is_some() {
-                return Ok(obtained);
-            }
-        }
-        Ok(None)
     }
 
     /// With `throw_on_cudamalloc_oom` set, what would exceed the configured fraction of the device fails before anything is

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route};
 use crate::sync::AtomicU64;
 use crate::tables::atomic_map::AtomicMap;
-use crate::tables::radix_tree::{Key, Link, Trie};
+use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 use crate::units::StreamId;
@@ -21,7 +21,7 @@ pub(crate) enum Purpose {
     /// A graph that is captured meanwhile.
     Capture,
     /// One of the two.
-    Unsaid,
+    SizeUnknown,
 }
 
 /// The part of a pool that is read without a lock.
@@ -69,7 +69,7 @@ impl RouteEntry {
 
 /// Where the routes lead a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Led {
+pub(crate) enum RouteDecision {
     /// Nowhere: to the default pool.
     Nowhere,
     /// Into the pool of this route.
@@ -101,14 +101,14 @@ pub(crate) struct Registry<S: Storage> {
     named: Link,
     /// Root of the set of vacant pool numbers. Every pool is in this set or in `named`.
     vacant_pools: Link,
-    pool_nodes: Trie<S>,
+    pool_nodes: RadixTree<S>,
     pub routes: S::Table<RouteEntry>,
     /// How many of `routes` are in force; those behind are leftovers.
     pub routes_len: usize,
     pub pairs: S::Table<Pair>,
     /// Root of the set of pairs that exist, by pool and stream.
     by_stream: Link,
-    pair_nodes: Trie<S>,
+    pair_nodes: RadixTree<S>,
     /// Head of the list of vacant pairs.
     vacant_pair: u32,
     /// How many pairs exist.
@@ -125,12 +125,12 @@ impl<S: Storage> Default for Registry<S> {
             pools: S::Table::<PoolEntry>::default(),
             named: Link::EMPTY,
             vacant_pools: Link::EMPTY,
-            pool_nodes: Trie::default(),
+            pool_nodes: RadixTree::default(),
             routes: S::Table::<RouteEntry>::default(),
             routes_len: 0,
             pairs: S::Table::<Pair>::default(),
             by_stream: Link::EMPTY,
-            pair_nodes: Trie::default(),
+            pair_nodes: RadixTree::default(),
             vacant_pair: NONE,
             existing: 0,
             sweep_at: FIRST_SWEEP,
@@ -225,26 +225,31 @@ impl<S: Storage> Registry<S> {
 
     /// Where a request is led: by the latest route that leads it anywhere. `asked` is the host's route that was asked after last,
     /// and the answer: the routes before it have led the request nowhere. If it has ended meanwhile, all are looked at again.
-    pub(crate) fn route(&self, stream: StreamId, thread: impl Fn() -> u64, asked: Option<(u64, bool)>) -> Led {
+    pub(crate) fn route(
+        &self,
+        stream: StreamId,
+        thread: impl Fn() -> u64,
+        asked: Option<(u64, bool)>,
+    ) -> RouteDecision {
         let mut routes = &self.routes[..self.routes_len];
         if let Some((number, leads)) = asked
             && let Some(at) = routes.iter().rposition(|entry| entry.route == Route::Host(number))
         {
             if leads {
-                return Led::By(routes[at]);
+                return RouteDecision::By(routes[at]);
             }
             routes = &routes[..at];
         }
         for entry in routes.iter().rev() {
             match entry.route {
-                Route::All => return Led::By(*entry),
-                Route::Stream(only) if only == stream => return Led::By(*entry),
-                Route::Thread(only) if only == thread() => return Led::By(*entry),
-                Route::Host(number) => return Led::Ask(number),
+                Route::All => return RouteDecision::By(*entry),
+                Route::Stream(only) if only == stream => return RouteDecision::By(*entry),
+                Route::Thread(only) if only == thread() => return RouteDecision::By(*entry),
+                Route::Host(number) => return RouteDecision::Ask(number),
                 Route::Stream(_) | Route::Thread(_) => {}
             }
         }
-        Led::Nowhere
+        RouteDecision::Nowhere
     }
 
     /// Adds a route. False if the table is full.

@@ -1,17 +1,16 @@
 //! Giving segments back to the device: all that are wholly free, old ones, oversize ones, or as many as it takes.
 //!
 //! Heaps are locked one at a time and never across a call to the device. What is to be released is first taken out of its
-//! heap and of the directory, so nobody can find it while the device gives it back.
+//! heap and of the pages, so nobody can find it while the device gives it back.
 
 use crate::arena::heaps::PairUse;
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
+use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Block;
-use crate::page_map::Directory;
 use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
@@ -24,18 +23,12 @@ type Cursor = (u64, u64);
 /// Before every block: an address of 0 is never one.
 const FROM_START: Cursor = (0, 0);
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases the segment that is `block` of a locked heap. The lock is given up.
-    fn release_segment(
-        &self,
-        directory: &Directory<R, S>,
-        slot: u32,
-        mut heap: MutexGuard<'_, R, Heap<S>>,
-        block: u32,
-    ) -> Result<u64, Error> {
+    fn release_segment(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) -> Result<u64, Error> {
         self.health()?;
         let (base, bytes) = heap.remove_segment(block, &self.slot(slot).tally);
-        directory.remove(base, bytes);
+        self.pages.remove(base, bytes);
         self.trace_release(&mut heap, crate::trace::Action::SegmentFree, base, bytes);
         drop(heap);
         self.totals.count(Event::DeviceFree);
@@ -46,37 +39,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// In direct mode, a block that has become free goes straight back. It is freed whatever the device makes of that:
     /// a failure shows in the leaked bytes, or in the health of the context.
     /// What a pool in use holds stays there: a graph that was captured into it uses it whenever it runs.
-    pub(crate) fn release_directly(&self, directory: &Directory<R, S>, slot: u32) {
+    pub(crate) fn release_directly(self, slot: u32) {
         // A block of the heap was freed a moment ago. If that was the last one the pair may be another stream's by now: what is
         // free there goes back in direct mode as well.
         let Some(_used) = self.enter_pair(slot / 2) else { return };
         let pool = self.lock(slot).pool;
         if pool == 0 || self.registry.lock().is_unused(pool) {
-            let _freed = self.release_ordinary(directory, slot, |_| true);
+            let _freed = self.release_ordinary(slot, |_| true);
         }
     }
 
     /// Releases everything that is wholly free in one heap, whose pair the caller uses.
-    pub(crate) fn release_heap(&self, directory: &Directory<R, S>, slot: u32) -> Result<(), Error> {
-        let ordinary = self.release_ordinary(directory, slot, |_| true).map(|_| ());
-        let released = ordinary.and(self.unmap_cached(directory, slot));
+    pub(crate) fn release_heap(self, slot: u32) -> Result<(), Error> {
+        let ordinary = self.release_ordinary(slot, |_| true).map(|_| ());
+        let released = ordinary.and(self.unmap_cached(slot));
         self.drop_tables(&mut self.lock(slot));
         released
     }
 
     /// Releases the wholly free ordinary segments of one heap that are `wanted`, in the order of its index. Says how many bytes.
-    fn release_ordinary(
-        &self,
-        directory: &Directory<R, S>,
-        slot: u32,
-        mut wanted: impl FnMut(&Block) -> bool,
-    ) -> Result<u64, Error> {
+    fn release_ordinary(self, slot: u32, mut wanted: impl FnMut(&Block) -> bool) -> Result<u64, Error> {
         let (mut released, mut cursor, mut failed) = (0, FROM_START, None);
         loop {
             let mut heap = self.lock(slot);
             let Some((block, at)) = next_releasable(&mut heap, cursor, &mut wanted) else { break };
             cursor = at;
-            match self.release_segment(directory, slot, heap, block) {
+            match self.release_segment(slot, heap, block) {
                 Ok(bytes) => released += bytes,
                 Err(error) if self.has(flags::LOST) => return Err(error),
                 Err(error) => failed = Some(error),
@@ -85,24 +73,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         failed.map_or(Ok(released), Err)
     }
 
-    /// The pairs of a pool, by ascending stream. Each is used while the caller has it, so that its heaps stay that stream's.
-    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, D, R, S>> {
-        let mut after = None;
-        core::iter::from_fn(move || {
-            let (stream, pair) = self.next_pair(pool, after)?;
-            after = Some(stream);
-            Some(pair)
-        })
-    }
-
     /// Releases every wholly free segment: of the default pool (large, then small), then of the private pools without users
     /// (small, then large) or only of `only`. Ends with the first failure if the context is lost, else goes on and reports it.
-    pub(crate) fn release_cached(&self, directory: &Directory<R, S>, only: Option<u32>) -> Result<(), Error> {
+    pub(crate) fn release_cached(self, only: Option<u32>) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut release = |pool: u32, kinds: [PoolKind; 2]| {
             for kind in kinds {
                 for pair in self.pairs_of(pool) {
-                    let result = self.release_heap(directory, pair.slot(kind));
+                    let result = self.release_heap(pair.slot(kind));
                     failed = core::mem::replace(&mut failed, Ok(())).and(result);
                 }
             }
@@ -120,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Collects old segments, if a limit and a threshold are set and more than the threshold is held: the average age of the
     /// releasable segments is fixed for one pass, which releases every one that is at least as old.
-    pub(crate) fn collect_garbage(&self, directory: &Directory<R, S>) -> Result<(), Error> {
+    pub(crate) fn collect_garbage(self) -> Result<(), Error> {
         let Some(target) = self.garbage_target() else { return Ok(()) };
         let (mut ages, mut count) = self.releasable_ages();
         let mut reclaimed = 0;
@@ -130,9 +108,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             for pair in self.pairs_of(0) {
                 let slot = pair.slot(PoolKind::Large);
                 let clock = self.lock(slot).clock;
-                reclaimed += self.release_ordinary(directory, slot, |block| {
+                reclaimed += self.release_ordinary(slot, |block| {
                     // What other threads freed since the ages were added up is younger than all that were counted.
-                    let age = clock.saturating_sub(block.born);
+                    let age = clock.saturating_sub(block.freed_at);
                     let old = age as f64 >= threshold;
                     if old {
                         (ages, count, freed) = (ages.saturating_sub(age), count.saturating_sub(1), freed + 1);
@@ -145,6 +123,57 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
         }
         Ok(())
+    }
+
+    /// Releases oversize segments of the request's own heap: the smallest one that suffices, else from the largest down until
+    /// enough is released. True if enough was.
+    pub(crate) fn release_oversize(self, request: &Request) -> Result<bool, Error> {
+        let mut released = 0;
+        loop {
+            let mut heap = self.lock(request.slot);
+            let Some((block, wanted)) = oversize_victim(&mut heap, request.size) else { return Ok(false) };
+            released += self.release_segment(request.slot, heap, block)?;
+            if released >= wanted {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Releases wholly free segments, largest first and of several the one at the highest address, then what is free of
+    /// expandable ones, until at most `keep` bytes are held. Pending events are not waited for.
+    pub(crate) fn trim(self, keep: u64) -> Result<(), Error> {
+        while self.reserved.load(Ordering::Relaxed) > keep {
+            let largest = self.releasable_slots().filter_map(|(_used, slot)| {
+                let heap = self.lock(slot);
+                let block = &heap.blocks[last_releasable(&heap)?];
+                Some((block.size, block.addr, slot))
+            });
+            let Some((_, _, slot)) = largest.max() else { break };
+            let Some(_used) = self.enter_pair(slot / 2) else { continue };
+            let heap = self.lock(slot);
+            // Others may have taken it since.
+            if let Some(block) = last_releasable(&heap) {
+                self.release_segment(slot, heap, block)?;
+            }
+        }
+        for (_used, slot) in self.releasable_slots() {
+            if self.reserved.load(Ordering::Relaxed) > keep {
+                self.unmap_cached(slot)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// The pairs of a pool, by ascending stream. Each is used while the caller has it, so that its heaps stay that stream's.
+    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, D, R, S>> {
+        let mut after = None;
+        core::iter::from_fn(move || {
+            let (stream, pair) = self.next_pair(pool, after)?;
+            after = Some(stream);
+            Some(pair)
+        })
     }
 
     /// How many bytes the collection should release, if it is on and should release any.
@@ -164,7 +193,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let mut heap = self.lock(pair.slot(PoolKind::Large));
             let mut cursor = FROM_START;
             while let Some((block, at)) = next_releasable(&mut heap, cursor, |_| true) {
-                (ages, count, cursor) = (ages + heap.clock - heap.blocks[block].born, count + 1, at);
+                (ages, count, cursor) = (ages + heap.clock - heap.blocks[block].freed_at, count + 1, at);
             }
         }
         (ages, count)
@@ -178,23 +207,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.pairs_of(0).find_map(|pair| {
             let mut heap = self.lock(pair.slot(PoolKind::Large));
             let now = heap.clock;
-            let old = |block: &Block| (now - block.born) as f64 >= threshold;
+            let old = |block: &Block| (now - block.freed_at) as f64 >= threshold;
             next_releasable(&mut heap, FROM_START, old).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
         })
-    }
-
-    /// Releases oversize segments of the request's own heap: the smallest one that suffices, else from the largest down until
-    /// enough is released. True if enough was.
-    pub(crate) fn release_oversize(&self, directory: &Directory<R, S>, request: &Request) -> Result<bool, Error> {
-        let mut released = 0;
-        loop {
-            let mut heap = self.lock(request.slot);
-            let Some((block, wanted)) = oversize_victim(&mut heap, request.size) else { return Ok(false) };
-            released += self.release_segment(directory, request.slot, heap, block)?;
-            if released >= wanted {
-                return Ok(true);
-            }
-        }
     }
 
     pub(crate) fn oversize_victim(&self, request: &Request) -> Option<DevicePtr> {
@@ -236,31 +251,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 let slot = pair.slot(kind);
                 (pair, slot)
             })
-    }
-
-    /// Releases wholly free segments, largest first and of several the one at the highest address, then what is free of
-    /// expandable ones, until at most `keep` bytes are held. Pending events are not waited for.
-    pub(crate) fn trim(&self, directory: &Directory<R, S>, keep: u64) -> Result<(), Error> {
-        while self.reserved.load(Ordering::Relaxed) > keep {
-            let largest = self.releasable_slots().filter_map(|(_used, slot)| {
-                let heap = self.lock(slot);
-                let block = &heap.blocks[last_releasable(&heap)?];
-                Some((block.size, block.addr, slot))
-            });
-            let Some((_, _, slot)) = largest.max() else { break };
-            let Some(_used) = self.enter_pair(slot / 2) else { continue };
-            let heap = self.lock(slot);
-            // Others may have taken it since.
-            if let Some(block) = last_releasable(&heap) {
-                self.release_segment(directory, slot, heap, block)?;
-            }
-        }
-        for (_used, slot) in self.releasable_slots() {
-            if self.reserved.load(Ordering::Relaxed) > keep {
-                self.unmap_cached(directory, slot)?;
-            }
-        }
-        Ok(())
     }
 }
 

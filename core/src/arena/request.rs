@@ -68,12 +68,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// What a request of `bytes`, below [`MAX_REQUEST`], is rounded to: perhaps beyond that. Nothing is rounded like one byte.
     fn round(&self, bytes: u64) -> u64 {
-        self.round_noted(self.attention.load(Ordering::Relaxed), bytes.max(1))
+        self.round_with(self.attention.load(Ordering::Relaxed), bytes.max(1))
     }
 
     /// The same of something, given what there is to be seen to.
     #[inline(always)]
-    pub(super) fn round_noted(&self, noted: u32, bytes: u64) -> u64 {
+    pub(super) fn round_with(&self, noted: u32, bytes: u64) -> u64 {
         if noted & flags::ROUNDING == 0 {
             self.round_to_unit(bytes)
         } else if self.policy.rounds_otherwise() {

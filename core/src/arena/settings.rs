@@ -13,8 +13,8 @@ use crate::tables::Storage;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
-        let carved = self.policy.carves(kind);
-        let expandable = config.expandable_segments() && !carved && self.memory.virtual_memory().is_some();
+        let suballocated = self.policy.suballocates(kind);
+        let expandable = config.expandable_segments() && !suballocated && self.memory.virtual_memory().is_some();
         Rules::new(config, kind, options.no_split, self.has(flags::AGES), expandable)
     }
 
@@ -23,8 +23,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let _registry = self.registry.lock();
         let mut config = self.config.lock();
         config.set_policy(self.policy);
-        #[cfg(feature = "alloc")]
-        config.set_planned(self.planned.as_ref().map(|front| front.options));
+        self.pin_planned(&mut config);
         let config = config.clone();
         for (word, &divisions) in self.divisions.iter().zip(config.roundup_power2_divisions().intervals()) {
             word.store(divisions, Ordering::Relaxed);

@@ -18,11 +18,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {
         for slot in self.slot_numbers() {
             let heap = self.lock(slot);
-            let pieces = self.snapshot_pieces(&heap);
+            let pieces = self.snapshot_sub_blocks(&heap);
             let mut segment = heap.newest;
             while segment != NONE {
-                if heap.carver.is_some() {
-                    self.snapshot_carved(&heap, heap.rules.kind, segment, &pieces, segments);
+                if heap.suballocator.is_some() {
+                    self.snapshot_suballocated(&heap, heap.rules.kind, segment, &pieces, segments);
                 } else {
                     self.snapshot_segment(&heap, heap.rules.kind, segment, segments);
                 }
@@ -37,9 +37,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// The taken pieces of a heap whose segments a carver cuts, by address.
-    fn snapshot_pieces(&self, heap: &Heap<S>) -> Vec<SnapshotBlock> {
-        if heap.carver.is_none() {
+    /// The taken pieces of a heap whose segments a suballocator cuts, by address.
+    fn snapshot_sub_blocks(&self, heap: &Heap<S>) -> Vec<SnapshotBlock> {
+        if heap.suballocator.is_none() {
             return Vec::new();
         }
         let mut pieces: Vec<SnapshotBlock> = heap
@@ -55,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         pieces
     }
 
-    fn snapshot_carved(
+    fn snapshot_suballocated(
         &self,
         heap: &Heap<S>,
         kind: PoolKind,
@@ -63,12 +63,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         pieces: &[SnapshotBlock],
         segments: &mut Vec<SnapshotSegment>,
     ) {
-        let Some(carver) = &heap.carver else { return };
+        let Some(suballocator) = &heap.suballocator else { return };
         let entry = &heap.segments[segment];
         let [from, to] = [entry.base, entry.base + entry.bytes]
             .map(|addr| pieces.partition_point(|piece| piece.address < DevicePtr(addr)));
         let mut blocks = pieces[from..to].to_vec();
-        carver.visit_free(segment, &mut |addr, size| {
+        suballocator.visit_free(segment, &mut |addr, size| {
             let address = DevicePtr(addr);
             blocks.push(SnapshotBlock { address, size, requested_size: 0, state: BlockState::Inactive, site: 0 });
         });

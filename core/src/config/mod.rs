@@ -27,7 +27,7 @@ pub const RESERVE_CLASSES: usize = 8;
 /// How many bytes the name of such a class can have.
 pub const RESERVE_CLASS_BYTES: usize = 32;
 
-/// The largest size that can be set, in MiB: the allocator's own ceiling, so that sums of two sizes cannot overflow.
+/// The largest size that can be set, in MiB: the allocator's own threshold, so that sums of two sizes cannot overflow.
 const MOST_MIB: u64 = MAX_REQUEST / MIB;
 
 /// The policy and its settings. A plain value: nothing follows a change until it is given to an allocator.

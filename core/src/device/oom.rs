@@ -26,7 +26,7 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// Held from the device.
     pub reserved: u64,
-    /// Freed by the program, but still used by other streams, or at a count that the safe frontier has not reached.
+    /// FreeArgs by the program, but still used by other streams, or at a count that the safe frontier has not reached.
     pub pending: u64,
     /// Free in private pools.
     pub private_free: u64,

@@ -6,8 +6,8 @@
 //! ```
 
 use crate::heap::bins;
-use crate::tables::hash_index::Chained;
-use crate::tables::slot_table::{NONE, Slab, Vacant};
+use crate::tables::hash_index::Indexed;
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
 /// What a block is at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,11 +16,11 @@ pub(crate) enum State {
     Free,
     /// Held by the program, and found by its address.
     Allocated,
-    /// Freed by the program, but other streams may still use it: in neither.
+    /// FreeArgs by the program, but other streams may still use it: in neither.
     Pending,
     /// Addresses of an expandable segment with no memory behind them: in the unmapped set.
     Unmapped,
-    /// Taken out for a release or a mapping that is under way: in none of them.
+    /// SubBlock out for a release or a mapping that is under way: in none of them.
     Held,
     /// Held, and to be mapped.
     Mapping,
@@ -41,8 +41,8 @@ pub(crate) struct Block {
     /// What the program asked for when the block was last handed out; 0 if it never was.
     pub requested: u64,
     /// The pool's search count when the block became free.
-    pub born: u64,
-    /// The neighbour at lower addresses; `NONE` iff this is the first block of its segment. Of a carver's piece, its number there.
+    pub freed_at: u64,
+    /// The neighbour at lower addresses; `NONE` iff this is the first block of its segment. Of a suballocator's piece, its number there.
     pub prev: u32,
     /// The neighbour at higher addresses.
     pub next: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Block {
     pub uses: u32,
     /// Events still awaited, and a bit for the [frontier](crate::streams::frontier::AHEAD); not 0 ⟹ pending.
     pub events: u32,
-    /// The bin of the free index for blocks of this size; of a piece that a carver cut, nothing. It is found out when the size changes,
+    /// The bin of the free index for blocks of this size; of a piece that a suballocator cut, nothing. It is found out when the size changes,
     /// because a free may have to wait for it, and the next request for that free.
     pub bin: u16,
     pub state: State,
@@ -67,7 +67,7 @@ pub(crate) struct Block {
 
 const _: () = assert!(size_of::<Block>() == 64);
 
-impl Chained for Block {
+impl Indexed for Block {
     #[inline(always)]
     fn key(&self) -> u64 {
         self.addr
@@ -103,7 +103,7 @@ impl Block {
             addr: self.addr,
             size,
             requested,
-            born: 0,
+            freed_at: 0,
             prev: self.prev,
             next: this,
             chain: NONE,
@@ -117,8 +117,8 @@ impl Block {
         }
     }
 
-    /// A piece that a carver cut from a segment and knows by `number`, handed out.
-    #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "there is no carver"))]
+    /// A piece that a suballocator cut from a segment and knows by `number`, handed out.
+    #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "there is no suballocator"))]
     #[inline(always)]
     pub(crate) fn piece(addr: u64, size: u64, requested: u64, segment: u32, number: u32) -> Self {
         Self { addr, size, requested, prev: number, segment, state: State::Allocated, ..Self::vacant(NONE) }
@@ -143,7 +143,7 @@ impl Vacant for Block {
             addr: 0,
             size: 0,
             requested: 0,
-            born: 0,
+            freed_at: 0,
             prev: NONE,
             next: NONE,
             chain: next,
@@ -167,7 +167,7 @@ impl Vacant for Block {
 }
 
 /// The blocks of one heap.
-pub(crate) type Blocks<S> = Slab<Block, S>;
+pub(crate) type Blocks<S> = SlotTable<Block, S>;
 
 /// A range obtained from the device in one piece, or reserved as addresses.
 #[derive(Debug)]
@@ -182,7 +182,7 @@ pub(crate) struct Segment {
     /// The segments before and after in the heap's list, newest first; of a vacant entry, `next` is the next vacant one.
     pub prev: u32,
     pub next: u32,
-    /// Pieces that a carver cut from it are taken; never where blocks tile the segment.
+    /// Pieces that a suballocator cut from it are taken; never where blocks tile the segment.
     pub live: bool,
 }
 

@@ -3,7 +3,7 @@
 use super::Heap;
 use crate::heap::bins;
 use crate::heap::block::State;
-use crate::stats::{Stat, Tally};
+use crate::stats::{HeapCounters, Stat};
 use crate::tables::radix_tree::Key;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
@@ -28,7 +28,7 @@ struct Sums {
 
 impl<S: Storage> Heap<S> {
     /// Checks everything that must hold between operations, and returns the bytes held from the device.
-    pub(crate) fn check_invariants(&self, tally: &Tally) -> Result<u64, &'static str> {
+    pub(crate) fn check_invariants(&self, tally: &HeapCounters) -> Result<u64, &'static str> {
         let mut sums = Sums::default();
         if !self.sets.is_made() {
             check_tally(tally, &sums)?;
@@ -39,8 +39,8 @@ impl<S: Storage> Heap<S> {
             if self.segments[segment].prev != prev {
                 return Err("a segment's link to the one before is wrong");
             }
-            if self.carver.is_some() {
-                self.check_carved(segment, &mut sums)?;
+            if self.suballocator.is_some() {
+                self.check_suballocated(segment, &mut sums)?;
             } else {
                 self.check_segment(segment, &mut sums)?;
             }
@@ -53,8 +53,8 @@ impl<S: Storage> Heap<S> {
             return Err("the chains do not hold exactly the allocated blocks");
         }
         self.sets.free.check(sums.free, self.blocks.entries())?;
-        if let Some(carver) = &self.carver {
-            carver.check()?;
+        if let Some(suballocator) = &self.suballocator {
+            suballocator.check()?;
         }
         self.check_unmapped(sums.unmapped)?;
         check_tally(tally, &sums)?;
@@ -91,8 +91,8 @@ impl<S: Storage> Heap<S> {
         if at == entry.base + entry.bytes { Ok(()) } else { Err("blocks do not fill their segment") }
     }
 
-    /// A segment that a carver cuts: what is taken and what is free tile it, and the block that stands for it whole is always free.
-    fn check_carved(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
+    /// A segment that a suballocator cuts: what is taken and what is free tile it, and the block that stands for it whole is always free.
+    fn check_suballocated(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
         let entry = &self.segments[segment];
         let whole = &self.blocks[entry.first];
         sums.segments += 1;
@@ -122,8 +122,8 @@ impl<S: Storage> Heap<S> {
             (taken, taken_bytes) = (taken + 1, taken_bytes + b.size);
         }
         let (mut free, mut free_bytes) = (0, 0);
-        let carver = self.carver.as_ref().ok_or("there is no carver")?;
-        carver.visit_free(segment, &mut |_, bytes| (free, free_bytes) = (free + 1, free_bytes + bytes));
+        let suballocator = self.suballocator.as_ref().ok_or("there is no suballocator")?;
+        suballocator.visit_free(segment, &mut |_, bytes| (free, free_bytes) = (free + 1, free_bytes + bytes));
         sums.blocks += 1 + taken;
         if (taken > 0) != entry.live && !is_planned || taken_bytes + free_bytes != entry.bytes {
             return Err("pieces do not tile their segment");
@@ -190,7 +190,7 @@ impl<S: Storage> Heap<S> {
     }
 }
 
-fn check_tally(tally: &Tally, sums: &Sums) -> Result<(), &'static str> {
+fn check_tally(tally: &HeapCounters, sums: &Sums) -> Result<(), &'static str> {
     let counted = [
         (Stat::Allocation, u64::from(sums.allocated)),
         (Stat::AllocatedBytes, sums.allocated_bytes),

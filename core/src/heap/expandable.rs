@@ -7,9 +7,9 @@
 //! Free blocks never touch free ones, nor unmapped ones unmapped. Unmapped blocks begin and end on granules. Mapping happens
 //! outside the lock: the run of blocks it concerns is *held* meanwhile, out of every set, so nothing else can touch it.
 
-use super::{Done, Heap};
+use super::{Heap, Outcome};
 use crate::heap::block::{Block, State};
-use crate::stats::{Stat, Tally};
+use crate::stats::{HeapCounters, Stat};
 use crate::tables::radix_tree::Key;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
@@ -156,14 +156,14 @@ impl<S: Storage> Heap<S> {
 
     /// Makes a held run that is wholly mapped now one free block, with its free neighbours. Its requested size is that
     /// of the part mapped last. Says how many parts were mapped, too.
-    pub(crate) fn join_run(&mut self, run: Run, tally: &Tally) -> Done<(u32, u64)> {
-        let (mut parts, mut unsettled) = (0, false);
+    pub(crate) fn join_run(&mut self, run: Run, tally: &HeapCounters) -> Outcome<(u32, u64)> {
+        let (mut parts, mut peaks_stale) = (0, false);
         let mut block = run.first;
         loop {
             let Block { state, size, requested, next, .. } = self.blocks[block];
             if state == State::Mapped {
                 parts += 1;
-                unsettled |= tally.up(Stat::ReservedBytes, size);
+                peaks_stale |= tally.up(Stat::ReservedBytes, size);
                 self.blocks[run.first].requested = requested;
             }
             if block == run.last {
@@ -176,7 +176,7 @@ impl<S: Storage> Heap<S> {
             self.absorb_next(run.first);
         }
         let block = self.join_free(run.first).block;
-        Done { value: (block, parts), unsettled }
+        Outcome { value: (block, parts), peaks_stale }
     }
 
     /// Puts a held run of which nothing new is mapped back as it was. Says which segment is to be given back, if nothing is
@@ -241,7 +241,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// A held range is unmapped now. Says which segment is to be given back, if nothing is mapped in it any longer.
-    pub(crate) fn finish_unmap(&mut self, block: u32, tally: &Tally) -> Option<(DevicePtr, u64)> {
+    pub(crate) fn finish_unmap(&mut self, block: u32, tally: &HeapCounters) -> Option<(DevicePtr, u64)> {
         tally.down(Stat::ReservedBytes, self.blocks[block].size);
         let block = self.join_unmapped(block);
         self.remove_if_unmapped(self.blocks[block].segment)
@@ -253,7 +253,7 @@ impl<S: Storage> Heap<S> {
     }
 
     /// A held range could not be unmapped: it is lost.
-    pub(crate) fn lose(&mut self, block: u32, tally: &Tally) {
+    pub(crate) fn lose(&mut self, block: u32, tally: &HeapCounters) {
         self.blocks[block].state = State::Lost;
         tally.down(Stat::ReservedBytes, self.blocks[block].size);
     }

@@ -8,11 +8,11 @@ use crate::config::rounding::PoolKind;
 use crate::heap::block::{Block, Blocks, Segment, State, Use};
 use crate::heap::free_index::FreeIndex;
 use crate::heap::split_rules::Rules;
-use crate::heap::suballoc::AnyCarver;
-use crate::stats::{Stat, Tally};
-use crate::tables::hash_index::Chains;
-use crate::tables::radix_tree::{Key, Link, Trie};
-use crate::tables::slot_table::{NONE, Slab, Vacant};
+use crate::heap::suballoc::AnySubAllocator;
+use crate::stats::{HeapCounters, Stat};
+use crate::tables::hash_index::HashIndex;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::trace::ring::Buffer;
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
@@ -31,14 +31,14 @@ mod suballocated;
 
 /// What an operation on a heap leads to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Done<T> {
+pub(crate) struct Outcome<T> {
     pub value: T,
-    /// A statistic rose above its ceiling: the peaks must be settled once the lock is released.
-    pub unsettled: bool,
+    /// A statistic rose above its threshold: the peaks must be settled once the lock is released.
+    pub peaks_stale: bool,
 }
 
 /// What giving up an address comes to.
-pub(crate) enum GivenUp {
+pub(crate) enum FreeOutcome {
     /// The program holds no block that begins there.
     NotHeld,
     /// It does, this one, but asked for another size. Nothing has changed.
@@ -50,7 +50,7 @@ pub(crate) enum GivenUp {
 }
 
 /// A block that has become free, one with its free neighbours.
-struct Joined {
+struct Coalesced {
     /// The entry that is left.
     block: u32,
     /// Its segment holds other blocks.
@@ -63,24 +63,24 @@ struct Joined {
     more: u64,
 }
 
-impl Joined {
+impl Coalesced {
     /// Counts it: a free block counts as long as its segment holds others. Its neighbours did, and do no more. True if the peaks
     /// must be settled.
     /// `ended`: what to answer if the whole segment is free now.
     #[inline(always)]
-    fn count(&self, ended: bool, tally: &Tally) -> bool {
+    fn count(&self, ended: bool, tally: &HeapCounters) -> bool {
         if !self.is_split {
             tally.down(Stat::InactiveSplit, self.absorbed);
             tally.down(Stat::InactiveSplitBytes, self.more);
             return ended;
         }
-        let unsettled = tally.up(Stat::InactiveSplitBytes, self.size);
+        let peaks_stale = tally.up(Stat::InactiveSplitBytes, self.size);
         match self.absorbed {
-            0 => unsettled | tally.up(Stat::InactiveSplit, 1),
-            1 => unsettled,
+            0 => peaks_stale | tally.up(Stat::InactiveSplit, 1),
+            1 => peaks_stale,
             _ => {
                 tally.down(Stat::InactiveSplit, 1);
-                unsettled
+                peaks_stale
             }
         }
     }
@@ -91,10 +91,10 @@ pub(crate) struct Sets<S: Storage> {
     /// Holds exactly the blocks that are [`State::Free`].
     pub free: FreeIndex<S>,
     /// Other streams' uses of blocks.
-    pub uses: Slab<Use, S>,
+    pub uses: SlotTable<Use, S>,
     /// Root of the set of blocks that are [`State::Unmapped`], by address.
     unmapped: Link,
-    by_address: Trie<S>,
+    by_address: RadixTree<S>,
     /// The latest events of the heap, while events are recorded.
     pub trace: Buffer<S>,
 }
@@ -103,9 +103,9 @@ impl<S: Storage> Default for Sets<S> {
     fn default() -> Self {
         Self {
             free: FreeIndex::default(),
-            uses: Slab::default(),
+            uses: SlotTable::default(),
             unmapped: Link::EMPTY,
-            by_address: Trie::default(),
+            by_address: RadixTree::default(),
             trace: Buffer::default(),
         }
     }
@@ -125,17 +125,17 @@ pub(crate) struct Heap<S: Storage> {
     pub ended: bool,
     /// What cuts the segments, where free space is not kept as blocks. Some ⟹ the entries that are allocated or pending, be they vacant
     /// or not, are exactly the pieces that are taken.
-    pub carver: Option<AnyCarver<S>>,
+    pub suballocator: Option<AnySubAllocator<S>>,
     /// The pool's search count, as far as ages are kept.
     pub clock: u64,
     /// The size of the next segment in bytes, where segments grow.
     pub region: u64,
     pub blocks: Blocks<S>,
     /// Holds exactly the blocks that are [`State::Allocated`].
-    pub held: Chains<S>,
+    pub held: HashIndex<S>,
     /// All segments, ordinary and expandable. Beside the sets and not among them: sub-allocated heaps need no set on their fast
     /// path, and looking the sets up costs them 5 instructions of a pair.
-    pub segments: Slab<Segment, S>,
+    pub segments: SlotTable<Segment, S>,
     /// Head of the list of segments.
     pub newest: u32,
     /// Made ⟸ there is room for a block. A heap without memory does not have the 33 KiB they take.
@@ -146,8 +146,8 @@ pub(crate) struct Heap<S: Storage> {
 /// a pair of malloc and free.
 struct Parts<'a, S: Storage> {
     blocks: &'a mut Blocks<S>,
-    held: &'a mut Chains<S>,
-    segments: &'a mut Slab<Segment, S>,
+    held: &'a mut HashIndex<S>,
+    segments: &'a mut SlotTable<Segment, S>,
     sets: &'a mut Sets<S>,
     rules: &'a Rules,
     clock: &'a u64,
@@ -157,18 +157,18 @@ impl<S: Storage> Parts<'_, S> {
     /// Hands out the front of a free block of at least `size` bytes; the rest stays free if the rules split it off. Room was
     /// made.
     #[inline(always)]
-    fn hand_out(&mut self, block: u32, size: u64, requested: u64, tally: &Tally) -> Done<DevicePtr> {
+    fn allocate_from(&mut self, block: u32, size: u64, requested: u64, tally: &HeapCounters) -> Outcome<DevicePtr> {
         let (blocks, vacancies) = self.blocks.parts();
         let Block { size: whole, addr, prev, next, segment, expandable, .. } = blocks[block as usize];
         let was_split = prev != NONE || next != NONE;
         let remaining = whole - size;
-        let mut unsettled = false;
+        let mut peaks_stale = false;
         let (given, given_bytes) = if self.rules.should_split(remaining, size) {
             if was_split && !expandable {
                 tally.down(Stat::InactiveSplitBytes, size);
             } else if !expandable {
-                unsettled |= tally.up(Stat::InactiveSplit, 1);
-                unsettled |= tally.up(Stat::InactiveSplitBytes, remaining);
+                peaks_stale |= tally.up(Stat::InactiveSplit, 1);
+                peaks_stale |= tally.up(Stat::InactiveSplitBytes, remaining);
             }
             let front = vacancies.occupy(blocks);
             blocks[front as usize] = blocks[block as usize].front(block, size, requested, State::Allocated);
@@ -181,7 +181,7 @@ impl<S: Storage> Parts<'_, S> {
             self.sets.free.resize(block, remaining, blocks, |rest| {
                 rest.addr += size;
                 rest.prev = front;
-                rest.born = clock;
+                rest.freed_at = clock;
             });
             (front, size)
         } else {
@@ -196,19 +196,19 @@ impl<S: Storage> Parts<'_, S> {
             (block, whole)
         };
         self.held.insert(given, blocks);
-        unsettled |= tally.up(Stat::Allocation, 1);
-        unsettled |= tally.up(Stat::AllocatedBytes, given_bytes);
-        unsettled |= tally.up(Stat::RequestedBytes, requested);
+        peaks_stale |= tally.up(Stat::Allocation, 1);
+        peaks_stale |= tally.up(Stat::AllocatedBytes, given_bytes);
+        peaks_stale |= tally.up(Stat::RequestedBytes, requested);
         if self.rules.is_oversize(given_bytes) {
-            unsettled |= tally.up(Stat::OversizeAllocations, 1);
+            peaks_stale |= tally.up(Stat::OversizeAllocations, 1);
         }
-        Done { value: DevicePtr(addr), unsettled }
+        Outcome { value: DevicePtr(addr), peaks_stale }
     }
 
     /// Puts a block that is in no set into the free index, one with its free neighbours. What remains of them is `block`'s
     /// requested size; the age begins anew.
     #[inline(always)]
-    fn join_free(&mut self, block: u32) -> Joined {
+    fn join_free(&mut self, block: u32) -> Coalesced {
         let clock = *self.clock;
         let (blocks, vacancies) = self.blocks.parts();
         let Block { addr, size, requested, prev, next, segment, .. } = blocks[block as usize];
@@ -231,7 +231,7 @@ impl<S: Storage> Parts<'_, S> {
             self.sets.free.resize(prev, more + size, blocks, |entry| {
                 entry.requested = requested;
                 entry.next = after;
-                entry.born = clock;
+                entry.freed_at = clock;
             });
             vacancies.vacate(block, blocks);
             if next_free {
@@ -248,17 +248,17 @@ impl<S: Storage> Parts<'_, S> {
                 entry.addr = addr;
                 entry.requested = requested;
                 entry.prev = prev;
-                entry.born = clock;
+                entry.freed_at = clock;
             });
             vacancies.vacate(block, blocks);
         } else {
             let entry = &mut blocks[block as usize];
             entry.state = State::Free;
-            entry.born = clock;
+            entry.freed_at = clock;
             self.sets.free.insert(block, blocks);
         }
         let absorbed = u64::from(prev_free) + u64::from(next_free);
-        Joined { block: left, is_split: before != NONE || after != NONE, size, absorbed, more }
+        Coalesced { block: left, is_split: before != NONE || after != NONE, size, absorbed, more }
     }
 }
 
@@ -272,20 +272,26 @@ impl<S: Storage> Heap<S> {
             rules: Rules::unset(kind),
             kept: false,
             ended: false,
-            carver: None,
+            suballocator: None,
             clock: 0,
             region: 0,
-            blocks: Slab::default(),
-            held: Chains::default(),
-            segments: Slab::default(),
+            blocks: SlotTable::default(),
+            held: HashIndex::default(),
+            segments: SlotTable::default(),
             newest: NONE,
             sets: S::Lazy::default(),
         }
     }
 
     /// Gives the heap, which is empty, to a stream and a pool.
-    pub(crate) fn begin(&mut self, stream: StreamId, pool: u32, rules: Rules, carver: Option<AnyCarver<S>>) {
-        (self.stream, self.pool, self.rules, self.carver) = (stream, pool, rules, carver);
+    pub(crate) fn begin(
+        &mut self,
+        stream: StreamId,
+        pool: u32,
+        rules: Rules,
+        suballocator: Option<AnySubAllocator<S>>,
+    ) {
+        (self.stream, self.pool, self.rules, self.suballocator) = (stream, pool, rules, suballocator);
         self.set_ended(false);
     }
 
@@ -326,22 +332,22 @@ impl<S: Storage> Heap<S> {
         &mut self,
         size: u64,
         requested: u64,
-        tally: &Tally,
-    ) -> Result<Option<Done<DevicePtr>>, CapacityError> {
+        tally: &HeapCounters,
+    ) -> Result<Option<Outcome<DevicePtr>>, CapacityError> {
         self.make_room()?;
-        if self.carver.is_some() {
-            return self.malloc_carved(size, requested, tally);
+        if self.suballocator.is_some() {
+            return self.malloc_suballocated(size, requested, tally);
         }
         let mut parts = self.parts();
         let Some(block) = parts.sets.free.best_fit(size, parts.blocks.entries()) else { return Ok(None) };
         let Block { expandable, size: whole, .. } = parts.blocks[block];
         if expandable {
-            return Ok(self.find(size).map(|block| self.hand_out(block, size, requested, tally)));
+            return Ok(self.find(size).map(|block| self.allocate_from(block, size, requested, tally)));
         }
         if parts.rules.refuse(whole, size) {
             return Ok(None);
         }
-        Ok(Some(parts.hand_out(block, size, requested, tally)))
+        Ok(Some(parts.allocate_from(block, size, requested, tally)))
     }
 
     /// The tables of a heap that has room for a block.
@@ -359,8 +365,8 @@ impl<S: Storage> Heap<S> {
 
     /// Where a request of `size` would be served from, if it could be. Nothing is taken.
     pub(crate) fn peek(&mut self, size: u64) -> Option<DevicePtr> {
-        if let Some(carver) = &self.carver {
-            return carver.peek(size).map(DevicePtr);
+        if let Some(suballocator) = &self.suballocator {
+            return suballocator.peek(size).map(DevicePtr);
         }
         if self.is_empty() {
             return None;
@@ -369,24 +375,24 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Hands out the front of a segment that was just added as `block` for a request of `size`. Room was made.
-    pub(crate) fn hand_out_new(
+    pub(crate) fn allocate_from_new(
         &mut self,
         block: u32,
         size: u64,
         requested: u64,
-        tally: &Tally,
-    ) -> Option<Done<DevicePtr>> {
-        if self.carver.is_some() {
-            return self.malloc_carved(size, requested, tally).ok()?;
+        tally: &HeapCounters,
+    ) -> Option<Outcome<DevicePtr>> {
+        if self.suballocator.is_some() {
+            return self.malloc_suballocated(size, requested, tally).ok()?;
         }
-        Some(self.hand_out(block, size, requested, tally))
+        Some(self.allocate_from(block, size, requested, tally))
     }
 
     /// Makes sure that a segment of `bytes` for a request of `size` can be added, and a block of it handed out.
     pub(crate) fn make_room_for_segment(&mut self, bytes: u64, size: u64) -> Result<(), CapacityError> {
         self.make_room()?;
-        let carver = self.carver.as_mut().is_none_or(|carver| carver.make_room(bytes, size));
-        if carver && self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
+        let suballocator = self.suballocator.as_mut().is_none_or(|suballocator| suballocator.make_room(bytes, size));
+        if suballocator && self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
     /// The free block that serves a request of `size`, if one may.
@@ -401,8 +407,14 @@ impl<S: Storage> Heap<S> {
     /// Hands out the front of a free block of at least `size` bytes; the rest stays free if the rules split it off. Room was
     /// made.
     #[inline(never)]
-    pub(crate) fn hand_out(&mut self, block: u32, size: u64, requested: u64, tally: &Tally) -> Done<DevicePtr> {
-        self.parts().hand_out(block, size, requested, tally)
+    pub(crate) fn allocate_from(
+        &mut self,
+        block: u32,
+        size: u64,
+        requested: u64,
+        tally: &HeapCounters,
+    ) -> Outcome<DevicePtr> {
+        self.parts().allocate_from(block, size, requested, tally)
     }
 
     /// The block that the program holds at exactly `ptr`.
@@ -414,38 +426,38 @@ impl<S: Storage> Heap<S> {
     }
 
     /// The program gives up the block at exactly `ptr`, if it holds one there that (if `requested` is given) it asked for with so
-    /// many bytes. What becomes of it is the caller's to say at once: [`complete`](Self::complete) or [`pend`](Self::pend).
+    /// many bytes. What becomes of it is the caller's to say at once: [`finish_free`](Self::finish_free) or [`pend`](Self::pend).
     #[inline(always)]
-    pub(crate) fn give_up(&mut self, ptr: DevicePtr, requested: Option<u64>, tally: &Tally) -> GivenUp {
-        let Some(block) = self.held.take(ptr.0, self.blocks.entries_mut()) else { return GivenUp::NotHeld };
+    pub(crate) fn detach(&mut self, ptr: DevicePtr, requested: Option<u64>, tally: &HeapCounters) -> FreeOutcome {
+        let Some(block) = self.held.take(ptr.0, self.blocks.entries_mut()) else { return FreeOutcome::NotHeld };
         let Block { size, requested: actual, uses, .. } = self.blocks[block];
         if requested.is_some_and(|requested| requested != actual) {
             self.held.insert(block, self.blocks.entries_mut());
-            return GivenUp::WrongSize(block);
+            return FreeOutcome::WrongSize(block);
         }
         tally.down(Stat::Allocation, 1);
         tally.down(Stat::AllocatedBytes, size);
         if self.rules.is_oversize(size) {
             tally.down(Stat::OversizeAllocations, 1);
         }
-        if uses == NONE { GivenUp::Unused(block) } else { GivenUp::Used(block) }
+        if uses == NONE { FreeOutcome::Unused(block) } else { FreeOutcome::Used(block) }
     }
 
     /// A block that was given up may still be used by others: it is pending until [`unpend`](Self::unpend).
-    pub(crate) fn pend(&mut self, block: u32, tally: &Tally) {
+    pub(crate) fn pend(&mut self, block: u32, tally: &HeapCounters) {
         let entry = &mut self.blocks[block];
         entry.state = State::Pending;
         tally.pend(entry.size);
     }
 
     /// Nothing uses a pending block any longer: it becomes free. True if the peaks must be settled.
-    pub(crate) fn unpend(&mut self, block: u32, tally: &Tally) -> bool {
+    pub(crate) fn unpend(&mut self, block: u32, tally: &HeapCounters) -> bool {
         tally.unpend(self.blocks[block].size);
-        self.complete(block, tally)
+        self.finish_free(block, tally)
     }
 
     /// The program did not give a pending block up after all.
-    pub(crate) fn take_back(&mut self, block: u32, tally: &Tally) {
+    pub(crate) fn undo_free(&mut self, block: u32, tally: &HeapCounters) {
         self.held.insert(block, self.blocks.entries_mut());
         let entry = &mut self.blocks[block];
         entry.state = State::Allocated;
@@ -492,9 +504,9 @@ impl<S: Storage> Heap<S> {
     /// A block that is in no set, and that nothing uses any longer, becomes free, one with its free neighbours. True if the peaks must
     /// be settled.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, block: u32, tally: &Tally) -> bool {
-        if self.carver.is_some() {
-            return self.complete_carved(block, tally);
+    pub(crate) fn finish_free(&mut self, block: u32, tally: &HeapCounters) -> bool {
+        if self.suballocator.is_some() {
+            return self.finish_free_suballocated(block, tally);
         }
         let Block { requested, expandable, .. } = self.blocks[block];
         tally.down(Stat::RequestedBytes, requested);
@@ -504,22 +516,22 @@ impl<S: Storage> Heap<S> {
 
     /// Puts a block that is in no set into the free index, one with its free neighbours. What remains of them is `block`'s
     /// requested size; the age begins anew.
-    fn join_free(&mut self, block: u32) -> Joined {
+    fn join_free(&mut self, block: u32) -> Coalesced {
         self.parts().join_free(block)
     }
 
     /// Adds an ordinary segment that was obtained from the device for a request of `size`: one free block. Room was made.
-    pub(crate) fn add_segment(&mut self, base: DevicePtr, bytes: u64, size: u64, tally: &Tally) -> Done<u32> {
+    pub(crate) fn add_segment(&mut self, base: DevicePtr, bytes: u64, size: u64, tally: &HeapCounters) -> Outcome<u32> {
         let block = self.new_segment(base, bytes, 0);
-        if let Some(carver) = &mut self.carver {
-            carver.add_segment(self.blocks[block].segment, base.0, bytes, size);
+        if let Some(suballocator) = &mut self.suballocator {
+            suballocator.add_segment(self.blocks[block].segment, base.0, bytes, size);
         }
         self.insert_free(block);
-        let mut unsettled = tally.up(Stat::Segment, 1) | tally.up(Stat::ReservedBytes, bytes);
+        let mut peaks_stale = tally.up(Stat::Segment, 1) | tally.up(Stat::ReservedBytes, bytes);
         if self.rules.is_oversize(bytes) {
-            unsettled |= tally.up(Stat::OversizeSegments, 1);
+            peaks_stale |= tally.up(Stat::OversizeSegments, 1);
         }
-        Done { value: block, unsettled }
+        Outcome { value: block, peaks_stale }
     }
 
     /// Whether `block` is a whole ordinary segment, free, of which no piece is taken.
@@ -528,7 +540,7 @@ impl<S: Storage> Heap<S> {
         block.is_free() && !block.expandable && !block.is_split() && !self.segments[block.segment].live
     }
 
-    /// Bytes of the largest block that is free, or segment if a carver cuts them and nothing is taken.
+    /// Bytes of the largest block that is free, or segment if a suballocator cuts them and nothing is taken.
     pub(crate) fn largest_free(&self) -> u64 {
         if self.is_empty() {
             return 0;
@@ -541,12 +553,12 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Forgets a releasable segment, and says what to release.
-    pub(crate) fn remove_segment(&mut self, block: u32, tally: &Tally) -> (DevicePtr, u64) {
+    pub(crate) fn remove_segment(&mut self, block: u32, tally: &HeapCounters) -> (DevicePtr, u64) {
         self.sets.free.remove(block, self.blocks.entries_mut());
         let Block { addr, size, segment, .. } = self.blocks[block];
         self.blocks.remove(block);
-        if let Some(carver) = &mut self.carver {
-            carver.remove_segment(segment);
+        if let Some(suballocator) = &mut self.suballocator {
+            suballocator.remove_segment(segment);
         }
         self.unlink(segment);
         tally.down(Stat::Segment, 1);
@@ -563,8 +575,8 @@ impl<S: Storage> Heap<S> {
         while segment != NONE {
             let Segment { base, bytes, first, next, .. } = self.segments[segment];
             if (base..base + bytes).contains(&ptr.0) {
-                if self.carver.is_some() {
-                    return self.piece_containing(ptr);
+                if self.suballocator.is_some() {
+                    return self.sub_block_containing(ptr);
                 }
                 let mut block = first;
                 while self.blocks[block].end() <= ptr.0 {
@@ -586,7 +598,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn insert_free(&mut self, block: u32) {
         let entry = &mut self.blocks[block];
         entry.state = State::Free;
-        entry.born = self.clock;
+        entry.freed_at = self.clock;
         self.sets.free.insert(block, self.blocks.entries_mut());
     }
 
@@ -626,7 +638,7 @@ impl<S: Storage> Heap<S> {
             addr: base.0,
             size: bytes,
             requested: 0,
-            born: 0,
+            freed_at: 0,
             prev: NONE,
             next: NONE,
             chain: NONE,

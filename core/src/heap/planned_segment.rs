@@ -2,13 +2,13 @@
 //!
 //! That is: blocks that other streams use, that are freed at a count, or that are looked at one by one. Such a block has an entry
 //! like any other heap's, and everything that holds for those holds for it; when it has become free the heap notes its address
-//! for the lane. To the heap the segment is one that a carver cuts. It is held as long as the lane is there, whatever is in use.
+//! for the lane. To the heap the segment is one that a suballocator cuts. It is held as long as the lane is there, whatever is in use.
 
 use crate::heap::block::{Block, State};
-use crate::heap::suballoc::AnyCarver;
-use crate::heap::suballoc::planned::Home;
-use crate::heap::{Done, Heap};
-use crate::stats::{Stat, Tally};
+use crate::heap::suballoc::AnySubAllocator;
+use crate::heap::suballoc::planned::PlanSegment;
+use crate::heap::{Heap, Outcome};
+use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::DevicePtr;
@@ -16,23 +16,23 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 impl<S: Storage> Heap<S> {
-    /// The carver, if the heap is one behind a lane.
-    fn home(&mut self) -> Option<&mut Home<S>> {
-        match &mut self.carver {
-            Some(AnyCarver::Planned(home)) => Some(home),
+    /// The suballocator, if the heap is one behind a lane.
+    fn home(&mut self) -> Option<&mut PlanSegment<S>> {
+        match &mut self.suballocator {
+            Some(AnySubAllocator::Planned(home)) => Some(home),
             _ => None,
         }
     }
 
     /// Makes it the heap behind a lane with this segment. Room for it was made.
-    pub(crate) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, tally: &Tally) -> Done<()> {
-        self.carver = Some(AnyCarver::Planned(Box::default()));
+    pub(crate) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, tally: &HeapCounters) -> Outcome<()> {
+        self.suballocator = Some(AnySubAllocator::Planned(Box::default()));
         // No vacant block passes for a piece.
         self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Held);
-        let Done { value: whole, unsettled } = self.add_segment(base, bytes, bytes, tally);
+        let Outcome { value: whole, peaks_stale } = self.add_segment(base, bytes, bytes, tally);
         // The lane counts as one that is taken, so that the segment is never wholly free.
         self.segments[self.blocks[whole].segment].live = true;
-        Done { value: (), unsettled }
+        Outcome { value: (), peaks_stale }
     }
 
     /// Room for a lane's segment, and for one block.
@@ -48,7 +48,7 @@ impl<S: Storage> Heap<S> {
         (addr, size): (u64, u64),
         requested: u64,
         oversize: u64,
-        (from, tally): (&Tally, &Tally),
+        (from, tally): (&HeapCounters, &HeapCounters),
     ) -> Result<bool, CapacityError> {
         self.make_room()?;
         let Some(home) = self.home() else { return Err(CapacityError) };
@@ -58,13 +58,13 @@ impl<S: Storage> Heap<S> {
         let piece = vacancies.occupy(blocks);
         blocks[piece as usize] = Block::piece(addr, size, requested, segment, NONE);
         self.held.insert(piece, blocks);
-        let mut unsettled = from.hand_over(tally, Stat::Allocation, 1);
-        unsettled |= from.hand_over(tally, Stat::AllocatedBytes, size);
-        unsettled |= from.hand_over(tally, Stat::RequestedBytes, requested);
+        let mut peaks_stale = from.hand_over(tally, Stat::Allocation, 1);
+        peaks_stale |= from.hand_over(tally, Stat::AllocatedBytes, size);
+        peaks_stale |= from.hand_over(tally, Stat::RequestedBytes, requested);
         if size >= oversize {
-            unsettled |= from.hand_over(tally, Stat::OversizeAllocations, 1);
+            peaks_stale |= from.hand_over(tally, Stat::OversizeAllocations, 1);
         }
-        Ok(unsettled)
+        Ok(peaks_stale)
     }
 
     /// Passes on the address of each block in its care that has become free.
@@ -89,7 +89,7 @@ impl<S: Storage> Heap<S> {
         self.segments[segment].live = !free;
         if free {
             let whole = self.segments[segment].first;
-            self.blocks[whole].born = self.clock;
+            self.blocks[whole].freed_at = self.clock;
         }
     }
 }

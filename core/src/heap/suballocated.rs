@@ -1,86 +1,86 @@
-//! A heap whose segments a carver cuts: buddy, size class, slab.
+//! A heap whose segments a suballocator cuts: buddy, size class, slab.
 //!
 //! ```text
 //! segment   first ─▶ the block that stands for it whole: always free and in the index, to be released while `live` is 0
-//! piece     a block of its own as long as it is taken, which knows the segment and the piece's number in the carver
+//! piece     a block of its own as long as it is taken, which knows the segment and the piece's number in the suballocator
 //! ```
 //!
-//! So what releases wholly free segments needs to know nothing of carvers.
+//! So what releases wholly free segments needs to know nothing of sub-allocators.
 
 #![cfg_attr(
     not(feature = "alloc"),
-    allow(dead_code, unused_variables, clippy::unnecessary_wraps, reason = "there is no carver to be called")
+    allow(dead_code, unused_variables, clippy::unnecessary_wraps, reason = "there is no suballocator to be called")
 )]
 
-use super::{Done, Heap};
+use super::{Heap, Outcome};
 use crate::heap::block::{Block, State};
-use crate::heap::suballoc::{Free, Kind, Taken, for_kind};
-use crate::stats::{Stat, Tally};
+use crate::heap::suballoc::{Free, Kind, SubBlock, for_kind};
+use crate::stats::{HeapCounters, Stat};
 use crate::tables::{CapacityError, Storage};
 use crate::units::DevicePtr;
 
 impl<S: Storage> Heap<S> {
-    /// Takes a piece of `size`, as the carver rounds requests, if a segment has one. Inlined, and so are the carvers' own parts: a
+    /// Takes a piece of `size`, as the suballocator rounds requests, if a segment has one. Inlined, and so are the sub-allocators' own parts: a
     /// call in a call would save the same registers twice, which is a tenth of a pair.
     #[inline(always)]
-    pub(super) fn malloc_carved(
+    pub(super) fn malloc_suballocated(
         &mut self,
         size: u64,
         requested: u64,
-        tally: &Tally,
-    ) -> Result<Option<Done<DevicePtr>>, CapacityError> {
-        for_kind!(self.carver.as_ref().expect("what carves has a carver"), Own => self.malloc_by::<Own<S>>(size, requested, tally))
+        tally: &HeapCounters,
+    ) -> Result<Option<Outcome<DevicePtr>>, CapacityError> {
+        for_kind!(self.suballocator.as_ref().expect("what suballocates has a suballocator"), Own => self.malloc_by::<Own<S>>(size, requested, tally))
     }
 
-    /// The same by a carver of one kind.
+    /// The same by a suballocator of one kind.
     #[inline(always)]
     fn malloc_by<C: Kind<S>>(
         &mut self,
         size: u64,
         requested: u64,
-        tally: &Tally,
-    ) -> Result<Option<Done<DevicePtr>>, CapacityError> {
-        let Some(carver) = C::of(&mut self.carver) else { return Ok(None) };
-        let Some((Taken { addr, segment, number }, free)) = carver.take(size)? else { return Ok(None) };
+        tally: &HeapCounters,
+    ) -> Result<Option<Outcome<DevicePtr>>, CapacityError> {
+        let Some(suballocator) = C::of(&mut self.suballocator) else { return Ok(None) };
+        let Some((SubBlock { addr, segment, number }, free)) = suballocator.take(size)? else { return Ok(None) };
         let (blocks, vacancies) = self.blocks.parts();
         // What is free counts as long as something is taken beside it.
-        let mut unsettled = if free.alone {
+        let mut peaks_stale = if free.alone {
             let entry = &mut self.segments[segment];
             entry.live = true;
             tally.up(Stat::InactiveSplitBytes, entry.bytes - size) | tally.up(Stat::InactiveSplit, u64::from(free.now))
         } else {
             tally.down(Stat::InactiveSplitBytes, size);
-            count_pieces(free, tally)
+            count_sub_blocks(free, tally)
         };
         let piece = vacancies.occupy(blocks);
         blocks[piece as usize] = Block::piece(addr, size, requested, segment, number);
         self.held.insert(piece, blocks);
-        unsettled |= tally.up(Stat::Allocation, 1);
-        unsettled |= tally.up(Stat::AllocatedBytes, size);
-        unsettled |= tally.up(Stat::RequestedBytes, requested);
-        Ok(Some(Done { value: DevicePtr(addr), unsettled }))
+        peaks_stale |= tally.up(Stat::Allocation, 1);
+        peaks_stale |= tally.up(Stat::AllocatedBytes, size);
+        peaks_stale |= tally.up(Stat::RequestedBytes, requested);
+        Ok(Some(Outcome { value: DevicePtr(addr), peaks_stale }))
     }
 
-    /// A piece that is in no set, and that nothing uses any longer, goes back to the carver. True if the peaks must be settled.
+    /// A piece that is in no set, and that nothing uses any longer, goes back to the suballocator. True if the peaks must be settled.
     #[inline(always)]
-    pub(super) fn complete_carved(&mut self, piece: u32, tally: &Tally) -> bool {
-        for_kind!(self.carver.as_ref().expect("what carves has a carver"), Own => self.complete_by::<Own<S>>(piece, tally))
+    pub(super) fn finish_free_suballocated(&mut self, piece: u32, tally: &HeapCounters) -> bool {
+        for_kind!(self.suballocator.as_ref().expect("what suballocates has a suballocator"), Own => self.complete_by::<Own<S>>(piece, tally))
     }
 
-    /// The same by a carver of one kind.
+    /// The same by a suballocator of one kind.
     #[inline(always)]
-    fn complete_by<C: Kind<S>>(&mut self, piece: u32, tally: &Tally) -> bool {
-        let Some(carver) = C::of(&mut self.carver) else { return false };
+    fn complete_by<C: Kind<S>>(&mut self, piece: u32, tally: &HeapCounters) -> bool {
+        let Some(suballocator) = C::of(&mut self.suballocator) else { return false };
         let (blocks, vacancies) = self.blocks.parts();
         let Block { addr, size, requested, prev: number, segment, .. } = blocks[piece as usize];
-        // Before the carver has its turn: the less there is to be kept in registers meanwhile.
+        // Before the suballocator has its turn: the less there is to be kept in registers meanwhile.
         blocks[piece as usize].state = State::Held;
         vacancies.vacate(piece, blocks);
         tally.down(Stat::RequestedBytes, requested);
-        let free = carver.give(Taken { addr, segment, number }, size);
+        let free = suballocator.give(SubBlock { addr, segment, number }, size);
         if !free.alone {
-            let unsettled = tally.up(Stat::InactiveSplitBytes, size);
-            return unsettled | count_pieces(free, tally);
+            let peaks_stale = tally.up(Stat::InactiveSplitBytes, size);
+            return peaks_stale | count_sub_blocks(free, tally);
         }
         #[cfg(feature = "alloc")]
         if self.is_planned() {
@@ -91,17 +91,17 @@ impl<S: Storage> Heap<S> {
         entry.live = false;
         tally.down(Stat::InactiveSplitBytes, entry.bytes - size);
         tally.down(Stat::InactiveSplit, u64::from(free.before));
-        self.blocks[entry.first].born = self.clock;
+        self.blocks[entry.first].freed_at = self.clock;
         self.ended
     }
 
     /// Whether its segments are those of a lane of the planned policy.
     pub(crate) fn is_planned(&self) -> bool {
-        matches!(&self.carver, Some(carver) if carver.is_planned())
+        matches!(&self.suballocator, Some(suballocator) if suballocator.is_planned())
     }
 
     /// The taken piece that contains `ptr`.
-    pub(super) fn piece_containing(&self, ptr: DevicePtr) -> Option<u32> {
+    pub(super) fn sub_block_containing(&self, ptr: DevicePtr) -> Option<u32> {
         self.pieces().find(|(_, piece)| (piece.addr..piece.end()).contains(&ptr.0)).map(|(piece, _)| piece)
     }
 
@@ -114,7 +114,7 @@ impl<S: Storage> Heap<S> {
 
 /// Counts the pieces of a segment that are free beside taken ones, and were before. True if the peaks must be settled.
 #[inline(always)]
-fn count_pieces(Free { before, now, .. }: Free, tally: &Tally) -> bool {
+fn count_sub_blocks(Free { before, now, .. }: Free, tally: &HeapCounters) -> bool {
     if now >= before {
         return tally.up(Stat::InactiveSplit, u64::from(now - before));
     }

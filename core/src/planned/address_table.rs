@@ -10,7 +10,7 @@ const AWAY: u64 = u64::MAX;
 
 /// One address. At most one buffer is there at a time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct HeapRef {
     /// The address; 0 ⟺ the cell is vacant.
     pub addr: u64,
     /// Length in bytes of the block there; 0 ⟺ there is none.
@@ -21,7 +21,7 @@ pub(crate) struct Place {
     pub until: u32,
 }
 
-impl Place {
+impl HeapRef {
     const VACANT: Self = Self { addr: 0, size: 0, requested: 0, until: 0 };
 
     pub(crate) fn is_away(&self) -> bool {
@@ -40,12 +40,12 @@ impl Place {
 
 /// A hash table of places, at most half full, that never changes.
 #[derive(Clone)]
-pub(crate) struct Places(Vec<Place>);
+pub(crate) struct Places(Vec<HeapRef>);
 
 impl Places {
     /// A table with these addresses.
     pub(crate) fn new(addresses: &[u64]) -> Self {
-        let mut cells = vec![Place::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
+        let mut cells = vec![HeapRef::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
         for &addr in addresses {
             if let Err(vacant) = find(&cells, addr) {
                 cells[vacant].addr = addr;
@@ -61,19 +61,19 @@ impl Places {
 
     /// The place at `addr`, if a buffer begins there.
     #[inline(always)]
-    pub(crate) fn at(&mut self, addr: u64) -> Option<&mut Place> {
+    pub(crate) fn at(&mut self, addr: u64) -> Option<&mut HeapRef> {
         let at = find(&self.0, addr).ok()?;
         self.0.get_mut(at)
     }
 
     /// The same, to look at.
-    pub(crate) fn look(&self, addr: u64) -> Option<&Place> {
+    pub(crate) fn look(&self, addr: u64) -> Option<&HeapRef> {
         find(&self.0, addr).ok().and_then(|at| self.0.get(at))
     }
 
     /// The place of this number.
     #[inline(always)]
-    pub(crate) fn get(&mut self, number: u32) -> Option<&mut Place> {
+    pub(crate) fn get(&mut self, number: u32) -> Option<&mut HeapRef> {
         self.0.get_mut(number as usize)
     }
 
@@ -83,18 +83,18 @@ impl Places {
     }
 
     /// Every place and its number.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &Place)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &HeapRef)> {
         (0..).zip(&self.0).filter(|(_, place)| place.addr != 0)
     }
 
-    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Place> {
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut HeapRef> {
         self.0.iter_mut().filter(|place| place.addr != 0)
     }
 }
 
 /// The cell of an address; `Err`: it has none, and this is the vacant one where it would be.
 #[inline(always)]
-fn find(cells: &[Place], addr: u64) -> Result<usize, usize> {
+fn find(cells: &[HeapRef], addr: u64) -> Result<usize, usize> {
     let mut at = start(addr / UNIT, cells.len());
     while let Some(cell) = cells.get(at) {
         if cell.addr == addr {

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 /// What is remembered of deviations, and how often there was which.
 #[derive(Clone, Default)]
-pub(crate) struct Astray {
+pub(crate) struct Deviations {
     /// The requests that were passed over last; `missed % BEHIND` is overwritten next.
     pub missed: [u32; BEHIND],
     pub missed_len: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Counts {
     pub occupied: u64,
 }
 
-impl Astray {
+impl Deviations {
     /// What was passed over is not to be served any more: the sequence begins anew.
     pub(crate) fn forget_missed(&mut self) {
         self.missed_len = 0;

@@ -2,22 +2,14 @@
 
 use super::LANES;
 use super::sequence::Sequence;
-use super::state::Learning;
+use super::state::PlannerState;
 use crate::config::Planned;
 use crate::planned::report::PlannedReport;
 use crate::pool::PoolId;
-use crate::stats::Tally;
-use crate::sync::{Apart, AtomicU64, Lock, Ordering};
-use crate::units::StreamId;
+use crate::stats::HeapCounters;
+use crate::sync::{AtomicU64, CachePadded, Lock, Ordering};
+use crate::units::{DevicePtr, StreamId};
 use lock_api::Mutex;
-
-/// In the place of a heap's number in the directory: the first of the lanes' numbers, which no heap has.
-const FIRST: u32 = (1 << 24) - LANES as u32;
-
-/// The directory's number of a lane.
-pub(crate) const fn number_of(lane: usize) -> u32 {
-    FIRST + lane as u32
-}
 
 /// The stream of a lane that nobody has; no request is on it.
 const NOBODY: u64 = u64::MAX;
@@ -38,50 +30,59 @@ pub(crate) struct Lane {
     pub oversize: u64,
 }
 
+impl Lane {
+    /// Whether an address lies in the segment of the lane.
+    pub(crate) fn contains(&self, ptr: DevicePtr) -> bool {
+        (self.base..self.base + self.bytes).contains(&ptr.0)
+    }
+}
+
 /// The place of a lane.
-pub(crate) struct Berth<R: Lock> {
+pub(crate) struct LaneSlot<R: Lock> {
     /// `None` ⟺ nobody has it.
     pub lane: Mutex<R, Option<Lane>>,
     /// What the program holds of the lane's blocks, but for those that its heap cares for. Written under the lane's lock.
-    pub tally: Tally,
+    pub tally: HeapCounters,
 }
 
 /// Everything of the planned policy on one device.
 ///
 /// Locks: `learning` is held alone. A heap's lock may be taken under a lane's, never the other way round.
-pub(crate) struct Front<R: Lock> {
+pub(crate) struct PlanServer<R: Lock> {
     /// Each lane's stream, or [`NOBODY`]: whoever finds his stream here looks again under the lane's lock.
     streams: [AtomicU64; LANES],
-    pub(crate) berths: [Apart<Berth<R>>; LANES],
+    pub(crate) lane_slots: [CachePadded<LaneSlot<R>>; LANES],
     /// Requests of streams without a lane, while plans are in force.
     pub(crate) elsewhere: AtomicU64,
-    pub(crate) learning: Mutex<R, Learning>,
+    pub(crate) learning: Mutex<R, PlannerState>,
     /// The policy's own settings, which stay.
     pub(crate) options: Planned,
 }
 
-impl<R: Lock> Front<R> {
+impl<R: Lock> PlanServer<R> {
     pub(crate) fn new(options: Planned) -> Self {
         Self {
             streams: core::array::from_fn(|_| AtomicU64::new(NOBODY)),
-            berths: core::array::from_fn(|_| Apart(Berth { lane: Mutex::new(None), tally: Tally::default() })),
+            lane_slots: core::array::from_fn(|_| {
+                CachePadded(LaneSlot { lane: Mutex::new(None), tally: HeapCounters::default() })
+            }),
             elsewhere: AtomicU64::new(0),
-            learning: Mutex::new(Learning::default()),
+            learning: Mutex::new(PlannerState::default()),
             options,
         }
     }
 
     /// The place of a stream's lane.
     #[inline(always)]
-    pub(crate) fn berth(&self, stream: StreamId) -> Option<&Berth<R>> {
+    pub(crate) fn lane_slot(&self, stream: StreamId) -> Option<&LaneSlot<R>> {
         let number = self.streams.iter().position(|of| of.load(Ordering::Acquire) == stream.0)?;
-        self.berths.get(number).map(|berth| &**berth)
+        self.lane_slots.get(number).map(|lane_slot| &**lane_slot)
     }
 
-    /// The place of the lane with this number in the directory.
+    /// The slot of a lane, by its number in the page map.
     #[inline(always)]
-    pub(crate) fn numbered(&self, number: u32) -> Option<&Berth<R>> {
-        self.berths.get(number.wrapping_sub(FIRST) as usize).map(|berth| &**berth)
+    pub(crate) fn numbered(&self, number: u32) -> Option<&LaneSlot<R>> {
+        self.lane_slots.get(number as usize).map(|lane_slot| &**lane_slot)
     }
 
     /// From here on requests of `stream` find a lane that is there, or `None` no longer one that goes.
@@ -90,8 +91,8 @@ impl<R: Lock> Front<R> {
     }
 
     /// What each lane counts.
-    pub(crate) fn tallies(&self) -> impl Iterator<Item = &Tally> + Clone {
-        self.berths.iter().map(|berth| &berth.tally)
+    pub(crate) fn tallies(&self) -> impl Iterator<Item = &HeapCounters> + Clone {
+        self.lane_slots.iter().map(|lane_slot| &lane_slot.tally)
     }
 }
 
@@ -111,23 +112,23 @@ impl Lane {
 /// In the place of a size: the program does not say what it asked for. Unlike `None` it takes no register, so that no argument is on
 /// the stack, and what is called last is called without a frame: 8 instructions.
 #[derive(Clone, Copy)]
-pub(crate) struct Unsaid;
+pub(crate) struct SizeUnknown;
 
-impl From<Unsaid> for Option<u64> {
-    fn from(_: Unsaid) -> Self {
+impl From<SizeUnknown> for Option<u64> {
+    fn from(_: SizeUnknown) -> Self {
         None
     }
 }
 
-impl<R: Lock> Front<R> {
+impl<R: Lock> PlanServer<R> {
     pub(crate) fn report(&self) -> PlannedReport {
         let mut report = {
             let learning = self.learning.lock();
             PlannedReport { stage: learning.stage(), ..learning.report }
         };
         report.extra += self.elsewhere.load(Ordering::Relaxed);
-        for berth in &self.berths {
-            if let Some(lane) = berth.lane.lock().as_ref() {
+        for lane_slot in &self.lane_slots {
+            if let Some(lane) = lane_slot.lane.lock().as_ref() {
                 lane.add_to(&mut report);
                 report.segment_bytes += lane.bytes;
             }

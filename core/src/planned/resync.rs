@@ -1,7 +1,7 @@
 //! What becomes of a request that is not the next one, or whose bytes are not free.
 
 use super::deviations::{BEHIND, TRACE};
-use super::sequence::{Entry, Handed, Sequence};
+use super::sequence::{Entry, Placement, Sequence};
 use crate::tables::slot_table::NONE;
 
 /// How far ahead a single request is looked for: that many missing ones are noticed at once.
@@ -22,7 +22,7 @@ impl Sequence {
     }
 
     /// Serves a request that [`next`](Self::next) did not, or says that it is the fallback's.
-    pub(crate) fn otherwise(&mut self, bytes: u64) -> Option<Handed> {
+    pub(crate) fn otherwise(&mut self, bytes: u64) -> Option<Placement> {
         if self.entries[self.cursor as usize].is_for(bytes) {
             return self.take(bytes);
         }
@@ -55,7 +55,7 @@ impl Sequence {
     }
 
     /// Serves the request at the cursor, if it is planned and its bytes are free.
-    fn take(&mut self, bytes: u64) -> Option<Handed> {
+    fn take(&mut self, bytes: u64) -> Option<Placement> {
         let Entry { place, until, .. } = self.entries[self.cursor as usize];
         if place == NONE {
             self.astray.counts.lasting += 1;
@@ -75,7 +75,7 @@ impl Sequence {
     }
 
     /// Serves a request that was passed over, and is not over yet.
-    fn take_behind(&mut self, bytes: u64) -> Option<Handed> {
+    fn take_behind(&mut self, bytes: u64) -> Option<Placement> {
         let missed = self.astray.missed[..self.astray.missed_len.min(BEHIND)].iter();
         let fits = |&&number: &&u32| {
             number < self.cursor && {
@@ -121,12 +121,12 @@ impl Sequence {
         self.cursor += 1;
     }
 
-    fn occupy(&mut self, number: u32, bytes: u64) -> Option<Handed> {
+    fn occupy(&mut self, number: u32, bytes: u64) -> Option<Placement> {
         let Entry { size, place, until, .. } = self.entries[number as usize];
         let place = self.places.get(place)?;
         debug_assert!(place.size == 0, "whatever lives there is late");
         (place.size, place.requested, place.until) = (size, bytes, until);
-        Some(Handed { addr: place.addr, size })
+        Some(Placement { addr: place.addr, size })
     }
 
     /// Whether a request is the next one, and something late is where it is to lie.
@@ -141,7 +141,7 @@ impl Sequence {
             return true;
         }
         let Entry { size, place, .. } = self.entries[number as usize];
-        let Some(&mut super::address_table::Place { addr, .. }) = self.places.get(place) else { return false };
+        let Some(&mut super::address_table::HeapRef { addr, .. }) = self.places.get(place) else { return false };
         let mut known = core::mem::take(&mut self.astray.late);
         let cursor = self.cursor;
         let mut is_late =

@@ -4,8 +4,8 @@
 //! When it comes by a request, those join them that end there and are not free yet ([`Entry::due`]). None is late ⟹ every block that
 //! the program holds is one that the plan has alive now, and those share no bytes with the next.
 
-use super::address_table::{Place, Places};
-use super::deviations::Astray;
+use super::address_table::{HeapRef, Places};
+use super::deviations::Deviations;
 use crate::tables::slot_table::NONE;
 use crate::units::UNIT;
 use alloc::vec::Vec;
@@ -46,7 +46,7 @@ impl Entry {
 
 /// A block that was handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Handed {
+pub(crate) struct Placement {
     pub addr: u64,
     pub size: u64,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Sequence {
     pub(crate) late: u32,
     /// Blocks that a heap cares for.
     pub(crate) away: u32,
-    pub(crate) astray: Astray,
+    pub(crate) astray: Deviations,
 }
 
 impl Sequence {
@@ -96,7 +96,7 @@ impl Sequence {
             let last = &mut entries[step.until as usize - 1];
             (last.ends, last.due) = (last.ends + 1, last.due + 1);
         }
-        Self { entries, places, cursor: 0, late: 0, away: 0, astray: Astray::default() }
+        Self { entries, places, cursor: 0, late: 0, away: 0, astray: Deviations::default() }
     }
 
     /// How many requests it has.
@@ -106,7 +106,7 @@ impl Sequence {
 
     /// Serves a request that is the next one, if all is as planned.
     #[inline(always)]
-    pub(crate) fn next(&mut self, bytes: u64) -> Option<Handed> {
+    pub(crate) fn next(&mut self, bytes: u64) -> Option<Placement> {
         let entry = self.entries.get(self.cursor as usize)?;
         if !entry.is_for(bytes) || self.late > 0 {
             return None;
@@ -116,7 +116,7 @@ impl Sequence {
         (place.size, place.requested, place.until) = (entry.size, bytes, entry.until);
         self.late = entry.due;
         self.cursor += 1;
-        Some(Handed { addr: place.addr, size: entry.size })
+        Some(Placement { addr: place.addr, size: entry.size })
     }
 
     /// The address that a request would be served from, by [`next`](Self::next) or [`otherwise`](Self::otherwise).
@@ -132,21 +132,21 @@ impl Sequence {
     /// The program gives up the block at exactly `addr`, if (where `requested` is given) it asked for so many bytes. Answers the
     /// block, and what it was asked for with; `None` if it is not held, or a heap cares for it.
     #[inline(always)]
-    pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Handed, u64)> {
+    pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Placement, u64)> {
         let place = self.places.at(addr)?;
-        let Place { size, requested: actual, until, .. } = *place;
+        let HeapRef { size, requested: actual, until, .. } = *place;
         if size == 0 || place.is_away() || requested.is_some_and(|requested| requested != actual) {
             return None;
         }
         place.size = 0;
         self.end(until);
-        Some((Handed { addr, size }, actual))
+        Some((Placement { addr, size }, actual))
     }
 
     /// The block that begins at `addr`, with what was asked for, if the program holds it and no heap cares for it.
-    pub(crate) fn here(&self, addr: u64) -> Option<(Handed, u64)> {
+    pub(crate) fn here(&self, addr: u64) -> Option<(Placement, u64)> {
         let place = self.places.look(addr).filter(|place| place.size > 0 && !place.is_away())?;
-        Some((Handed { addr, size: place.size }, place.requested))
+        Some((Placement { addr, size: place.size }, place.requested))
     }
 
     /// Who has the block that begins at `addr`.
@@ -170,9 +170,9 @@ impl Sequence {
 
     /// A heap cares for the block at `addr` from here on; its bytes stay occupied. `None` if the program holds none there, or a heap
     /// does already.
-    pub(crate) fn go_away(&mut self, addr: u64) -> Option<(Handed, u64)> {
+    pub(crate) fn go_away(&mut self, addr: u64) -> Option<(Placement, u64)> {
         let place = self.places.at(addr).filter(|place| place.size > 0 && !place.is_away())?;
-        let left = (Handed { addr, size: place.size }, place.requested);
+        let left = (Placement { addr, size: place.size }, place.requested);
         place.go_away();
         self.away += 1;
         Some(left)
@@ -189,9 +189,9 @@ impl Sequence {
     }
 
     /// The blocks that the program holds and no heap cares for, with what was asked for.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (Handed, u64)> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = (Placement, u64)> {
         let held = self.places.all().filter(|(_, place)| place.size > 0 && !place.is_away());
-        held.map(|(_, place)| (Handed { addr: place.addr, size: place.size }, place.requested))
+        held.map(|(_, place)| (Placement { addr: place.addr, size: place.size }, place.requested))
     }
 
     /// The sequence begins anew at request `cursor`. What the program still holds is late from now on.
@@ -218,7 +218,7 @@ impl Sequence {
 
     /// Checks every invariant, for tests: it compares all with all.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let held: Vec<&Place> = self.places.all().map(|(_, place)| place).filter(|place| place.size > 0).collect();
+        let held: Vec<&HeapRef> = self.places.all().map(|(_, place)| place).filter(|place| place.size > 0).collect();
         for (number, place) in held.iter().enumerate() {
             if held[..number].iter().any(|other| other.overlaps(place.addr, place.size)) {
                 return Err("two blocks of a lane share bytes");

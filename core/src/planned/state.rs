@@ -35,7 +35,7 @@ pub(crate) enum Phase {
 
 /// What is known of iterations.
 #[derive(Default)]
-pub(crate) struct Learning {
+pub(crate) struct PlannerState {
     pub(crate) phase: Phase,
     /// How many observations there were.
     pub(crate) serial: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Learning {
     pub(crate) report: PlannedReport,
 }
 
-impl Learning {
+impl PlannerState {
     pub(crate) fn stage(&self) -> Stage {
         match self.phase {
             Phase::Waiting => Stage::Waiting,

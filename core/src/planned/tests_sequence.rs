@@ -1,6 +1,6 @@
 //! One lane's sequence against a naive model: what the program holds, byte by byte.
 
-use super::sequence::{Handed, Held, Sequence, Step};
+use super::sequence::{Held, Placement, Sequence, Step};
 use crate::units::UNIT;
 use cachalot_planner::{Buffer, Problem};
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ fn observe(ops: &[Op]) -> Vec<Step> {
 struct Run {
     sequence: Sequence,
     /// What the program holds, in the order in which it got it; `None` from the fallback.
-    held: Vec<Option<Handed>>,
+    held: Vec<Option<Placement>>,
     fallback: u64,
 }
 
@@ -193,7 +193,7 @@ proptest! {
         cared in prop::collection::vec(any::<bool>(), 80),
     ) {
         let mut run = Run::new(&observe(&ops));
-        let mut away: Vec<Handed> = Vec::new();
+        let mut away: Vec<Placement> = Vec::new();
         for _ in 0..3 {
             for (&op, &care) in ops.iter().zip(&cared) {
                 // One that goes away does not come back before the program is done with it.
@@ -208,7 +208,7 @@ proptest! {
                     run.perform(op);
                 }
                 for handed in run.held.iter().flatten() {
-                    let apart = |gone: &Handed| gone.addr + gone.size <= handed.addr || handed.addr + handed.size <= gone.addr;
+                    let apart = |gone: &Placement| gone.addr + gone.size <= handed.addr || handed.addr + handed.size <= gone.addr;
                     prop_assert!(away.iter().all(apart), "{:?} is in somebody's care", handed);
                 }
                 run.sequence.check().unwrap();

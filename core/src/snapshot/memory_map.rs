@@ -44,7 +44,7 @@ pub struct SizeInUse {
     pub chunks: u64,
 }
 
-/// The map. Freed blocks that other streams still use count as in use: nobody else may have them.
+/// The map. FreeArgs blocks that other streams still use count as in use: nobody else may have them.
 ///
 /// ```
 /// use cachalot_core::memory_map::MemoryMap;

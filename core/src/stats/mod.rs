@@ -4,7 +4,7 @@
 //! a sum are the difficulty: they are kept exact without a shared counter on the fast path by **leases**. Each heap
 //! has, for every statistic, a lease, and the leases of all heaps add up to no more than the peak that is on record: as long
 //! as every heap stays within its own, the sum stays below the peak. Only a heap that holds more than it has leased looks
-//! at the others: it brings the peak up to date and leases more (`Totals::settle`).
+//! at the others: it brings the peak up to date and leases more (`DevicePeaks::settle`).
 //!
 //! So peaks are exact for calls that follow one another, on whatever threads. While one call settles, others that overlap it
 //! do not wait: what they add is missing from the peaks until the next one of their heap, or any that looks at all heaps. What
@@ -15,8 +15,8 @@
 mod peaks;
 mod tally;
 
-pub(crate) use peaks::{Party, Totals};
-pub(crate) use tally::Tally;
+pub(crate) use peaks::{DevicePeaks, KindCounters};
+pub(crate) use tally::HeapCounters;
 
 use crate::config::rounding::PoolKind;
 use core::fmt::Write;
@@ -52,7 +52,8 @@ pub(crate) enum Stat {
 /// How many [`Stat`]s there are.
 const STATS: usize = 11;
 
-const _: () = assert!(Stat::Allocation as usize == 0 && Stat::AllocatedBytes as usize == 1, "`Tally::allocated_lease`");
+const _: () =
+    assert!(Stat::Allocation as usize == 0 && Stat::AllocatedBytes as usize == 1, "`HeapCounters::allocated_lease`");
 
 /// The names in the order of [`Stat`], as `torch.cuda.memory_stats()` spells them (2.0–2.15).
 const NAMES: [&str; STATS] = [

@@ -1,6 +1,6 @@
 //! The peaks of one device.
 
-use super::tally::{Tally, included};
+use super::tally::{HeapCounters, included};
 use super::{ALL, Counter, EVENTS, Event, STATS, Stats, column};
 use crate::config::rounding::PoolKind;
 use crate::sync::Ordering::Relaxed;
@@ -8,7 +8,7 @@ use crate::sync::{AtomicI64, AtomicU64};
 
 /// One device's peaks and event counts, and what the resets subtract.
 #[derive(Debug)]
-pub(crate) struct Totals {
+pub(crate) struct DevicePeaks {
     /// The highest sums on record, by [`ALL`], small, large.
     peak: [[AtomicI64; STATS]; 3],
     /// The sums of all leases, likewise; no higher than the peak while every heap is settled.
@@ -22,7 +22,7 @@ pub(crate) struct Totals {
     max_split_size: i64,
 }
 
-impl Totals {
+impl DevicePeaks {
     pub(crate) fn new(max_split_size: Option<u64>) -> Self {
         let zeros = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0)));
         let sums = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicI64::new(0)));
@@ -43,14 +43,14 @@ impl Totals {
 
     /// Leases the heap that asks as much as it holds: from what nobody has leased, else from half of what room the heaps `near`
     /// have, else from everyone's, after the peaks were brought up to date. One caller at a time (the owner's lock).
-    pub(crate) fn settle<'a, I, N>(&self, heaps: &I, asking: Party<'a>, near: &N)
+    pub(crate) fn settle<'a, I, N>(&self, heaps: &I, asking: KindCounters<'a>, near: &N)
     where
-        I: Iterator<Item = Party<'a>> + Clone,
-        N: Iterator<Item = Party<'a>> + Clone,
+        I: Iterator<Item = KindCounters<'a>> + Clone,
+        N: Iterator<Item = KindCounters<'a>> + Clone,
     {
         // What was pending when the ceilings were set may not be any longer.
         asking.1.follow_pending();
-        let is_other = |other: &Party<'_>| !core::ptr::eq(other.1, asking.1);
+        let is_other = |other: &KindCounters<'_>| !core::ptr::eq(other.1, asking.1);
         for stat in 0..STATS {
             let lacking = asking.1.current_of(stat) - asking.1.lease(stat).load(Relaxed);
             if lacking <= 0 {
@@ -76,7 +76,7 @@ impl Totals {
 
     /// Brings the peaks of one statistic up to date, and takes the other heaps all of their room: heaps that rise in turn get it
     /// back from each other without anyone looking at the rest.
-    fn recall<'a>(&self, stat: usize, asking: Party<'a>, others: impl Iterator<Item = Party<'a>>) {
+    fn recall<'a>(&self, stat: usize, asking: KindCounters<'a>, others: impl Iterator<Item = KindCounters<'a>>) {
         let wanted = asking.1.current_of(stat);
         let (mut all, mut alike) = (wanted, wanted);
         for other in others {
@@ -90,7 +90,7 @@ impl Totals {
     }
 
     /// Leases a heap what it holds and `room` beyond.
-    fn lease(&self, (kind, tally): Party<'_>, stat: usize, room: i64) {
+    fn lease(&self, (kind, tally): KindCounters<'_>, stat: usize, room: i64) {
         let lease = tally.current_of(stat) + room;
         let more = lease - tally.lease(stat).load(Relaxed);
         if more != 0 {
@@ -98,12 +98,12 @@ impl Totals {
                 self.leased[of][stat].fetch_add(more, Relaxed);
             }
             tally.lease(stat).store(lease, Relaxed);
-            tally.set_ceiling(included(stat).unwrap_or(stat));
+            tally.set_threshold(included(stat).unwrap_or(stat));
         }
     }
 
     /// Every peak becomes what there is now. The owner's lock is held.
-    pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)> + Clone) {
+    pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)> + Clone) {
         for party in heaps.clone() {
             for stat in 0..STATS {
                 self.lease(party, stat, 0);
@@ -118,7 +118,7 @@ impl Totals {
     }
 
     /// Everything ever added or taken away counts as 0 from here on, as do the events. The owner's lock is held.
-    pub(crate) fn reset_accumulated<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)>) {
+    pub(crate) fn reset_accumulated<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>) {
         let now = self.sums(heaps);
         for column in 0..3 {
             for stat in 0..STATS {
@@ -133,7 +133,7 @@ impl Totals {
     }
 
     /// Everything as it stands.
-    pub(crate) fn stats<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)>) -> Stats {
+    pub(crate) fn stats<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>) -> Stats {
         Stats {
             counters: self.sums(heaps),
             events: core::array::from_fn(|event| self.events[event].load(Relaxed)),
@@ -141,7 +141,7 @@ impl Totals {
         }
     }
 
-    fn sums<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a Tally)>) -> [[Counter; STATS]; 3] {
+    fn sums<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>) -> [[Counter; STATS]; 3] {
         let mut sums = [[Counter::default(); STATS]; 3];
         for (kind, tally) in heaps {
             for column in [ALL, column(kind)] {
@@ -164,9 +164,9 @@ impl Totals {
 }
 
 /// A heap as the peaks see it.
-pub(crate) type Party<'a> = (PoolKind, &'a Tally);
+pub(crate) type KindCounters<'a> = (PoolKind, &'a HeapCounters);
 
 /// How much more of a statistic a heap has leased than it holds.
-fn room_of(tally: &Tally, stat: usize) -> i64 {
+fn room_of(tally: &HeapCounters, stat: usize) -> i64 {
     (tally.lease(stat).load(Relaxed) - tally.current_of(stat)).max(0)
 }

@@ -4,12 +4,12 @@ use super::{STATS, Stat};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// One heap's counters. Written only under the heap's lock, except `ceiling`; read by anyone.
+/// One heap's counters. Written only under the heap's lock, except `threshold`; read by anyone.
 ///
 /// Of an active block only what makes it differ from an allocated one is counted apart, that it is pending: the rows of
-/// [`Stat::Active`] and [`Stat::ActiveBytes`] hold pending blocks, and [`Tally::current`] adds the allocated ones.
+/// [`Stat::Active`] and [`Stat::ActiveBytes`] hold pending blocks, and [`HeapCounters::current`] adds the allocated ones.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct HeapCounters {
     /// How much was ever added.
     added: [AtomicU64; STATS],
     /// How much was ever taken away.
@@ -17,17 +17,17 @@ pub(crate) struct Tally {
     /// As far as `added − removed` may rise before the peaks must be settled: the heap's lease, of which the leases of all heaps
     /// add up to no more than the peak. Of the first two rows, if that is less, what the lease on active blocks leaves to allocated
     /// ones. Changed only when peaks are settled.
-    ceiling: [AtomicI64; STATS],
+    threshold: [AtomicI64; STATS],
     /// The leases of the first two rows, [`Stat::Allocation`] and [`Stat::AllocatedBytes`].
     allocated_lease: [AtomicI64; 2],
 }
 
-impl Default for Tally {
+impl Default for HeapCounters {
     fn default() -> Self {
         Self {
             added: core::array::from_fn(|_| AtomicU64::new(0)),
             removed: core::array::from_fn(|_| AtomicU64::new(0)),
-            ceiling: core::array::from_fn(|_| AtomicI64::new(0)),
+            threshold: core::array::from_fn(|_| AtomicI64::new(0)),
             allocated_lease: core::array::from_fn(|_| AtomicI64::new(0)),
         }
     }
@@ -55,7 +55,7 @@ const fn active_of(row: usize) -> Option<usize> {
     }
 }
 
-impl Tally {
+impl HeapCounters {
     /// Adds `amount`. True if the peaks must be settled.
     #[inline]
     #[must_use]
@@ -71,7 +71,7 @@ impl Tally {
         let added = self.added[row].load(Relaxed) + amount;
         // Whoever sees what was added sees what had been taken away before: sums may lack something, but count nothing twice.
         self.added[row].store(added, Release);
-        self.removed[row].load(Relaxed) as i64 + self.ceiling[row].load(Relaxed) - added as i64
+        self.removed[row].load(Relaxed) as i64 + self.threshold[row].load(Relaxed) - added as i64
     }
 
     /// Takes `amount` away.
@@ -108,21 +108,21 @@ impl Tally {
     /// The ceilings follow what has become pending. The lock of the one who settles is held: ceilings are set under it alone, for
     /// whoever sets them without may overwrite what others make of the leases meanwhile.
     pub(crate) fn follow_pending(&self) {
-        self.set_ceiling(Stat::Allocation as usize);
-        self.set_ceiling(Stat::AllocatedBytes as usize);
+        self.set_threshold(Stat::Allocation as usize);
+        self.set_threshold(Stat::AllocatedBytes as usize);
     }
 
-    /// The lease of a row. Where nothing lowers the ceiling it is the ceiling.
+    /// The lease of a row. Where nothing lowers the threshold it is the threshold.
     pub(super) fn lease(&self, row: usize) -> &AtomicI64 {
-        self.allocated_lease.get(row).unwrap_or(&self.ceiling[row])
+        self.allocated_lease.get(row).unwrap_or(&self.threshold[row])
     }
 
-    /// The ceiling of one of the first two rows follows from its lease, and from that on active blocks.
-    pub(super) fn set_ceiling(&self, row: usize) {
+    /// The threshold of one of the first two rows follows from its lease, and from that on active blocks.
+    pub(super) fn set_threshold(&self, row: usize) {
         let Some(active) = active_of(row) else { return };
         let pending = self.added[active].load(Acquire) as i64 - self.removed[active].load(Relaxed) as i64;
         let left = self.lease(active).load(Relaxed) - pending;
-        self.ceiling[row].store(self.lease(row).load(Relaxed).min(left), Relaxed);
+        self.threshold[row].store(self.lease(row).load(Relaxed).min(left), Relaxed);
     }
 
     /// A block of `bytes` is pending no longer.

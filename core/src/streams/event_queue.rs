@@ -4,7 +4,7 @@
 //! has to be asked. Nothing here holds its lock across a call to the device: the queue that is being asked is marked busy instead.
 
 use crate::device::Event;
-use crate::tables::slot_table::{NONE, Slab, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
@@ -69,8 +69,8 @@ impl Deferred {
     }
 }
 
-pub(crate) struct Order<S: Storage> {
-    waits: Slab<Wait, S>,
+pub(crate) struct EventQueues<S: Storage> {
+    waits: SlotTable<Wait, S>,
     queues: S::Table<Queue>,
     /// Events at rest.
     events: S::Table<Event>,
@@ -86,10 +86,10 @@ pub(crate) struct Order<S: Storage> {
     deferrals_promised: usize,
 }
 
-impl<S: Storage> Default for Order<S> {
+impl<S: Storage> Default for EventQueues<S> {
     fn default() -> Self {
         Self {
-            waits: Slab::default(),
+            waits: SlotTable::default(),
             queues: S::Table::<Queue>::default(),
             events: S::Table::<Event>::default(),
             events_len: 0,
@@ -101,7 +101,7 @@ impl<S: Storage> Default for Order<S> {
     }
 }
 
-impl<S: Storage> Order<S> {
+impl<S: Storage> EventQueues<S> {
     /// Promises that one more event can be waited for and put to rest afterwards: one at rest, if there is any, or else one that
     /// the caller makes. An error if there is no room. The promise is kept by [`push`](Self::push), or given back.
     pub(crate) fn promise(&mut self) -> Result<Option<Event>, CapacityError> {

@@ -11,7 +11,7 @@
 //!
 //! The items themselves live elsewhere: every operation is told how to read their keys.
 
-use crate::tables::radix_tree::{Key, Link, MAX_ITEM, Trie};
+use crate::tables::radix_tree::{Key, Link, MAX_ITEM, RadixTree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 use core::hint::select_unpredictable;
@@ -75,14 +75,14 @@ fn key<T: Linked>(items: &[T]) -> impl Fn(u32) -> Key {
 
 /// The posts of any number of lists, in which an item is at most once.
 pub(crate) struct Lists<S: Storage> {
-    trie: Trie<S>,
+    trie: RadixTree<S>,
     /// Whether an item is a post of its list.
     is_post: S::Table<bool>,
 }
 
 impl<S: Storage> Default for Lists<S> {
     fn default() -> Self {
-        Self { trie: Trie::default(), is_post: S::Table::<bool>::default() }
+        Self { trie: RadixTree::default(), is_post: S::Table::<bool>::default() }
     }
 }
 

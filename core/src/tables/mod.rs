@@ -48,7 +48,7 @@ pub trait Lazy<T>: Default + DerefMut<Target = T> {
 }
 
 /// A table shared between threads whose entries are set once and never move.
-pub trait Shelf<T>: Default {
+pub trait OnceTable<T>: Default {
     /// The entry at `index`, if it has been set.
     fn get(&self, index: u32) -> Option<&T>;
 
@@ -70,7 +70,7 @@ pub trait Storage: sealed::Sealed + 'static {
     /// The devices of one allocator.
     type Devices<T: 'static>: Table<T>;
     /// Heaps and pools: shared, never moved.
-    type Shelf<T: 'static>: Shelf<T>;
+    type OnceTable<T: 'static>: OnceTable<T>;
     /// The cells of the maps that are read without a lock.
     type Cells: Cells;
 }
@@ -93,7 +93,7 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
     type Table<T: Send + 'static> = heapless::Vec<T, BLOCKS>;
     type Lazy<T: Default + Send + 'static> = InPlace<T>;
     type Devices<T: 'static> = heapless::Vec<T, DEVICES>;
-    type Shelf<T: 'static> = FixedShelf<T, HEAPS>;
+    type OnceTable<T: 'static> = FixedOnceTable<T, HEAPS>;
     type Cells = FixedCells<PAGES>;
 }
 
@@ -149,17 +149,17 @@ impl<T: Default> Lazy<T> for InPlace<T> {
     fn drop_value(&mut self) {}
 }
 
-/// The [`Shelf`] of [`Fixed`]: an array.
+/// The [`OnceTable`] of [`Fixed`]: an array.
 #[derive(Debug)]
-pub struct FixedShelf<T, const N: usize>([Once<T>; N]);
+pub struct FixedOnceTable<T, const N: usize>([Once<T>; N]);
 
-impl<T, const N: usize> Default for FixedShelf<T, N> {
+impl<T, const N: usize> Default for FixedOnceTable<T, N> {
     fn default() -> Self {
         Self([const { Once::new() }; N])
     }
 }
 
-impl<T, const N: usize> Shelf<T> for FixedShelf<T, N> {
+impl<T, const N: usize> OnceTable<T> for FixedOnceTable<T, N> {
     fn get(&self, index: u32) -> Option<&T> {
         self.0.get(index as usize)?.get()
     }
@@ -172,7 +172,7 @@ impl<T, const N: usize> Shelf<T> for FixedShelf<T, N> {
 #[cfg(feature = "alloc")]
 mod growable {
     use super::atomic_map::GrowingCells;
-    use super::{Lazy, Shelf, Storage, Table};
+    use super::{Lazy, OnceTable, Storage, Table};
     use alloc::boxed::Box;
     use alloc::vec::Vec;
     use core::ops::{Deref, DerefMut};
@@ -188,7 +188,7 @@ mod growable {
         type Table<T: Send + 'static> = Vec<T>;
         type Lazy<T: Default + Send + 'static> = WhenNeeded<T>;
         type Devices<T: 'static> = Vec<T>;
-        type Shelf<T: 'static> = GrowingShelf<T>;
+        type OnceTable<T: 'static> = GrowingOnceTable<T>;
         type Cells = GrowingCells;
     }
 
@@ -265,20 +265,20 @@ mod growable {
 
     type Chunk<T> = [OnceBox<T>; CHUNK];
 
-    /// The [`Shelf`] of [`Growable`]: some entries, and chunks of further ones, each allocated when first needed.
+    /// The [`OnceTable`] of [`Growable`]: some entries, and chunks of further ones, each allocated when first needed.
     #[derive(Debug)]
-    pub struct GrowingShelf<T> {
+    pub struct GrowingOnceTable<T> {
         first: [OnceBox<T>; FIRST],
         further: Box<[OnceBox<Chunk<T>>]>,
     }
 
-    impl<T> Default for GrowingShelf<T> {
+    impl<T> Default for GrowingOnceTable<T> {
         fn default() -> Self {
             Self { first: [const { OnceBox::new() }; FIRST], further: (0..CHUNKS).map(|_| OnceBox::new()).collect() }
         }
     }
 
-    impl<T> GrowingShelf<T> {
+    impl<T> GrowingOnceTable<T> {
         /// The chunk of an entry that is not in place, and where in that.
         fn chunk_of(&self, index: usize) -> Option<(&OnceBox<Chunk<T>>, usize)> {
             let index = index - FIRST;
@@ -292,7 +292,7 @@ mod growable {
         }
     }
 
-    impl<T> Shelf<T> for GrowingShelf<T> {
+    impl<T> OnceTable<T> for GrowingOnceTable<T> {
         #[inline(always)]
         fn get(&self, index: u32) -> Option<&T> {
             let index = index as usize;
@@ -320,7 +320,7 @@ mod growable {
 
         #[test]
         fn entries_are_set_once_and_stay() {
-            let shelf = GrowingShelf::<u32>::default();
+            let shelf = GrowingOnceTable::<u32>::default();
             assert_eq!(shelf.get(1000), None);
             assert_eq!(shelf.get_or_set(1000, || 7), Some(&7));
             assert_eq!(shelf.get_or_set(1000, || 8), Some(&7));

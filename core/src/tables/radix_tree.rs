@@ -13,7 +13,7 @@
 //! items themselves live elsewhere: every operation is told how to read their keys, and reads one at most beside its own.
 
 use crate::tables::Storage;
-use crate::tables::slot_table::{NONE, Slab, Vacant};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
 /// Bits of a digit: wider ones make paths shorter, and nodes larger than the few children they mostly have are worth.
 const DIGIT_BITS: u8 = 5;
@@ -136,17 +136,17 @@ impl Node {
 }
 
 /// The nodes of any number of sets.
-pub(crate) struct Trie<S: Storage> {
-    nodes: Slab<Node, S>,
+pub(crate) struct RadixTree<S: Storage> {
+    nodes: SlotTable<Node, S>,
 }
 
-impl<S: Storage> Default for Trie<S> {
+impl<S: Storage> Default for RadixTree<S> {
     fn default() -> Self {
-        Self { nodes: Slab::default() }
+        Self { nodes: SlotTable::default() }
     }
 }
 
-impl<S: Storage> Trie<S> {
+impl<S: Storage> RadixTree<S> {
     /// Makes sure that sets of `items` items in all fit.
     #[inline]
     pub(crate) fn make_room_for(&mut self, items: u32) -> bool {
@@ -316,7 +316,7 @@ mod tests {
         fn agrees_with_an_ordered_map(steps in prop::collection::vec((0_u8..128, 0_u8..8, any::<bool>()), 1..400)) {
             let keys: Vec<Key> = (0..128_u128).flat_map(|bit| (0..8).map(move |low| wide((1 << bit) ^ (low << 2)))).collect();
             let key = |item: u32| keys[item as usize];
-            let mut trie = Trie::<Growable>::default();
+            let mut trie = RadixTree::<Growable>::default();
             let (mut root, mut model) = (Link::EMPTY, BTreeMap::new());
             for (bit, low, add) in steps {
                 let item = u32::from(bit) * 8 + u32::from(low);

@@ -18,7 +18,7 @@ pub(crate) trait Vacant: Send + 'static {
 
 /// A table of `T` with indices that are reused. Room is made ahead, many entries at a time, so that adding one is a few
 /// instructions.
-pub(crate) struct Slab<T: Vacant, S: Storage> {
+pub(crate) struct SlotTable<T: Vacant, S: Storage> {
     /// Every entry, occupied or vacant.
     table: S::Table<T>,
     vacancies: Vacancies,
@@ -51,13 +51,13 @@ impl Vacancies {
     }
 }
 
-impl<T: Vacant, S: Storage> Default for Slab<T, S> {
+impl<T: Vacant, S: Storage> Default for SlotTable<T, S> {
     fn default() -> Self {
         Self { table: S::Table::<T>::default(), vacancies: Vacancies { first: NONE, count: 0 } }
     }
 }
 
-impl<T: Vacant, S: Storage> Slab<T, S> {
+impl<T: Vacant, S: Storage> SlotTable<T, S> {
     /// Whether `extra` further entries fit as it is.
     #[inline]
     pub(crate) fn has_room(&self, extra: u32) -> bool {
@@ -137,7 +137,7 @@ impl<T: Vacant, S: Storage> Slab<T, S> {
     }
 }
 
-impl<T: Vacant, S: Storage> Index<u32> for Slab<T, S> {
+impl<T: Vacant, S: Storage> Index<u32> for SlotTable<T, S> {
     type Output = T;
     #[inline]
     fn index(&self, index: u32) -> &T {
@@ -145,7 +145,7 @@ impl<T: Vacant, S: Storage> Index<u32> for Slab<T, S> {
     }
 }
 
-impl<T: Vacant, S: Storage> IndexMut<u32> for Slab<T, S> {
+impl<T: Vacant, S: Storage> IndexMut<u32> for SlotTable<T, S> {
     #[inline]
     fn index_mut(&mut self, index: u32) -> &mut T {
         &mut self.table[index as usize]

@@ -3,7 +3,7 @@
 
 use crate::arena::pair_state::PairState;
 use crate::config::rounding::PoolKind;
-use crate::stats::{Party, Stat, Tally, Totals};
+use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::tables::atomic_map::{AtomicMap, Cells, FixedCells, GrowingCells};
 use loom::sync::atomic::AtomicBool;
 use loom::sync::atomic::Ordering::{Acquire, Release};
@@ -107,16 +107,16 @@ fn loom_a_removed_key_may_come_back_with_another_value() {
 /// Two heaps and their peaks, settled as the arena does: by whoever gets the lock. Threads own a heap each, as its lock makes
 /// them.
 struct Heaps {
-    tallies: [Tally; 2],
-    peaks: Mutex<Totals>,
+    tallies: [HeapCounters; 2],
+    peaks: Mutex<DevicePeaks>,
 }
 
 impl Heaps {
     fn new() -> Arc<Self> {
-        Arc::new(Self { tallies: Default::default(), peaks: Mutex::new(Totals::new(None)) })
+        Arc::new(Self { tallies: Default::default(), peaks: Mutex::new(DevicePeaks::new(None)) })
     }
 
-    fn parties(&self) -> impl Iterator<Item = Party<'_>> + Clone {
+    fn parties(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
         self.tallies.iter().map(|tally| (PoolKind::Small, tally))
     }
 
@@ -130,7 +130,7 @@ impl Heaps {
     }
 
     /// One heap frees `bytes` that another stream still uses.
-    fn free_used(&self, heap: usize, bytes: u64) {
+    fn free_with_uses(&self, heap: usize, bytes: u64) {
         self.tallies[heap].down(Stat::AllocatedBytes, bytes);
         self.tallies[heap].pend(bytes);
         let _settled = self.peaks.lock().unwrap();
@@ -171,7 +171,7 @@ fn loom_a_block_that_becomes_pending_while_others_settle_still_counts_as_active(
         let settling = heaps.clone();
         let other = thread::spawn(move || settling.allocate(1, 30));
         // Allocated no longer, but active.
-        heaps.free_used(0, 60);
+        heaps.free_with_uses(0, 60);
         other.join().unwrap();
         // From here on calls follow one another. What either heap adds is seen once each has been looked at.
         heaps.allocate(0, 1);
@@ -189,7 +189,7 @@ fn loom_a_pending_block_that_is_allocated_again_while_others_settle_counts_once(
     explore(|| {
         let heaps = Heaps::new();
         heaps.allocate(0, 60);
-        heaps.free_used(0, 60);
+        heaps.free_with_uses(0, 60);
         let settling = heaps.clone();
         let other = thread::spawn(move || settling.allocate(1, 30));
         heaps.tallies[0].unpend(60);
@@ -204,7 +204,7 @@ fn loom_what_was_pending_once_does_not_send_every_request_to_settle() {
     explore(|| {
         let heaps = Heaps::new();
         heaps.allocate(0, 100);
-        heaps.free_used(0, 100);
+        heaps.free_with_uses(0, 100);
         heaps.tallies[0].unpend(100);
         // The first notices that nothing is pending any more.
         heaps.allocate(0, 60);

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! heap      blocks the program holds, by address; streams, statistics, states      the same for every policy
-//! carver    which parts of its segments are free, and which of them comes next     one file each
+//! suballocator    which parts of its segments are free, and which of them comes next     one file each
 //! ```
 //!
-//! The boundary tags of the caching heap say where free space is by listing every block; a carver says it by bits and lists
+//! The boundary tags of the caching heap say where free space is by listing every block; a suballocator says it by bits and lists
 //! that need no entry for what is free. It knows addresses, sizes and its segments' numbers, no streams and no statistics.
 
 use crate::tables::{CapacityError, Storage};
@@ -30,12 +30,12 @@ mod tests_slab;
 
 /// A piece that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct SubBlock {
     /// Its first byte.
     pub addr: u64,
     /// The segment it lies in.
     pub segment: u32,
-    /// What the carver knows it by, where that is more than the address.
+    /// What the suballocator knows it by, where that is more than the address.
     pub number: u32,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Free {
 }
 
 /// Cuts the segments of one heap into pieces, and knows which are free. Deterministic: the same calls take the same pieces.
-pub(crate) trait Carver<S: Storage>: Send {
+pub(crate) trait SubAllocator<S: Storage>: Send {
     /// The bytes to obtain from the device for a piece of `size`, as its policy rounds requests: at least `size`.
     fn segment_bytes(&self, size: u64) -> u64;
 
@@ -65,13 +65,13 @@ pub(crate) trait Carver<S: Storage>: Send {
     fn remove_segment(&mut self, segment: u32);
 
     /// Takes a piece of `size`, as its policy rounds requests, and says what that changes in its segment. `None` if no segment has one.
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError>;
+    fn take(&mut self, size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError>;
 
     /// The address of the piece that [`take`](Self::take) would take now, as long as no table is full.
     fn peek(&self, size: u64) -> Option<u64>;
 
     /// Gives back a piece that was taken with `size`, and says what that changes in its segment.
-    fn give(&mut self, piece: Taken, size: u64) -> Free;
+    fn give(&mut self, piece: SubBlock, size: u64) -> Free;
 
     /// Calls `visit` with the address and length of every free piece of the segment, in address order. Those and the taken ones
     /// tile the segment.
@@ -81,9 +81,9 @@ pub(crate) trait Carver<S: Storage>: Send {
     fn check(&self) -> Result<(), &'static str>;
 }
 
-/// The carver of a heap, in a place of its own: most heaps have none. Its kind is known before that place is looked at.
+/// The suballocator of a heap, in a place of its own: most heaps have none. Its kind is known before that place is looked at.
 #[repr(u8)]
-pub(crate) enum AnyCarver<S: Storage> {
+pub(crate) enum AnySubAllocator<S: Storage> {
     #[cfg(feature = "alloc")]
     Buddy(Box<buddy::Buddies<S>>),
     #[cfg(feature = "alloc")]
@@ -91,42 +91,42 @@ pub(crate) enum AnyCarver<S: Storage> {
     #[cfg(feature = "alloc")]
     Slab(Box<slab::Slabs<S>>),
     #[cfg(feature = "alloc")]
-    Planned(Box<crate::heap::suballoc::planned::Home<S>>),
-    /// Without the host's heap there are no carvers: their tables would lie in every heap.
+    Planned(Box<crate::heap::suballoc::planned::PlanSegment<S>>),
+    /// Without the host's heap there are no sub-allocators: their tables would lie in every heap.
     #[cfg(not(feature = "alloc"))]
     None(core::convert::Infallible, core::marker::PhantomData<fn(S)>),
 }
 
 macro_rules! on_any {
-    ($any:ident, $carver:ident => $call:expr) => {
+    ($any:ident, $suballocator:ident => $call:expr) => {
         match $any {
             #[cfg(feature = "alloc")]
-            Self::Buddy($carver) => $call,
+            Self::Buddy($suballocator) => $call,
             #[cfg(feature = "alloc")]
-            Self::SizeClass($carver) => $call,
+            Self::SizeClass($suballocator) => $call,
             #[cfg(feature = "alloc")]
-            Self::Slab($carver) => $call,
+            Self::Slab($suballocator) => $call,
             #[cfg(feature = "alloc")]
-            Self::Planned($carver) => $call,
+            Self::Planned($suballocator) => $call,
             #[cfg(not(feature = "alloc"))]
             Self::None(never, _) => match *never {},
         }
     };
 }
 
-/// A carver whose kind is known.
-pub(crate) trait Kind<S: Storage>: Carver<S> + Sized {
-    /// The carver of a heap, if it is of this kind.
-    fn of(any: &mut Option<AnyCarver<S>>) -> Option<&mut Self>;
+/// A suballocator whose kind is known.
+pub(crate) trait Kind<S: Storage>: SubAllocator<S> + Sized {
+    /// The suballocator of a heap, if it is of this kind.
+    fn of(any: &mut Option<AnySubAllocator<S>>) -> Option<&mut Self>;
 }
 
 #[cfg(feature = "alloc")]
 macro_rules! kind {
-    ($Any:ident, $Carver:ty) => {
-        impl<S: Storage> Kind<S> for $Carver {
+    ($Any:ident, $SubAllocator:ty) => {
+        impl<S: Storage> Kind<S> for $SubAllocator {
             #[inline(always)]
-            fn of(any: &mut Option<AnyCarver<S>>) -> Option<&mut Self> {
-                if let Some(AnyCarver::$Any(carver)) = any { Some(carver) } else { None }
+            fn of(any: &mut Option<AnySubAllocator<S>>) -> Option<&mut Self> {
+                if let Some(AnySubAllocator::$Any(suballocator)) = any { Some(suballocator) } else { None }
             }
         }
     };
@@ -139,62 +139,62 @@ kind!(SizeClass, size_class::SizeClasses<S>);
 #[cfg(feature = "alloc")]
 kind!(Slab, slab::Slabs<S>);
 #[cfg(feature = "alloc")]
-kind!(Planned, crate::heap::suballoc::planned::Home<S>);
+kind!(Planned, crate::heap::suballoc::planned::PlanSegment<S>);
 
-/// Evaluates an expression with `$Carver<S>` as the kind that a carver is of: what is often called is compiled for each kind, and
+/// Evaluates an expression with `$SubAllocator<S>` as the kind that a suballocator is of: what is often called is compiled for each kind, and
 /// each has the registers for itself.
 macro_rules! for_kind {
-    ($any:expr, $Carver:ident => $call:expr) => {
+    ($any:expr, $SubAllocator:ident => $call:expr) => {
         match $any {
             #[cfg(feature = "alloc")]
-            $crate::heap::suballoc::AnyCarver::Buddy(_) => {
-                type $Carver<S> = $crate::heap::suballoc::buddy::Buddies<S>;
+            $crate::heap::suballoc::AnySubAllocator::Buddy(_) => {
+                type $SubAllocator<S> = $crate::heap::suballoc::buddy::Buddies<S>;
                 $call
             }
             #[cfg(feature = "alloc")]
-            $crate::heap::suballoc::AnyCarver::SizeClass(_) => {
-                type $Carver<S> = $crate::heap::suballoc::size_class::SizeClasses<S>;
+            $crate::heap::suballoc::AnySubAllocator::SizeClass(_) => {
+                type $SubAllocator<S> = $crate::heap::suballoc::size_class::SizeClasses<S>;
                 $call
             }
             #[cfg(feature = "alloc")]
-            $crate::heap::suballoc::AnyCarver::Slab(_) => {
-                type $Carver<S> = $crate::heap::suballoc::slab::Slabs<S>;
+            $crate::heap::suballoc::AnySubAllocator::Slab(_) => {
+                type $SubAllocator<S> = $crate::heap::suballoc::slab::Slabs<S>;
                 $call
             }
             #[cfg(feature = "alloc")]
-            $crate::heap::suballoc::AnyCarver::Planned(_) => {
-                type $Carver<S> = $crate::heap::suballoc::planned::Home<S>;
+            $crate::heap::suballoc::AnySubAllocator::Planned(_) => {
+                type $SubAllocator<S> = $crate::heap::suballoc::planned::PlanSegment<S>;
                 $call
             }
             #[cfg(not(feature = "alloc"))]
-            $crate::heap::suballoc::AnyCarver::None(never, _) => match *never {},
+            $crate::heap::suballoc::AnySubAllocator::None(never, _) => match *never {},
         }
     };
 }
 pub(crate) use for_kind;
 
 #[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
-impl<S: Storage> AnyCarver<S> {
+impl<S: Storage> AnySubAllocator<S> {
     /// Whether the segment is a lane's of the planned policy.
     pub(crate) fn is_planned(&self) -> bool {
         #[cfg(feature = "alloc")]
         return matches!(self, Self::Planned(_));
         #[cfg(not(feature = "alloc"))]
-        on_any!(self, carver => carver)
+        on_any!(self, suballocator => suballocator)
     }
 }
 
 /// What is called seldom needs no dispatch of its own.
-impl<S: Storage> core::ops::Deref for AnyCarver<S> {
-    type Target = dyn Carver<S>;
+impl<S: Storage> core::ops::Deref for AnySubAllocator<S> {
+    type Target = dyn SubAllocator<S>;
 
     fn deref(&self) -> &Self::Target {
-        on_any!(self, carver => &**carver)
+        on_any!(self, suballocator => &**suballocator)
     }
 }
 
-impl<S: Storage> core::ops::DerefMut for AnyCarver<S> {
+impl<S: Storage> core::ops::DerefMut for AnySubAllocator<S> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        on_any!(self, carver => &mut **carver)
+        on_any!(self, suballocator => &mut **suballocator)
     }
 }

@@ -8,8 +8,8 @@
 //! A piece keeps its entry while it is taken: to give it back takes none.
 
 use crate::tables::Storage;
-use crate::tables::hash_index::{Chained, Chains};
-use crate::tables::slot_table::{NONE, Slab, Vacant};
+use crate::tables::hash_index::{HashIndex, Indexed};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
 /// A piece that was cut, taken or free.
 pub(crate) struct Piece {
@@ -67,7 +67,7 @@ impl Vacant for Class {
     }
 }
 
-impl Chained for Class {
+impl Indexed for Class {
     #[inline(always)]
     fn key(&self) -> u64 {
         self.size
@@ -85,14 +85,14 @@ impl Chained for Class {
 
 /// The pieces of one policy.
 pub(crate) struct Pieces<S: Storage> {
-    table: Slab<Piece, S>,
-    classes: Slab<Class, S>,
-    by_size: Chains<S>,
+    table: SlotTable<Piece, S>,
+    classes: SlotTable<Class, S>,
+    by_size: HashIndex<S>,
 }
 
 impl<S: Storage> Default for Pieces<S> {
     fn default() -> Self {
-        Self { table: Slab::default(), classes: Slab::default(), by_size: Chains::default() }
+        Self { table: SlotTable::default(), classes: SlotTable::default(), by_size: HashIndex::default() }
     }
 }
 

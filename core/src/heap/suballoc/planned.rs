@@ -1,13 +1,13 @@
 //! The sub-allocator of a segment that a plan serves from. It knows the blocks in the care of the heap, and cuts nothing by itself.
 
-use crate::heap::suballoc::{Carver, Free, Taken};
+use crate::heap::suballoc::{Free, SubAllocator, SubBlock};
 use crate::tables::{CapacityError, Storage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-/// The carver of a lane's heap. It cuts nothing by itself.
-pub(crate) struct Home<S> {
+/// The suballocator of a lane's heap. It cuts nothing by itself.
+pub(crate) struct PlanSegment<S> {
     /// The lane is gone.
     pub(crate) ended: bool,
     segment: (u64, u64),
@@ -18,13 +18,13 @@ pub(crate) struct Home<S> {
     of_heap: PhantomData<fn(S)>,
 }
 
-impl<S> Default for Home<S> {
+impl<S> Default for PlanSegment<S> {
     fn default() -> Self {
         Self { ended: false, segment: (0, 0), taken: BTreeMap::new(), returned: Vec::new(), of_heap: PhantomData }
     }
 }
 
-impl<S: Storage> Carver<S> for Home<S> {
+impl<S: Storage> SubAllocator<S> for PlanSegment<S> {
     fn segment_bytes(&self, size: u64) -> u64 {
         size
     }
@@ -41,7 +41,7 @@ impl<S: Storage> Carver<S> for Home<S> {
         self.segment = (0, 0);
     }
 
-    fn take(&mut self, _size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
+    fn take(&mut self, _size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError> {
         Ok(None)
     }
 
@@ -52,7 +52,7 @@ impl<S: Storage> Carver<S> for Home<S> {
     /// What is free beside its blocks does not count as pieces, and to the last one the [heap](Heap::rest_if_free) sees itself. Not
     /// inlined: it comes seldom, where others come often.
     #[inline(never)]
-    fn give(&mut self, piece: Taken, _size: u64) -> Free {
+    fn give(&mut self, piece: SubBlock, _size: u64) -> Free {
         self.taken.remove(&piece.addr);
         if !self.ended {
             self.returned.push(piece.addr);

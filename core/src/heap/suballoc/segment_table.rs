@@ -1,16 +1,16 @@
-//! What a carver keeps of each of its segments, found by the number that the heap gave the segment.
+//! What a suballocator keeps of each of its segments, found by the number that the heap gave the segment.
 
 use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
-/// An entry of [`BySegment`].
-pub(crate) trait OfSegment: Send + 'static {
+/// An entry of [`SegmentTable`].
+pub(crate) trait SegmentEntry: Send + 'static {
     /// What stands for a number that no segment has.
     const VACANT: Self;
 }
 
 /// A table of `T` over the numbers of segments.
-pub(crate) struct BySegment<T: OfSegment, S: Storage> {
+pub(crate) struct SegmentTable<T: SegmentEntry, S: Storage> {
     table: S::Table<T>,
     /// How many numbers are given.
     count: u32,
@@ -18,13 +18,13 @@ pub(crate) struct BySegment<T: OfSegment, S: Storage> {
     ready: bool,
 }
 
-impl<T: OfSegment, S: Storage> Default for BySegment<T, S> {
+impl<T: SegmentEntry, S: Storage> Default for SegmentTable<T, S> {
     fn default() -> Self {
         Self { table: S::Table::<T>::default(), count: 0, ready: false }
     }
 }
 
-impl<T: OfSegment, S: Storage> BySegment<T, S> {
+impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
     /// Whether a further segment fits as it is.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
@@ -77,7 +77,7 @@ impl<T: OfSegment, S: Storage> BySegment<T, S> {
     }
 }
 
-impl<T: OfSegment, S: Storage> Index<u32> for BySegment<T, S> {
+impl<T: SegmentEntry, S: Storage> Index<u32> for SegmentTable<T, S> {
     type Output = T;
     #[inline(always)]
     fn index(&self, segment: u32) -> &T {
@@ -85,7 +85,7 @@ impl<T: OfSegment, S: Storage> Index<u32> for BySegment<T, S> {
     }
 }
 
-impl<T: OfSegment, S: Storage> IndexMut<u32> for BySegment<T, S> {
+impl<T: SegmentEntry, S: Storage> IndexMut<u32> for SegmentTable<T, S> {
     #[inline(always)]
     fn index_mut(&mut self, segment: u32) -> &mut T {
         &mut self.table[segment as usize]

@@ -12,10 +12,10 @@
 //! are free; to dissolve a chunk costs as much as it did to cut it.
 
 use super::pieces::Pieces;
-use super::segment_table::{BySegment, OfSegment};
-use super::{Carver, Free, Taken};
+use super::segment_table::{SegmentEntry, SegmentTable};
+use super::{Free, SubAllocator, SubBlock};
 use crate::config;
-use crate::tables::radix_tree::{Key, Link, Trie};
+use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{MAX_REQUEST, MIB};
@@ -45,7 +45,7 @@ struct Chunk {
     next: u32,
 }
 
-impl OfSegment for Chunk {
+impl SegmentEntry for Chunk {
     const VACANT: Self =
         Self { base: 0, bytes: 0, cut: 0, first: NONE, last: NONE, taken: 0, free: 0, prev: NONE, next: NONE };
 }
@@ -78,10 +78,10 @@ fn key(chunks: &[Chunk]) -> impl Fn(u32) -> Key {
 pub(crate) struct SizeClasses<S: Storage> {
     chunk_bytes: u64,
     pieces: Pieces<S>,
-    chunks: BySegment<Chunk, S>,
+    chunks: SegmentTable<Chunk, S>,
     /// Root of the set of all chunks, by (tail, address).
     by_tail: Link,
-    forks: Trie<S>,
+    forks: RadixTree<S>,
     /// Head of the list of idle chunks.
     idle: u32,
 }
@@ -92,9 +92,9 @@ impl<S: Storage> SizeClasses<S> {
         Self {
             chunk_bytes: options.chunk.clamp(1, MAX_REQUEST).next_multiple_of(CHUNK_STEP),
             pieces: Pieces::default(),
-            chunks: BySegment::default(),
+            chunks: SegmentTable::default(),
             by_tail: Link::EMPTY,
-            forks: Trie::default(),
+            forks: RadixTree::default(),
             idle: NONE,
         }
     }
@@ -106,7 +106,7 @@ impl<S: Storage> SizeClasses<S> {
     }
 
     /// Makes room for a further piece, even if a chunk must be dissolved for it.
-    fn make_room_for_piece(&mut self) -> bool {
+    fn make_room_for_sub_block(&mut self) -> bool {
         while !self.pieces.make_room() {
             if self.idle == NONE {
                 return false;
@@ -135,8 +135,8 @@ impl<S: Storage> SizeClasses<S> {
 
     /// Cuts a piece.
     #[inline(never)]
-    fn cut(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
-        if !self.make_room_for_piece() {
+    fn cut(&mut self, size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError> {
+        if !self.make_room_for_sub_block() {
             return Err(CapacityError);
         }
         let Some(chunk) = self.chunk_for(size) else { return Ok(None) };
@@ -151,7 +151,7 @@ impl<S: Storage> SizeClasses<S> {
             chunk.free -= u32::from(chunk.tail() == 0);
         });
         let free = Free { alone: taken == 0, before, now: self.chunks[chunk].free };
-        Ok(Some((Taken { addr, segment: chunk, number: piece }, free)))
+        Ok(Some((SubBlock { addr, segment: chunk, number: piece }, free)))
     }
 
     /// Changes where the tail of a chunk begins.
@@ -195,13 +195,13 @@ impl<S: Storage> SizeClasses<S> {
     }
 }
 
-impl<S: Storage> Carver<S> for SizeClasses<S> {
+impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
     fn segment_bytes(&self, size: u64) -> u64 {
         size.next_multiple_of(CHUNK_STEP).max(self.chunk_bytes)
     }
 
     fn make_room(&mut self, _bytes: u64, _size: u64) -> bool {
-        (self.chunks.is_ready() || self.make_room_for_chunk()) && self.make_room_for_piece()
+        (self.chunks.is_ready() || self.make_room_for_chunk()) && self.make_room_for_sub_block()
     }
 
     fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, _size: u64) {
@@ -218,7 +218,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
+    fn take(&mut self, size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError> {
         let Some((number, addr, chunk)) = self.pieces.take_first(size) else { return self.cut(size) };
         let entry = &mut self.chunks[chunk];
         entry.taken += 1;
@@ -227,7 +227,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
         if taken == 1 {
             self.leave_idle(chunk);
         }
-        Ok(Some((Taken { addr, segment: chunk, number }, Free { alone: taken == 1, before: now + 1, now })))
+        Ok(Some((SubBlock { addr, segment: chunk, number }, Free { alone: taken == 1, before: now + 1, now })))
     }
 
     fn peek(&self, size: u64) -> Option<u64> {
@@ -248,7 +248,7 @@ impl<S: Storage> Carver<S> for SizeClasses<S> {
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, size: u64) -> Free {
+    fn give(&mut self, piece: SubBlock, size: u64) -> Free {
         self.pieces.give(piece.number, piece.addr, size);
         let chunk = &mut self.chunks[piece.segment];
         chunk.taken -= 1;

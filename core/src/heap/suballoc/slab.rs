@@ -12,11 +12,11 @@
 //! `central_freelist.h`, 2023). The slab that entered a group last comes first, those of which nothing is taken after all others; a slab
 //! that is full is in no group. Nothing here depends on how many slabs or free objects there are.
 
-use super::segment_table::{BySegment, OfSegment};
+use super::segment_table::{SegmentEntry, SegmentTable};
 
 pub(crate) use super::geometric_classes::round_up as round;
 use super::geometric_classes::{class_of, divide, round_down};
-use super::{Carver, Free, Taken};
+use super::{Free, SubAllocator, SubBlock};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{MIB, UNIT};
@@ -77,7 +77,7 @@ struct Entry {
     words: [u64; WORDS],
 }
 
-impl OfSegment for Entry {
+impl SegmentEntry for Entry {
     const VACANT: Self = Self {
         base: 0,
         bytes: 0,
@@ -156,7 +156,7 @@ impl Entry {
 
 /// The policy. Classes are powers of two and the midpoints between them, so that at most a third of a piece above 1 KiB is wasted.
 pub(crate) struct Slabs<S: Storage> {
-    entries: BySegment<Entry, S>,
+    entries: SegmentTable<Entry, S>,
     /// Bit `g` of `groups[c]` is set iff `first[c][g]` leads to a slab.
     groups: [u32; CLASSES],
     /// The first slab of each group.
@@ -168,7 +168,7 @@ pub(crate) struct Slabs<S: Storage> {
 impl<S: Storage> Default for Slabs<S> {
     fn default() -> Self {
         Self {
-            entries: BySegment::default(),
+            entries: SegmentTable::default(),
             groups: [0; CLASSES],
             first: [[NONE; GROUPS]; CLASSES],
             serving: [NONE; CLASSES],
@@ -250,7 +250,7 @@ impl<S: Storage> Slabs<S> {
 
     /// Takes an object of a class that has no slab with a free one: a whole slab of another class, if there is one, is cut anew.
     #[cold]
-    fn recut_and_take(&mut self, size: u64) -> Option<(Taken, Free)> {
+    fn recut_and_take(&mut self, size: u64) -> Option<(SubBlock, Free)> {
         let segment = self.to_recut()?;
         self.leave(segment, 0);
         self.entries[segment].cut(size);
@@ -261,7 +261,7 @@ impl<S: Storage> Slabs<S> {
     /// Takes the free object at the lowest address of a slab that has one, and says what that changes. `None` if there is no
     /// slab.
     #[inline(always)]
-    fn take_from(&mut self, segment: u32, size: u64) -> Option<(Taken, Free)> {
+    fn take_from(&mut self, segment: u32, size: u64) -> Option<(SubBlock, Free)> {
         // There is no entry at `NONE`.
         let slab = self.entries.get_mut(segment)?;
         let number = slab.take_lowest();
@@ -272,13 +272,13 @@ impl<S: Storage> Slabs<S> {
         }
         let now = pieces - taken;
         Some((
-            Taken { addr: base + u64::from(number) * size, segment, number },
+            SubBlock { addr: base + u64::from(number) * size, segment, number },
             Free { alone: taken == 1, before: now + 1, now },
         ))
     }
 }
 
-impl<S: Storage> Carver<S> for Slabs<S> {
+impl<S: Storage> SubAllocator<S> for Slabs<S> {
     fn segment_bytes(&self, _size: u64) -> u64 {
         SLAB_BYTES
     }
@@ -301,7 +301,7 @@ impl<S: Storage> Carver<S> for Slabs<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
+    fn take(&mut self, size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError> {
         let taken = self.take_from(self.serving[class_of(size)], size);
         Ok(taken.or_else(|| self.recut_and_take(size)))
     }
@@ -314,7 +314,7 @@ impl<S: Storage> Carver<S> for Slabs<S> {
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, _size: u64) -> Free {
+    fn give(&mut self, piece: SubBlock, _size: u64) -> Free {
         let slab = &mut self.entries[piece.segment];
         slab.give(piece.number);
         let Entry { taken, objects, pieces, next, .. } = *slab;

@@ -1,29 +1,29 @@
-//! A carver driven as a heap drives it: beside a naive account of what it must take, its segments tiled after every step.
+//! A suballocator driven as a heap drives it: beside a naive account of what it must take, its segments tiled after every step.
 
-use super::{Carver, Taken};
+use super::{SubAllocator, SubBlock};
 use crate::tables::{CapacityError, Storage};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// What a carver must take, told by searching through everything.
+/// What a suballocator must take, told by searching through everything.
 pub(super) trait Naive {
     fn add(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
     fn remove(&mut self, segment: u32);
     /// The address of the piece and its segment.
     fn take(&mut self, size: u64) -> Option<(u64, u32)>;
-    fn give(&mut self, piece: Taken, size: u64);
+    fn give(&mut self, piece: SubBlock, size: u64);
 }
 
-/// What a carver says, held against the free pieces that it visits.
-pub(super) trait Told<S: Storage>: Carver<S> {
-    fn take_told(&mut self, size: u64) -> Result<Option<Taken>, CapacityError> {
+/// What a suballocator says, held against the free pieces that it visits.
+pub(super) trait Told<S: Storage>: SubAllocator<S> {
+    fn take_told(&mut self, size: u64) -> Result<Option<SubBlock>, CapacityError> {
         let Some((piece, free)) = self.take(size)? else { return Ok(None) };
         assert_eq!(free.now, self.free_pieces(piece.segment));
         Ok(Some(piece))
     }
 
-    fn give_told(&mut self, piece: Taken, size: u64) {
+    fn give_told(&mut self, piece: SubBlock, size: u64) {
         let before = self.free_pieces(piece.segment);
         let free = self.give(piece, size);
         let visited = self.free_pieces(piece.segment);
@@ -38,7 +38,7 @@ pub(super) trait Told<S: Storage>: Carver<S> {
     }
 }
 
-impl<S: Storage, C: Carver<S>> Told<S> for C {}
+impl<S: Storage, C: SubAllocator<S>> Told<S> for C {}
 
 /// What the program does next.
 #[derive(Clone, Copy, Debug)]
@@ -63,13 +63,13 @@ pub(super) fn steps(bytes: impl Strategy<Value = u64> + 'static, most: usize) ->
 
 /// The heap's side.
 pub(super) struct World<'a, C> {
-    pub carver: C,
-    /// What a request is rounded to, if the carver serves it.
+    pub suballocator: C,
+    /// What a request is rounded to, if the suballocator serves it.
     round: fn(u64) -> Option<u64>,
     naive: Option<&'a mut dyn Naive>,
     /// Segments by number: base and bytes.
     segments: BTreeMap<u32, (u64, u64)>,
-    pub taken: Vec<(Taken, u64)>,
+    pub taken: Vec<(SubBlock, u64)>,
     /// Numbers that no segment has, the next one last, and how many there are in all.
     numbers: (Vec<u32>, u32),
     /// The most numbers there can be.
@@ -79,9 +79,14 @@ pub(super) struct World<'a, C> {
 }
 
 impl<'a, C> World<'a, C> {
-    pub(super) fn new(carver: C, round: fn(u64) -> Option<u64>, naive: Option<&'a mut dyn Naive>, most: u32) -> Self {
+    pub(super) fn new(
+        suballocator: C,
+        round: fn(u64) -> Option<u64>,
+        naive: Option<&'a mut dyn Naive>,
+        most: u32,
+    ) -> Self {
         let (segments, taken, numbers) = (BTreeMap::new(), Vec::new(), (Vec::new(), 0));
-        Self { carver, round, naive, segments, taken, numbers, most, refused: 0 }
+        Self { suballocator, round, naive, segments, taken, numbers, most, refused: 0 }
     }
 
     /// The number of a further segment, from a table that doubles.
@@ -103,7 +108,7 @@ impl<'a, C> World<'a, C> {
 
     pub(super) fn run<S: Storage>(&mut self, steps: &[Step]) -> Result<(), TestCaseError>
     where
-        C: Carver<S>,
+        C: SubAllocator<S>,
     {
         for &step in steps {
             match step {
@@ -127,25 +132,25 @@ impl<'a, C> World<'a, C> {
 
     fn take<S: Storage>(&mut self, bytes: u64) -> Result<(), TestCaseError>
     where
-        C: Carver<S>,
+        C: SubAllocator<S>,
     {
         let Some(size) = (self.round)(bytes) else { return Ok(()) };
         prop_assert!(size >= bytes && size.is_multiple_of(512));
         prop_assert_eq!((self.round)(size), Some(size));
-        let segment_bytes = self.carver.segment_bytes(size);
+        let segment_bytes = self.suballocator.segment_bytes(size);
         prop_assert!(segment_bytes >= size);
         let Ok(mut piece) = self.take_as_told(size)? else {
             self.refused += 1;
             return Ok(());
         };
         if piece.is_none() {
-            if !self.unseen(|carver| carver.make_room(segment_bytes, size))? {
+            if !self.unseen(|suballocator| suballocator.make_room(segment_bytes, size))? {
                 self.refused += 1;
                 return Ok(());
             }
             let Some(segment) = self.number() else { return Ok(()) };
             let base = self.base();
-            self.carver.add_segment(segment, base, segment_bytes, size);
+            self.suballocator.add_segment(segment, base, segment_bytes, size);
             if let Some(naive) = &mut self.naive {
                 naive.add(segment, base, segment_bytes, size);
             }
@@ -160,21 +165,21 @@ impl<'a, C> World<'a, C> {
     /// Makes room, or fails to: neither can be seen.
     fn unseen<S: Storage>(&mut self, make_room: impl FnOnce(&mut C) -> bool) -> Result<bool, TestCaseError>
     where
-        C: Carver<S>,
+        C: SubAllocator<S>,
     {
         let before = self.free();
-        let room = make_room(&mut self.carver);
+        let room = make_room(&mut self.suballocator);
         prop_assert_eq!(self.free(), before);
         Ok(room)
     }
 
-    fn take_as_told<S: Storage>(&mut self, size: u64) -> Result<Result<Option<Taken>, CapacityError>, TestCaseError>
+    fn take_as_told<S: Storage>(&mut self, size: u64) -> Result<Result<Option<SubBlock>, CapacityError>, TestCaseError>
     where
-        C: Carver<S>,
+        C: SubAllocator<S>,
     {
         let before = self.free();
-        let foretold = self.carver.peek(size);
-        let taken = self.carver.take_told(size);
+        let foretold = self.suballocator.peek(size);
+        let taken = self.suballocator.take_told(size);
         if self.most == u32::MAX {
             prop_assert_eq!(Ok(foretold), taken.map(|piece| Some(piece?.addr)), "the piece that was foretold");
         }
@@ -190,10 +195,10 @@ impl<'a, C> World<'a, C> {
 
     fn give<S: Storage>(&mut self, which: usize)
     where
-        C: Carver<S>,
+        C: SubAllocator<S>,
     {
         let (piece, size) = self.taken.swap_remove(which);
-        self.carver.give_told(piece, size);
+        self.suballocator.give_told(piece, size);
         if let Some(naive) = &mut self.naive {
             naive.give(piece, size);
         }
@@ -201,12 +206,12 @@ impl<'a, C> World<'a, C> {
 
     fn remove<S: Storage>(&mut self, which: usize)
     where
-        C: Carver<S>,
+        C: SubAllocator<S>,
     {
         let in_use = |segment| self.taken.iter().any(|(piece, _)| piece.segment == segment);
         let free: Vec<u32> = self.segments.keys().copied().filter(|&segment| !in_use(segment)).collect();
         let Some(&segment) = free.get(which % free.len().max(1)) else { return };
-        self.carver.remove_segment(segment);
+        self.suballocator.remove_segment(segment);
         if let Some(naive) = &mut self.naive {
             naive.remove(segment);
         }
@@ -217,20 +222,20 @@ impl<'a, C> World<'a, C> {
     /// Every free piece: its segment, address and length.
     pub(super) fn free<S: Storage>(&self) -> Vec<(u32, u64, u64)>
     where
-        C: Carver<S>,
+        C: SubAllocator<S>,
     {
         let mut all = Vec::new();
         for &segment in self.segments.keys() {
-            self.carver.visit_free(segment, &mut |addr, bytes| all.push((segment, addr, bytes)));
+            self.suballocator.visit_free(segment, &mut |addr, bytes| all.push((segment, addr, bytes)));
         }
         all
     }
 
     fn check<S: Storage>(&self) -> Result<(), TestCaseError>
     where
-        C: Carver<S>,
+        C: SubAllocator<S>,
     {
-        prop_assert_eq!(self.carver.check(), Ok(()));
+        prop_assert_eq!(self.suballocator.check(), Ok(()));
         let all = self.free();
         for (&segment, &(base, bytes)) in &self.segments {
             let free: Vec<(u64, u64)> =

@@ -2,7 +2,7 @@
 
 use super::size_class::SizeClasses;
 use super::tests_model::{Naive, Told, World, steps};
-use super::{Carver, Taken};
+use super::{SubAllocator, SubBlock};
 use crate::config::{self, Policy};
 use crate::tables::{CapacityError, Fixed, Growable, Storage};
 use crate::units::MIB;
@@ -28,12 +28,12 @@ fn add<S: Storage>(classes: &mut SizeClasses<S>, segment: u32, size: u64) {
     classes.add_segment(segment, u64::from(segment + 1) << 40, bytes, size);
 }
 
-fn take<S: Storage>(classes: &mut SizeClasses<S>, size: u64) -> Taken {
+fn take<S: Storage>(classes: &mut SizeClasses<S>, size: u64) -> SubBlock {
     classes.take_told(size).unwrap().unwrap()
 }
 
 /// A piece is where it lies: its segment, and its offset there.
-impl PartialEq<(u32, u64)> for Taken {
+impl PartialEq<(u32, u64)> for SubBlock {
     fn eq(&self, &(segment, offset): &(u32, u64)) -> bool {
         (self.segment, self.addr) == (segment, (u64::from(segment + 1) << 40) + offset)
     }
@@ -219,7 +219,7 @@ impl Naive for NaiveClasses {
         Some((addr, segment))
     }
 
-    fn give(&mut self, piece: Taken, size: u64) {
+    fn give(&mut self, piece: SubBlock, size: u64) {
         self.clock += 1;
         let entry = self.pieces.iter_mut().find(|entry| entry.0 == piece.addr).unwrap();
         assert_eq!((entry.1, entry.2, entry.3), (size, piece.segment, None));

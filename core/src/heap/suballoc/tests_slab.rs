@@ -2,7 +2,7 @@
 
 use super::slab::{LARGEST_MAX, SLAB_BYTES, Slabs, largest, round};
 use super::tests_model::{Naive, Told, World, steps};
-use super::{Carver, Taken};
+use super::{SubAllocator, SubBlock};
 use crate::tables::{Fixed, Growable, Storage};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -24,13 +24,13 @@ fn add<S: Storage>(slabs: &mut Slabs<S>, segment: u32, size: u64) {
 }
 
 fn take<S: Storage>(slabs: &mut Slabs<S>, size: u64) -> (u32, u64) {
-    let Taken { addr, segment, .. } = slabs.take_told(size).unwrap().unwrap();
+    let SubBlock { addr, segment, .. } = slabs.take_told(size).unwrap().unwrap();
     (segment, addr - (u64::from(segment + 1) << 21))
 }
 
 fn give<S: Storage>(slabs: &mut Slabs<S>, (segment, offset): (u32, u64), size: u64) {
     let addr = (u64::from(segment + 1) << 21) + offset;
-    slabs.give_told(Taken { addr, segment, number: (offset / size) as u32 }, size);
+    slabs.give_told(SubBlock { addr, segment, number: (offset / size) as u32 }, size);
 }
 
 /// Powers of two and midpoints that are multiples of 512, up to 512 KiB.
@@ -249,7 +249,7 @@ impl Naive for NaiveSlabs {
         Some((base + offset, segment))
     }
 
-    fn give(&mut self, piece: Taken, _size: u64) {
+    fn give(&mut self, piece: SubBlock, _size: u64) {
         self.change(piece.segment, |slab| assert!(slab.taken.remove(&(piece.addr - slab.base))));
     }
 }

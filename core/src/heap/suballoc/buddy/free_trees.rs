@@ -4,9 +4,9 @@
 //! it back is to change one place and one bit, whatever the height of its tree.
 
 use super::MIN_BLOCK;
-use super::order_bitmap::{Holders, ORDERS};
+use super::order_bitmap::{ORDERS, OrderBitmap};
 use super::tree::{MAX_ORDER, Tree};
-use crate::heap::suballoc::segment_table::{BySegment, OfSegment};
+use crate::heap::suballoc::segment_table::{SegmentEntry, SegmentTable};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 use core::mem;
@@ -23,17 +23,17 @@ pub(super) struct Arena {
     pub tree: Tree,
 }
 
-impl OfSegment for Arena {
+impl SegmentEntry for Arena {
     const VACANT: Self = Self { origin: 0, free: 0, taken: 0, tree: Tree::NONE };
 }
 
 /// A block of an arena, ordered as blocks of one size are taken: by the arena's number, then by the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(u64);
+pub(super) struct HeapRef(u64);
 
 const NODE_BITS: u32 = MAX_ORDER + 1;
 
-impl Place {
+impl HeapRef {
     /// After every block.
     const NONE: Self = Self(u64::MAX);
 
@@ -60,33 +60,33 @@ impl Place {
 }
 
 /// The trees of any number of arenas.
-pub(super) struct Forest<S: Storage> {
-    holders: Holders<S>,
-    /// For each order the first free block; `Place::NONE` iff there is none. As many as a `u64` has bits, to be indexed by one.
-    firsts: [Place; 64],
+pub(super) struct FreeTrees<S: Storage> {
+    holders: OrderBitmap<S>,
+    /// For each order the first free block; `HeapRef::NONE` iff there is none. As many as a `u64` has bits, to be indexed by one.
+    firsts: [HeapRef; 64],
     /// Bit `k` is set iff `firsts[k]` is in no tree; it is the only free block of its order then.
     apart: u64,
-    pub arenas: BySegment<Arena, S>,
+    pub arenas: SegmentTable<Arena, S>,
     /// The bits of all arenas. The words of a removed one are zero, but for the first.
     pub words: S::Table<u64>,
     /// For each order the words of a removed arena, the first of which says where those of the next one are; else `NONE`.
     vacant: [u32; ORDERS],
 }
 
-impl<S: Storage> Default for Forest<S> {
+impl<S: Storage> Default for FreeTrees<S> {
     fn default() -> Self {
         Self {
-            holders: Holders::default(),
-            firsts: [Place::NONE; 64],
+            holders: OrderBitmap::default(),
+            firsts: [HeapRef::NONE; 64],
             apart: 0,
-            arenas: BySegment::default(),
+            arenas: SegmentTable::default(),
             words: Default::default(),
             vacant: [NONE; ORDERS],
         }
     }
 }
 
-impl<S: Storage> Forest<S> {
+impl<S: Storage> FreeTrees<S> {
     /// Makes sure that a further arena of `order` fits.
     pub(super) fn make_room(&mut self, order: u32) -> bool {
         let words = Tree::words(order);
@@ -128,7 +128,7 @@ impl<S: Storage> Forest<S> {
 
     /// The first free block of `order`. A place after every block, if there is none.
     #[inline(always)]
-    pub(super) fn first(&self, order: u32) -> Place {
+    pub(super) fn first(&self, order: u32) -> HeapRef {
         self.firsts[order as usize % 64]
     }
 
@@ -136,14 +136,15 @@ impl<S: Storage> Forest<S> {
     #[inline(always)]
     pub(super) fn holds(&self, arena: u32, node: u64, order: u32) -> bool {
         let first = self.first(order);
-        first != Place::NONE && (first == Place::new(arena, node) || self.arenas[arena].tree.holds(node, &self.words))
+        first != HeapRef::NONE
+            && (first == HeapRef::new(arena, node) || self.arenas[arena].tree.holds(node, &self.words))
     }
 
     #[inline(always)]
     pub(super) fn insert(&mut self, arena: u32, node: u64, order: u32) {
-        let (place, first) = (Place::new(arena, node), self.first(order));
+        let (place, first) = (HeapRef::new(arena, node), self.first(order));
         self.firsts[order as usize % 64] = place.min(first);
-        if first == Place::NONE {
+        if first == HeapRef::NONE {
             self.apart |= 1 << order;
             return;
         }
@@ -161,7 +162,7 @@ impl<S: Storage> Forest<S> {
 
     /// Puts the only free block of `order` into its tree: there is to be another one.
     #[cold]
-    fn plant(&mut self, only: Place, order: u32) {
+    fn plant(&mut self, only: HeapRef, order: u32) {
         self.apart &= !(1 << order);
         self.put(only.arena(), only.node(), order);
     }
@@ -183,10 +184,10 @@ impl<S: Storage> Forest<S> {
 
     /// Removes the first block of `order`. If another one is in the same word, that is the next.
     #[inline(always)]
-    pub(super) fn remove_first(&mut self, first: Place, order: u32) {
+    pub(super) fn remove_first(&mut self, first: HeapRef, order: u32) {
         if self.is_apart(order) {
             self.apart &= !(1 << order);
-            self.firsts[order as usize % 64] = Place::NONE;
+            self.firsts[order as usize % 64] = HeapRef::NONE;
             return;
         }
         let tree = &self.arenas[first.arena()].tree;
@@ -198,13 +199,13 @@ impl<S: Storage> Forest<S> {
 
     /// The first block of `order` after one was removed that was alone in its word.
     #[inline(never)]
-    fn first_behind(&mut self, removed: Place, order: u32) -> Place {
+    fn first_behind(&mut self, removed: HeapRef, order: u32) -> HeapRef {
         self.removed(removed.arena(), removed.node(), order);
         self.find_first(order)
     }
 
     pub(super) fn remove(&mut self, arena: u32, node: u64, order: u32) {
-        let place = Place::new(arena, node);
+        let place = HeapRef::new(arena, node);
         if self.first(order) == place {
             return self.remove_first(place, order);
         }
@@ -222,12 +223,12 @@ impl<S: Storage> Forest<S> {
         }
     }
 
-    fn find_first(&self, order: u32) -> Place {
+    fn find_first(&self, order: u32) -> HeapRef {
         if self.holders.orders() >> order & 1 == 0 {
-            return Place::NONE;
+            return HeapRef::NONE;
         }
         let arena = self.holders.first(order);
-        Place::new(arena, self.arenas[arena].tree.first(order, &self.words))
+        HeapRef::new(arena, self.arenas[arena].tree.first(order, &self.words))
     }
 
     /// The free blocks of an arena, in address order: their first leaves and orders.
@@ -236,9 +237,9 @@ impl<S: Storage> Forest<S> {
         let next = move |order, node| {
             let found = if self.is_apart(order) {
                 Some(self.first(order))
-                    .filter(|&only| only >= Place::new(arena, node))
+                    .filter(|&only| only >= HeapRef::new(arena, node))
                     .filter(|only| only.arena() == arena)
-                    .map(Place::node)
+                    .map(HeapRef::node)
             } else {
                 tree.next(tree.order() - order, node, &self.words)
             };
@@ -263,7 +264,7 @@ impl<S: Storage> Forest<S> {
         for order in 0..=MAX_ORDER {
             let (first, in_trees) = (self.first(order), self.find_first(order));
             let agree =
-                if self.is_apart(order) { in_trees == Place::NONE && first != in_trees } else { first == in_trees };
+                if self.is_apart(order) { in_trees == HeapRef::NONE && first != in_trees } else { first == in_trees };
             if !agree {
                 return Err("another block is said to be the first of its order");
             }

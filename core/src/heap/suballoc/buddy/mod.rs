@@ -14,7 +14,7 @@
 //! block that is split all the way down costs one subtraction from `rest`, and one addition when its first piece comes back,
 //! instead of a bit for each of its levels.
 
-use super::{Carver, Free, Taken};
+use super::{Free, SubAllocator, SubBlock};
 use crate::config;
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
@@ -25,7 +25,7 @@ mod order_bitmap;
 mod tests;
 mod tree;
 
-use free_trees::{Forest, Place};
+use free_trees::{FreeTrees, HeapRef};
 use tree::MAX_ORDER;
 
 /// The smallest block, a leaf, in bytes: twice [`UNIT`](crate::units::UNIT).
@@ -85,7 +85,7 @@ pub(crate) struct Buddies<S: Storage> {
     /// Bytes to obtain from the device at a time, at least: a power of two.
     arena_bytes: u64,
     open: Open,
-    forest: Forest<S>,
+    forest: FreeTrees<S>,
 }
 
 /// The order of a size that was rounded.
@@ -102,7 +102,7 @@ fn arena_order(bytes: u64) -> u32 {
 impl<S: Storage> Buddies<S> {
     pub(crate) fn new(options: config::Buddy) -> Self {
         let arena_bytes = options.arena.clamp(MIN_BLOCK, MAX_ARENA).next_power_of_two();
-        Self { arena_bytes, open: Open::NONE, forest: Forest::default() }
+        Self { arena_bytes, open: Open::NONE, forest: FreeTrees::default() }
     }
 
     /// Puts what is open into the tree.
@@ -116,16 +116,16 @@ impl<S: Storage> Buddies<S> {
 
     /// The first leaf of the open block of `order`, if there is one and it comes before `first`.
     #[inline(always)]
-    fn open_before(&self, first: Place, order: u32) -> Option<u64> {
+    fn open_before(&self, first: HeapRef, order: u32) -> Option<u64> {
         let leaf = self.open.leaf(order);
-        let before = self.open.rest >> order & 1 == 1 && Place::new(self.open.arena, leaf >> order) < first;
+        let before = self.open.rest >> order & 1 == 1 && HeapRef::new(self.open.arena, leaf >> order) < first;
         before.then_some(leaf)
     }
 
     /// Takes a block of `order` from what is open, where the smallest that fits is of order `found` and begins at `leaf`. Those before
     /// it, too small, go into the tree.
     #[inline(always)]
-    fn take_from_open(&mut self, leaf: u64, found: u32, order: u32) -> (Taken, Free) {
+    fn take_from_open(&mut self, leaf: u64, found: u32, order: u32) -> (SubBlock, Free) {
         let open = self.open;
         let (passed, leaves) = (leaf - open.front, 1 << order);
         self.open = Open::behind(open.arena, leaf + leaves, open.rest - passed - leaves);
@@ -137,7 +137,7 @@ impl<S: Storage> Buddies<S> {
 
     /// Takes a block of `order` from the first free one of order `found`, which is larger: what is left of it is open now.
     #[inline(never)]
-    fn take_from_tree(&mut self, found: u32, order: u32) -> (Taken, Free) {
+    fn take_from_tree(&mut self, found: u32, order: u32) -> (SubBlock, Free) {
         let first = self.forest.first(found);
         let (arena, leaf) = (first.arena(), first.node() << found);
         self.forest.remove_first(first, found);
@@ -152,13 +152,13 @@ impl<S: Storage> Buddies<S> {
 
     /// A piece that was taken from a block which was split so many times, and what that changes in its arena.
     #[inline(always)]
-    fn taken(&mut self, segment: u32, leaf: u64, splits: u32) -> (Taken, Free) {
+    fn taken(&mut self, segment: u32, leaf: u64, splits: u32) -> (SubBlock, Free) {
         let entry = &mut self.forest.arenas[segment];
         let before = entry.free;
         entry.free = before + splits - 1;
         entry.taken += 1;
         let free = Free { alone: entry.taken == 1, before, now: entry.free };
-        (Taken { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, free)
+        (SubBlock { addr: entry.origin.wrapping_add(leaf * MIN_BLOCK), segment, number: NONE }, free)
     }
 
     /// Merges a block with its sibling, which is free, and so on: so many times.
@@ -206,7 +206,7 @@ impl<S: Storage> Buddies<S> {
     }
 }
 
-impl<S: Storage> Carver<S> for Buddies<S> {
+impl<S: Storage> SubAllocator<S> for Buddies<S> {
     fn segment_bytes(&self, size: u64) -> u64 {
         size.max(self.arena_bytes)
     }
@@ -229,7 +229,7 @@ impl<S: Storage> Carver<S> for Buddies<S> {
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(Taken, Free)>, CapacityError> {
+    fn take(&mut self, size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError> {
         let order = order_of(size);
         let fitting = (self.forest.orders() | self.open.rest) >> order;
         if fitting & 1 == 1 {
@@ -268,8 +268,8 @@ impl<S: Storage> Carver<S> for Buddies<S> {
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: Taken, size: u64) -> Free {
-        let Taken { addr, segment, .. } = piece;
+    fn give(&mut self, piece: SubBlock, size: u64) -> Free {
+        let SubBlock { addr, segment, .. } = piece;
         let order = order_of(size);
         let node = (addr.wrapping_sub(self.forest.arenas[segment].origin) / MIN_BLOCK) >> order;
         let merged = if self.joins_open(segment, node, order) {

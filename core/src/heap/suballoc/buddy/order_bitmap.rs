@@ -12,7 +12,7 @@ use crate::tables::{Storage, Table};
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
 /// Which arenas have free blocks of which orders.
-pub(super) struct Holders<S: Storage> {
+pub(super) struct OrderBitmap<S: Storage> {
     /// Bit `k` is set iff `top[k]` is not zero.
     orders: u64,
     top: [u64; ORDERS],
@@ -21,13 +21,13 @@ pub(super) struct Holders<S: Storage> {
     height: usize,
 }
 
-impl<S: Storage> Default for Holders<S> {
+impl<S: Storage> Default for OrderBitmap<S> {
     fn default() -> Self {
         Self { orders: 0, top: [0; ORDERS], below: Default::default(), height: 0 }
     }
 }
 
-impl<S: Storage> Holders<S> {
+impl<S: Storage> OrderBitmap<S> {
     /// Makes sure that arenas of numbers below `count` fit: 262,144 at the most.
     pub(super) fn make_room_for(&mut self, count: usize) -> bool {
         while count > 64 << (6 * self.height) {

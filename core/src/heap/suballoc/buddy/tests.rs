@@ -1,11 +1,11 @@
 //! What the buddy policy does, by hand and against a model that splits and merges at once.
 
-use super::order_bitmap::{Holders, ORDERS};
+use super::order_bitmap::{ORDERS, OrderBitmap};
 use super::tree::Tree;
 use super::{Buddies, MAX_ARENA, MIN_BLOCK, round};
 use crate::config;
 use crate::heap::suballoc::tests_model::{Told, World, steps};
-use crate::heap::suballoc::{Carver, Taken};
+use crate::heap::suballoc::{SubAllocator, SubBlock};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Fixed, Growable, Storage};
 use crate::units::{MAX_REQUEST, MIB};
@@ -33,13 +33,13 @@ fn free<S: Storage>(buddies: &Buddies<S>, segment: u32) -> Vec<(u64, u64)> {
     free
 }
 
-fn piece(addr: u64, segment: u32) -> Taken {
-    Taken { addr, segment, number: NONE }
+fn piece(addr: u64, segment: u32) -> SubBlock {
+    SubBlock { addr, segment, number: NONE }
 }
 
 /// Takes a piece: its offset in segment 0.
 fn take(buddies: &mut Buddies<Growable>, size: u64) -> u64 {
-    let Taken { addr, segment, .. } = buddies.take_told(size).unwrap_or_default().expect("a block that fits");
+    let SubBlock { addr, segment, .. } = buddies.take_told(size).unwrap_or_default().expect("a block that fits");
     assert_eq!((segment, buddies.check()), (0, Ok(())));
     addr - BASE
 }
@@ -178,7 +178,7 @@ fn a_table_that_is_full_is_found_out_before_anything_changes() {
     assert_eq!(obtain(&mut small, 5, BASE, KIB), Some(32 * KIB));
     assert_eq!(small.check(), Ok(()));
     // No arenas beyond the first 64 without a row for each 64.
-    let mut rows = Holders::<Fixed<1, 1, { 2 * ORDERS }, 1>>::default();
+    let mut rows = OrderBitmap::<Fixed<1, 1, { 2 * ORDERS }, 1>>::default();
     assert_eq!([64, 128, 129].map(|count| rows.make_room_for(count)), [true, true, false]);
     let mut none = buddies::<Fixed<1, 1, 0, 1>>(KIB);
     assert_eq!(obtain(&mut none, 0, BASE, KIB), None);
@@ -187,7 +187,7 @@ fn a_table_that_is_full_is_found_out_before_anything_changes() {
 #[test]
 fn arenas_are_found_in_order_however_many() {
     for count in [1_u32, 64, 65, 4096, 4097, 20_000] {
-        let mut holders = Holders::<Growable>::default();
+        let mut holders = OrderBitmap::<Growable>::default();
         let mut room = 0;
         for arena in (0..count).map(|at| at.wrapping_mul(7919) % count) {
             room = room.max(arena as usize + 1);
@@ -203,13 +203,13 @@ fn arenas_are_found_in_order_however_many() {
         }
         assert!(holders.check() && holders.orders() == 1 && holders.first(0) == 0);
     }
-    assert!(!Holders::<Growable>::default().make_room_for((1 << 18) + 1));
+    assert!(!OrderBitmap::<Growable>::default().make_room_for((1 << 18) + 1));
 }
 
 /// A buddy system that keeps its free blocks in a set, and splits and merges at once.
 #[derive(Default)]
 struct Model {
-    /// Order, segment, offset.
+    /// EventQueues, segment, offset.
     free: BTreeSet<(u32, u32, u64)>,
     /// Of the segments in use.
     orders: BTreeMap<u32, u32>,
@@ -289,7 +289,7 @@ proptest! {
                         prop_assert_eq!(bytes, KIB << order.max(arena));
                         piece = all.take_told(size).unwrap_or_default();
                     }
-                    let Taken { addr, segment, .. } = piece.expect("a block that fits");
+                    let SubBlock { addr, segment, .. } = piece.expect("a block that fits");
                     prop_assert_eq!(model.take(order), Some((segment, addr - base(segment))));
                     taken.push((order, segment, addr - base(segment)));
                 }
