@@ -17,7 +17,7 @@ use crate::directory::Directory;
 use crate::error::Error;
 use crate::frontier::Frontier;
 use crate::heap::{Done, Full, Heap};
-use crate::heaps::{Slot, options_of, slot_of};
+use crate::heaps::{HEAPS, PairUse, STREAMS, Slot, options_of, slot_of};
 use crate::order::Order;
 use crate::pool::{PoolOptions, Registry, RouteEntry, SharedPool};
 use crate::rounding::{INTERVALS, PoolKind, divide};
@@ -311,7 +311,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.note_malloc(request, ptr);
             Ok(ptr)
         };
-        self.with_request(bytes, stream, from, serve)
+        match self.with_request(bytes, stream, from, Self::use_pair, serve) {
+            // The tables have no room for a further stream: the cache of one that holds nothing makes some.
+            Err(Error::TableFull(HEAPS | STREAMS)) if self.release_one_idle(directory) => {
+                self.with_request(bytes, stream, from, Self::use_pair, serve)
+            }
+            served => served,
+        }
     }
 
     /// Serves a request from its heap, the device or whatever can be given back.
@@ -326,7 +332,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(ptr) = self.search(request)? {
             return Ok(ptr);
         }
-        self.reclaim(directory, request)
+        let served = self.reclaim(directory, request);
+        if served.is_err() {
+            // The search has made tables, for which there is no segment.
+            self.drop_tables(&mut self.lock(request.slot));
+        }
+        served
     }
 
     /// Serves a request as on the fast path, but that it is recorded; nothing else is to be seen to than what `noted` says. Apart
@@ -358,12 +369,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.malloc_from(directory, bytes, stream, from)
     }
 
-    /// Rounds and routes a request, and finds or makes the heap that serves it. The pool is not given up before `serve` is done.
+    /// Rounds and routes a request, and finds or makes the heap that serves it, in the pair that `pair` uses. The pool is not given
+    /// up before `serve` is done.
     pub(crate) fn with_request<T>(
         &self,
         bytes: u64,
         stream: StreamId,
         from: u32,
+        pair: impl for<'a> FnOnce(&'a Self, u32, StreamId) -> Result<PairUse<'a, D, R, S>, Error>,
         serve: impl FnOnce(&Request) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let size = if bytes < MAX_REQUEST { self.round(bytes) } else { MAX_REQUEST };
@@ -375,7 +388,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let pool = route.map_or(0, |route| route.pool);
         let is_capturing = || Ok(self.has(attention::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?);
         let serve = |capturing| {
-            let pair = self.use_pair(pool, stream)?;
+            let pair = pair(self, pool, stream)?;
             serve(&Request { bytes, size, kind, stream, pool, slot: pair.slot(kind), route, capturing, site: from })
         };
         let served = is_capturing().and_then(serve);

@@ -36,6 +36,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let (base, bytes) = heap.remove_segment(block, &self.slot(slot).tally);
         directory.remove(base, bytes);
         self.trace_release(&mut heap, crate::trace::Action::SegmentFree, base, bytes);
+        // In direct mode the next request would make them again.
+        if !self.has(attention::DIRECT) {
+            self.drop_tables(&mut heap);
+        }
         drop(heap);
         self.totals.count(Event::DeviceFree);
         self.give_back(base, bytes)?;
@@ -257,6 +261,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         for (_used, slot) in self.releasable_slots() {
             if self.reserved.load(Ordering::Relaxed) > keep {
                 self.unmap_cached(directory, slot)?;
+                self.drop_tables(&mut self.lock(slot));
             }
         }
         Ok(())
