@@ -63,7 +63,7 @@
  *     cudaStreamDestroy, or create the allocator with CACHALOT_ASK_STREAM_ID, which costs some 30 ns a call and needs a
  *     driver of CUDA 12.0. A thread that used cudaStreamPerThread calls it for that stream before the thread ends.
  *     Memory cached for streams that end without a report is released when memory is short, by cachalot_empty_cache, or,
- *     once more than 256 streams have memory, when a stream has requested nothing while their number doubled.
+ *     once more than 64 streams have memory, when a stream has requested nothing while their number grew by half.
  *   - Contents of a new block are unspecified and may be those of an earlier one of the same allocator.
  *
  * Capture

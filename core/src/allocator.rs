@@ -77,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     #[inline]
-    fn arena(&self, device: DeviceIndex) -> Result<&Arena<D, R, S>, Error> {
+    pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<D, R, S>, Error> {
         self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
     }
 

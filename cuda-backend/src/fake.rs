@@ -266,7 +266,10 @@ extern "C" fn alloc(address: *mut u64, bytes: usize) -> CuResult {
 }
 extern "C" fn free(address: u64) -> CuResult {
     in_context("cuMemFree_v2", |fake| match fake.memory.remove(&address) {
-        Some(_) => CuResult::SUCCESS,
+        Some(_) => {
+            fake.events.values_mut().for_each(|event| event.done = true);
+            CuResult::SUCCESS
+        }
         None => CuResult::INVALID_VALUE,
     })
 }

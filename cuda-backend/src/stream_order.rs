@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream, CuStreamFlags};
 use crate::streams::{Doubt, Last, StreamIdentity, Streams, Target};
-use cachalot_core::{DeviceMemory, DeviceResult, Event, StreamId};
+use cachalot_core::{DeviceError, DeviceMemory, DeviceResult, Event, StreamId};
 use core::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -153,7 +153,7 @@ impl CudaDevice {
             Ok(true) => return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
             // Nothing reports the streams of a host whose streams are asked for: this one was destroyed, and its handle was not
             // given to another yet.
-            Err(error) if error.code == CuResult::INVALID_HANDLE.0 && self.is_asked_for(target) => {
+            Err(error) if is_of_dead_handle(error) && self.is_asked_for(target) => {
                 self.streams.retire_gone(number);
                 return Ok(None);
             }
@@ -254,12 +254,9 @@ impl CudaDevice {
             Some(Last::Contexts(doubts)) => {
                 for Doubt { context, .. } in &doubts {
                     if context.is_null() || *context == self.cu_context() {
-                        // SAFETY: takes no arguments.
-                        let code = unsafe { self.driver().ctx_synchronize() };
-                        self.context.check(code)?;
+                        wait_for_context(&self.context)?;
                     } else {
-                        // SAFETY: takes no arguments.
-                        Context::new(self.driver(), *context).call(|driver| unsafe { driver.ctx_synchronize() })?;
+                        wait_for_context(&Context::new(self.driver(), *context))?;
                     }
                 }
                 self.streams.settle(number, &doubts);
@@ -353,6 +350,32 @@ impl CudaDevice {
         }
         result
     }
+}
+
+/// Whether a call in an entered context failed because the stream was destroyed. CUDA 13.0 answers as if there were no context.
+fn is_of_dead_handle(error: DeviceError) -> bool {
+    [CuResult::INVALID_HANDLE.0, CuResult::INVALID_CONTEXT.0].contains(&error.code)
+}
+
+/// Blocks until everything that is queued in a context is done, the work of destroyed streams too.
+///
+/// `cuCtxSynchronize` does not serve: while a stream of the context captures, in whatever mode and thread, it fails and breaks
+/// the capture, and no call tells of captures on streams that are not known here. To free device memory waits for as much, and
+/// is permitted meanwhile to a thread in relaxed mode (on an H100 with CUDA 13.0: for kernels of blocking and non-blocking
+/// streams after their `cuStreamDestroy`, beside captures of each mode). Only where there is no memory left the context is
+/// synchronized.
+fn wait_for_context(context: &Context) -> DeviceResult<()> {
+    context.call(|driver| {
+        let mut address = 0;
+        // SAFETY: `address` outlives the call, which writes one address to it.
+        match unsafe { driver.mem_alloc(&raw mut address, 1) } {
+            // SAFETY: takes no host pointers; the memory was just obtained, and nothing has its address.
+            CuResult::SUCCESS => unsafe { driver.mem_free(address) },
+            // SAFETY: takes no arguments.
+            CuResult::OUT_OF_MEMORY => unsafe { driver.ctx_synchronize() },
+            code => code,
+        }
+    })
 }
 
 /// Records a fresh event, or destroys it if that fails.

@@ -48,9 +48,8 @@ pub enum StreamIdentity {
     Reported,
     /// Each time that a handle is turned into a number, which makes two short driver calls (16 ns each on an H200 with
     /// CUDA 13.0, from any number of threads): is it capturing, and if not, what is its number. Nothing needs to be
-    /// reported; but what was not is waited for with the whole context where it must be waited for at all, and
-    /// that spoils captures under way. Only a driver of CUDA 12.0 or later can say; with an older one this is the same
-    /// as [`Reported`](Self::Reported).
+    /// reported; but what was not is waited for with the whole context where it must be waited for at all. Only a driver
+    /// of CUDA 12.0 or later can say; with an older one this is the same as [`Reported`](Self::Reported).
     Asked,
 }
 
@@ -74,7 +73,7 @@ pub(crate) enum Target {
 pub(crate) enum Last {
     /// This event comes after all of its work.
     Event(CuEvent),
-    /// None was recorded; these contexts must be waited for, which spoils captures under way in them.
+    /// None was recorded; these contexts must be waited for.
     Contexts(Vec<Doubt>),
 }
 

@@ -195,12 +195,15 @@ fn every_call_is_permitted_during_a_capture_and_spoils_none() {
         let [recorded, fresh] = [(); 2].map(|()| device.create_event().expect("an event"));
         device.record(recorded, other_number).expect("recorded");
         let segment = device.obtain(2 << 20).expect("memory");
+        let gone = unreported(&device);
         assert_eq!(device.is_capturing(number), Ok(false));
         begin(&device, captured, mode);
         assert_eq!(device.is_capturing(number), Ok(true));
         assert_eq!(device.is_capturing(other_number), Ok(false));
         assert!(device.capture_id(captured).expect("a number").is_some());
         assert_eq!(device.stream_id(captured), Ok(number));
+        // Nothing is left to record of a stream that is gone: all of its context is waited for.
+        device.record(fresh, gone).expect("waited");
         let during = || calls_during_a_capture(&device, [recorded, fresh], other_number, segment);
         during();
         // The capturing thread's calls are not the only ones that can spoil a capture.
@@ -216,6 +219,21 @@ fn every_call_is_permitted_during_a_capture_and_spoils_none() {
         destroy(&device, captured);
         destroy(&device, other);
     }
+}
+
+/// The number of a stream that was destroyed without a report, and whose handle the driver has given to another one.
+fn unreported(device: &CudaDevice) -> StreamId {
+    let mut numbers = std::collections::BTreeMap::new();
+    for _ in 0..50 {
+        let stream = stream(device);
+        let number = device.stream_id(stream).expect("a number");
+        destroy(device, stream);
+        if let Some(old) = numbers.insert(stream.0, number) {
+            assert_ne!(old, number);
+            return old;
+        }
+    }
+    panic!("no handle came back")
 }
 
 /// Begins to capture a stream.

@@ -14,12 +14,32 @@ use crate::worker::check_lost;
 use cachalot_core::{Config, DeviceMemory, DevicePtr, Error, MIB};
 use cachalot_cuda::{Driver, StreamIdentity, Streams};
 use serde_json::Value;
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// The emulated devices' unit of memory.
 const PAGE: u64 = 2 * MIB;
+
+/// Functions that the allocator works without, and the run does not: it launches kernels and reads what they find, uses streams
+/// of several devices on one another's memory, and captures graphs that the allocator is not told of.
+const NEEDED: [&CStr; 14] = [
+    c"cuLaunchKernel",
+    c"cuMemcpyHtoDAsync_v2",
+    c"cuMemcpyDtoHAsync_v2",
+    c"cuStreamDestroy_v2",
+    c"cuStreamWaitEvent",
+    c"cuStreamGetCtx",
+    c"cuStreamBeginCapture_v2",
+    c"cuStreamEndCapture",
+    c"cuStreamIsCapturing",
+    c"cuThreadExchangeStreamCaptureMode",
+    c"cuGraphInstantiateWithFlags",
+    c"cuGraphLaunch",
+    c"cuGraphExecDestroy",
+    c"cuGraphDestroy",
+];
 
 /// Why a run did not begin.
 pub(crate) type SetupError = Box<dyn std::error::Error>;
@@ -77,6 +97,9 @@ pub(crate) fn run(options: &RunOptions) -> Result<Report, SetupError> {
 /// Opens the devices, makes the allocator, and what each thread works with.
 fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     let driver = Driver::load()?;
+    if let Some(missing) = driver.missing().find(|entry| NEEDED.contains(&entry.symbol)) {
+        return Err(format!("the driver has no {}, which the run needs", missing.symbol.to_string_lossy()).into());
+    }
     let config = Config::parse(&options.config).map_err(|error| error.to_string())?;
     // One table for all: a stream of one device may use another's blocks.
     let numbers = Arc::new(Streams::new());

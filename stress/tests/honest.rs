@@ -58,6 +58,16 @@ fn a_seed_repeats_a_run() {
     assert_ne!(first, other);
 }
 
+/// Graphs are captured meanwhile that the allocator is told of, and others: no wait for a stream that ended may break them.
+#[test]
+fn streams_need_no_report_where_the_driver_is_asked() {
+    for (seed, config) in [(21, ""), (30, ""), (39, ""), (21, "--config expandable_segments:True")] {
+        let Some(output) = run(&format!("{SHORT} --seed {seed} --identity asked {config}"), &[]) else { return };
+        let report = good(&output);
+        assert!(report["guests"].as_u64() > Some(0) && report["bare_graphs"].as_u64() > Some(0), "{report}");
+    }
+}
+
 /// The call that finds out is any thread's; the others go on with what needs no device.
 #[test]
 fn a_device_that_is_lost_among_many_threads_is_not_called_again() {

@@ -75,6 +75,11 @@ fn same<T: PartialEq + core::fmt::Debug>(core: &Result<T, Error>, model: &Result
     if agree { Ok(()) } else { Err(format!("the core answers {core:?}, the model {model:?}")) }
 }
 
+/// How often memory was given back to a device.
+fn given_back(device: &SimulatedDevice) -> u64 {
+    device.calls(Call::Release) + device.calls(Call::Unmap)
+}
+
 impl<R: Lock, S: Storage> Twins<R, S> {
     /// Two allocators over devices of `capacity` bytes with the configuration of this number. The core has another device
     /// before the one that is used.
@@ -431,6 +436,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         let waiting = if self.parted { self.pending(&self.real.snapshot()) > 0 } else { self.model.is_pending() };
         let forecast = self.real.forecast(self.device, bytes, stream);
         let before = self.calls();
+        let of_core = given_back(self.simulated());
         let core = self.real.malloc(self.device, bytes, stream);
         let full = matches!(core, Err(Error::TableFull(_)));
         if !waiting && (self.foretells || !self.parted) && !full && bytes > 0 {
@@ -444,7 +450,13 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             }
             self.live.push((ptr, bytes));
         }
-        self.judge(&core, |model| model.malloc(bytes, stream))
+        let judged = self.judge(&core, |model| model.malloc(bytes, stream));
+        // A table was full, and the cache of an idle stream made room. The model's tables grow: it keeps that cache, or releases
+        // it for another reason.
+        let gave_back = self.limited && given_back(self.simulated()) > of_core;
+        let made_room = gave_back && (judged.is_err() || self.real.snapshot() != self.model.snapshot());
+        self.parted |= made_room;
+        if made_room { Ok(()) } else { judged }
     }
 
     fn calls(&self) -> BTreeMap<Call, u64> {

@@ -1,7 +1,8 @@
 //! Forecasts: what a request would do is what it does, and the block that is named is the one handed out, under every policy, in
 //! private pools, with limits, settings that change, and plans in force. And to ask changes nothing.
 
-use cachalot_core::{Config, DevicePtr, Forecast};
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::{Allocator, Config, DevicePtr, Error, Fixed, Forecast, StreamId};
 use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use cachalot_tests::policies::POLICIES;
@@ -9,6 +10,7 @@ use cachalot_tests::program::Op;
 use cachalot_tests::strategies::{plain, proptest_config, with_pools};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
+use std::thread;
 
 /// Small, so that programs run out of it.
 const CAPACITY: u64 = 256 << 20;
@@ -151,6 +153,39 @@ fn a_forecast_leaves_the_cache_as_it_is() {
         });
         assert_eq!(blocks[0], blocks[1], "`{policy}`");
     }
+}
+
+#[test]
+fn a_forecast_leaves_a_stream_that_ended_as_it_is() {
+    let host = Host::new("", 1 << 30);
+    let ended = StreamId(7);
+    let held = host.malloc_on(5000, ended);
+    host.allocator.stream_destroyed(DEVICE, ended).unwrap();
+    assert_eq!(host.allocator.forecast(DEVICE, 5 * MIB, ended), Ok(Forecast::Obtain(20 * MIB)));
+    host.free(held);
+    // What the stream has cached goes before anything else is obtained.
+    assert!(matches!(host.allocator.forecast(DEVICE, 5 * MIB, STREAM), Ok(Forecast::Release(_))));
+    host.malloc(5 * MIB);
+    assert_eq!(host.stat("segment.small_pool.current"), 0);
+}
+
+#[test]
+fn forecasts_for_streams_without_memory_leave_no_heaps() {
+    let run = thread::Builder::new().stack_size(64 << 20).spawn(|| {
+        type Few = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Fixed<1, 4, 64, 64>>;
+        let allocator = Few::new([SimulatedDevice::new(1 << 30)], &Config::default()).unwrap();
+        for number in 0..10 {
+            assert_eq!(allocator.forecast(DEVICE, 5000, StreamId(number)), Ok(Forecast::Obtain(2 * MIB)));
+        }
+        // There is room for two pairs of heaps, and both are held.
+        let held = [20, 21].map(|number| allocator.malloc(DEVICE, 5000, StreamId(number)).unwrap());
+        assert_eq!(allocator.forecast(DEVICE, 5000, StreamId(22)), Err(Error::TableFull("heaps")));
+        allocator.free(held[0]).unwrap();
+        // A stream with nothing but a cache makes room.
+        let released = matches!(allocator.forecast(DEVICE, 5000, StreamId(22)), Ok(Forecast::Release(_)));
+        assert!(released && allocator.malloc(DEVICE, 5000, StreamId(22)).is_ok());
+    });
+    run.unwrap().join().unwrap();
 }
 
 #[test]

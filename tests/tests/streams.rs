@@ -1,7 +1,7 @@
 //! Streams, pools and threads that come and go: nothing is left of them, and those that live are not disturbed.
 
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{Allocator, Config, DeviceIndex, Error, Growable, PoolOptions, Route, StreamId};
+use cachalot_core::{Allocator, Config, DeviceIndex, Error, Fixed, Growable, PoolOptions, Route, StreamId};
 use cachalot_tests::hooked::{Hooked, thread_id};
 use cachalot_tests::host::Host;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,8 +94,34 @@ fn streams_that_nobody_reports_are_found_by_their_age() {
     let host = Host::new("", 64 * GIB);
     let living = host.malloc_on(5000, SIDE);
     come_and_go(&host, |_, stream| host.free(host.malloc_on(5000, stream)));
-    assert!(host.stat("segment.all.current") <= 1024, "idle streams' caches are released");
+    assert!(host.stat("segment.all.current") <= 96, "idle streams' caches are released");
     host.free(living);
+}
+
+/// The tables of this allocator are inside it, and it is made on the stack.
+const STACK_BYTES: usize = 64 << 20;
+
+#[test]
+fn a_table_of_heaps_full_of_idle_streams_makes_room() {
+    let run = thread::Builder::new().stack_size(STACK_BYTES).spawn(fill_the_table_of_heaps).unwrap();
+    run.join().unwrap();
+}
+
+fn fill_the_table_of_heaps() {
+    type Few = Allocator<Hooked, parking_lot::RawMutex, Fixed<1, 8, 64, 64>>;
+    let allocator = Few::new([Hooked::new(SimulatedDevice::new(GIB))], &Config::default()).unwrap();
+    let held = allocator.malloc(DEVICE, 5000, SIDE).unwrap();
+    for number in 0..100 {
+        let block = allocator.malloc(DEVICE, 5000, stream(number)).unwrap();
+        allocator.free(block).unwrap();
+    }
+    let all: Vec<_> = (0..100).map_while(|number| allocator.malloc(DEVICE, 5000, stream(number)).ok()).collect();
+    assert_eq!(all.len(), 3, "of four pairs one is the living stream's");
+    assert_eq!(allocator.malloc(DEVICE, 5000, stream(100)), Err(Error::TableFull("heaps")));
+    for block in all.into_iter().chain([held]) {
+        allocator.free(block).unwrap();
+    }
+    allocator.check_invariants().unwrap();
 }
 
 #[test]

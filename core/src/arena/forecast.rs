@@ -1,5 +1,6 @@
 //! What a request would do if it were made now.
 
+use crate::arena::heaps::{HEAPS, STREAMS};
 use crate::arena::request::Request;
 use crate::arena::{Arena, flags};
 use crate::device::DeviceMemory;
@@ -33,7 +34,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(ptr) = self.planned_forecast(bytes, stream) {
             return Ok(Forecast::Hit(ptr));
         }
-        self.with_request(bytes, stream, 0, |request| self.forecast_of(request))
+        let foretold = self.with_request(bytes, stream, 0, Self::ask_pair, |request| self.forecast_of(request));
+        if let Err(Error::TableFull(HEAPS | STREAMS)) = foretold
+            && let Some(first) = self.first_idle()
+        {
+            return Ok(Forecast::Release(first));
+        }
+        foretold
     }
 
     fn forecast_of(&self, request: &Request) -> Result<Forecast, Error> {
@@ -45,7 +52,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(Forecast::Hit(ptr));
         }
         if !request.capturing
-            && let Some(first) = self.first_ended()
+            && let Some(first) = self.first_ended(request.slot / 2)
         {
             return Ok(Forecast::Release(first));
         }

@@ -27,8 +27,9 @@ use crate::tables::{OnceTable, Storage, Table};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
 use lock_api::{Mutex, MutexGuard};
 
-/// How many pairs exist before the caches of idle ones are released: more than a program has streams that it uses.
-const MANY_PAIRS: u32 = 256;
+/// The names of the tables that a new pair needs room in, for the error of a request that finds one full.
+pub(crate) const HEAPS: &str = "heaps";
+pub(crate) const STREAMS: &str = "streams";
 
 /// The heap's stream was not reported as ended.
 const LIVES: u32 = 0;
@@ -112,8 +113,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             drop(used);
             self.vacate_if_empty(pair);
         }
-        // The next look comes when the pairs that are left have doubled, not those there were before the release.
+        // The next look comes by the number of pairs that are left, not of those there were before the release.
         self.registry.lock().finish_sweep();
+    }
+
+    /// Releases the cache of one idle pair, which becomes vacant. False if there is none.
+    #[cold]
+    pub(crate) fn release_one_idle(self) -> bool {
+        let Some(used) = self.idle_pair() else { return false };
+        for kind in [PoolKind::Small, PoolKind::Large] {
+            let _counted = self.release_heap(used.slot(kind));
+        }
+        let pair = used.pair;
+        drop(used);
+        self.vacate_if_empty(pair);
+        !self.registry.lock().pairs[pair as usize].exists
     }
 }
 
@@ -167,12 +181,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn use_pair(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, D, R, S>, Error> {
         let found = match self.find_pair(pool, stream) {
             Some(found) => found,
-            None => self.make_pair(pool, stream)?,
+            None => self.make_pair(pool, stream, true)?,
         };
         if self.pair_state(found.pair).is_leaving() {
             self.keep_pair(found.pair);
         }
         Ok(found)
+    }
+
+    /// Uses the pair of (stream, pool) to say what a request would do. A pair whose stream has ended does not live again by that,
+    /// and a pair that had to be made is vacant afterwards.
+    pub(crate) fn ask_pair(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, D, R, S>, Error> {
+        self.find_pair(pool, stream).map_or_else(|| self.make_pair(pool, stream, false), Ok)
     }
 
     /// Uses the pair of (stream, pool), if there is one.
@@ -207,9 +227,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Some((stream, self.enter_pair(pair)?))
     }
 
-    /// Makes the pair of (stream, pool) unless another thread has made it, and uses it.
+    /// Makes the pair of (stream, pool) unless another thread has made it, and uses it. The pair stays if `stays`, or if memory is
+    /// added to it while it is used.
     #[cold]
-    fn make_pair(&self, pool: u32, stream: StreamId) -> Result<PairUse<'_, D, R, S>, Error> {
+    fn make_pair(&self, pool: u32, stream: StreamId, stays: bool) -> Result<PairUse<'_, D, R, S>, Error> {
         if stream == NO_STREAM {
             return Err(Error::InvalidStream);
         }
@@ -218,10 +239,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(made) = streams.get(stream.0).and_then(|pair| self.enter_pair(pair)) {
             return Ok(made);
         }
-        if registry.is_sweep_due() {
+        if stays && registry.is_sweep_due() {
             self.vacate_empty_pairs(&mut registry);
-            let many = registry.existing_pairs() >= MANY_PAIRS;
-            self.idle_due.fetch_or(u32::from(many), Ordering::Relaxed);
+            self.idle_due.store(1, Ordering::Relaxed);
         }
         let mut room = self.room_for_pair(&mut registry);
         if room.is_err() {
@@ -230,10 +250,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let pair = room?;
         if !streams.make_room(1) {
-            return Err(Error::TableFull("streams"));
+            return Err(Error::TableFull(STREAMS));
         }
         self.begin_heaps(&registry, pair, pool, stream);
         registry.add_pair(stream, pool);
+        self.set_leaving(&registry, pair, !stays);
         self.pair_state(pair).open();
         streams.insert(stream.0, pair);
         Ok(PairUse { arena: self, pair })
@@ -241,7 +262,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// The number of a vacant pair, whose slots are there. An error if a table is full.
     fn room_for_pair(&self, registry: &mut Registry<S>) -> Result<u32, Error> {
-        let pair = registry.room_for_pair().ok_or(Error::TableFull("streams"))?;
+        let pair = registry.room_for_pair().ok_or(Error::TableFull(STREAMS))?;
         for kind in [PoolKind::Small, PoolKind::Large] {
             let make = || Slot {
                 number: slot_of(pair, kind),
@@ -251,7 +272,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 tally: HeapCounters::default(),
                 heap: Mutex::new(Heap::vacant(kind)),
             };
-            self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull("heaps"))?;
+            self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull(HEAPS))?;
         }
         Ok(pair)
     }
@@ -357,15 +378,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// The first segment or range of an ended stream that [`release_ended`](Self::release_ended) would release.
-    pub(crate) fn first_ended(&self) -> Option<DevicePtr> {
+    /// The first segment or range of an ended stream that [`release_ended`](Self::release_ended) would release for a request of
+    /// `pair`, whose stream lives by that request.
+    pub(crate) fn first_ended(&self, pair: u32) -> Option<DevicePtr> {
         let mut number = self.ended_count.load(Ordering::Relaxed) as usize;
         loop {
             number = number.checked_sub(1)?;
             let slot = self.ended.lock().get(number).copied();
             let Some(slot) = slot else { continue };
             let Some(_used) = self.enter_pair(slot / 2) else { continue };
-            let ended = self.lock(slot).ended;
+            let ended = slot / 2 != pair && self.lock(slot).ended;
             if ended && let Some(first) = self.first_of_heap(slot) {
                 return Some(first);
             }
@@ -380,6 +402,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let state = &self.slot(slot).stream_state;
         let _changed_since = state.compare_exchange(QUEUED, ENDED, Ordering::Relaxed, Ordering::Relaxed);
         Some(slot)
+    }
+
+    /// Uses the first pair that holds nothing for the program and all of whose segments may be released.
+    fn idle_pair(&self) -> Option<PairUse<'_, D, R, S>> {
+        let mut next = 0;
+        loop {
+            let used = {
+                let registry = self.registry.lock();
+                let pairs = registry.pairs.get(next as usize..)?;
+                next += pairs.iter().position(|pair| pair.exists)? as u32;
+                self.enter_pair(next)
+            };
+            next += 1;
+            let is_idle = |used: &PairUse<'_, D, R, S>| {
+                [PoolKind::Small, PoolKind::Large].into_iter().all(|kind| {
+                    let slot = self.slot(used.slot(kind));
+                    let kept = slot.heap.lock().kept;
+                    !kept && slot.tally.current(Stat::Active) == 0 && slot.obtaining.load(Ordering::Relaxed) == 0
+                })
+            };
+            if let Some(idle) = used.filter(is_idle) {
+                return Some(idle);
+            }
+        }
+    }
+
+    /// The first segment or range that [`release_one_idle`](Self::release_one_idle) would release.
+    pub(crate) fn first_idle(&self) -> Option<DevicePtr> {
+        let used = self.idle_pair()?;
+        [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| self.first_of_heap(used.slot(kind)))
     }
 
     /// The next pair that exists, from `from` on, and whether it is idle: it holds nothing for the program and has handed out
@@ -415,7 +467,29 @@ pub(crate) const fn slot_of(pair: u32, kind: PoolKind) -> u32 {
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests {
     use super::*;
-    use crate::tables::Growable;
+    use crate::allocator::Allocator;
+    use crate::config::Config;
+    use crate::device::simulated::SimulatedDevice;
+    use crate::tables::{Growable, Lazy};
+    use crate::units::{DeviceIndex, MIB};
+
+    #[test]
+    fn heaps_without_a_segment_have_no_tables() {
+        const DEVICE: DeviceIndex = DeviceIndex(0);
+        for (config, bytes) in [("", MIB), ("expandable_segments:True", MIB), ("max_split_size_mb:20", 40 * MIB)] {
+            type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+            let device = SimulatedDevice::new(1 << 30);
+            let allocator = Simulated::new([device], &Config::parse(config).unwrap()).unwrap();
+            let arena = allocator.arena(DEVICE).unwrap();
+            let has_tables = || arena.slot_numbers().any(|slot| arena.lock(slot).sets.is_made());
+            assert!(allocator.malloc(DEVICE, 2 << 30, StreamId(1)).is_err() && !has_tables(), "`{config}`: it failed");
+            let block = allocator.malloc(DEVICE, bytes, StreamId(2)).unwrap();
+            allocator.free(block).unwrap();
+            assert!(has_tables());
+            allocator.trim(DEVICE, 0).unwrap();
+            assert!(!has_tables(), "`{config}`: everything was released");
+        }
+    }
 
     #[test]
     fn an_empty_pair_of_heaps_costs_a_kibibyte_at_most() {

@@ -1,6 +1,6 @@
 //! Requests: the fast path, and the way to everything else.
 
-use crate::arena::heaps::slot_of;
+use crate::arena::heaps::{HEAPS, STREAMS, slot_of};
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
@@ -70,7 +70,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.note_malloc(request, ptr);
             Ok(ptr)
         };
-        self.with_request(bytes, stream, from, serve)
+        match self.with_request(bytes, stream, from, Arena::use_pair, serve) {
+            // The tables have no room for a further stream: the cache of one that holds nothing makes some.
+            Err(Error::TableFull(HEAPS | STREAMS)) if self.release_one_idle() => {
+                self.with_request(bytes, stream, from, Arena::use_pair, serve)
+            }
+            served => served,
+        }
     }
 
     /// Serves a request from its heap, the device or whatever can be given back.
@@ -85,7 +91,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if let Some(ptr) = self.search(request)? {
             return Ok(ptr);
         }
-        self.reclaim(request)
+        let served = self.reclaim(request);
+        if served.is_err() {
+            // The search has made tables, for which there is no segment.
+            self.drop_tables(&mut self.lock(request.slot));
+        }
+        served
     }
 
     /// Serves a request as on the fast path, but that it is recorded; nothing else is to be seen to than what `noted` says. CachePadded

@@ -91,7 +91,9 @@ pub(crate) struct Pair {
     pub seen: u64,
 }
 
-/// Vacant pairs, empty ones among those that exist, are looked for when so many exist. Then twice as many as are left.
+/// Empty and idle pairs are looked for when so many exist, which is more than most programs have streams at work, and then
+/// when half as many again as were left exist. A pair is idle at the second look at the earliest. So up to 96 idle pairs stay,
+/// or twice as many as are in use, each with some 36 KiB and its segments. Each pair that is made costs three looks.
 const FIRST_SWEEP: u32 = 64;
 
 /// Pools, routes and pairs of one device, under one lock that the fast path does not take.
@@ -323,12 +325,7 @@ impl<S: Storage> Registry<S> {
 
     /// The empty pairs were made vacant. Many pairs are looked at once for every so many that are made.
     pub(crate) fn finish_sweep(&mut self) {
-        self.sweep_at = (self.existing * 2).max(FIRST_SWEEP);
-    }
-
-    /// How many pairs exist.
-    pub(crate) fn existing_pairs(&self) -> u32 {
-        self.existing
+        self.sweep_at = (self.existing + self.existing / 2).max(FIRST_SWEEP);
     }
 
     /// The number of a further pair, and room for it: a vacant one, if there is any. `None` if the table is full.

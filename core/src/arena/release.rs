@@ -30,6 +30,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let (base, bytes) = heap.remove_segment(block, &self.slot(slot).tally);
         self.pages.remove(base, bytes);
         self.trace_release(&mut heap, crate::trace::Action::SegmentFree, base, bytes);
+        // In direct mode the next request would make them again.
+        if !self.has(flags::DIRECT) {
+            self.drop_tables(&mut heap);
+        }
         drop(heap);
         self.totals.count(Event::DeviceFree);
         self.give_back(base, bytes)?;
@@ -159,6 +163,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         for (_used, slot) in self.releasable_slots() {
             if self.reserved.load(Ordering::Relaxed) > keep {
                 self.unmap_cached(slot)?;
+                self.drop_tables(&mut self.lock(slot));
             }
         }
         Ok(())

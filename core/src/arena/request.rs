@@ -1,5 +1,6 @@
 //! A request: rounded, and routed to the heap that serves it.
 
+use crate::arena::heaps::PairUse;
 use crate::arena::registry::RouteEntry;
 use crate::arena::{Arena, flags};
 use crate::config::rounding::{PoolKind, divide};
@@ -31,12 +32,14 @@ pub(crate) struct Request {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Rounds and routes a request, and finds or makes the heap that serves it. The pool is not given up before `serve` is done.
+    /// Rounds and routes a request, and finds or makes the heap that serves it, in the pair that `pair` uses. The pool is not given
+    /// up before `serve` is done.
     pub(crate) fn with_request<T>(
         &self,
         bytes: u64,
         stream: StreamId,
         from: u32,
+        pair: impl for<'a> FnOnce(&'a Self, u32, StreamId) -> Result<PairUse<'a, D, R, S>, Error>,
         serve: impl FnOnce(&Request) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let size = if bytes < MAX_REQUEST { self.round(bytes) } else { MAX_REQUEST };
@@ -48,7 +51,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let pool = route.map_or(0, |route| route.pool);
         let is_capturing = || Ok(self.has(flags::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?);
         let serve = |capturing| {
-            let pair = self.use_pair(pool, stream)?;
+            let pair = pair(self, pool, stream)?;
             serve(&Request { bytes, size, kind, stream, pool, slot: pair.slot(kind), route, capturing, site: from })
         };
         let served = is_capturing().and_then(serve);

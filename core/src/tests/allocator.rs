@@ -52,7 +52,7 @@ fn a_recorded_stream_holds_the_block_back() {
     let second = allocator.malloc(DEVICE, 5 * MIB, STREAM).unwrap();
     assert_ne!(second, first);
     assert_eq!(stat(&allocator, "active.all.current"), 2);
-    allocator.device(DEVICE).unwrap().finish_free(OTHER);
+    allocator.device(DEVICE).unwrap().complete(OTHER);
     assert_eq!(allocator.malloc(DEVICE, 5 * MIB, STREAM), Ok(first));
     allocator.check_invariants().unwrap();
 }

@@ -189,7 +189,7 @@ fn bytes_that_another_stream_uses_are_occupied_until_it_is_done() {
         allocator.free(block).unwrap();
         let second = allocator.malloc(DEVICE, 3 * MIB, STREAM).unwrap();
         if !hold {
-            allocator.device(DEVICE).unwrap().finish_free(OTHER);
+            allocator.device(DEVICE).unwrap().complete(OTHER);
         }
         allocator.free(second).unwrap();
         allocator.check_invariants().unwrap();

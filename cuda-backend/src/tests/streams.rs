@@ -13,6 +13,12 @@ fn asking() -> CudaDevice {
     CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
 }
 
+/// Whether everything in a context was waited for, by the call that breaks no capture.
+fn waited_for_context(made: &[&str]) -> bool {
+    assert!(!made.contains(&"cuCtxSynchronize"), "{made:?}");
+    made.contains(&"cuMemFree_v2")
+}
+
 /// The stream that an event was last recorded behind.
 fn recorded_behind(event: Event) -> Option<CuStream> {
     fake::with(|fake| fake.events[&(event.0 as usize)].stream)
@@ -95,14 +101,32 @@ fn a_threads_own_stream_keeps_its_number_when_it_is_reported() {
 
 #[test]
 fn a_stream_that_was_asked_for_and_is_gone_needs_no_report() {
-    let device = asking();
+    for code in [CuResult::INVALID_HANDLE, CuResult::INVALID_CONTEXT] {
+        let device = asking();
+        let event = device.create_event().expect("an event");
+        let number = device.stream_id(STREAM).expect("a number");
+        fake::with(|fake| fake.capturing = (code, CuCaptureStatus::NONE));
+        // The driver does not know the handle any more. What was queued there is waited for with the context.
+        let made = calls(|| assert_eq!(device.record(event, number), Ok(())));
+        assert!(waited_for_context(&made), "{made:?}");
+        assert_eq!(device.streams().handle(number), None);
+        fake::with(|fake| fake.capturing = (CuResult::SUCCESS, CuCaptureStatus::NONE));
+    }
+}
+
+#[test]
+fn a_context_without_memory_is_synchronized() {
+    let device = device();
     let event = device.create_event().expect("an event");
-    let number = device.stream_id(STREAM).expect("a number");
-    fake::with(|fake| fake.capturing = (CuResult::INVALID_HANDLE, CuCaptureStatus::NONE));
-    // The driver does not know the handle any more. What was queued there is waited for with the context.
-    let made = calls(|| assert_eq!(device.record(event, number), Ok(())));
+    let old = device.stream_id(STREAM).expect("a number");
+    device.record(event, old).expect("the driver's own number is learnt");
+    let (code, when) = (CuResult::OUT_OF_MEMORY, When::Before);
+    fake::with(|fake| {
+        fake.ids.insert(STREAM.0, 4711);
+        fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, for_good: false });
+    });
+    let made = calls(|| device.record(event, old).expect("waited"));
     assert!(made.contains(&"cuCtxSynchronize"), "{made:?}");
-    assert_eq!(device.streams().handle(number), None);
 }
 
 #[test]
@@ -148,9 +172,9 @@ fn a_stream_whose_end_could_not_be_recorded_is_waited_for_with_the_context() {
     });
     let old = device.stream_destroyed(STREAM).expect("retired all the same");
     let made = calls(|| device.record(event, old).expect("waited"));
-    assert!(made.contains(&"cuCtxSynchronize"), "{made:?}");
+    assert!(waited_for_context(&made), "{made:?}");
     let made = calls(|| device.record(event, old).expect("done"));
-    assert!(!made.contains(&"cuCtxSynchronize"), "{made:?}");
+    assert!(!waited_for_context(&made), "{made:?}");
 }
 
 #[test]
@@ -161,7 +185,7 @@ fn an_unreported_stream_is_noticed_where_the_driver_is_called_anyway() {
     device.record(event, old).expect("the driver's own number is learnt");
     fake::with(|fake| fake.ids.insert(STREAM.0, 4711));
     let made = calls(|| device.record(event, old).expect("waited"));
-    assert!(made.contains(&"cuCtxSynchronize") && !made.contains(&"cuEventRecord"), "{made:?}");
+    assert!(waited_for_context(&made) && !made.contains(&"cuEventRecord"), "{made:?}");
     let new = device.stream_id(STREAM).expect("a number");
     assert_ne!(old, new);
     device.record(event, new).expect("recorded");
@@ -178,7 +202,7 @@ fn a_device_that_asks_notices_at_once() {
     assert_ne!(old, new);
     assert_eq!(device.stream_id(STREAM), Ok(new));
     let made = calls(|| device.synchronize(old).expect("waited"));
-    assert!(made.contains(&"cuCtxSynchronize"), "{made:?}");
+    assert!(waited_for_context(&made), "{made:?}");
 }
 
 #[test]
@@ -259,7 +283,7 @@ fn another_devices_unreported_stream_is_waited_for_there() {
     device.record(event, old).expect("the driver's own number is learnt");
     fake::with(|fake| fake.ids.insert(FOREIGN_STREAM.0, 4711));
     let made = calls(|| device.record(event, old).expect("waited"));
-    let at = made.iter().position(|name| *name == "cuCtxSynchronize").expect("waited for a context");
+    let at = made.iter().position(|name| *name == "cuMemFree_v2").expect("waited for a context");
     let pushed = made[..at].iter().filter(|name| **name == "cuCtxPushCurrent_v2").count();
     assert_eq!(pushed, 2, "this device's context and then the other's: {made:?}");
 }
@@ -273,9 +297,9 @@ fn streams_that_are_never_reported_leave_no_more_than_their_handles_behind() {
     }
     let first = id(STREAM);
     let made = calls(|| device.synchronize(first).expect("waited"));
-    assert_eq!(made.iter().filter(|name| **name == "cuCtxSynchronize").count(), 1, "{made:?}");
+    assert_eq!(made.iter().filter(|name| **name == "cuMemFree_v2").count(), 1, "{made:?}");
     let made = calls(|| device.synchronize(first).expect("done"));
-    assert!(!made.contains(&"cuCtxSynchronize"), "{made:?}");
+    assert!(!waited_for_context(&made), "{made:?}");
 }
 
 #[test]

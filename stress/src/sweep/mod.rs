@@ -27,8 +27,7 @@ pub(crate) fn sweep(options: &SweepOptions) -> ExitCode {
             let cases: Vec<Case> = cases(options, &calls).into_iter().step_by(options.every as usize).collect();
             let table = run(&child, &cases, options.jobs(), Table::new(&calls));
             println!("{table}");
-            // A sampled sweep takes no functions away: of those the program itself needs some.
-            let missing = options.every > 1 || run_without(&child, &calls, options);
+            let missing = run_without(&child, &calls, options);
             if table.is_good() && missing { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
@@ -47,13 +46,9 @@ fn begin(options: &SweepOptions) -> Result<(Child, Calls), String> {
     Ok((child, calls))
 }
 
-/// Functions that the program itself cannot do without: it tells its kernels by them what to do, and reads what they found.
-const OWN: [&str; 2] = ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"];
-
 /// Takes every function that was called out of the driver in turn, and prints what became of it. Whether nothing was wrong.
 fn run_without(child: &Child, calls: &Calls, options: &SweepOptions) -> bool {
-    let called = calls.iter().flat_map(|functions| functions.keys()).map(String::as_str);
-    let called: BTreeSet<&str> = called.filter(|function| !OWN.contains(function)).collect();
+    let called: BTreeSet<&str> = calls.iter().flat_map(|functions| functions.keys()).map(String::as_str).collect();
     let wanted = |function: &&str| options.function.is_empty() || options.function.iter().any(|name| name == function);
     let (mut worked, mut refused, mut good) = (Vec::new(), Vec::new(), true);
     for function in called.into_iter().filter(wanted).step_by(options.every as usize) {

@@ -224,7 +224,7 @@ impl SimulatedDevice {
     }
 
     /// Lets `stream` get as far as it has been queued: its events are complete.
-    pub fn finish_free(&self, stream: StreamId) {
+    pub fn complete(&self, stream: StreamId) {
         let mut state = self.0.lock();
         let stream = state.streams.entry(stream).or_default();
         stream.complete = stream.recorded;
