@@ -2,6 +2,7 @@
 
 pub mod arbitrary;
 pub mod consistency;
+pub mod figures;
 pub mod hooked;
 pub mod host;
 pub mod model;
