@@ -4,8 +4,8 @@
 #   tests/miri.sh memory        the driver's memory calls over a fake driver: seconds, a part of tests/run
 #   tests/miri.sh driver        all tests of the driver's device over the fake driver: many minutes
 #   tests/miri.sh interface     the C interface on simulated devices: minutes
-#   tests/miri.sh core          the core's and the planner's own tests, with few random cases: minutes
-#   tests/miri.sh               the last three
+#   tests/miri.sh core          the core's and the planner's own tests: the longest, and neither crate has unsafe code
+#   tests/miri.sh               driver and interface
 #
 # Needs a nightly toolchain with Miri and rust-src. Tests that Miri cannot run, for want of fork or of loaded libraries, say so
 # beside their names.
@@ -28,7 +28,7 @@ miri() {
   cargo +nightly miri test --quiet --locked --target-dir target/miri "$@"
 }
 
-[ $# -gt 0 ] || set -- driver interface core
+[ $# -gt 0 ] || set -- driver interface
 for part in "$@"; do
   case $part in
     memory) miri -p cachalot-cuda --lib -- driver:: tests::memory ;;
