@@ -30,7 +30,11 @@ def shared_library() -> Path:
     """The shared library: the one that CACHALOT_LIBRARY names, else built by cargo."""
     if built := os.environ.get("CACHALOT_LIBRARY"):
         return Path(built)
-    subprocess.run(["cargo", "build", "--locked", "--profile", PROFILE, "-p", "cachalot"], cwd=ROOT, check=True)
+    # Messages of panics and debug information would name folders of this machine.
+    home = os.environ.get("CARGO_HOME", Path.home() / ".cargo")
+    flags = [f"--remap-path-prefix={home}=cargo", f"--remap-path-prefix={ROOT}=cachalot"]
+    command = ["cargo", "build", "--locked", "--profile", PROFILE, "-p", "cachalot"]
+    subprocess.run([*command, "--config", f"build.rustflags={flags}"], cwd=ROOT, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", "target"))
     return ROOT / target / ("debug" if PROFILE == "dev" else PROFILE) / "libcachalot.so"
 
@@ -48,8 +52,7 @@ class Build(build_py):
             shutil.copy(file, source)
         library = lib / "libcachalot.so"
         shutil.copy(shared_library(), library)
-        if PROFILE == "release":
-            subprocess.run(["strip", "--strip-debug", library], check=True)
+        subprocess.run(["strip", "--strip-unneeded", library], check=True)
         compiler = [os.environ.get("CXX", "c++"), "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
         shim = [*compiler, "-I", source, source / SHIM.name, "-o", lib / "libcachalot_torch.so", library]
         subprocess.run([*shim, "-Wl,-rpath,$ORIGIN"], check=True)

@@ -1,7 +1,24 @@
-//! Where and when something was measured.
+//! Where and when something was measured, and the file of the results.
 
+use cachalot_tests::figures;
 use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::Command;
+
+/// Writes a report in Markdown, and the figures of its tables as CSV beside it.
+///
+/// # Errors
+/// Those of the file system.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    cachalot_atomic_file::write(path, |to| writeln!(to, "{text}"))?;
+    let Some(figures) = figures::csv(text) else { return Ok(()) };
+    // Beside a device or a stream there is no file.
+    if path.metadata()?.is_file() {
+        cachalot_atomic_file::write(&path.with_extension("csv"), |to| to.write_all(figures.as_bytes()))?;
+    }
+    Ok(())
+}
 
 /// What is known of the machine and the run, as lines of Markdown.
 pub fn describe() -> String {

@@ -7,7 +7,7 @@
 # LIBDIR and INCLUDEDIR (default: lib and include) are folders below PREFIX, DESTDIR a root to stage the files in.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../.." && pwd)
+headers=$(cd "$here/../include" && pwd)
 
 from=
 if [ "${1:-}" = --from ]; then
@@ -19,12 +19,16 @@ libdir=${LIBDIR:-lib}
 includedir=${INCLUDEDIR:-include}
 
 if [ -z "$from" ]; then
-  cargo build --manifest-path "$root/Cargo.toml" --release --package cachalot
+  manifest=$(cd "$here/.." && pwd)/Cargo.toml
+  root=$(dirname "$(cargo locate-project --workspace --message-format plain --manifest-path "$manifest")")
+  # Messages of panics and debug information would name folders of this machine.
+  flags="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo', '--remap-path-prefix=$root=cachalot'"
+  cargo build --manifest-path "$manifest" --release --config "build.rustflags=[$flags]"
   from=${CARGO_TARGET_DIR:-$root/target}/release
 fi
 
 # The header's version is the library's: a test compares them.
-number() { sed -n "s/^#define CACHALOT_VERSION_$1 \([0-9]*\)$/\1/p" "$root/include/cachalot.h"; }
+number() { sed -n "s/^#define CACHALOT_VERSION_$1 \([0-9]*\)$/\1/p" "$headers/cachalot.h"; }
 major=$(number MAJOR) minor=$(number MINOR) version=$major.$minor.$(number PATCH)
 compatible=$major
 if [ "$major" = 0 ]; then
@@ -44,11 +48,12 @@ fill() {
 to=${DESTDIR:-}$prefix
 lib=$to/$libdir
 mkdir -p "$lib/pkgconfig" "$lib/cmake/cachalot" "$to/$includedir"
-install -m 644 "$root/include/cachalot.h" "$root/include/cachalot.hpp" "$root/include/cachalot_torch.h" "$to/$includedir"
+install -m 644 "$headers/cachalot.h" "$headers/cachalot.hpp" "$headers/cachalot_torch.h" "$to/$includedir"
 # shellcheck disable=SC2046 # the names are words
-"$here/seal.sh" "$from/libcachalot.a" "$lib/libcachalot.a" $(grep -oh 'cachalot_[a-z_]*(' "$root"/include/cachalot{,_torch}.h | tr -d '(' | sort -u)
+"$here/seal.sh" "$from/libcachalot.a" "$lib/libcachalot.a" $(grep -oh 'cachalot_[a-z_]*(' "$headers"/cachalot{,_torch}.h | tr -d '(' | sort -u)
 chmod 644 "$lib/libcachalot.a"
 install -m 755 "$from/libcachalot.so" "$lib/libcachalot.so.$version"
+strip --strip-unneeded "$lib/libcachalot.so.$version"
 ln -sf "libcachalot.so.$version" "$lib/libcachalot.so.$compatible"
 ln -sf "libcachalot.so.$compatible" "$lib/libcachalot.so"
 fill cachalot.pc.in >"$lib/pkgconfig/cachalot.pc"

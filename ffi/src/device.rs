@@ -102,7 +102,7 @@ impl Device {
 /// No stream can have this handle.
 #[cold]
 pub(crate) fn refuse(stream: CuStream, code: u32) -> Status {
-    let text = format_args!("{:#x} is no stream's handle", stream.0);
+    let text = format!("{:#x} is no stream's handle", stream.0);
     Status::with_driver_code(CACHALOT_ERROR_INVALID_STREAM, code, text)
 }
 

@@ -195,7 +195,7 @@ impl Instance {
                 simulated.keep_addresses();
             }
             let allocated = stats.allocated_bytes().current;
-            let text = format_args!(
+            let text = format!(
                 "device {}: {blocks} blocks of {allocated} bytes are still held, {held} bytes of segments were not given back",
                 index.0
             );

@@ -52,7 +52,7 @@ unsafe fn size_of_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome
     // SAFETY: not NULL, and the caller's structure begins with its size.
     let size = unsafe { pointer.cast::<usize>().read() };
     if !(T::FIRST_SIZE..=MOST_BYTES).contains(&size) {
-        let text = format_args!("{what}: struct_size is {size}, and not {} to {MOST_BYTES}", T::FIRST_SIZE);
+        let text = format!("{what}: struct_size is {size}, and not {} to {MOST_BYTES}", T::FIRST_SIZE);
         return Err(Status::new(CACHALOT_ERROR_STRUCT_SIZE, text));
     }
     Ok(size)
@@ -72,7 +72,7 @@ pub(crate) unsafe fn read_struct<T: Versioned>(pointer: *const T, what: &str) ->
     let bytes = unsafe { core::slice::from_raw_parts(pointer.cast::<u8>(), size) };
     let (known, beyond) = bytes.split_at(size.min(size_of::<T>()));
     if let Some(at) = beyond.iter().position(|&byte| byte != 0) {
-        let text = format_args!("{what}: byte {} is set, and this version knows {}", known.len() + at, known.len());
+        let text = format!("{what}: byte {} is set, and this version knows {}", known.len() + at, known.len());
         return Err(Status::new(CACHALOT_ERROR_STRUCT_SIZE, text));
     }
     let mut value = MaybeUninit::<T>::zeroed();

@@ -201,6 +201,16 @@ fn the_installed_static_library_offers_the_headers_functions_only() {
 }
 
 #[test]
+fn the_installed_shared_library_is_stripped() {
+    let library = installed().join("lib").join(common::soname());
+    let Some(sections) = output(Command::new("readelf").args(["--sections", "--wide"]).arg(library)) else {
+        return skip("the sections of the shared library", "no readelf");
+    };
+    let sections = printed(&sections);
+    assert!(sections.contains(".dynsym") && !sections.contains(".debug_"), "{sections}");
+}
+
+#[test]
 fn cargo_c_builds_and_installs_the_library() {
     let version = output(Command::new("cargo").args(["cinstall", "--version"]));
     if !version.is_some_and(|version| version.status.success()) {

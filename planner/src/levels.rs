@@ -102,8 +102,8 @@ mod tests {
             }
             for first in 0..STEPS {
                 for end in first + 1..=STEPS {
-                    let largest = naive[first as usize..end as usize].iter().max();
-                    prop_assert_eq!(Some(&levels.largest(&(first..end))), largest);
+                    let largest = naive[first as usize..end as usize].iter().max().copied();
+                    prop_assert_eq!(Some(levels.largest(&(first..end))), largest);
                 }
             }
         }

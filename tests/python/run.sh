@@ -3,7 +3,8 @@
 #
 #   CACHALOT_LIBCUDA=target/emulated/libcuda.so.1 tests/python/run.sh
 #
-# The library is that of a debug build. Says in one line what it skips where Python, or the index with its build tools, are missing.
+# The package builds the library, without optimisation. Says in one line what it skips where Python, or the index with its
+# build tools, are missing.
 set -euo pipefail
 cd "$(dirname "$0")"
 root=$(cd ../.. && pwd)
@@ -21,9 +22,9 @@ pip=("$environment/bin/python" -m pip --quiet --disable-pip-version-check)
 "${pip[@]}" install 'setuptools>=70.1' >/dev/null 2>&1 || skip "no package index"
 
 target=${CARGO_TARGET_DIR:-$root/target}
-cargo build --locked --quiet -p cachalot --manifest-path "$root/Cargo.toml"
 rm -rf "$root/python/build"
-CACHALOT_LIBRARY=$target/debug/libcachalot.so "${pip[@]}" install --no-build-isolation --no-deps "$root/python"
+# A folder of its own: the package's flags for the compiler differ from those of the tests.
+CACHALOT_CARGO_PROFILE=dev CARGO_TARGET_DIR=$target/wheel "${pip[@]}" install --no-build-isolation --no-deps "$root/python"
 
 for test in test_*.py; do
   echo "-- $test"

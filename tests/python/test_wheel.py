@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import os
 import re
 import unittest
 from pathlib import Path
@@ -30,6 +31,13 @@ class Wheel(unittest.TestCase):
             "source/shim.cpp",
         ]
         self.assertEqual([name for name in wanted if not (PACKAGE / name).is_file()], [])
+
+    def test_its_libraries_name_no_folder_of_this_machine(self) -> None:
+        folders = [ROOT, Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))]
+        for library in (PACKAGE / "lib").iterdir():
+            content = library.read_bytes()
+            found = [str(folder) for folder in folders if bytes(folder) in content]
+            self.assertEqual(found, [], library.name)
 
     def test_one_version_everywhere(self) -> None:
         found = re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)

@@ -2,6 +2,7 @@
 
 pub mod arbitrary;
 pub mod consistency;
+pub mod figures;
 pub mod hooked;
 pub mod host;
 pub mod model;
@@ -13,7 +14,7 @@ pub mod strategies;
 pub mod sweep;
 pub mod twins;
 
-/// The Rust programs of the README and of the book, as doctests.
+/// The Rust programs of the book and of every README, as doctests.
 #[cfg(doctest)]
 mod documentation {
     #[doc = include_str!("../../README.md")]
@@ -24,4 +25,18 @@ mod documentation {
     struct Planned;
     #[doc = include_str!("../../docs/planning.md")]
     struct Planning;
+    #[doc = include_str!("../../atomic-file/README.md")]
+    struct AtomicFile;
+    #[doc = include_str!("../../planner/README.md")]
+    struct Planner;
+    #[doc = include_str!("../../core/README.md")]
+    struct Core;
+    #[doc = include_str!("../../snapshot/README.md")]
+    struct Snapshot;
+    #[doc = include_str!("../../cuda-backend/README.md")]
+    struct Cuda;
+    #[doc = include_str!("../../ffi/README.md")]
+    struct Ffi;
+    #[doc = include_str!("../../replay/README.md")]
+    struct Replay;
 }

@@ -10,7 +10,6 @@ use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,7 +61,7 @@ fn main() {
     text += &open(&args);
     match &args.output {
         Some(file) => {
-            let written = cachalot_atomic_file::write(file, |to| to.write_all(text.as_bytes()));
+            let written = machine::write(file, text.trim_end());
             written.unwrap_or_else(|error| panic!("{}: cannot be written: {error}", file.display()));
         }
         None => println!("{text}"),

@@ -4,7 +4,6 @@ use cachalot_benches::measure::Effort;
 use cachalot_benches::{machine, program, report};
 use clap::{Parser, ValueEnum};
 use std::error::Error;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -70,7 +69,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     match &cli.output {
-        Some(path) => cachalot_atomic_file::write(path, |to| writeln!(to, "{}", text.trim_end()))?,
+        Some(path) => machine::write(path, text.trim_end())?,
         None => print!("{text}"),
     }
     Ok(())

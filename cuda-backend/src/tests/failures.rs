@@ -229,6 +229,7 @@ fn opening_fails_without_leaving_anything_behind() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri cannot fork")]
 fn a_forked_child_calls_nothing_and_takes_no_lock() {
     let device = device();
     let prepared = Prepared::new(&device);
@@ -342,6 +343,7 @@ fn an_old_or_absent_driver_is_refused_with_its_reason() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri cannot load libraries")]
 fn a_library_that_does_not_exist_is_named() {
     let path = std::path::Path::new("/nonexistent/libcuda.so.1");
     let error = crate::Driver::load_from(path).expect_err("there is no such file");

@@ -99,7 +99,7 @@ pub unsafe extern "C" fn cachalot_config(
         }
         if !buffer.is_null() {
             if text.len() > capacity {
-                let text = format_args!("the settings need {} bytes, and there are {capacity}", text.len());
+                let text = format!("the settings need {} bytes, and there are {capacity}", text.len());
                 return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
             }
             // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap with it.

@@ -67,7 +67,7 @@ pub extern "C" fn cachalot_torch_free(block: *mut c_void, bytes: usize, device: 
         }
         let freed = match plugin::present() {
             none if none.is_null() => {
-                let text = format_args!("{:#x} is nobody's: no block was ever handed out", block.addr());
+                let text = format!("{:#x} is nobody's: no block was ever handed out", block.addr());
                 Status::new(CACHALOT_ERROR_INVALID_POINTER, text).number()
             }
             allocator => boundary::with_instance(allocator, |instance| {

@@ -1,5 +1,9 @@
 //! Pickles against another library, and against nonsense.
 
+use super::opcode::{
+    BINBYTES, BINBYTES8, BINSTRING, BINUNICODE, BINUNICODE8, LONG1, LONG4, SHORT_BINBYTES, SHORT_BINSTRING,
+    SHORT_BINUNICODE,
+};
 use super::{Error, from_slice, to_writer};
 use crate::{Frame, Stack};
 use proptest::prelude::*;
@@ -78,6 +82,74 @@ fn numbers_take_as_many_bytes_as_they_need() {
     }
     assert_eq!(pickled(&(1_u64 << 31)), b"\x80\x02\x8a\x05\0\0\0\x80\0.");
     assert_eq!(pickled(&i64::MIN), b"\x80\x02\x8a\x08\0\0\0\0\0\0\0\x80.");
+}
+
+/// A pickle of a tuple: an operation with its argument, and the number 7, which shows where the argument ended.
+fn pair(operation: u8, length: &[u8], content: &[u8]) -> Vec<u8> {
+    // PROTO 2, MARK, the operation, BININT1 7, TUPLE, STOP.
+    [b"\x80\x02(".as_slice(), &[operation], length, content, b"K\x07t."].concat()
+}
+
+#[test]
+fn long_integers_have_every_length_up_to_16_bytes() {
+    let bytes: [u8; 17] = std::array::from_fn(|at| 0x11 * (at as u8 % 7 + 1));
+    for length in 0..=16_u8 {
+        for sign in [0x00, 0x80] {
+            let mut content = bytes[..length.into()].to_vec();
+            content.last_mut().into_iter().for_each(|last| *last = *last & 0x7f | sign);
+            let bits = content.iter().rev().fold(0_u128, |bits, &byte| bits << 8 | u128::from(byte));
+            let unused = 128 - 8 * u32::from(length);
+            let wanted = if length == 0 { 0 } else { bits.cast_signed() << unused >> unused };
+            let short = pair(LONG1, &[length], &content);
+            assert_eq!(from_slice::<(i128, u8)>(&short).expect("a number"), (wanted, 7), "{content:x?}");
+            let long = pair(LONG4, &u32::from(length).to_le_bytes(), &content);
+            assert_eq!(from_slice::<(i128, u8)>(&long).expect("a number"), (wanted, 7), "{content:x?}");
+        }
+    }
+    for too_long in [pair(LONG1, &[17], &bytes), pair(LONG4, &17_u32.to_le_bytes(), &bytes)] {
+        let error = from_slice::<(i128, u8)>(&too_long).expect_err("more than 128 bits");
+        assert!(error.to_string().starts_with("a number of more than 128 bits at byte"), "{error}");
+    }
+}
+
+#[test]
+fn bytes_and_texts_have_lengths_of_one_four_and_eight_bytes() {
+    for length in [0_usize, 1, 2, 255, 256, 70_000] {
+        let content: String = ('a'..='z').cycle().take(length).collect();
+        let four = u32::try_from(length).expect("it is small").to_le_bytes();
+        let mut pickles = vec![
+            pair(BINBYTES, &four, content.as_bytes()),
+            pair(BINBYTES8, &(length as u64).to_le_bytes(), content.as_bytes()),
+            pair(BINUNICODE, &four, content.as_bytes()),
+            pair(BINUNICODE8, &(length as u64).to_le_bytes(), content.as_bytes()),
+            pair(BINSTRING, &four, content.as_bytes()),
+        ];
+        if let Ok(one) = u8::try_from(length) {
+            let short = [SHORT_BINBYTES, SHORT_BINUNICODE, SHORT_BINSTRING];
+            pickles.extend(short.map(|operation| pair(operation, &[one], content.as_bytes())));
+        }
+        for pickle in pickles {
+            // A string is read of bytes as well, if they are UTF-8.
+            let (text, behind) = from_slice::<(String, u8)>(&pickle).expect("a text");
+            assert!(text == content && behind == 7, "{:#x}, {length} bytes", pickle[3]);
+        }
+    }
+}
+
+#[test]
+fn lengths_beyond_the_end_are_refused() {
+    let cases = [
+        pair(LONG1, &[100], b""),
+        pair(LONG4, &u32::MAX.to_le_bytes(), b""),
+        pair(SHORT_BINBYTES, &[100], b""),
+        pair(BINBYTES, &u32::MAX.to_le_bytes(), b""),
+        pair(BINBYTES8, &u64::MAX.to_le_bytes(), b""),
+        pair(BINUNICODE8, &(u64::MAX - 4).to_le_bytes(), b""),
+    ];
+    for pickle in cases {
+        let error = from_slice::<Value>(&pickle).expect_err("it ends early");
+        assert!(matches!(error, Error::Truncated(at) if at == pickle.len()), "{error}");
+    }
 }
 
 #[test]

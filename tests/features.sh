@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs clippy over every set of features, and over every published crate alone, with warnings as errors.
+#
+#   tests/features.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# What `cargo hack check --feature-powerset` would run.
+sets=(
+  "cachalot-core --no-default-features"
+  "cachalot-core --no-default-features --features paranoid"
+  "cachalot-core --no-default-features --features alloc"
+  "cachalot-core --no-default-features --features alloc,paranoid"
+  "cachalot-cuda"
+  "cachalot-cuda --features linked"
+  "cachalot"
+  "cachalot --features linked"
+  "cachalot --features capi"
+  "cachalot --features linked,capi"
+  # These have none, and are checked alone: in a whole build, other crates switch features of their dependencies on.
+  "cachalot-atomic-file"
+  "cachalot-planner"
+  "cachalot-snapshot"
+  "cachalot-replay"
+  "cachalot-cli"
+)
+
+# A set that is not listed would never be built.
+features=$(sed -n '/^\[features\]/,/^\[/s/^\([a-z]*\) = .*/\1/p' ./*/Cargo.toml | sort | tr '\n' ' ')
+if [ "$features" != "alloc capi default linked linked paranoid " ]; then
+  echo "tests/features.sh: the features are now $features: list their sets" >&2
+  exit 1
+fi
+
+for set in "${sets[@]}"; do
+  # shellcheck disable=SC2086 # a set is arguments
+  if ! cargo clippy --quiet --locked -p $set -- -D warnings; then
+    echo "tests/features.sh: does not build: $set" >&2
+    exit 1
+  fi
+done
+echo "built: ${#sets[@]} sets of features"

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Checks every crate of the workspace with the oldest Rust version that Cargo.toml states.
+#
+#   tests/minimum_rust.sh
+#
+# Installs this toolchain by rustup where it is missing, or says in one line that the check was skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+if ! command -v rustup >/dev/null; then
+  echo "skipped: the minimum Rust version $version (no rustup)"
+  exit 0
+fi
+toolchain=$version.0
+if ! rustup run "$toolchain" rustc --version >/dev/null 2>&1 &&
+  ! rustup toolchain install "$toolchain" --profile minimal --no-self-update >/dev/null 2>&1; then
+  echo "skipped: the minimum Rust version $version (rustup cannot install $toolchain)"
+  exit 0
+fi
+# The compiler's own folder: the builds of two compilers would replace each other.
+cargo "+$toolchain" check --locked --workspace --target-dir target/minimum-rust

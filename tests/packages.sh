@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Packages every crate that is to be published, without building it: seconds.
+#
+#   tests/packages.sh
+#
+# Fails on a warning of cargo, and on a package without its README, its licences or, for the C interface, its headers.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# In the order of their dependencies, as they are published. Every other crate says `publish = false`.
+published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda cachalot cachalot-replay
+  cachalot-cli)
+headers=(cachalot.h cachalot.hpp cachalot_torch.h)
+
+fail() {
+  echo "tests/packages.sh: $1" >&2
+  exit 1
+}
+
+of_workspace=$(grep -L '^publish = false' $(git ls-files '*/Cargo.toml') | xargs sed -n 's/^name = "\(cachalot.*\)"$/\1/p' | sort -u)
+for name in $of_workspace; do
+  [[ " ${published[*]} " == *" $name "* ]] || fail "$name is not in the list of published crates, and lacks publish = false"
+done
+
+target=${CARGO_TARGET_DIR:-target}
+said=$(cargo package --locked --offline --no-verify --allow-dirty "${published[@]/#/--package=}" 2>&1) || fail "$said"
+if grep -q '^warning' <<<"$said"; then
+  fail "$said"
+fi
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
+for name in "${published[@]}"; do
+  files=$(tar -tzf "$target/package/$name-$version.crate")
+  wanted=(README.md LICENSE-MIT LICENSE-APACHE)
+  [ "$name" != cachalot ] || wanted+=("${headers[@]/#/include/}")
+  for file in "${wanted[@]}"; do
+    grep -qx "$name-$version/$file" <<<"$files" || fail "$file is not in the package of $name"
+  done
+done
+echo "packaged: ${published[*]}"

@@ -1,0 +1,30 @@
+//! Every file of `results/` with tables has its figures beside it as CSV.
+//!
+//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test results_csv` writes them anew.
+
+use cachalot_tests::figures::csv;
+use std::ffi::OsStr;
+use std::fs;
+
+const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../results");
+
+#[test]
+fn the_figures_are_beside_their_tables() {
+    let entries =
+        fs::read_dir(RESULTS).expect("the folder is there").map(|entry| entry.expect("it can be read").path());
+    let pages: Vec<_> = entries.filter(|path| path.extension() == Some(OsStr::new("md"))).collect();
+    assert!(pages.len() >= 8, "{pages:?}");
+    for page in pages {
+        let Some(figures) = csv(&fs::read_to_string(&page).expect("Markdown is text")) else { continue };
+        let file = page.with_extension("csv");
+        if std::env::var_os("CACHALOT_WRITE_DOCS").is_some() {
+            fs::write(&file, &figures).expect("the folder can be written");
+        }
+        let found = fs::read_to_string(&file).unwrap_or_default();
+        assert!(
+            found == figures,
+            "{} differs from its tables: run this test with CACHALOT_WRITE_DOCS=1",
+            file.display()
+        );
+    }
+}
