@@ -22,6 +22,9 @@ const NO_HEAP: u32 = 1 << 31;
 /// The value of a page that two segments share. No heap and no lane packs to it.
 const SHARED: u32 = u32::MAX - 1;
 
+/// The word of an address that nobody owns. It is in no cell of the map.
+const NO_OWNER: u32 = u32::MAX;
+
 /// The most devices one allocator can have: their numbers fit between the number of a heap and [`NO_HEAP`].
 pub(crate) const MAX_DEVICES: usize = 127;
 
@@ -53,28 +56,39 @@ pub(crate) enum Owner {
     None,
 }
 
-impl Owner {
-    /// The word that stands for a heap or a lane.
-    fn pack(self) -> u32 {
-        let (bit, device, number) = match self {
-            Self::Heap(HeapRef { device, heap }) => (0, device, heap),
-            Self::Lane(LaneRef { device, lane }) => (NO_HEAP, device, lane),
-            Self::Shared | Self::None => return SHARED,
+/// An [`Owner`] in one word, as the page map holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OwnerWord(u32);
+
+impl OwnerWord {
+    fn new(owner: Owner) -> Self {
+        let (bit, device, number) = match owner {
+            Owner::Heap(HeapRef { device, heap }) => (0, device, heap),
+            Owner::Lane(LaneRef { device, lane }) => (NO_HEAP, device, lane),
+            Owner::Shared => return Self(SHARED),
+            Owner::None => return Self(NO_OWNER),
         };
         debug_assert!(number < 1 << NUMBER_BITS && (device as usize) < MAX_DEVICES);
-        bit | device << NUMBER_BITS | number
+        Self(bit | device << NUMBER_BITS | number)
     }
 
+    /// The heap that owns the address, if the page belongs to one.
     #[inline(always)]
-    fn unpack(packed: u32) -> Self {
-        let number = packed & ((1 << NUMBER_BITS) - 1);
-        let device = (packed & !NO_HEAP) >> NUMBER_BITS;
-        if packed & NO_HEAP == 0 {
-            Self::Heap(HeapRef { device, heap: number })
-        } else if packed == SHARED {
-            Self::Shared
-        } else {
-            Self::Lane(LaneRef { device, lane: number })
+    pub(crate) fn heap(self) -> Option<HeapRef> {
+        let heap = HeapRef { device: self.0 >> NUMBER_BITS, heap: self.0 & ((1 << NUMBER_BITS) - 1) };
+        (self.0 & NO_HEAP == 0).then_some(heap)
+    }
+
+    /// What the word stands for.
+    pub(crate) fn owner(self) -> Owner {
+        match (self.heap(), self.0) {
+            (Some(heap), _) => Owner::Heap(heap),
+            (None, SHARED) => Owner::Shared,
+            (None, NO_OWNER) => Owner::None,
+            (None, word) => {
+                let device = (word & !NO_HEAP) >> NUMBER_BITS;
+                Owner::Lane(LaneRef { device, lane: word & ((1 << NUMBER_BITS) - 1) })
+            }
         }
     }
 }
@@ -100,7 +114,13 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     /// Who owns `ptr`. Lock-free.
     #[inline]
     pub(crate) fn owner(&self, ptr: DevicePtr) -> Owner {
-        self.pages.get(ptr.0 >> PAGE_LOG2).map_or(Owner::None, Owner::unpack)
+        self.word(ptr).owner()
+    }
+
+    /// Who owns `ptr`, in one word. Lock-free.
+    #[inline(always)]
+    pub(crate) fn word(&self, ptr: DevicePtr) -> OwnerWord {
+        OwnerWord(self.pages.get(ptr.0 >> PAGE_LOG2).unwrap_or(NO_OWNER))
     }
 
     /// Enters a range, before anything of it is handed out.
@@ -112,7 +132,7 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
             return Err(Error::TableFull("pages"));
         }
         for page in pages {
-            self.pages.change(page, |taken| Some(if taken.is_some() { SHARED } else { owner.pack() }));
+            self.pages.change(page, |taken| Some(if taken.is_some() { SHARED } else { OwnerWord::new(owner).0 }));
         }
         Ok(())
     }
@@ -122,7 +142,7 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
     pub(crate) fn change(&self, base: DevicePtr, bytes: u64, owner: Owner) {
         let _writer = self.writer.lock();
         for page in pages(base, bytes) {
-            self.pages.change(page, |old| old.filter(|&old| old == SHARED).or(Some(owner.pack())));
+            self.pages.change(page, |old| old.filter(|&old| old == SHARED).or(Some(OwnerWord::new(owner).0)));
         }
     }
 

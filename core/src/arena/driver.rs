@@ -1,11 +1,24 @@
 //! Calls to the device: none once its context is lost, and no event is recorded while a graph is captured.
 
+use crate::arena::flags::Flags;
 use crate::arena::{Arena, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
 use crate::tables::Storage;
 
-/// Leave to record events; see [`Arena::may_record`].
+/// No context was lost. Codes of errors have 32 bits.
+const HEALTHY: u64 = u64::MAX;
+
+/// The device of an arena, and whether its context is lost.
+pub(crate) struct Driver<D> {
+    device: D,
+    /// The code of the first error that lost the context, or [`HEALTHY`].
+    lost: AtomicU64,
+    /// How many calls record events at this moment: each found that no graph is being captured.
+    recording: AtomicU32,
+}
+
+/// Permission to record events, as long as it lives; see [`Driver::may_record`].
 pub(crate) struct Recording<'a>(&'a AtomicU32);
 
 impl Drop for Recording<'_> {
@@ -14,45 +27,63 @@ impl Drop for Recording<'_> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Leave to record events, unless a graph is being captured; none begins to be while it is kept.
-    pub(crate) fn may_record(&self) -> Option<Recording<'_>> {
-        self.recording.fetch_add(1, Ordering::SeqCst);
-        let leave = Recording(&self.recording);
-        (self.attention.load(Ordering::SeqCst) & flags::CAPTURE == 0).then_some(leave)
+impl<D> Driver<D> {
+    pub(super) fn new(device: D) -> Self {
+        Self { device, lost: AtomicU64::new(HEALTHY), recording: AtomicU32::new(0) }
     }
 
-    /// A graph is about to be captured, and [`flags::CAPTURE`] says so: waits for those who looked before. An event that is
-    /// recorded on a stream which begins to capture meanwhile would become part of the graph.
-    pub(crate) fn wait_for_recordings(&self) {
+    /// The device, for its clock and for the program's own functions. What may fail for a lost context goes by [`Arena::call`].
+    #[inline]
+    pub(crate) fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The error that lost the context, if it is lost.
+    pub(super) fn health(&self) -> DeviceResult<()> {
+        match self.lost.load(Ordering::Acquire) {
+            HEALTHY => Ok(()),
+            code => Err(DeviceError::new(ErrorKind::ContextLost, code as u32)),
+        }
+    }
+
+    /// Permission to record events, unless a graph is being captured. While it is kept no capture begins.
+    pub(super) fn may_record(&self, flags: &Flags) -> Option<Recording<'_>> {
+        // Counted before the look: a capture that begins sets its flag first and then waits for the count.
+        self.recording.fetch_add(1, Ordering::SeqCst);
+        let permission = Recording(&self.recording);
+        (flags.load_ordered() & flags::CAPTURE == 0).then_some(permission)
+    }
+
+    /// Waits for the calls that record events. A graph is about to be captured, and [`flags::CAPTURE`] is set. An event that is
+    /// recorded on a stream while the stream begins to capture would become part of the graph.
+    pub(super) fn wait_for_recordings(&self) {
         while self.recording.load(Ordering::SeqCst) > 0 {
             core::hint::spin_loop();
         }
     }
+}
 
-    /// An error if the context is lost: the one that lost it.
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// The error that lost the context, if it is lost.
     pub(crate) fn health(&self) -> DeviceResult<()> {
-        if self.attention.load(Ordering::Acquire) & flags::LOST != 0 {
-            return Err(DeviceError::new(ErrorKind::ContextLost, self.lost.load(Ordering::Relaxed) as u32));
-        }
-        Ok(())
+        self.driver.health()
     }
 
-    /// Calls the device, unless the context is lost, and remembers if this loses it.
-    pub(crate) fn call<T>(&self, call: impl FnOnce() -> DeviceResult<T>) -> DeviceResult<T> {
+    /// Calls the device, unless the context is lost. Takes note if the call loses it.
+    pub(crate) fn call<T>(&self, call: impl FnOnce(&D) -> DeviceResult<T>) -> DeviceResult<T> {
         self.health()?;
-        self.noted(call())
+        self.note_loss(call(self.driver.device()))
     }
 
-    /// The result of a call to the device, if it lost the context also remembered.
-    pub(crate) fn noted<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
+    /// Takes note if a call to the device has lost the context, and passes the result of the call on.
+    pub(super) fn note_loss<T>(&self, result: DeviceResult<T>) -> DeviceResult<T> {
         if let Err(error) = &result
             && error.kind == ErrorKind::ContextLost
         {
+            // The first of several threads' errors counts. The code is there before the flag is.
             let code = u64::from(error.code);
-            // Of several threads' errors the first counts; it is there before the flag is.
-            let _first = self.lost.compare_exchange(u64::MAX, code, Ordering::Relaxed, Ordering::Relaxed);
-            self.attention.fetch_or(flags::LOST, Ordering::Release);
+            let _first = self.driver.lost.compare_exchange(HEALTHY, code, Ordering::AcqRel, Ordering::Relaxed);
+            self.flags.set(flags::LOST, true);
         }
         result
     }

@@ -33,7 +33,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn wait_for_uses(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
         let tally = &self.slot(slot).tally;
         self.with_totals(|_| tally.follow_pending());
-        let waiting = if let Some(_leave) = self.may_record() {
+        let waiting = if let Some(_permission) = self.driver.may_record(&self.flags) {
             match self.record_events(slot, block, Some(site)) {
                 Ok(Recorded::All) => Ok(()),
                 Ok(Recorded::NoneBehind(stream)) => self.defer(slot, block, Some(stream), site),
@@ -92,20 +92,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // What there is no room for stays deferred until other events are complete.
         let recorded = self.record_deferred().map(|_all| ());
-        recorded.and(self.poll_events(false, |event| self.memory.is_complete(event)))
+        recorded.and(self.poll_events(false, |event| self.driver.device().is_complete(event)))
     }
 
     /// Waits until nothing is pending, and frees all of it. Counts as a synchronisation of all streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
         self.totals.count(stats::Event::SyncAllStreams);
-        if !self.has(flags::PENDING) {
+        if !self.flags.has(flags::PENDING) {
             return Ok(());
         }
         self.health()?;
         loop {
             let recorded = self.record_deferred();
             let waiting = self.order.lock().is_waiting();
-            let waited = self.poll_events(true, |event| self.memory.wait(event).map(|()| true));
+            let waited = self.poll_events(true, |event| self.driver.device().wait(event).map(|()| true));
             match recorded {
                 // There is room for more events now.
                 Ok(false) if waiting && waited.is_ok() => {}
@@ -119,8 +119,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// there is no room for all.
     fn record_deferred(self) -> Result<bool, Error> {
         let (mut from, mut capturing) = (0, None);
-        while self.has(flags::DEFERRED)
-            && let Some(_leave) = self.may_record()
+        while self.flags.has(flags::DEFERRED)
+            && let Some(_permission) = self.driver.may_record(&self.flags)
         {
             // One answer counts for every block behind the same stream.
             let tried = self.order.lock().try_deferred(from, capturing);
@@ -150,7 +150,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn record_late(self, deferred: Deferred) -> Result<Recorded, Error> {
         let Deferred { heap, block, behind, .. } = deferred;
         match behind {
-            Some(stream) if self.call(|| self.memory.is_capturing(stream))? => Ok(Recorded::NoneBehind(stream)),
+            Some(stream) if self.call(|device| device.is_capturing(stream))? => Ok(Recorded::NoneBehind(stream)),
             _ => self.record_events(heap, block, None),
         }
     }
@@ -175,7 +175,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 core::hint::spin_loop();
                 continue;
             };
-            let answer = self.call(|| ask(wait.event));
+            let answer = self.call(|_| ask(wait.event));
             let complete = matches!(answer, Ok(true));
             failed = failed.or(answer.err());
             next = {
@@ -183,7 +183,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 order.answer(queue, complete);
                 self.set_pending(&order);
                 let more = if complete { queue } else { queue + 1 };
-                if self.has(flags::LOST) { None } else { order.ask(more) }
+                if self.flags.has(flags::LOST) { None } else { order.ask(more) }
             };
             if complete {
                 let mut heap = self.lock(wait.heap);
@@ -206,7 +206,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if peaks_stale {
             self.reconcile_peaks(self.slot(slot));
         }
-        if self.has(flags::DIRECT) {
+        if self.flags.has(flags::DIRECT) {
             self.release_directly(slot);
         }
     }
@@ -242,8 +242,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         let promised = self.order.lock().promise();
         let resting = promised.map_err(|CapacityError| Error::TableFull("events"))?;
-        let made = resting.map_or_else(|| self.call(|| self.memory.create_event()), Ok);
-        let recorded = made.and_then(|event| self.call(|| self.memory.record(event, stream)).map(|()| event));
+        let made = resting.map_or_else(|| self.call(D::create_event), Ok);
+        let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)).map(|()| event));
         if recorded.is_err() {
             self.order.lock().give_promise_back(made.ok());
         }
@@ -252,7 +252,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Sets the flag that sends requests the attentive way while anything is pending.
     fn set_pending(&self, order: &EventQueues<S>) {
-        self.set(flags::PENDING, !order.is_idle());
-        self.set(flags::DEFERRED, order.has_deferred());
+        self.flags.set(flags::PENDING, !order.is_idle());
+        self.flags.set(flags::DEFERRED, order.has_deferred());
     }
 }

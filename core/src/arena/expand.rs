@@ -13,7 +13,7 @@ use crate::heap::block::State;
 use crate::heap::expandable::{Range, Run};
 use crate::page_map::Owner;
 use crate::stats::Event;
-use crate::sync::{Lock, Ordering};
+use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::trace::Action;
@@ -26,7 +26,7 @@ const RESERVE_EXTRA: u64 = 8;
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Maps as much as the request needs behind or between what is mapped, and serves it. `None` if the device has not got it.
     pub(crate) fn expand(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let Some(memory) = self.memory.virtual_memory() else { return Ok(None) };
+        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(None) };
         let Some(run) = self.hold_run(memory, request)? else { return Ok(None) };
         let mapped = self.map_run(memory, request, run);
         if !matches!(mapped, Ok(true)) {
@@ -63,14 +63,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if let Err(failure) = map(memory, range) {
                 self.pages.remove(range.at, range.bytes);
                 if failure.in_doubt > 0 {
-                    self.reserved.fetch_add(failure.in_doubt, Ordering::Relaxed);
-                    self.leaked.fetch_add(failure.in_doubt, Ordering::Relaxed);
+                    self.ledger.add(failure.in_doubt);
+                    self.ledger.leak(failure.in_doubt);
                     self.lock(slot).blocks[block].state = State::Lost;
                 }
-                let Err(error) = self.noted::<()>(Err(failure.error)) else { return Ok(false) };
+                let Err(error) = self.note_loss::<()>(Err(failure.error)) else { return Ok(false) };
                 return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
-            self.reserved.fetch_add(range.bytes, Ordering::Relaxed);
+            self.ledger.add(range.bytes);
             let mut heap = self.lock(slot);
             heap.blocks[block].state = State::Mapped;
             self.trace_segment(&mut heap, Action::SegmentMap, request.site, range.at, range.bytes);
@@ -93,12 +93,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Unmaps the whole granules of every free expandable block of a heap: those of the blocks free now, in the order of the index.
     pub(crate) fn unmap_cached(self, slot: u32) -> Result<(), Error> {
-        let Some(memory) = self.memory.virtual_memory() else { return Ok(()) };
+        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(()) };
         let (stream, mut held, mut result) = self.hold_unmappable(slot);
         if held == NONE {
             return result;
         }
-        let waited = self.call(|| self.memory.synchronize(stream));
+        let waited = self.call(|device| device.synchronize(stream));
         // Nothing can wait for a stream that captures a graph: what is free of it stays mapped.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
             result = result.and(waited.map_err(Error::from));
@@ -166,7 +166,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             if bytes < request.size {
                 return Ok(None);
             }
-            match self.call(|| memory.reserve(bytes)) {
+            match self.call(|_| memory.reserve(bytes)) {
                 Ok(base) => reserved = Some((base, bytes, granule)),
                 Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -176,7 +176,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Whether there are addresses for a request, or may be: in a run, or in a range that would be reserved.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
-        let Some(memory) = self.memory.virtual_memory() else { return Ok(false) };
+        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(false) };
         let in_a_run = self.lock(request.slot).find_run(request.size).is_some();
         Ok(in_a_run || self.range_to_reserve(memory, request.kind)?.0 >= request.size)
     }
@@ -184,7 +184,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The length of a new range of addresses, and of its granules.
     fn range_to_reserve(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> Result<(u64, u64), Error> {
         let granule = self.granule(memory, kind);
-        let total = self.call(|| self.memory.memory_info())?.total;
+        let total = self.call(D::memory_info)?.total;
         let largest = total + total / RESERVE_EXTRA;
         let wanted = self.config.lock().expandable_segments_reserve().map_or(largest, |r| r.bytes(total).min(largest));
         Ok((wanted.max(granule).next_multiple_of(granule), granule))
@@ -204,7 +204,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some((base, bytes)) = segment
             && self.health().is_ok()
         {
-            let _addresses_lost = self.call(|| memory.unreserve(base, bytes));
+            let _addresses_lost = self.call(|_| memory.unreserve(base, bytes));
         }
     }
 
@@ -215,9 +215,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             Ok(()) => (Ok(()), 0),
             Err(Failure { error, in_doubt }) => (Err(error), in_doubt),
         };
-        self.reserved.fetch_sub(range.bytes - in_doubt, Ordering::Relaxed);
-        self.leaked.fetch_add(in_doubt, Ordering::Relaxed);
-        Ok(self.noted(result)?)
+        self.ledger.refund(range.bytes - in_doubt);
+        self.ledger.leak(in_doubt);
+        Ok(self.note_loss(result)?)
     }
 
     /// Takes what can be unmapped of a heap out of its index, as a list through the blocks. Blocks that would have to be cut

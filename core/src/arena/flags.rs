@@ -1,9 +1,6 @@
 //! Circumstances to be seen to. Any bit but the [`FAST_PATH_FLAGS`] ones sends every request the attentive way.
 
-use crate::arena::Arena;
-use crate::device::DeviceMemory;
-use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::sync::{AtomicU32, Ordering};
 
 /// Events are waited for, or their recording is deferred.
 pub(crate) const PENDING: u32 = 1;
@@ -32,20 +29,41 @@ pub(crate) const SITES: u32 = 1 << 9;
 /// What the fast path sees to itself.
 pub(crate) const FAST_PATH_FLAGS: u32 = AGES | ROUNDING;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    #[inline]
-    pub(crate) fn has(&self, bits: u32) -> bool {
-        self.attention.load(Ordering::Relaxed) & bits != 0
+/// The flags of one device, in one word that the fast path reads once.
+#[derive(Debug)]
+pub(crate) struct Flags(AtomicU32);
+
+impl Flags {
+    pub(super) fn new() -> Self {
+        Self(AtomicU32::new(0))
     }
 
+    /// All flags.
+    #[inline(always)]
+    pub(crate) fn load(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// All flags, after everything that other threads wrote before they set them.
+    pub(super) fn load_ordered(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Whether one of `bits` is set.
+    #[inline]
+    pub(crate) fn has(&self, bits: u32) -> bool {
+        self.load() & bits != 0
+    }
+
+    /// Sets or clears `bits`. Setting is ordered with [`Driver::may_record`](super::driver::Driver::may_record).
     pub(crate) fn set(&self, bits: u32, on: bool) {
         if self.has(bits) == on {
             return;
         }
         if on {
-            self.attention.fetch_or(bits, Ordering::SeqCst);
+            self.0.fetch_or(bits, Ordering::SeqCst);
         } else {
-            self.attention.fetch_and(!bits, Ordering::Relaxed);
+            self.0.fetch_and(!bits, Ordering::Relaxed);
         }
     }
 }

@@ -45,8 +45,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     fn forecast_of(&self, request: &Request) -> Result<Forecast, Error> {
         let bytes = self.segment_bytes(request);
-        if self.has(flags::DIRECT) {
-            return Ok(if self.is_within_limit(bytes) { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
+        if self.flags.has(flags::DIRECT) {
+            return Ok(if self.ledger.has_room_for(bytes) { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
         }
         if let Some(ptr) = self.found(request) {
             return Ok(Forecast::Hit(ptr));
@@ -62,10 +62,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.rejected(request)?.is_some() {
             return Ok(Forecast::OutOfMemory);
         }
-        if self.is_within_limit(bytes) && !self.expands(request) {
+        if self.ledger.has_room_for(bytes) && !self.expands(request) {
             return Ok(Forecast::Obtain(bytes));
         }
-        if self.is_within_limit(bytes) && self.has_addresses(request)? {
+        if self.ledger.has_room_for(bytes) && self.has_addresses(request)? {
             return Ok(Forecast::Expand);
         }
         if let Some(ptr) = self.in_pools_for_anyone(request, |request| self.found(request)) {

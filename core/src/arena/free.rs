@@ -27,7 +27,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     #[inline(always)]
     pub(crate) fn free(self, place: HeapRef, ptr: DevicePtr, size: Option<u64>) -> Result<(), Error> {
         let slot = self.slots.get(place.heap).expect("an owner is a heap that exists");
-        if !self.has(flags::TRACE | flags::DIRECT | flags::OBSERVED) {
+        if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED) {
             let mut heap = slot.heap.lock();
             self.set_clock(&mut heap);
             let given_up = heap.detach(ptr, size, &slot.tally);
@@ -47,10 +47,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// The same while frees are traced, observed or passed on to the device.
     #[cold]
     fn free_cold(self, slot: u32, ptr: DevicePtr, size: Option<u64>) -> Result<(), Error> {
-        if self.has(flags::DIRECT | flags::OBSERVED) {
+        if self.flags.has(flags::DIRECT | flags::OBSERVED) {
             return self.free_slow(slot, ptr, size);
         }
-        let from = self.memory.call_site(CallSite::Free);
+        let from = self.driver.device().call_site(CallSite::Free);
         let found = self.slot(slot);
         let mut heap = found.heap.lock();
         self.set_clock(&mut heap);
@@ -76,9 +76,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let tally = &self.slot(slot).tally;
         let given_up = heap.detach(ptr, size, tally);
         if let FreeOutcome::Unused(block) = given_up
-            && !self.has(flags::DIRECT)
+            && !self.flags.has(flags::DIRECT)
         {
-            if self.has(flags::TRACE) {
+            if self.flags.has(flags::TRACE) {
                 self.record_free(&mut heap, block, ptr, from);
             }
             let peaks_stale = heap.finish_free(block, tally);
@@ -123,9 +123,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Notes that `stream` uses the block at `ptr`, if this heap owns it.
     pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
-        let captured = self.has(flags::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?;
+        let captured = self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?;
         // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
-        if self.has(flags::OBSERVED) {
+        if self.flags.has(flags::OBSERVED) {
             let own = self.lock(slot).stream;
             if own != stream {
                 self.note_use(ptr);

@@ -19,7 +19,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if bytes == 0 {
             return Ok(DevicePtr::NULL);
         }
-        let noted = self.attention.load(Ordering::Relaxed);
+        let noted = self.flags.load();
         self.malloc_fast(noted, bytes, stream, || self.malloc_cold(bytes, stream))
     }
 
@@ -33,7 +33,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// The same for what is not the next request of a plan.
     #[inline(never)]
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let noted = self.attention.load(Ordering::Relaxed);
+        let noted = self.flags.load();
         if noted & !(flags::ROUNDING | flags::SITES) == flags::TRACE {
             return self.malloc_traced(noted, bytes, stream);
         }
@@ -81,10 +81,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Serves a request from its heap, the device or whatever can be given back.
     fn serve(self, request: &Request) -> Result<DevicePtr, Error> {
-        if self.has(flags::PENDING) && !request.capturing {
+        if self.flags.has(flags::PENDING) && !request.capturing {
             self.process_events()?;
         }
-        if self.has(flags::DIRECT) {
+        if self.flags.has(flags::DIRECT) {
             return self.obtain_directly(request);
         }
         self.count_search(request);
@@ -99,11 +99,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         served
     }
 
-    /// Serves a request as on the fast path, but that it is recorded; nothing else is to be seen to than what `noted` says. CachePadded
+    /// Serves a request as on the fast path, but that it is recorded; nothing else is to be seen to than what `noted` says. Apart
     /// from the fast path, which gets slower if it shares this.
     #[inline(never)]
     fn malloc_traced(self, noted: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let from = self.memory.call_site(CallSite::Alloc);
+        let from = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {

@@ -45,7 +45,10 @@ pub(crate) mod settings;
 mod snapshot;
 mod tracing;
 
+use crate::arena::driver::Driver;
+use crate::arena::flags::Flags;
 use crate::arena::heaps::Slot;
+use crate::arena::ledger::Ledger;
 use crate::arena::registry::{Registry, SharedPool};
 use crate::config::rounding::INTERVALS;
 use crate::config::{Config, Policy};
@@ -54,7 +57,7 @@ use crate::page_map::PageMap;
 use crate::stats::DevicePeaks;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock};
+use crate::sync::{AtomicU32, CachePadded, Lock};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::Trace;
@@ -62,7 +65,7 @@ use lock_api::Mutex;
 
 /// The device `Arena::place`s its segments as.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
-    pub memory: D,
+    pub driver: Driver<D>,
     /// Number of the device in the allocator.
     pub number: u32,
     pub policy: Policy,
@@ -70,10 +73,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     unit: u64,
     /// The largest size of the small pool, in bytes; 0 if there is none.
     small_max: u64,
-    /// Bits of [`flags`].
-    attention: AtomicU32,
-    /// The code of the error that lost the context; meaningful while [`flags::LOST`] is set.
-    lost: AtomicU64,
+    /// Conditions that keep requests off the fast path.
+    pub flags: Flags,
     /// The divisions in force, one word an interval.
     divisions: [AtomicU32; INTERVALS],
     /// Streams of the default pool, beside the other pools so that the fast path reaches them directly.
@@ -85,8 +86,6 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub registry: Mutex<R, Registry<S>>,
     pub config: Mutex<R, Config>,
     pub order: CachePadded<Mutex<R, EventQueues<S>>>,
-    /// Calls that record events, because no graph was being captured when they looked.
-    recording: AtomicU32,
     pub frontier: Mutex<R, Frontier<S>>,
     /// The planned policy, if it comes before the one that this arena has.
     #[cfg(feature = "alloc")]
@@ -94,14 +93,10 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// Held by the one who settles the peaks: the slot that was settled last.
     peaks: CachePadded<Mutex<R, u32>>,
     pub totals: CachePadded<DevicePeaks>,
-    /// Bytes held from the device: what segments take, and what was lost in failed releases.
-    pub reserved: CachePadded<AtomicU64>,
-    /// The most that may be held; `u64::MAX` for no limit.
-    pub limit: AtomicU64,
+    /// Bytes held from the device, and the limit.
+    pub ledger: Ledger,
     /// 0 ⟺ the free blocks are searched again after a wait for events.
     pub single_search: AtomicU32,
-    /// Bytes whose release failed. They are never handed out again.
-    pub leaked: AtomicU64,
     /// Slots of heaps whose streams have ended, in which a segment became wholly free since.
     pub ended: Mutex<R, S::Table<u32>>,
     /// How many `ended` holds; written under its lock.
@@ -137,15 +132,14 @@ impl<D, R: Lock, S: Storage> core::ops::Deref for OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    pub(crate) fn new(memory: D, number: u32, config: &Config) -> Self {
+    pub(crate) fn new(device: D, number: u32, config: &Config) -> Self {
         let arena = Self {
-            memory,
+            driver: Driver::new(device),
             number,
             policy: config.policy(),
             unit: config.policy().unit(),
             small_max: config.policy().small_max(),
-            attention: AtomicU32::new(0),
-            lost: AtomicU64::new(u64::MAX),
+            flags: Flags::new(),
             divisions: core::array::from_fn(|_| AtomicU32::new(0)),
             default_pool: SharedPool::default(),
             pools: S::OnceTable::default(),
@@ -153,7 +147,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             registry: Mutex::new(Registry::default()),
             config: Mutex::new(config.clone()),
             order: CachePadded(Mutex::new(EventQueues::default())),
-            recording: AtomicU32::new(0),
             frontier: Mutex::new(Frontier::default()),
             #[cfg(feature = "alloc")]
             planned: config
@@ -161,17 +154,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 .map(|options| alloc::boxed::Box::new(crate::planned::lanes::PlanServer::new(options))),
             peaks: CachePadded(Mutex::new(0)),
             totals: CachePadded(DevicePeaks::new(config.max_split_size())),
-            reserved: CachePadded(AtomicU64::new(0)),
-            limit: AtomicU64::new(u64::MAX),
+            ledger: Ledger::new(),
             single_search: AtomicU32::new(0),
-            leaked: AtomicU64::new(0),
             ended: Mutex::new(S::Table::default()),
             ended_count: AtomicU32::new(0),
             idle_due: AtomicU32::new(0),
             trace: CachePadded::default(),
             sites: CallSites::default(),
         };
-        arena.set(flags::DIRECT, config.policy() == Policy::Direct);
+        arena.flags.set(flags::DIRECT, config.policy() == Policy::Direct);
         arena.apply_config();
         arena
     }

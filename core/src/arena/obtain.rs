@@ -20,7 +20,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut bytes = self.segment_bytes(request);
         if self.expands(request) {
             // Whole granules may exceed the limit by less than one each, as they do in PyTorch.
-            return if self.is_within_limit(bytes) { self.expand(request) } else { Ok(None) };
+            return if self.ledger.has_room_for(bytes) { self.expand(request) } else { Ok(None) };
         }
         if bytes > self.policy.most_bytes() {
             return Ok(None);
@@ -49,7 +49,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn obtain_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         // The request uses the pair, so the heap stays its stream's while the lock is given up.
         self.lock(request.slot).make_room_for_segment(bytes, request.size)?;
-        if !self.hold(bytes) {
+        if !self.ledger.charge(bytes) {
             return Ok(None);
         }
         let obtaining = &self.slot(request.slot).obtaining;
@@ -61,10 +61,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// The same, with its bytes counted as held.
     fn obtain_held_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
-        let base = match self.call(|| self.memory.obtain(bytes)) {
+        let base = match self.call(|device| device.obtain(bytes)) {
             Ok(base) => base,
             Err(error) => {
-                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                self.ledger.refund(bytes);
                 return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
             }
         };
@@ -84,7 +84,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.totals.count(Event::DeviceAlloc);
         self.trace_segment(&mut heap, crate::trace::Action::SegmentAlloc, request.site, base, bytes);
         let segment = heap.add_segment(base, bytes, request.size, &slot.tally);
-        if matches!(self.policy, Policy::Bfc(_)) && !self.has(flags::DIRECT) {
+        if matches!(self.policy, Policy::Bfc(_)) && !self.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.tally);
@@ -101,7 +101,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The bytes that would be obtained for a request.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
-        if self.has(flags::DIRECT) {
+        if self.flags.has(flags::DIRECT) {
             return request.size;
         }
         match self.policy {

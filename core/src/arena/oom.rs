@@ -5,7 +5,7 @@ use crate::arena::request::Request;
 use crate::device::DeviceMemory;
 use crate::device::oom::OutOfMemory;
 use crate::stats::Stat;
-use crate::sync::{Lock, Ordering};
+use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
@@ -18,9 +18,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             block: request.size,
             segment: self.segment_bytes(request),
             device: DeviceIndex(self.number),
-            memory: self.call(|| self.memory.memory_info()).unwrap_or_default(),
-            process: self.memory.process_use(),
-            limit: Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != u64::MAX),
+            memory: self.call(D::memory_info).unwrap_or_default(),
+            process: self.driver.device().process_use(),
+            limit: Some(self.ledger.limit()).filter(|&limit| limit != u64::MAX),
             allocated: 0,
             reserved: 0,
             pending: 0,

@@ -22,14 +22,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn iteration(self) -> Result<(), Error> {
         let Some(front) = self.planned.as_deref() else { return Ok(()) };
         self.health()?;
-        let asked = if self.has(flags::CAPTURE) { Ok(()) } else { self.process_events() };
+        let asked = if self.flags.has(flags::CAPTURE) { Ok(()) } else { self.process_events() };
         let phase = {
             let mut learning = front.learning.lock();
             learning.report.announced += 1;
             match &mut learning.phase {
                 Phase::Observed(_) | Phase::Planning | Phase::Turning => return asked,
                 // A driver call would disturb the capture.
-                Phase::Ready(_) if self.has(flags::CAPTURE) => return asked,
+                Phase::Ready(_) if self.flags.has(flags::CAPTURE) => return asked,
                 phase => core::mem::replace(phase, Phase::Turning),
             }
         };
@@ -37,7 +37,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             Phase::Observing(log) => (self.observed_or_again(front, log), Ok(())),
             Phase::Ready(prepared) => self.switch_or_wait(front, prepared),
             // What a plan leaves behind is given back to the device, which would disturb a capture.
-            Phase::Serving if !self.is_given_up(front) || self.has(flags::CAPTURE) => (Phase::Serving, Ok(())),
+            Phase::Serving if !self.is_given_up(front) || self.flags.has(flags::CAPTURE) => (Phase::Serving, Ok(())),
             Phase::Serving => {
                 let ended = self.end_lanes(front);
                 front.learning.lock().report.given_up += 1;
@@ -75,7 +75,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn give_plans_up(self) -> Result<(), Error> {
         let Some(front) = self.planned.as_deref() else { return Ok(()) };
         front.learning.lock().phase = Phase::Waiting;
-        self.set(flags::OBSERVED, false);
+        self.flags.set(flags::OBSERVED, false);
         self.end_lanes(front)
     }
 
@@ -98,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The next iteration is observed.
     fn observe(&self) -> Phase {
-        self.set(flags::OBSERVED, true);
+        self.flags.set(flags::OBSERVED, true);
         Phase::Observing(Log::default())
     }
 
@@ -108,7 +108,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         learning.serial += 1;
         let Some(observed) = log.finish(learning.serial) else { return Phase::Observing(Log::default()) };
         learning.streams = observed.streams.iter().map(|stream| stream.stream).collect();
-        self.set(flags::OBSERVED, false);
+        self.flags.set(flags::OBSERVED, false);
         Phase::Observed(observed)
     }
 
@@ -187,21 +187,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Notes a request that was served, while an iteration is observed.
     pub(crate) fn note_malloc(&self, request: &Request, ptr: DevicePtr) {
-        if self.has(flags::OBSERVED) && request.pool == 0 && !self.has(flags::CAPTURE) {
+        if self.flags.has(flags::OBSERVED) && request.pool == 0 && !self.flags.has(flags::CAPTURE) {
             self.note(|log| log.malloc(request.stream, request.bytes, ptr.0));
         }
     }
 
     /// Notes that the program gives a block up, before anyone else can have it.
     pub(crate) fn note_free(&self, ptr: DevicePtr) {
-        if self.has(flags::OBSERVED) {
+        if self.flags.has(flags::OBSERVED) {
             self.note(|log| log.free(ptr.0));
         }
     }
 
     /// Notes that a block will not be free as soon as the program gives it up.
     pub(crate) fn note_use(&self, ptr: DevicePtr) {
-        if self.has(flags::OBSERVED) {
+        if self.flags.has(flags::OBSERVED) {
             self.note(|log| log.used(ptr.0));
         }
     }

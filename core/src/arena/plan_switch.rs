@@ -11,7 +11,7 @@ use crate::planned::sequence::Sequence;
 use crate::planned::state::Prepared;
 use crate::pool::{PoolId, PoolOptions};
 use crate::stats::{Event, Stat};
-use crate::sync::{Lock, Ordering};
+use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::{DevicePtr, MIB, StreamId};
@@ -30,7 +30,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return self.end_lanes(front).and(begun);
             }
         }
-        self.set(flags::PLANNED, true);
+        self.flags.set(flags::PLANNED, true);
         Ok(true)
     }
 
@@ -55,13 +55,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let pair = self.use_pair(self.private_pool(pool)?, prepared.stream)?;
         let home = pair.slot(PoolKind::Large);
         self.lock(home).make_room_for_plan()?;
-        if !self.hold(bytes) {
+        if !self.ledger.charge(bytes) {
             return Ok(false);
         }
-        let base = match self.call(|| self.memory.obtain(bytes)) {
+        let base = match self.call(|device| device.obtain(bytes)) {
             Ok(base) => base,
             Err(error) => {
-                self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+                self.ledger.refund(bytes);
                 return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
         };
@@ -99,7 +99,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let lane = self.end_lane(front, number);
             ended = ended.and(lane);
         }
-        self.set(flags::PLANNED, false);
+        self.flags.set(flags::PLANNED, false);
         ended
     }
 

@@ -49,7 +49,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// last, saves registers, 23 instructions. Without plans in force no stream has a lane.
     #[inline(always)]
     pub(crate) fn malloc_next(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        if !self.has(!ALLOWED)
+        if !self.flags.has(!ALLOWED)
             && let Some(front) = self.planned.as_deref()
             && let Some(lane_slot) = front.lane_slot(stream)
             && let Some(mut guard) = lane_slot.lane.try_lock()
@@ -79,10 +79,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// The same where routes and the trace have to be looked at.
     #[cold]
     fn malloc_planned_slow(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        if self.has(DISALLOWED) {
+        if self.flags.has(DISALLOWED) {
             return None;
         }
-        if self.has(flags::ROUTES)
+        if self.flags.has(flags::ROUTES)
             && let Some(route) = self.enter_pool(stream)
         {
             self.leave_pool(route.pool);
@@ -90,7 +90,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         let site = self.call_site(CallSite::Alloc);
         let ptr = self.malloc_deviating(bytes, stream)?;
-        if self.has(flags::TRACE) {
+        if self.flags.has(flags::TRACE) {
             self.trace_planned(stream, site, ptr, bytes);
         }
         Some(ptr)
@@ -104,7 +104,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             front.elsewhere.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        if self.has(flags::PENDING) && lane_slot.lane.lock().as_mut().is_some_and(|lane| self.waits(lane, bytes)) {
+        if self.flags.has(flags::PENDING) && lane_slot.lane.lock().as_mut().is_some_and(|lane| self.waits(lane, bytes))
+        {
             // An event that cannot be asked after leaves the bytes occupied.
             let _asked = self.process_events();
         }
@@ -138,7 +139,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         ptr: DevicePtr,
         requested: impl Into<Option<u64>> + Copy,
     ) -> Result<(), Error> {
-        if !self.has(flags::TRACE)
+        if !self.flags.has(flags::TRACE)
             && let Some(front) = self.planned.as_deref()
             && let Some(lane_slot) = front.numbered(lane.lane)
             && let Some(mut guard) = lane_slot.lane.try_lock()
@@ -154,7 +155,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     #[cold]
     fn free_planned_slow(self, lane: LaneRef, ptr: DevicePtr, requested: impl Into<Option<u64>>) -> Result<(), Error> {
         let requested = requested.into();
-        if self.has(flags::TRACE) {
+        if self.flags.has(flags::TRACE) {
             return self.free_planned_traced(lane, ptr, requested);
         }
         let lane_slot = self.planned.as_deref().and_then(|front| front.numbered(lane.lane));
@@ -366,10 +367,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The address that a plan would serve a request from, if one would. What its heap has freed is the lane's again, as it would be
     /// at the next request.
     pub(crate) fn planned_forecast(&self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        if !self.has(flags::PLANNED) || self.has(DISALLOWED) || bytes > MAX_REQUEST - UNIT {
+        if !self.flags.has(flags::PLANNED) || self.flags.has(DISALLOWED) || bytes > MAX_REQUEST - UNIT {
             return None;
         }
-        if self.has(flags::ROUTES)
+        if self.flags.has(flags::ROUTES)
             && let Some(route) = self.enter_pool(stream)
         {
             self.leave_pool(route.pool);

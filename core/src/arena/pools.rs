@@ -151,11 +151,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if was_released {
             self.apply_use(&registry, pool);
         }
-        self.set(flags::ROUTES, true);
-        self.set(flags::CAPTURE, registry.is_capturing());
+        self.flags.set(flags::ROUTES, true);
+        self.flags.set(flags::CAPTURE, registry.is_capturing());
         drop(registry);
         if purpose != Purpose::Requests {
-            self.wait_for_recordings();
+            self.driver.wait_for_recordings();
         }
         Ok(())
     }
@@ -166,8 +166,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
         let route = registry.remove_route(pool, purpose).ok_or(Error::NotRouted(id))?;
-        self.set(flags::ROUTES, registry.routes_len > 0);
-        self.set(flags::CAPTURE, registry.is_capturing());
+        self.flags.set(flags::ROUTES, registry.routes_len > 0);
+        self.flags.set(flags::CAPTURE, registry.is_capturing());
         self.finish_use(&mut registry, pool);
         Ok(route)
     }
@@ -177,7 +177,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut asked = None;
         loop {
             let mut registry = self.registry.lock();
-            match registry.route(stream, || self.memory.thread_id(), asked) {
+            match registry.route(stream, || self.driver.device().thread_id(), asked) {
                 RouteDecision::Nowhere => return None,
                 RouteDecision::By(entry) => {
                     registry.pools[entry.pool as usize].requests += 1;
@@ -186,7 +186,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 RouteDecision::Ask(number) => {
                     // The host may wait for somebody else's request while it decides.
                     drop(registry);
-                    asked = Some((number, self.memory.leads(number, stream)));
+                    asked = Some((number, self.driver.device().leads(number, stream)));
                 }
             }
         }
@@ -201,7 +201,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         {
             let mut registry = self.registry.lock();
             registry.rule_capture_out(route);
-            self.set(flags::CAPTURE, registry.is_capturing());
+            self.flags.set(flags::CAPTURE, registry.is_capturing());
         }
     }
 

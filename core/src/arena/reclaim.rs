@@ -34,7 +34,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Finds memory for a request that no free block of its heap may serve.
     #[cold]
     pub(crate) fn reclaim(self, request: &Request) -> Result<DevicePtr, Error> {
-        if self.memory.on_shortage(request.size)
+        if self.driver.device().on_shortage(request.size)
             && let Some(ptr) = self.search(request)?
         {
             return Ok(ptr);
@@ -69,7 +69,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     return Ok(ptr);
                 }
             }
-            if self.has(flags::PLANNED) {
+            if self.flags.has(flags::PLANNED) {
                 self.give_plans_up()?;
                 if let Some(ptr) = self.obtain(request)? {
                     return Ok(ptr);
@@ -90,7 +90,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn wait_for_others(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Policy::Bfc(Bfc { retry_ms, .. }) = self.policy else { return Ok(None) };
         let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
-        while left > 0 && self.memory.pause(pause.min(left)) {
+        while left > 0 && self.driver.device().pause(pause.min(left)) {
             left = left.saturating_sub(pause);
             pause = LONGEST_PAUSE_US.min(pause * 2);
             self.process_events()?;
@@ -117,7 +117,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.totals.count(Event::OutOfMemory);
         let report = self.out_of_memory(request);
         self.trace_oom(request, &report);
-        self.memory.on_out_of_memory(&report);
+        self.driver.device().on_out_of_memory(&report);
         Error::OutOfMemory(report)
     }
 
@@ -129,7 +129,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(None);
         }
         while obtaining.load(Ordering::Acquire) > 0 {
-            if !self.memory.pause(FIRST_PAUSE_US) {
+            if !self.driver.device().pause(FIRST_PAUSE_US) {
                 core::hint::spin_loop();
             }
         }
@@ -156,9 +156,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(None);
         }
         let more = self.segment_bytes(request);
-        let total = self.call(|| self.memory.memory_info())?.total;
+        let total = self.call(D::memory_info)?.total;
         let allowed = fraction_of(config.per_process_memory_fraction(), total);
-        Ok((self.reserved.load(Ordering::Relaxed).saturating_add(more) > allowed).then_some(more))
+        Ok((self.ledger.reserved().saturating_add(more) > allowed).then_some(more))
     }
 
     /// Serves a request of the default pool from a private pool that allows it rather than fail.

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Block;
 use crate::stats::Event;
-use crate::sync::{Lock, Ordering};
+use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 use lock_api::MutexGuard;
@@ -31,7 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.pages.remove(base, bytes);
         self.trace_release(&mut heap, crate::trace::Action::SegmentFree, base, bytes);
         // In direct mode the next request would make them again.
-        if !self.has(flags::DIRECT) {
+        if !self.flags.has(flags::DIRECT) {
             self.drop_tables(&mut heap);
         }
         drop(heap);
@@ -70,7 +70,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             cursor = at;
             match self.release_segment(slot, heap, block) {
                 Ok(bytes) => released += bytes,
-                Err(error) if self.has(flags::LOST) => return Err(error),
+                Err(error) if self.flags.has(flags::LOST) => return Err(error),
                 Err(error) => failed = Some(error),
             }
         }
@@ -146,7 +146,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases wholly free segments, largest first and of several the one at the highest address, then what is free of
     /// expandable ones, until at most `keep` bytes are held. Pending events are not waited for.
     pub(crate) fn trim(self, keep: u64) -> Result<(), Error> {
-        while self.reserved.load(Ordering::Relaxed) > keep {
+        while self.ledger.reserved() > keep {
             let largest = self.releasable_slots().filter_map(|(_used, slot)| {
                 let heap = self.lock(slot);
                 let block = &heap.blocks[last_releasable(&heap)?];
@@ -161,7 +161,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
         }
         for (_used, slot) in self.releasable_slots() {
-            if self.reserved.load(Ordering::Relaxed) > keep {
+            if self.ledger.reserved() > keep {
                 self.unmap_cached(slot)?;
                 self.drop_tables(&mut self.lock(slot));
             }
@@ -183,12 +183,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// How many bytes the collection should release, if it is on and should release any.
     fn garbage_target(&self) -> Option<u64> {
-        if !self.has(flags::AGES) {
+        if !self.flags.has(flags::AGES) {
             return None;
         }
         let threshold = self.config.lock().garbage_collection_threshold()?;
-        let limit = self.limit.load(Ordering::Relaxed);
-        self.reserved.load(Ordering::Relaxed).checked_sub((threshold * limit as f64) as u64).filter(|&bytes| bytes > 0)
+        let limit = self.ledger.limit();
+        self.ledger.reserved().checked_sub((threshold * limit as f64) as u64).filter(|&bytes| bytes > 0)
     }
 
     /// The sum of the ages of the releasable large segments of the default pool, and how many there are.
@@ -241,7 +241,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let stream = heap.stream;
         drop(heap);
         // What is free of a stream that captures a graph stays mapped.
-        let captures = self.call(|| self.memory.is_capturing(stream));
+        let captures = self.call(|device| device.is_capturing(stream));
         (captures != Ok(true)).then_some(range.at)
     }
 

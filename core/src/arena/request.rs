@@ -47,9 +47,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Err(Error::TooLarge(bytes));
         }
         let kind = self.kind_of(size);
-        let route = if self.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
+        let route = if self.flags.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
         let pool = route.map_or(0, |route| route.pool);
-        let is_capturing = || Ok(self.has(flags::CAPTURE) && self.call(|| self.memory.is_capturing(stream))?);
+        let is_capturing = || Ok(self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?);
         let serve = |capturing| {
             let pair = pair(self, pool, stream)?;
             serve(&Request { bytes, size, kind, stream, pool, slot: pair.slot(kind), route, capturing, site: from })
@@ -63,7 +63,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// A search of the free blocks counts in the ages of those that are passed over.
     pub(crate) fn count_search(&self, request: &Request) {
-        if self.has(flags::AGES) {
+        if self.flags.has(flags::AGES) {
             let pool = self.shared_pool(request.pool);
             pool.searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
         }
@@ -71,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// What a request of `bytes`, below [`MAX_REQUEST`], is rounded to: perhaps beyond that. Nothing is rounded like one byte.
     fn round(&self, bytes: u64) -> u64 {
-        self.round_with(self.attention.load(Ordering::Relaxed), bytes.max(1))
+        self.round_with(self.flags.load(), bytes.max(1))
     }
 
     /// The same of something, given what there is to be seen to.

@@ -14,8 +14,9 @@ use crate::tables::Storage;
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
         let suballocated = self.policy.suballocates(kind);
-        let expandable = config.expandable_segments() && !suballocated && self.memory.virtual_memory().is_some();
-        Rules::new(config, kind, options.no_split, self.has(flags::AGES), expandable)
+        let expandable =
+            config.expandable_segments() && !suballocated && self.driver.device().virtual_memory().is_some();
+        Rules::new(config, kind, options.no_split, self.flags.has(flags::AGES), expandable)
     }
 
     /// Puts the configuration and the limit in force everywhere. The registry is locked, so no heap is made meanwhile.
@@ -29,9 +30,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             word.store(divisions, Ordering::Relaxed);
         }
         let divided = config.roundup_power2_divisions().intervals().iter().any(|&divisions| divisions > 1);
-        self.set(flags::ROUNDING, divided || self.policy.rounds_otherwise());
-        let limited = self.limit.load(Ordering::Relaxed) != u64::MAX;
-        self.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
+        self.flags.set(flags::ROUNDING, divided || self.policy.rounds_otherwise());
+        let limited = self.ledger.limit() != u64::MAX;
+        self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
         for slot in self.slot_numbers() {
             // Their clocks stand still while no ages are kept.
             let mut heap = self.lock(slot);
@@ -45,11 +46,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     pub(crate) fn limit(&self) -> Option<u64> {
-        Some(self.limit.load(crate::sync::Ordering::Relaxed)).filter(|&limit| limit != u64::MAX)
+        Some(self.ledger.limit()).filter(|&limit| limit != u64::MAX)
     }
 
     pub(crate) fn set_limit(&self, limit: Option<u64>) {
-        self.limit.store(limit.unwrap_or(u64::MAX), crate::sync::Ordering::Relaxed);
+        self.ledger.set_limit(limit.unwrap_or(u64::MAX));
         self.apply_config();
     }
 
@@ -57,7 +58,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
         }
-        let total = self.call(|| self.memory.memory_info())?.total;
+        let total = self.call(D::memory_info)?.total;
         self.set_limit((fraction < 1.0).then(|| fraction_of(fraction, total)));
         Ok(())
     }
