@@ -1,32 +1,34 @@
-//! Circumstances to be seen to. Any bit but the [`FAST_PATH_FLAGS`] ones sends every request the attentive way.
+//! Conditions that keep requests off the fast path, as bits of one word.
+//!
+//! A bit outside [`FAST_PATH_FLAGS`] sends every request to [`malloc_cold`](super::malloc). Frees test three bits of their own.
 
 use crate::sync::{AtomicU32, Ordering};
 
-/// Events are waited for, or their recording is deferred.
+/// Blocks wait for events, or for events to be recorded.
 pub(crate) const PENDING: u32 = 1;
-/// The recording of events is deferred until no graph is being captured.
+/// Events of some freed blocks are recorded later, once no graph is being captured.
 pub(crate) const DEFERRED: u32 = 1 << 8;
 /// Some requests are routed into private pools.
 pub(crate) const ROUTES: u32 = 1 << 1;
 /// A graph is being captured.
 pub(crate) const CAPTURE: u32 = 1 << 2;
-/// Free blocks age: a limit and a collection threshold are set.
+/// Free blocks age: a memory limit and `garbage_collection_threshold` are set.
 pub(crate) const AGES: u32 = 1 << 3;
-/// Sizes are rounded otherwise than to the [unit](Policy::unit).
+/// Sizes are not simply rounded up to the unit of the policy.
 pub(crate) const ROUNDING: u32 = 1 << 4;
-/// Nothing is cached: every request goes to the device.
+/// Nothing is cached: every request obtains a segment, and every free releases one.
 pub(crate) const DIRECT: u32 = 1 << 5;
-/// The context is lost: the device is not called any more.
+/// The context is lost: the device is called no more.
 pub(crate) const LOST: u32 = 1 << 6;
 /// Events are recorded in the trace.
 pub(crate) const TRACE: u32 = 1 << 7;
 /// Some requests are served from plans.
 pub(crate) const PLANNED: u32 = 1 << 10;
-/// Requests are noted, to be planned.
+/// Requests and frees are observed, to be planned.
 pub(crate) const OBSERVED: u32 = 1 << 11;
-/// Of some blocks or segments it is known where they were allocated.
+/// The call site of some block or segment is known.
 pub(crate) const SITES: u32 = 1 << 9;
-/// What the fast path sees to itself.
+/// The flags under which the fast path serves requests.
 pub(crate) const FAST_PATH_FLAGS: u32 = AGES | ROUNDING;
 
 /// The flags of one device, in one word that the fast path reads once.

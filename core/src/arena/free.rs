@@ -1,5 +1,12 @@
-//! Frees: at once where only the stream of the block used it, else once events say that the other streams are done.
+//! Frees: at once where only the block's own stream used it, else once events say that the other streams are done.
+//!
+//! ```text
+//! free ─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
+//!   │                     └─ otherwise ─▶ free_with_uses ─▶ events.rs
+//!   └─ traced ─▶ free_cold ─ observed, or nothing is cached ─▶ free_slow
+//! ```
 
+use crate::arena::heaps::Slot;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -12,126 +19,128 @@ use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 use lock_api::MutexGuard;
 
-/// What the program says when it frees a block.
+/// The arguments of a free, as the program gave them.
 #[derive(Clone, Copy)]
 struct FreeArgs {
     ptr: DevicePtr,
-    /// What it asked for, if it says so.
-    size: Option<u64>,
-    /// Where it is, as far as that is recorded.
-    from: u32,
+    /// The size that the program says it requested, in bytes, if it says so.
+    requested: Option<u64>,
+    /// The call site of the free; 0 if none is recorded.
+    site: u32,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Frees the block at `ptr` if this heap owns it. `size`, if given, is what the caller says it asked for.
+    /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size that the program requested.
     #[inline(always)]
-    pub(crate) fn free(self, place: HeapRef, ptr: DevicePtr, size: Option<u64>) -> Result<(), Error> {
-        let slot = self.slots.get(place.heap).expect("an owner is a heap that exists");
+    pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        let slot = self.slots.get(owner.heap).expect("an owner is a heap that exists");
         if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED) {
             let mut heap = slot.heap.lock();
             self.set_clock(&mut heap);
-            let given_up = heap.detach(ptr, size, &slot.tally);
-            if let FreeOutcome::Unused(block) = given_up {
-                let peaks_stale = heap.finish_free(block, &slot.tally);
-                drop(heap);
-                if peaks_stale {
-                    self.reconcile_peaks(slot);
-                }
+            // The heap may have lost its last segment since the page map was read. It then holds no block at `ptr`.
+            let outcome = heap.detach(ptr, requested, &slot.tally);
+            if let FreeOutcome::Unused(block) = outcome {
+                self.finish(slot, heap, block);
                 return Ok(());
             }
-            return self.free_with_uses(place.heap, heap, given_up, FreeArgs { ptr, size, from: 0 });
+            return self.free_with_uses(owner.heap, heap, outcome, FreeArgs { ptr, requested, site: 0 });
         }
-        self.free_cold(place.heap, ptr, size)
+        self.free_cold(owner.heap, ptr, requested)
     }
 
-    /// The same while frees are traced, observed or passed on to the device.
+    /// Frees a block while a trace is recorded, while requests are observed, or while nothing is cached.
     #[cold]
-    fn free_cold(self, slot: u32, ptr: DevicePtr, size: Option<u64>) -> Result<(), Error> {
+    fn free_cold(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         if self.flags.has(flags::DIRECT | flags::OBSERVED) {
-            return self.free_slow(slot, ptr, size);
+            return self.free_slow(number, ptr, requested);
         }
-        let from = self.driver.device().call_site(CallSite::Free);
-        let found = self.slot(slot);
-        let mut heap = found.heap.lock();
+        // Before the heap is locked: the host may take long to find its call site.
+        let site = self.driver.device().call_site(CallSite::Free);
+        let slot = self.slot(number);
+        let mut heap = slot.heap.lock();
         self.set_clock(&mut heap);
-        let given_up = heap.detach(ptr, size, &found.tally);
-        if let FreeOutcome::Unused(block) = given_up {
-            self.record_free(&mut heap, block, ptr, from);
-            let peaks_stale = heap.finish_free(block, &found.tally);
-            drop(heap);
-            if peaks_stale {
-                self.reconcile_peaks(found);
-            }
+        let outcome = heap.detach(ptr, requested, &slot.tally);
+        if let FreeOutcome::Unused(block) = outcome {
+            self.record_free(&mut heap, block, ptr, site);
+            self.finish(slot, heap, block);
             return Ok(());
         }
-        self.free_with_uses(slot, heap, given_up, FreeArgs { ptr, size, from })
+        self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
     }
 
-    /// The same where there is more to be seen to than a record.
+    /// Frees a block under any flags.
     #[cold]
-    fn free_slow(self, slot: u32, ptr: DevicePtr, size: Option<u64>) -> Result<(), Error> {
-        let from = self.call_site(CallSite::Free);
+    fn free_slow(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        let site = self.call_site(CallSite::Free);
+        // Before the block is free: another thread may be handed its address at once, and is then observed after this free.
         self.note_free(ptr);
-        let mut heap = self.lock(slot);
-        let tally = &self.slot(slot).tally;
-        let given_up = heap.detach(ptr, size, tally);
-        if let FreeOutcome::Unused(block) = given_up
+        let mut heap = self.lock(number);
+        let slot = self.slot(number);
+        let outcome = heap.detach(ptr, requested, &slot.tally);
+        if let FreeOutcome::Unused(block) = outcome
             && !self.flags.has(flags::DIRECT)
         {
             if self.flags.has(flags::TRACE) {
-                self.record_free(&mut heap, block, ptr, from);
+                self.record_free(&mut heap, block, ptr, site);
             }
-            let peaks_stale = heap.finish_free(block, tally);
-            drop(heap);
-            if peaks_stale {
-                self.reconcile_peaks(self.slot(slot));
-            }
+            self.finish(slot, heap, block);
             return Ok(());
         }
-        self.free_with_uses(slot, heap, given_up, FreeArgs { ptr, size, from })
+        self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
     }
 
-    /// Frees a block that other streams may use, once they do not. The lock is given up.
+    /// Frees a block that other streams may use, once they are done with it; or says why the block cannot be freed. Unlocks
+    /// the heap.
     #[cold]
     fn free_with_uses(
         self,
-        slot: u32,
+        number: u32,
         mut heap: MutexGuard<'_, R, Heap<S>>,
-        given_up: FreeOutcome,
-        freed: FreeArgs,
+        outcome: FreeOutcome,
+        FreeArgs { ptr, requested, site }: FreeArgs,
     ) -> Result<(), Error> {
-        let FreeArgs { ptr, size, from } = freed;
-        let block = match (given_up, size) {
+        let block = match (outcome, requested) {
             (FreeOutcome::Unused(block) | FreeOutcome::Used(block), _) => block,
             (FreeOutcome::WrongSize(block), Some(given)) => {
                 return Err(Error::WrongSize { ptr, given, requested: heap.blocks[block].requested });
             }
             _ => return Err(Error::InvalidPointer(ptr)),
         };
-        let tally = &self.slot(slot).tally;
-        heap.pend(block, tally);
+        heap.pend(block, &self.slot(number).tally);
+        // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
         if heap.blocks[block].uses == NONE {
-            self.trace_free(&mut heap, block, from);
-            self.finish_free_if_unused(slot, heap, block);
+            self.trace_free(&mut heap, block, site);
+            self.finish_free_if_unused(number, heap, block);
             return Ok(());
         }
         drop(heap);
-        self.wait_for_uses(slot, block, from)
+        self.wait_for_uses(number, block, site)
     }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Notes that `stream` uses the block at `ptr`, if this heap owns it.
-    pub(crate) fn record_stream(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+    /// Joins a detached block with its free neighbours and unlocks the heap.
+    #[inline(always)]
+    fn finish(&self, slot: &Slot<R, S>, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+        let peaks_stale = heap.finish_free(block, &slot.tally);
+        // Reconciling the peaks takes another lock, so this one goes first.
+        drop(heap);
+        if peaks_stale {
+            self.reconcile_peaks(slot);
+        }
+    }
+
+    /// Notes that `stream` uses the block at `ptr`, if the heap owns the block. May ask the device whether the stream captures.
+    pub(crate) fn record_stream(&self, number: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let captured = self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?;
         // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
         if self.flags.has(flags::OBSERVED) {
-            let own = self.lock(slot).stream;
+            let own = self.lock(number).stream;
             if own != stream {
                 self.note_use(ptr);
             }
         }
-        let mut heap = self.lock(slot);
+        let mut heap = self.lock(number);
         let Some(block) = heap.lookup(ptr) else { return Err(Error::InvalidPointer(ptr)) };
         Ok(heap.add_use(block, stream, captured)?)
     }

@@ -1,4 +1,17 @@
-//! Requests: the fast path, and the way to everything else.
+//! Requests: the fast path, and everything that leads off it.
+//!
+//! ```text
+//! malloc ─ no flag set, the stream has a pair, a free block fits ─▶ malloc_fast ─▶ done
+//!   └─ otherwise ─▶ malloc_cold ─ next of a plan ─▶ done
+//!                     └─▶ malloc_unplanned ─┬─ only a trace is recorded ─▶ malloc_traced ───────┐
+//!                                           ├─ plans are in force ─▶ malloc_beside_plans ─┐    │
+//!                                           └─────────────────────▶ malloc_slow ◀─────────┘    │
+//!                                                                     └─▶ malloc_at_site ◀──────┘
+//!                                                                           └─▶ serve ─▶ reclaim.rs
+//! ```
+//!
+//! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
+//! holds one lock, that of a heap, and never calls the device.
 
 use crate::arena::heaps::{HEAPS, STREAMS, slot_of};
 use crate::arena::request::Request;
@@ -13,74 +26,81 @@ use crate::trace::CallSite;
 use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Serves a request. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
+    /// Serves a request for `bytes` on `stream`. See [`Allocator::malloc`](crate::allocator::Allocator::malloc).
     #[inline]
     pub(crate) fn malloc(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if bytes == 0 {
             return Ok(DevicePtr::NULL);
         }
-        let noted = self.flags.load();
-        self.malloc_fast(noted, bytes, stream, || self.malloc_cold(bytes, stream))
+        // One load for all conditions. A flag that another thread sets right after the load counts as set after this request.
+        let word = self.flags.load();
+        self.malloc_fast(word, bytes, stream, || self.malloc_cold(bytes, stream))
     }
 
-    /// The same where there is more to be seen to: plans come first. Cold, and told no more than it must be, or the fast path
-    /// spills registers: 20 instructions of a pair.
+    /// Serves a request that the fast path declined. Tries the plan of the stream first.
+    ///
+    /// Must stay a cold tail call with these arguments only. Inlined, or given the flags or the pair that were found, it makes
+    /// the fast path spill registers: 20 instructions of a malloc/free pair.
     #[cold]
     fn malloc_cold(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         self.malloc_next(bytes, stream)
     }
 
-    /// The same for what is not the next request of a plan.
+    /// Serves a request that is not the next one of its stream's plan, or whose stream has no plan.
     #[inline(never)]
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let noted = self.flags.load();
-        if noted & !(flags::ROUNDING | flags::SITES) == flags::TRACE {
-            return self.malloc_traced(noted, bytes, stream);
+        let word = self.flags.load();
+        // With a trace and nothing else, a hit in the cache stays one lookup under one lock.
+        if word & !(flags::ROUNDING | flags::SITES) == flags::TRACE {
+            return self.malloc_traced(word, bytes, stream);
         }
-        if noted & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
-            return self.malloc_beside_plans(noted, bytes, stream);
+        if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
+            return self.malloc_beside_plans(word, bytes, stream);
         }
         self.malloc_slow(bytes, stream)
     }
 
-    /// The same while plans are in force: what none serves either is left to the heaps.
+    /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.
     #[inline(never)]
-    fn malloc_beside_plans(self, noted: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        if let Some(ptr) = self.malloc_planned(noted, bytes, stream) {
+    fn malloc_beside_plans(self, word: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        if let Some(ptr) = self.malloc_planned(word, bytes, stream) {
             return Ok(ptr);
         }
-        let attentively = || self.malloc_slow(bytes, stream);
-        self.malloc_fast(noted & !flags::PLANNED, bytes, stream, attentively)
+        let slow = || self.malloc_slow(bytes, stream);
+        // The plans have declined, so their flag alone is no reason to leave the fast path.
+        self.malloc_fast(word & !flags::PLANNED, bytes, stream, slow)
     }
 
-    /// The same, whatever the circumstances.
+    /// Serves a request under any flags. May call the device.
     #[cold]
     fn malloc_slow(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         self.health()?;
-        let from = self.call_site(CallSite::Alloc);
-        self.malloc_at_site(bytes, stream, from)
+        // The host is asked for the call site with no lock held: it may walk the stack of an interpreter.
+        let site = self.call_site(CallSite::Alloc);
+        self.malloc_at_site(bytes, stream, site)
     }
 
-    /// The same at a place that is known.
+    /// Serves a request under any flags, once its call site is known.
     #[cold]
-    fn malloc_at_site(self, bytes: u64, stream: StreamId, from: u32) -> Result<DevicePtr, Error> {
+    fn malloc_at_site(self, bytes: u64, stream: StreamId, site: u32) -> Result<DevicePtr, Error> {
         let serve = |request: &Request| {
             self.learn_purpose(request);
             let ptr = self.serve(request)?;
             self.note_malloc(request, ptr);
             Ok(ptr)
         };
-        match self.with_request(bytes, stream, from, Arena::use_pair, serve) {
-            // The tables have no room for a further stream: the cache of one that holds nothing makes some.
+        match self.with_request(bytes, stream, site, Arena::use_pair, serve) {
+            // No table has room for a further stream. Releasing the cache of a stream that holds nothing makes room for one.
             Err(Error::TableFull(HEAPS | STREAMS)) if self.release_one_idle() => {
-                self.with_request(bytes, stream, from, Arena::use_pair, serve)
+                self.with_request(bytes, stream, site, Arena::use_pair, serve)
             }
             served => served,
         }
     }
 
-    /// Serves a request from its heap, the device or whatever can be given back.
+    /// Serves a request from its heap, else from the device, else from memory that is released first.
     fn serve(self, request: &Request) -> Result<DevicePtr, Error> {
+        // Blocks whose events are complete become free before the search, so that they can serve this request.
         if self.flags.has(flags::PENDING) && !request.capturing {
             self.process_events()?;
         }
@@ -93,96 +113,104 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         let served = self.reclaim(request);
         if served.is_err() {
-            // The search has made tables, for which there is no segment.
+            // The search made the heap's tables. Without a segment they would hold 36 KiB for nothing.
             self.drop_tables(&mut self.lock(request.slot));
         }
         served
     }
 
-    /// Serves a request as on the fast path, but that it is recorded; nothing else is to be seen to than what `noted` says. Apart
-    /// from the fast path, which gets slower if it shares this.
+    /// Serves a request from the cache and records the event, while a trace is recorded and no other flag but rounding is set.
+    ///
+    /// Apart from [`malloc_fast`](Arena::malloc_fast), which gets slower if the two share code.
     #[inline(never)]
-    fn malloc_traced(self, noted: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
-        let from = self.driver.device().call_site(CallSite::Alloc);
+    fn malloc_traced(self, word: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        // Before the heap is locked: the host may take long.
+        let site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
-            let size = self.round_with(noted, bytes);
+            let size = self.round_with(word, bytes);
             let slot = self.slot(slot_of(pair, self.kind_of(size)));
             let mut heap = slot.heap.lock();
             if heap.serves == stream
                 && !heap.rules.ages
-                && let Some(done) = heap.malloc(size, bytes, &slot.tally)?
+                && let Some(served) = heap.malloc(size, bytes, &slot.tally)?
             {
-                self.record_alloc(&mut heap, from, done.value, bytes);
+                // Under the heap's lock, so that the events of the block stay in the order in which they happened.
+                self.record_alloc(&mut heap, site, served.value, bytes);
                 drop(heap);
-                return Ok(self.settle(slot, done));
+                return Ok(self.settle(slot, served));
             }
         }
-        self.malloc_at_site(bytes, stream, from)
+        self.malloc_at_site(bytes, stream, site)
     }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Serves a request from a heap of the default pool, if nothing but what `noted` says of the lightest kind is to be seen to,
-    /// and else otherwise.
+    /// Serves a request from a heap of the default pool, if `word` holds none but [`flags::FAST_PATH_FLAGS`] and a free block
+    /// fits. Otherwise calls `decline`, with no lock held.
     #[inline(always)]
     fn malloc_fast(
         &self,
-        noted: u32,
+        word: u32,
         bytes: u64,
         stream: StreamId,
-        otherwise: impl FnOnce() -> Result<DevicePtr, Error>,
+        decline: impl FnOnce() -> Result<DevicePtr, Error>,
     ) -> Result<DevicePtr, Error> {
+        // The bound keeps every rounding below from overflowing: sizes stay at most `MAX_REQUEST`.
         if bytes <= MAX_REQUEST - UNIT
-            && noted & !flags::FAST_PATH_FLAGS == 0
+            && word & !flags::FAST_PATH_FLAGS == 0
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
-            let size = self.round_with(noted, bytes);
+            let size = self.round_with(word, bytes);
             let slot = self.slots.get(slot_of(pair, self.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
-            // The pair may have been given to another stream since it was looked up.
+            // The map was read without a lock: the pair may be another stream's by now. `serves` is one comparison for this, for
+            // an ended stream and for a vacant pair.
             if heap.serves == stream {
                 let served = if heap.rules.ages {
                     self.count_and_malloc(&mut heap, size, bytes, &slot.tally)?
                 } else {
                     heap.malloc(size, bytes, &slot.tally)?
                 };
+                // Reconciling the peaks takes another lock, so this one goes first.
                 drop(heap);
-                if let Some(done) = served {
-                    return Ok(self.settle(slot, done));
+                if let Some(served) = served {
+                    return Ok(self.settle(slot, served));
                 }
             }
         }
-        otherwise()
+        decline()
     }
 
-    /// Serves a request from a heap whose free blocks age. The search counts if it succeeds; else it is repeated, and counts then.
+    /// Serves a request from a heap whose free blocks age, and counts the search if it succeeds. A search that fails is
+    /// repeated on the slow path, which counts it.
     #[inline(never)]
     fn count_and_malloc(
         &self,
         heap: &mut Heap<S>,
         size: u64,
         requested: u64,
-        tally: &HeapCounters,
+        counters: &HeapCounters,
     ) -> Result<Option<Outcome<DevicePtr>>, CapacityError> {
+        // The rest of a block that is split is as old as this search, so the clock moves before it.
         heap.clock = self.searches(heap).load(Ordering::Relaxed) + 1;
-        let served = heap.malloc(size, requested, tally)?;
+        let served = heap.malloc(size, requested, counters)?;
         if served.is_some() {
             self.searches(heap).fetch_add(1, Ordering::Relaxed);
         }
         Ok(served)
     }
 
-    /// Serves a request from its own heap.
+    /// Serves a request from the free blocks of its own heap. `None` if none of them may serve it.
     pub(crate) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
         let served = heap.malloc(request.size, request.bytes, &slot.tally)?;
-        if let Some(done) = &served {
-            self.trace_alloc(&mut heap, request, done.value);
+        if let Some(served) = &served {
+            self.trace_alloc(&mut heap, request, served.value);
         }
         drop(heap);
-        Ok(served.map(|done| self.settle(slot, done)))
+        Ok(served.map(|served| self.settle(slot, served)))
     }
 }

@@ -1,15 +1,17 @@
-//! Everything of one device: its heaps, the pools they belong to, its limits and counters, and the fast path over them.
+//! One device: its heaps, its pools, its limit and its counters, and every operation that takes more than one of them.
 //!
 //! ```text
-//! malloc ─ attention = 0? ─ stream → pair (no lock) ─ heap lock ─ best fit ─▶ done
-//!                │                                        └─ miss ─▶ reclaim.rs
-//!                └─ events pending, routes, limits … ─▶ the attentive path
+//! malloc · free                 one heap's lock, nothing else
+//!   └─▶ reclaim                 the ladder: events, cache, device, other pools
+//!         ├─▶ obtain · expand   more memory from the device
+//!         └─▶ release           memory back to the device
+//! heaps · registry · pools      pairs of heaps for streams and pools
+//! planned · plan_cycle · …      requests served from plans
+//! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
 //!
-//! Locks, each held alone except where the list says otherwise, never across a call to the device:
-//! `registry` (pools, routes, pairs) · `config` · `order` (events) · `frontier` · a heap's lock · `peaks` · the directory's writer lock.
-//! `config` and a heap's lock may be taken under `registry`, when pairs are made or vacated and when rules change; nothing is
-//! taken under a heap's lock but the trace's. A lane of the planned policy is locked before its heap (`planned/lane.rs`).
+//! Each file is one of these parts and adds methods to [`Arena`], or to [`OnDevice`] if it adds or removes segments. Locks and
+//! their order are in ARCHITECTURE.md. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
 mod driver;
@@ -63,47 +65,55 @@ use crate::trace::call_sites::CallSites;
 use crate::trace::ring::Trace;
 use lock_api::Mutex;
 
-/// The device `Arena::place`s its segments as.
+/// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub driver: Driver<D>,
-    /// Number of the device in the allocator.
+    /// The number of the device in the allocator.
     pub number: u32,
+    /// The policy, which never changes: [`Allocator::configure`](crate::Allocator::configure) leaves it as it is.
     pub policy: Policy,
-    /// What sizes are multiples of, in bytes: a power of two.
+    /// Sizes are multiples of this many bytes, a power of two.
     unit: u64,
     /// The largest size of the small pool, in bytes; 0 if there is none.
     small_max: u64,
     /// Conditions that keep requests off the fast path.
     pub flags: Flags,
-    /// The divisions in force, one word an interval.
+    /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is set.
     divisions: [AtomicU32; INTERVALS],
-    /// Streams of the default pool, beside the other pools so that the fast path reaches them directly.
+    /// The default pool. In place, so that the fast path reaches its streams with no lookup of the pool.
     pub default_pool: SharedPool<S>,
-    /// Private pools; entry `p` is pool `p`, entry 0 is not used.
+    /// Private pools. Entry `p` is pool `p`; entry 0 is not used.
     pub pools: S::OnceTable<SharedPool<S>>,
-    /// Slots of pairs: even ones small, odd ones large.
+    /// The heaps: pair `p` has its small heap in slot `2 · p` and its large one in slot `2 · p + 1`. Slots are never removed.
     pub slots: S::OnceTable<Slot<R, S>>,
+    /// Which pools, routes and pairs exist.
     pub registry: Mutex<R, Registry<S>>,
+    /// The configuration in force.
     pub config: Mutex<R, Config>,
+    /// Blocks that wait for events.
     pub order: CachePadded<Mutex<R, EventQueues<S>>>,
+    /// Blocks that wait for the safe frontier.
     pub frontier: Mutex<R, Frontier<S>>,
-    /// The planned policy, if it comes before the one that this arena has.
+    /// The planned policy, if it is configured. `policy` is then its fallback.
     #[cfg(feature = "alloc")]
     pub planned: Option<alloc::boxed::Box<crate::planned::lanes::PlanServer<R>>>,
-    /// Held by the one who settles the peaks: the slot that was settled last.
+    /// Locked while peaks are reconciled. Holds the slot for which that was done last.
     peaks: CachePadded<Mutex<R, u32>>,
+    /// Peaks and event counts of the device.
     pub totals: CachePadded<DevicePeaks>,
     /// Bytes held from the device, and the limit.
     pub ledger: Ledger,
-    /// 0 ⟺ the free blocks are searched again after a wait for events.
+    /// 0 ⟺ a request searches the free blocks again after it has waited for events.
     pub single_search: AtomicU32,
-    /// Slots of heaps whose streams have ended, in which a segment became wholly free since.
+    /// Heaps of ended streams in which a segment became wholly free since: a queue of slot numbers.
     pub ended: Mutex<R, S::Table<u32>>,
-    /// How many `ended` holds; written under its lock.
+    /// The length of `ended`, which is read without its lock. Written under the lock.
     pub ended_count: AtomicU32,
-    /// Not 0 ⟺ so many pairs exist that the caches of idle ones are to be released.
+    /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
     pub idle_due: AtomicU32,
+    /// The recorded events.
     pub trace: CachePadded<Trace<R, S>>,
+    /// The call sites of blocks and segments.
     pub sites: CallSites<R>,
 }
 
