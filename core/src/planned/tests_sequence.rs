@@ -1,4 +1,4 @@
-//! One lane's sequence against a naive model: what the program holds, byte by byte.
+//! Tests of a lane's sequence against a naive model, which compares live blocks byte by byte.
 
 use super::sequence::{Held, Placement, Sequence, Step};
 use crate::units::UNIT;
@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 const BASE: u64 = 1 << 30;
 
-/// The lowest offset at which nothing lies that lives at the same time, one buffer after the other.
+/// Plans by first fit: places each buffer at the lowest offset free during its lifetime.
 pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     let buffers = &problem.buffers;
     let mut offsets: Vec<u64> = Vec::new();
@@ -31,14 +31,14 @@ pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     cachalot_planner::Plan { offsets, peak }
 }
 
-/// What one iteration does: requests of so many units, and frees of the request made so long ago.
+/// An operation of an iteration: a request of so many units, or the free of the n-th live block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     Malloc(u64),
     Free(usize),
 }
 
-/// The steps that observing an iteration comes to.
+/// Returns the steps that observing these operations gives.
 fn observe(ops: &[Op]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut held: Vec<usize> = Vec::new();
@@ -209,7 +209,7 @@ proptest! {
                 }
                 for handed in run.held.iter().flatten() {
                     let apart = |gone: &Placement| gone.addr + gone.size <= handed.addr || handed.addr + handed.size <= gone.addr;
-                    prop_assert!(away.iter().all(apart), "{:?} is in somebody's care", handed);
+                    prop_assert!(away.iter().all(apart), "{:?} is delegated", handed);
                 }
                 run.sequence.check().unwrap();
             }
