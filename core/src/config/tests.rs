@@ -1,4 +1,4 @@
-//! Settings, errors, and the way through text and back.
+//! Tests of parsing, writing and changing settings.
 
 extern crate std;
 
