@@ -1,4 +1,4 @@
-//! Private pools: names, options, and the routes that lead requests into them.
+//! Private pools: names, options, and routes that lead requests into a pool.
 
 use crate::units::StreamId;
 use core::fmt;

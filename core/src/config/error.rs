@@ -41,12 +41,12 @@ pub enum ConfigError {
         key: &'static str,
         /// The value as written.
         value: Word,
-        /// The values that the key accepts.
+        /// The accepted values.
         accepted: Accepted,
     },
 }
 
-/// The values that a key accepts.
+/// The values accepted by a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Accepted {

@@ -220,7 +220,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A set of policies: those that have a setting.
+/// A set of policies: those with a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Scope(u8);
 
@@ -239,7 +239,7 @@ impl Scope {
     pub(super) const TAGS: Self = Self(Self::CACHING | Self::BFC);
     /// The caching policy.
     pub(super) const CACHING_ONLY: Self = Self(Self::CACHING);
-    /// Policies whose segments have the caching policy's sizes.
+    /// Policies with segments of the caching policy's sizes.
     pub(super) const SHARED_SEGMENTS: Self = Self(Self::CACHING | Self::SLAB);
     /// Best fit with coalescing.
     pub(super) const BFC_ONLY: Self = Self(Self::BFC);

@@ -10,7 +10,7 @@ pub struct SettingReference {
     pub key: &'static str,
     /// The value without the key.
     pub default: SettingDefault,
-    /// A value that the key takes.
+    /// A value accepted by the key.
     pub example: &'static str,
     /// The effect of the setting, in Markdown.
     pub effect: &'static str,
@@ -19,9 +19,9 @@ pub struct SettingReference {
 /// The value of a setting that is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SettingDefault {
-    /// A value that the key takes as well.
+    /// A value accepted by the key as well.
     Value(&'static str),
-    /// A value that the key cannot spell, described in a few words.
+    /// A value without a spelling in the key, described in a few words.
     Unset(&'static str),
 }
 

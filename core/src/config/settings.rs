@@ -53,7 +53,7 @@ type Apply = fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError
 pub(super) struct Setting {
     /// The key.
     pub(super) key: &'static str,
-    /// The policies that have the key.
+    /// The policies with the key.
     pub(super) of: Scope,
     /// Parses and sets the value.
     apply: Apply,
@@ -70,7 +70,7 @@ const fn bfc(key: &'static str, apply: Apply) -> Setting {
 }
 
 impl Setting {
-    /// Changes the policies that have the key.
+    /// Changes the policies with the key.
     const fn of(mut self, policies: Scope) -> Self {
         self.of = policies;
         self

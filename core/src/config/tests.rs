@@ -152,7 +152,7 @@ fn division_lists() {
     assert_eq!(divisions("[9223372036854775808:2147483648]"), [1 << 31; 16]);
 }
 
-/// Text that is refused, the value that the error names, and what it says of the values that are not.
+/// Refused text, the value named in the error, and the accepted values named in the error.
 const REFUSED: &str = "
 backend:cudaMallocAsync | cudaMallocAsync | `native`
 backend:[native:1] | [native:1] | `native`

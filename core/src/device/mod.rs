@@ -1,5 +1,5 @@
-//! The two traits that a host implements for the allocator: [`DeviceMemory`] for segments and
-//! stream order, and [`VirtualMemory`] for devices with virtual memory.
+//! The two traits implemented by a host for the allocator: [`DeviceMemory`] for segments and stream
+//! order, and [`VirtualMemory`] for devices with virtual memory.
 //!
 //! An implementation stands for **one** device. Any thread may call any method, several threads at
 //! once. The allocator calls them without holding a lock that another stream's fast path needs, so
@@ -48,7 +48,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn create_event(&self) -> DeviceResult<Event>;
 
-    /// Destroys an event that is not pending.
+    /// Destroys an event, which is not pending.
     ///
     /// # Errors
     /// Any error of the device.
@@ -85,8 +85,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
 
-    /// Returns the device's virtual memory, if it has any. Without it, segments are never
-    /// expandable.
+    /// Returns the device's virtual memory, if any. Without it, segments are never expandable.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
     }
@@ -136,7 +135,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// reading, so choose the unit that is cheapest to read, such as the processor's time-stamp
     /// counter.
     ///
-    /// Each call must return at least two more than the call before. Return 0 if there is no clock;
+    /// Each call must return at least two more than the call before. Return 0 without a clock;
     /// events are then numbered. Called for every traced event, under a heap's lock: must not
     /// block, and must not call the allocator.
     fn ticks(&self) -> u64 {
@@ -144,7 +143,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     }
 
     /// Converts the result of [`ticks`](Self::ticks) to microseconds since the Unix epoch. Returns
-    /// 0 if there is no clock.
+    /// 0 without a clock.
     fn time_us(&self, ticks: u64) -> u64 {
         let _ = ticks;
         0
@@ -166,7 +165,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
 /// Sizes and addresses are multiples of [`granularity`](Self::granularity). A mapping covers a
 /// whole handle, and is unmapped as a whole.
 pub trait VirtualMemory: Send + Sync {
-    /// Returns the smallest size that can be created and mapped, in bytes; a power of two.
+    /// Returns the smallest size for creating and mapping, in bytes; a power of two.
     fn granularity(&self) -> u64;
 
     /// Reserves `bytes` of addresses without memory.
@@ -178,7 +177,7 @@ pub trait VirtualMemory: Send + Sync {
     /// Releases a whole reservation without mappings.
     ///
     /// # Errors
-    /// Any error leaves the range in doubt: the allocator never uses it again.
+    /// Any error leaves the range in doubt: the allocator never reuses the range.
     fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
 
     /// Allocates `bytes` of physical memory.
@@ -190,7 +189,7 @@ pub trait VirtualMemory: Send + Sync {
     /// Releases the handle. The device frees the memory once no mapping is left.
     ///
     /// # Errors
-    /// Any error leaves the memory in doubt: the allocator counts it as leaked.
+    /// Any error leaves the memory in doubt: the allocator counts the memory as leaked.
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()>;
 
     /// Maps the whole of `handle`, `bytes` long, at `at`. The range is not accessible yet.
@@ -208,6 +207,6 @@ pub trait VirtualMemory: Send + Sync {
     /// Removes a mapping. The caller has waited for all work that uses the range.
     ///
     /// # Errors
-    /// Any error leaves the range in doubt: the allocator never uses it again.
+    /// Any error leaves the range in doubt: the allocator never reuses the range.
     fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
 }

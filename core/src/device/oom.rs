@@ -1,5 +1,5 @@
-//! The out-of-memory report: PyTorch's text, followed by the block that was needed and the reasons
-//! why it could not be allocated.
+//! The out-of-memory report: PyTorch's text, followed by the block needed and the reasons why it
+//! could not be allocated.
 
 use crate::device::MemoryInfo;
 use crate::units::DeviceIndex;
@@ -14,7 +14,7 @@ pub struct OutOfMemory {
     pub requested: u64,
     /// The size of the block needed for the request.
     pub block: u64,
-    /// The size of the segment that would have been allocated from the device.
+    /// The size of the segment the device was to allocate.
     pub segment: u64,
     /// The device.
     pub device: DeviceIndex,
@@ -22,7 +22,7 @@ pub struct OutOfMemory {
     pub memory: MemoryInfo,
     /// The device memory in use by this process, if the device tells.
     pub process: Option<u64>,
-    /// The limit on memory reserved from the device, if there is one.
+    /// The limit on memory reserved from the device, if any.
     pub limit: Option<u64>,
     /// Bytes of live blocks.
     pub allocated: u64,
@@ -42,7 +42,7 @@ pub struct OutOfMemory {
     pub capturing: bool,
 }
 
-/// A size in PyTorch's notation: two decimals of the largest unit that the size exceeds.
+/// A size in PyTorch's notation: two decimals of the largest unit exceeded by the size.
 pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {

@@ -1,5 +1,5 @@
-//! The planned policy: serves a repeating sequence of requests from a plan. Requests that deviate
-//! from the sequence go to another policy, the *fallback*.
+//! The planned policy: serves a repeating sequence of requests from a plan. Requests deviating from
+//! the sequence go to another policy, the *fallback*.
 //!
 //! ```text
 //!  announce ─▶ observe an iteration ─▶ announce ─▶ plan, on any thread ─▶ announce ─▶ serve, iteration by iteration
@@ -7,19 +7,20 @@
 //! ```
 //!
 //! An *iteration* is the time between two announcements
-//! ([`Allocator::iteration`](crate::Allocator::iteration)). The policy observes one iteration: the
+//! ([`Allocator::iteration`](crate::Allocator::iteration)). The policy observes an iteration: the
 //! sizes requested on each stream, in order, and the time of each free. Blocks freed before the
 //! iteration ends are planned. Blocks that live longer go to the fallback, in later iterations too.
 //! The program takes the [`Observed`] iteration out, computes plans on any thread, and passes them
 //! back. The next announcement puts the plans in force.
 //!
 //! A **lane** serves a stream. It has a sequence, a segment and a lock of its own. The next request
-//! of the sequence gets its planned address, without a search. Sizes are rounded up to 512 bytes.
+//! of the sequence gets its planned address, without a search. Sizes are rounded up to multiples of
+//! 512 bytes.
 //!
 //! # Deviations
-//! A request that is not the next in the sequence is looked for nearby: among the requests skipped
-//! recently (*reordered*), then a little further on (the requests between are *missing*). A request
-//! found nowhere near is *extra* and goes to the fallback. Eight extra requests in a row that match
+//! A request out of sequence is looked for nearby: among the requests skipped recently
+//! (*reordered*), then a little further on (the requests between are *missing*). A request found
+//! nowhere near is *extra* and goes to the fallback. Eight extra requests in a row that match
 //! another part of the sequence move the lane there. A request also goes to the fallback if its
 //! bytes are still *occupied*, because a block is freed later than observed. So the lane hands no
 //! bytes out twice, whatever the program does; a lane with many deviations wastes memory and
@@ -55,10 +56,10 @@ pub use report::{PlannedReport, Stage};
 use crate::pool::PoolId;
 use crate::units::MAX_REQUEST;
 
-/// The planner accepts exactly the sizes that the allocator accepts.
+/// The planner accepts exactly the sizes of the allocator.
 const _: () = assert!(cachalot_planner::MAX_SIZE == MAX_REQUEST);
 
-/// The most streams of a device served from plans. The fallback serves the others.
+/// The most streams of a device served from plans. The fallback serves all further streams.
 pub(crate) const LANES: usize = 8;
 
 /// The first number in the names of the plans' pools: the largest integer that every JSON reader

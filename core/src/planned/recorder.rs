@@ -1,4 +1,4 @@
-//! Records one iteration: the sizes requested on each stream, and the time of each free.
+//! Records an iteration: the sizes requested on each stream, and the time of each free.
 
 use super::LANES;
 use super::sequence::Step;
@@ -32,7 +32,7 @@ struct StreamLog {
 /// The record of the iteration so far.
 #[derive(Default)]
 pub(crate) struct Log {
-    /// The first [`LANES`] streams that requested memory.
+    /// The first [`LANES`] streams with requests.
     streams: Vec<StreamLog>,
     /// The live blocks by address: the index of the stream, and of the request.
     held: BTreeMap<u64, (usize, usize)>,

@@ -60,7 +60,7 @@ pub(crate) struct Placement {
     pub size: u64,
 }
 
-/// Tells who is responsible for the block at an address.
+/// The owner of the block at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
     /// The lane. The value is the requested size in bytes.
@@ -74,13 +74,13 @@ pub(crate) enum Held {
 /// The sequence of a lane, with the position of the program in it.
 #[derive(Clone)]
 pub(crate) struct Sequence {
-    /// The requests in order, and behind them an entry that matches no request.
+    /// The requests in order, and behind them a sentinel matching no request.
     pub(crate) entries: Vec<Entry>,
     /// The addresses at which blocks start.
     pub(crate) slots: AddressTable,
     /// The number of the next request.
     pub(crate) cursor: u32,
-    /// The number of live blocks that are planned to be free by now.
+    /// The number of live blocks planned to be free by now.
     pub(crate) overdue: u32,
     /// The number of delegated blocks.
     pub(crate) away: u32,
@@ -118,8 +118,8 @@ impl Sequence {
         self.entries.len() as u32 - 1
     }
 
-    /// Serves a request that is the next of the sequence, if no block is overdue. Fast path of the
-    /// planned policy.
+    /// Serves the next request of the sequence, if no block is overdue. Fast path of the planned
+    /// policy.
     #[inline(always)]
     pub(crate) fn next(&mut self, bytes: u64) -> Option<Placement> {
         let entry = self.entries.get(self.cursor as usize)?;
@@ -168,7 +168,7 @@ impl Sequence {
         Some((Placement { addr, size: slot.size }, slot.requested))
     }
 
-    /// Returns who is responsible for the block at exactly `addr`.
+    /// Returns the owner of the block at exactly `addr`.
     pub(crate) fn held_at(&self, addr: u64) -> Held {
         match self.slots.get_at(addr) {
             Some(slot) if slot.size > 0 && slot.is_delegated() => Held::Away,

@@ -32,7 +32,7 @@ pub struct Bin {
     pub bytes: u64,
     /// Bytes of the blocks in use.
     pub bytes_in_use: u64,
-    /// Bytes that the program requested, summed over the blocks in use.
+    /// Requested bytes of the blocks in use.
     pub requested_in_use: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct MemoryMap {
     pub bytes: u64,
     /// Bytes of the blocks in use.
     pub bytes_in_use: u64,
-    /// Bytes that the program requested, summed over the blocks in use.
+    /// Requested bytes of the blocks in use.
     pub requested_in_use: u64,
     /// The size of the largest free block in bytes; 0 without free blocks.
     pub largest_free: u64,

@@ -82,12 +82,12 @@ impl SnapshotSegment {
         self.bytes(|state| state == BlockState::ActiveAllocated, |block| block.size)
     }
 
-    /// Returns the bytes of the blocks that cannot be reused: in use, or pending.
+    /// Returns the bytes of the blocks not yet reusable: in use, or pending.
     pub fn active_size(&self) -> u64 {
         self.bytes(|state| state != BlockState::Inactive, |block| block.size)
     }
 
-    /// Returns the bytes that the program requested, summed over the blocks that cannot be reused.
+    /// Returns the requested bytes of the blocks not yet reusable.
     pub fn requested_size(&self) -> u64 {
         self.bytes(|state| state != BlockState::Inactive, |block| block.requested_size)
     }

@@ -177,12 +177,12 @@ impl Stats {
         self.counters[ALL][Stat::Segment as usize]
     }
 
-    /// Calls that allocated memory from the device: segments, and mappings in expandable segments.
+    /// Calls to allocate memory from the device: segments, and mappings in expandable segments.
     pub fn device_allocs(&self) -> u64 {
         self.events[Event::DeviceAlloc as usize]
     }
 
-    /// Calls that released memory to the device.
+    /// Calls to release memory to the device.
     pub fn device_frees(&self) -> u64 {
         self.events[Event::DeviceFree as usize]
     }
@@ -192,7 +192,8 @@ impl Stats {
         self.events[Event::OutOfMemory as usize]
     }
 
-    /// Requests which released the whole cache before their last attempt, which succeeded or failed.
+    /// Requests which released the whole cache before their last attempt, which succeeded or
+    /// failed.
     pub fn alloc_retries(&self) -> u64 {
         self.events[Event::AllocRetry as usize]
     }

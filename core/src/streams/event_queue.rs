@@ -1,12 +1,12 @@
 //! Blocks still in use on other streams. A block becomes free when the events recorded on the
 //! streams are complete.
 //!
-//! Each stream has a queue of events in the order of recording. A stream completes events in
-//! that order, so only the head of a queue needs polling. No call to the device is made under the
-//! lock of the queues: the queue whose head is polled is marked busy instead.
+//! Each stream has a queue of events in the order of recording. A stream completes events in that
+//! order, so only the head of a queue needs polling. No call to the device is made under the lock
+//! of the queues: the queue whose head is polled is marked busy instead.
 //!
-//! Infallible operations reserve their entries beforehand: [`EventQueues::promise`] before
-//! an event is recorded, [`EventQueues::promise_deferral`] before a block is deferred.
+//! Infallible operations reserve their entries beforehand: [`EventQueues::promise`] before an event
+//! is recorded, [`EventQueues::promise_deferral`] before a block is deferred.
 
 use crate::device::Event;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -87,11 +87,10 @@ pub(crate) struct EventQueues<S: Storage> {
     waits: SlotTable<Wait, S>,
     /// The queues, in use or vacant.
     queues: S::Table<Queue>,
-    /// Events of no queue, recorded again, because creating one is a call to the
-    /// device.
+    /// Events of no queue, recorded again, because creating one is a call to the device.
     idle_events: S::Table<Event>,
-    /// Reservations by [`promise`](Self::promise), neither used nor cancelled. Each has an
-    /// entry in `waits`, a queue, and room in `idle_events`.
+    /// Reservations by [`promise`](Self::promise), neither used nor cancelled. Each has an entry in
+    /// `waits`, a queue, and room in `idle_events`.
     reserved: u32,
     /// The deferred blocks, in the order in which they are retried.
     deferred: S::Table<Deferred>,
@@ -198,9 +197,9 @@ impl<S: Storage> EventQueues<S> {
         self.queues.iter().any(|queue| queue.busy)
     }
 
-    /// Cancels the events of a block whose free is undone, and returns their number.
-    /// An event that another thread is polling stays in its queue: that thread decrements the
-    /// block's count itself.
+    /// Cancels the events of a block whose free is undone, and returns their number. An event that
+    /// another thread is polling stays in its queue: that thread decrements the block's count
+    /// itself.
     pub(crate) fn withdraw(&mut self, heap: u32, block: u32) -> u32 {
         let mut cancelled = 0;
         for queue in 0..self.queues.len() {
@@ -253,8 +252,8 @@ impl<S: Storage> EventQueues<S> {
         Some((number, self.deferred[number]))
     }
 
-    /// Returns the present number of the block `block`, tried by the caller. Entries before it may have
-    /// left.
+    /// Returns the present number of the block `block`, tried by the caller. Entries before it may
+    /// have left.
     fn tried(&self, block: Deferred) -> Option<usize> {
         let is_tried = |entry: &Deferred| entry.busy && (entry.heap, entry.block) == (block.heap, block.block);
         self.deferred.iter().position(is_tried)

@@ -90,8 +90,8 @@ impl<S: Storage> Frontier<S> {
     /// and its index.
     pub(crate) fn pop(&mut self) -> Option<(u32, u32)> {
         let first = *self.waits.first().filter(|wait| wait.count <= self.reached)?;
-        let last = self.waits.len() - 1;
-        self.waits.swap(0, last);
+        let end = self.waits.len() - 1;
+        self.waits.swap(0, end);
         self.waits.pop();
         let waits = &mut *self.waits;
         let mut at = 0;

@@ -1,5 +1,5 @@
-//! A hash map from `u64` to `u32` read without a lock. The page map (page → heap) and the
-//! stream index (stream → heaps) use it.
+//! A hash map from `u64` to `u32` read without a lock. The page map (page → heap) and the stream
+//! index (stream → heaps) use it.
 //!
 //! Open addressing with linear probing. Readers only load. A writer holds a lock of the map's
 //! owner, so there is one writer at a time. A removed key keeps its cell, with value 0, while the
@@ -8,8 +8,8 @@
 //! copied into a table of twice the length, which is then published. The old table is kept, because
 //! readers may still be probing it.
 //!
-//! A reader racing with a removal may get the value of the next key in the cell. Callers
-//! therefore verify the answer under the lock of the heap that it names.
+//! A reader racing with a removal may get the value of the next key in the cell. Callers therefore
+//! verify the answer under the lock of the heap that it names.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -56,6 +56,7 @@ impl<const N: usize> FixedCells<N> {
 }
 
 impl<const N: usize> Cells for FixedCells<N> {
+    /// Calls `at` with the published cells. Compiled twice, once for the cells in place.
     #[inline(always)]
     fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T {
         let () = Self::VALID;
@@ -80,8 +81,8 @@ mod growing {
     /// The most tables. The last would have 2^37 cells, more than any host has memory for.
     const TABLES: usize = 32;
 
-    /// The cells of a growing map: some in place, then tables of doubling length. The newest
-    /// table is the published one.
+    /// The cells of a growing map: some in place, then tables of doubling length. The newest table
+    /// is the published one.
     #[derive(Debug)]
     pub struct GrowingCells {
         /// The cells published first.
@@ -103,7 +104,8 @@ mod growing {
     }
 
     impl Cells for GrowingCells {
-        /// The look at the first cells is compiled apart: where they are and how many is known beforehand.
+        /// The look at the first cells is compiled apart: where they are and how many is known
+        /// beforehand.
         #[inline(always)]
         fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T {
             // Two calls of `at`, so that it is compiled twice: the address and the length of the
@@ -137,8 +139,7 @@ pub(crate) use growing::GrowingCells;
 pub(crate) struct AtomicMap<C> {
     /// The published cells, and room for larger ones.
     cells: C,
-    /// Cells in use, with the cells of removed keys. Only the writer loads and stores the
-    /// count.
+    /// Cells in use, with the cells of removed keys. Only the writer loads and stores the count.
     used: AtomicU32,
     /// The keys in the map. Only the writer loads and stores the count.
     live: AtomicU32,

@@ -112,8 +112,8 @@ impl<S: Storage> HashIndex<S> {
     }
 }
 
-/// Removes the entry with this key from a chain, searching after the entry `before`. Cold: with as many
-/// buckets as entries, the head of the chain is the entry in most cases.
+/// Removes the entry with this key from a chain, searching after the entry `before`. Cold: with as
+/// many buckets as entries, the head of the chain is the entry in most cases.
 #[cold]
 fn take_behind<T: Indexed>(mut before: u32, key: u64, entries: &mut [T]) -> Option<u32> {
     loop {

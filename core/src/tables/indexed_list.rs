@@ -184,7 +184,7 @@ impl<S: Storage> Lists<S> {
         }
     }
 
-    /// Removes the skip pointer of `item`, if there is one.
+    /// Removes the skip pointer of `item`, if any.
     #[inline(always)]
     fn drop_skip<T: Linked>(&mut self, list: &mut List, item: u32, items: &[T]) {
         if !list.skips().is_empty() && self.is_skip[item as usize] {
@@ -267,7 +267,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two lists against two `BTreeSet`s: enough items for skip pointers come in every order, and go.
+        /// Two lists against two `BTreeSet`s: enough items for skip pointers come in every order,
+        /// and go.
         #[test]
         fn agrees_with_ordered_sets(steps in prop::collection::vec((0_u32..200, any::<bool>()), 1..600)) {
             let (mut items, mut lists) = items(200, |item| item * 77 % 200 * 2);

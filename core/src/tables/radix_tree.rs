@@ -125,7 +125,7 @@ impl Vacant for Node {
 }
 
 impl Node {
-    /// Returns whether there is a child at `digit`.
+    /// Returns whether the node has a child at `digit`.
     #[inline(always)]
     fn has(&self, digit: usize) -> bool {
         self.occupied >> digit & 1 == 1

@@ -1,4 +1,4 @@
-//! The call sites of blocks and segments: the numbers that the host returns while a trace is
+//! The call sites of blocks and segments: the numbers returned by the host while a trace is
 //! recorded.
 //!
 //! The table is separate from the blocks, and has entries only for call sites with a number. A
@@ -40,7 +40,7 @@ impl<R: Lock> CallSites<R> {
 
 #[cfg(feature = "alloc")]
 impl<R: Lock> CallSites<R> {
-    /// Sets the call site of the block at `addr`. Returns false in a build that stores none.
+    /// Sets the call site of the block at `addr`. Returns false in a build without `alloc`.
     pub(crate) fn set_block(&self, addr: DevicePtr, site: u32) -> bool {
         self.0.lock().blocks.insert(addr, site);
         true
@@ -64,7 +64,7 @@ impl<R: Lock> CallSites<R> {
         true
     }
 
-    /// Returns the call site of the segment that contains `addr`; 0 if unknown.
+    /// Returns the call site of the segment around `addr`; 0 if unknown.
     pub(crate) fn segment(&self, addr: DevicePtr) -> u32 {
         let tables = self.0.lock();
         let before = tables.segments.range(..=addr).next_back();

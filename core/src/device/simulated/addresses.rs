@@ -14,9 +14,9 @@ pub struct AddressSpace(Mutex<Ranges>);
 /// A reference to an address space, counted or static.
 #[derive(Clone, Debug)]
 pub enum Space {
-    /// A space that lives as long as a device or the program refers to it.
+    /// A space alive as long as a device or the program refers to it.
     Counted(Arc<AddressSpace>),
-    /// A space that lives as long as the program.
+    /// A space alive as long as the program.
     Static(&'static AddressSpace),
 }
 
@@ -50,7 +50,7 @@ struct Ranges {
     bounds: Range<u64>,
     /// Where the search for the next range starts. Ranges returned last are thus reused last.
     next: u64,
-    /// The ranges that devices have: start → end.
+    /// The ranges in use by devices: start → end.
     taken: BTreeMap<u64, u64>,
 }
 
@@ -158,7 +158,8 @@ mod tests {
     }
 
     proptest! {
-        /// Ranges taken at the same time are disjoint and within bounds. A range is refused only if no gap is long enough.
+        /// Ranges taken at the same time are disjoint and within bounds. A range is refused only if
+        /// no gap is long enough.
         #[test]
         fn ranges_are_apart(steps in prop::collection::vec((1..40_u64, any::<bool>(), any::<usize>()), 1..100)) {
             let bounds = 100..200;

@@ -164,7 +164,7 @@ struct State {
     events_made: u64,
     /// The streams used so far.
     streams: BTreeMap<StreamId, Stream>,
-    /// The streams whose requests each host route leads, by the route's number.
+    /// The streams led by each host route, by the route's number.
     led: BTreeMap<u64, BTreeSet<StreamId>>,
     /// The granularity of virtual memory in bytes; 0 ⟺ the device has none.
     granularity: u64,
@@ -270,8 +270,7 @@ impl SimulatedDevice {
         self.0.lock().streams.entry(stream).or_default().capturing = capturing;
     }
 
-    /// Sets the streams whose requests the host route with this number leads. All others are not
-    /// led.
+    /// Sets the streams led by the host route with this number, instead of the streams set before.
     pub fn set_led(&self, route: u64, streams: impl IntoIterator<Item = StreamId>) {
         self.0.lock().led.insert(route, streams.into_iter().collect());
     }
