@@ -56,7 +56,6 @@ impl<const N: usize> FixedCells<N> {
 }
 
 impl<const N: usize> Cells for FixedCells<N> {
-    /// Calls `at` with the published cells. Compiled twice, once for the cells in place.
     #[inline(always)]
     fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T {
         let () = Self::VALID;
@@ -104,8 +103,7 @@ mod growing {
     }
 
     impl Cells for GrowingCells {
-        /// The look at the first cells is compiled apart: where they are and how many is known
-        /// beforehand.
+        /// Calls `at` with the published cells. Compiled twice, once for the cells in place.
         #[inline(always)]
         fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T {
             // Two calls of `at`, so that it is compiled twice: the address and the length of the
