@@ -1,4 +1,5 @@
-//! What can go wrong, as values. A call that fails has changed nothing that can be observed.
+//! The errors of the allocator. A call that returns an error has changed nothing observable, unless
+//! the call's own documentation says otherwise.
 
 use crate::device::DeviceError;
 use crate::device::oom::{OutOfMemory, Size};
@@ -6,47 +7,66 @@ use crate::pool::PoolId;
 use crate::units::{DeviceIndex, DevicePtr};
 use core::fmt;
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Neither the cache nor the device has the memory, after everything that could be given back was.
+    /// No memory: neither the cache nor the device has enough, after the allocator released every
+    /// cached block it may release. Returned by requests. The report says how much memory is in
+    /// use. The caller can free blocks, raise the memory limit, or request less.
     OutOfMemory(OutOfMemory),
-    /// So many bytes would have been obtained from the device, which is more than the configured fraction leaves, and the
-    /// configuration says to fail rather than release anything.
+    /// The memory limit would be exceeded by a segment of this many bytes. Returned by requests,
+    /// instead of releasing cached memory, if
+    /// [`throw_on_device_oom`](crate::Config::throw_on_device_oom) is set. The caller can empty the
+    /// cache, raise the limit, or free blocks and retry.
     Rejected(u64),
-    /// The request, in bytes, is larger than any device could serve.
+    /// The request, in bytes, is at least [`MAX_REQUEST`](crate::MAX_REQUEST). The caller must ask
+    /// for less; often a size computation has overflowed. Also returned for a plan with so high a
+    /// peak.
     TooLarge(u64),
-    /// No block that the program holds begins (or, for a lookup, lies) at this address.
+    /// No live block starts at this address; for a lookup, no live block contains the address.
+    /// Returned by every operation on a block. The caller has freed the block twice, or the block
+    /// belongs to another allocator.
     InvalidPointer(DevicePtr),
-    /// The size given with a free, in bytes, is not the size that was asked for.
+    /// The size passed to a free is not the requested size. The block stays live; the caller may
+    /// free it with the right size.
     WrongSize {
-        /// The block.
+        /// The address of the block.
         ptr: DevicePtr,
-        /// What the caller says it asked for.
+        /// The size passed to the free, in bytes.
         given: u64,
-        /// What it did ask for.
+        /// The size requested at allocation, in bytes.
         requested: u64,
     },
-    /// The allocator has no such device.
+    /// The allocator has no device of this number. Returned by every operation that names a device;
+    /// see [`Allocator::new`](crate::Allocator::new).
     UnknownDevice(DeviceIndex),
-    /// The device has no such pool, or it was released.
+    /// The device has no private pool of this name: the pool was never created, or has been
+    /// released.
     UnknownPool(PoolId),
-    /// A pool with this name exists already.
+    /// The device has a pool of this name already. Returned on creation; the caller chooses another
+    /// name.
     PoolExists(PoolId),
-    /// The pool is not being allocated to, or is captured into already.
+    /// No route of this kind leads into the pool. Returned by the calls that end a route or a
+    /// capture: each needs a call that began it.
     NotRouted(PoolId),
-    /// A fraction outside the closed interval from 0 to 1.
+    /// The fraction is outside the closed interval from 0 to 1. Returned when a memory limit is
+    /// set.
     InvalidFraction(f64),
-    /// The number is not that of a stream: it is reserved.
+    /// The stream number `u64::MAX` is reserved. The caller numbers the stream differently.
     InvalidStream,
-    /// The policy keeps tables on the host's heap, and this build has none (the feature `alloc`).
+    /// The policy of this name keeps tables on the host's heap, and this build has none. Returned
+    /// on creation; build with the feature `alloc`, or choose another policy.
     PolicyUnavailable(&'static str),
-    /// Plans that were brought are not taken, for this reason.
+    /// A plan passed by the caller is refused, for this reason: it is outdated, or does not fit the
+    /// observed requests. Requests are served without it; the caller can plan the latest
+    /// observation.
     PlanRefused(&'static str),
-    /// A table of the allocator is full; its name says which.
+    /// A table of the allocator is full, or the host is out of memory. The name says which table.
+    /// With [`Fixed`](crate::Fixed) tables, choose larger capacities.
     TableFull(&'static str),
-    /// A call to the device failed.
+    /// A call to the device failed. The [`kind`](DeviceError::kind) says whether a retry makes
+    /// sense: after a lost context every further call fails.
     Device(DeviceError),
 }
 

@@ -1,7 +1,9 @@
-//! From an address to the heap that owns it, without a lock: a table over pages of 2 MiB, for all devices together.
+//! The page map: finds the heap that owns an address, without a lock. A table over pages of 2 MiB,
+//! for all devices of an allocator together.
 //!
-//! An address on a page that two segments share leads nowhere in particular; the caller then asks every heap. That takes a
-//! device whose segments are smaller than a page, which none of the known ones obtain while caching.
+//! A page shared by two segments leads to no single heap; the caller then tries every heap. Only a
+//! device with segments smaller than a page has such pages. No known device allocates so small
+//! segments while caching.
 
 use crate::error::Error;
 use crate::sync::Lock;
@@ -10,45 +12,52 @@ use crate::tables::atomic_map::AtomicMap;
 use crate::units::DevicePtr;
 use lock_api::Mutex;
 
-/// Log2 of the bytes of a page: the smallest segment of the caching policy, and the granularity of virtual memory.
+/// Log2 of a page in bytes: the smallest segment of the caching policy, and the granularity of
+/// virtual memory.
 const PAGE_LOG2: u32 = 21;
 
-/// Bits of a packed owner that number the heap or the lane. The bits above them number the device.
+/// Bits of a packed owner that number the heap or the lane. The bits above number the device.
 const NUMBER_BITS: u32 = 24;
 
-/// The bit of a packed owner that tells lanes and [`SHARED`] from heaps. A free looks at this bit alone to find a heap.
+/// The bit of a packed owner set for lanes and for [`SHARED`], clear for heaps. A free finds out by
+/// this bit alone that the owner is a heap.
 const NO_HEAP: u32 = 1 << 31;
 
-/// The value of a page that two segments share. No heap and no lane packs to it.
+/// The value of a page shared by two segments. No heap and no lane packs to this value.
 const SHARED: u32 = u32::MAX - 1;
 
-/// The word of an address that nobody owns. It is in no cell of the map.
+/// The word of an address without an owner. No cell of the map holds it.
 const NO_OWNER: u32 = u32::MAX;
 
-/// The most devices one allocator can have: their numbers fit between the number of a heap and [`NO_HEAP`].
+/// The most devices of an allocator: their numbers fit between the number of a heap and
+/// [`NO_HEAP`].
 pub(crate) const MAX_DEVICES: usize = 127;
 
-/// A heap among all heaps of all devices.
+/// Names a heap among all heaps of all devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HeapRef {
+    /// The number of the device.
     pub device: u32,
-    /// The slot of the heap.
+    /// The slot of the heap on the device.
     pub heap: u32,
 }
 
-/// A lane of the planned policy, among the lanes of all devices.
+/// Names a lane of the planned policy among the lanes of all devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LaneRef {
+    /// The number of the device.
     pub device: u32,
+    /// The number of the lane on the device.
     pub lane: u32,
 }
 
-/// What serves the addresses of a page.
+/// The owner of the addresses of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
-    /// If any heap owns the address, this one does.
+    /// A heap: no other heap owns an address on the page.
     Heap(HeapRef),
-    /// A plan serves the page. The lane knows which of its blocks its heap cares for.
+    /// A lane: a plan serves the page. The lane knows which of its blocks are delegated to its
+    /// heap.
     Lane(LaneRef),
     /// Two segments share the page: any heap may own the address.
     Shared,
@@ -93,10 +102,11 @@ impl OwnerWord {
     }
 }
 
-/// The owner of every page, for all devices of an allocator together. Read without a lock; one writer at a time.
+/// The owner of every page, for all devices of an allocator together. Lookups take no lock.
 pub(crate) struct PageMap<R: Lock, S: Storage> {
+    /// Page number → packed owner.
     pages: AtomicMap<S::Cells>,
-    /// Held by the one writer.
+    /// Held by every operation that changes `pages`, so there is one writer at a time.
     writer: Mutex<R, ()>,
 }
 
@@ -106,12 +116,14 @@ impl<R: Lock, S: Storage> Default for PageMap<R, S> {
     }
 }
 
+/// Returns the numbers of the pages that hold the `bytes > 0` bytes from `base` on.
 fn pages(base: DevicePtr, bytes: u64) -> core::ops::RangeInclusive<u64> {
+    debug_assert!(bytes > 0, "a range has a last byte");
     base.0 >> PAGE_LOG2..=(base.0 + bytes - 1) >> PAGE_LOG2
 }
 
 impl<R: Lock, S: Storage> PageMap<R, S> {
-    /// Who owns `ptr`. Lock-free.
+    /// Returns the owner of the page with the address `ptr`. Lock-free.
     #[inline]
     pub(crate) fn owner(&self, ptr: DevicePtr) -> Owner {
         self.word(ptr).owner()
@@ -123,10 +135,14 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         OwnerWord(self.pages.get(ptr.0 >> PAGE_LOG2).unwrap_or(NO_OWNER))
     }
 
-    /// Enters a range, before anything of it is handed out.
+    /// Enters the owner of a range. Called before any address of the range is handed out.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`] if the pages do not fit. The map is unchanged then.
     pub(crate) fn insert(&self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
         let _writer = self.writer.lock();
         let pages = pages(base, bytes);
+        // Room for all pages first, so that no page is entered if one does not fit.
         let count = u32::try_from(pages.end() - pages.start() + 1);
         if !count.is_ok_and(|count| self.pages.make_room(count)) {
             return Err(Error::TableFull("pages"));
@@ -137,20 +153,23 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         Ok(())
     }
 
-    /// Gives a range that was entered to another owner. A lookup at the same time finds the old owner or the new one.
+    /// Changes the owner of a range in the map. A lookup meanwhile finds the old owner or the new
+    /// owner.
     #[cfg(feature = "alloc")]
     pub(crate) fn change(&self, base: DevicePtr, bytes: u64, owner: Owner) {
         let _writer = self.writer.lock();
         for page in pages(base, bytes) {
+            // A shared page stays shared: the other segment has not changed.
             self.pages.change(page, |old| old.filter(|&old| old == SHARED).or(Some(OwnerWord::new(owner).0)));
         }
     }
 
-    /// Takes a range out, before it is given back: the device may hand its addresses out again at once.
+    /// Removes a range. Called before the memory is released: the device may hand the addresses out
+    /// again at once.
     pub(crate) fn remove(&self, base: DevicePtr, bytes: u64) {
         let _writer = self.writer.lock();
         for page in pages(base, bytes) {
-            // Which of its segments are left is not known: a shared page stays shared.
+            // The map does not count the segments on a shared page, so a shared page stays shared.
             self.pages.change(page, |old| old.filter(|&old| old == SHARED));
         }
     }

@@ -1,14 +1,14 @@
-//! What a program says about private pools: their names, their options, and the routes into them.
+//! Private pools: names, options, and routes that lead requests into a pool.
 
 use crate::units::StreamId;
 use core::fmt;
 
-/// The name of a pool: two numbers, as PyTorch's `MempoolId_t`. `(0, 0)` is the default pool.
+/// The name of a pool: two numbers, like PyTorch's `MempoolId_t`. `(0, 0)` is the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {
-    /// The pool that everything without a route comes from.
+    /// The default pool, which serves every request without a route.
     pub const DEFAULT: Self = Self(0, 0);
 }
 
@@ -18,25 +18,26 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// How a private pool differs from the default one.
+/// The differences of a private pool from the default pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PoolOptions {
-    /// Requests of other pools may take its free blocks rather than fail.
+    /// Lets requests to other pools take free blocks of the pool instead of failing.
     pub use_on_oom: bool,
-    /// Its blocks are never split: each request gets a segment of its own, or one that was given back whole.
+    /// Keeps blocks whole: each request gets a segment of its own, or a cached segment as a whole.
     pub no_split: bool,
 }
 
-/// Which requests a route leads into its pool.
+/// The requests that a route leads into its pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
-    /// Every one of the device.
+    /// Every request on the device.
     All,
-    /// Those on one stream.
+    /// Requests on the stream.
     Stream(StreamId),
-    /// Those of one thread, as [`DeviceMemory::thread_id`](crate::device::DeviceMemory::thread_id) numbers it.
+    /// Requests of the thread with this
+    /// [`DeviceMemory::thread_id`](crate::device::DeviceMemory::thread_id).
     Thread(u64),
-    /// Those that the host says it leads: [`DeviceMemory::leads`](crate::device::DeviceMemory::leads) is asked at each request.
-    /// No two routes in force at a time have the same number.
+    /// Requests for which [`DeviceMemory::leads`](crate::device::DeviceMemory::leads) returns true
+    /// when called with this number. Routes in force at the same time have different numbers.
     Host(u64),
 }

@@ -1,18 +1,19 @@
-//! What threads share: the atomics (under `--cfg loom` those of the model checker), and the lock of a heap.
+//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), the
+//! lock of a heap, and cache-line padding.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// A lock: any [`lock_api::RawMutex`]. One that parks its waiters where there is an operating system, a spin lock where
-/// there is none.
+/// A lock: any [`lock_api::RawMutex`]. Use a lock that parks waiting threads where there is an
+/// operating system, and a spin lock elsewhere.
 pub trait Lock: lock_api::RawMutex + Send + Sync + 'static {}
 
 impl<R: lock_api::RawMutex + Send + Sync + 'static> Lock for R {}
 
-/// Something that some threads write while others read what lies beside it: kept on cache lines of its own (128 bytes, for
-/// processors fetch lines in pairs).
+/// A value on cache lines of its own, for a field that some threads write while others read its
+/// neighbours. 128 bytes, because processors fetch cache lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct CachePadded<T>(pub T);

@@ -1,20 +1,23 @@
-//! The quantities that everything else is written in: device addresses, streams, and sizes in bytes.
+//! The quantities used everywhere: device addresses, streams, devices, and sizes in bytes.
 
 use core::fmt;
 
-/// The unit of every block size, in bytes: sizes and offsets are multiples of it (`kMinBlockSize`, `PyTorch` 2.0–2.15).
+/// The unit of every block size, in bytes: sizes and offsets are multiples of 512 (`kMinBlockSize`,
+/// `PyTorch` 2.0–2.15).
 pub const UNIT: u64 = 512;
 
-/// What every address and size is a multiple of under any policy, in bytes (`kMinAllocationSize`, TensorFlow 2.16).
+/// The common divisor of all addresses and sizes under every policy, in bytes
+/// (`kMinAllocationSize`, TensorFlow 2.16).
 pub const GRAIN: u64 = 256;
 
 /// One mebibyte, in bytes.
 pub const MIB: u64 = 1 << 20;
 
-/// Requests of this many bytes or more are refused at the door (`one_exa_bytes`, `PyTorch` 2.0–2.15).
+/// The limit of a request, in bytes: requests of this size or more fail with
+/// [`Error::TooLarge`](crate::Error::TooLarge) (`one_exa_bytes`, `PyTorch` 2.0–2.15).
 pub const MAX_REQUEST: u64 = 1 << 60;
 
-/// An address in device memory. The host never dereferences it.
+/// An address in device memory. The host never dereferences device addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct DevicePtr(pub u64);
@@ -23,7 +26,8 @@ impl DevicePtr {
     /// The null address: the answer to a request of zero bytes, never the address of a block.
     pub const NULL: Self = Self(0);
 
-    /// The address `bytes` further on. Callers stay inside one segment, where it cannot overflow.
+    /// Returns the address `bytes` further on. The result must stay inside the segment, where the
+    /// sum cannot overflow.
     #[must_use]
     pub const fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
@@ -42,8 +46,8 @@ impl fmt::Display for DevicePtr {
     }
 }
 
-/// A queue of the device, in whose order a block is used. The host chooses the number (a handle or an id);
-/// two streams are the same exactly when their numbers are.
+/// A stream: a queue of work on the device, executed in order. The host chooses the number (a
+/// handle or an id). Equal numbers mean the same stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct StreamId(pub u64);
@@ -53,7 +57,7 @@ impl StreamId {
     pub const DEFAULT: Self = Self(0);
 }
 
-/// The stream of a heap that belongs to none. No request has it.
+/// The stream of a heap without a stream. Requests with this number are refused.
 pub(crate) const NO_STREAM: StreamId = StreamId(u64::MAX);
 
 impl fmt::Debug for StreamId {
@@ -62,7 +66,8 @@ impl fmt::Debug for StreamId {
     }
 }
 
-/// A device of the allocator, counted from 0 in the order in which the allocator was given them.
+/// A device of the allocator, numbered from 0 in the order in which the devices were passed at
+/// creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct DeviceIndex(pub u32);

@@ -1,9 +1,10 @@
-//! The texts of configuration errors: they name the keys that a policy has.
+//! Messages of configuration errors. They list the keys that a policy accepts.
 
 use super::error::{ConfigError, WORD_BYTES};
 use super::settings::SETTINGS;
 use core::fmt;
 
+/// Writes the keys, separated by commas.
 fn list<'a>(f: &mut fmt::Formatter<'_>, keys: impl Iterator<Item = &'a str>) -> fmt::Result {
     for (i, key) in keys.enumerate() {
         let comma = if i == 0 { "" } else { ", " };

@@ -1,4 +1,4 @@
-//! What a user can set, in memory ([`Config`]) and in `PyTorch`'s string form.
+//! Settings of the allocator, as a value ([`Config`]) and in `PyTorch`'s string form.
 
 mod error;
 mod message;
@@ -21,24 +21,26 @@ use core::ops::RangeInclusive;
 use heapless::LinearMap;
 use settings::{Exact, key};
 
-/// How many classes of streams can have an address reserve of their own.
+/// The most stream classes with an address reserve of their own.
 pub const RESERVE_CLASSES: usize = 8;
 
-/// How many bytes the name of such a class can have.
+/// The longest name of a stream class, in bytes.
 pub const RESERVE_CLASS_BYTES: usize = 32;
 
-/// The largest size that can be set, in MiB: the allocator's own threshold, so that sums of two sizes cannot overflow.
+/// The largest size that can be set, in MiB: the allocator's own limit, so that the sum of two
+/// sizes cannot overflow.
 const MOST_MIB: u64 = MAX_REQUEST / MIB;
 
-/// The policy and its settings. A plain value: nothing follows a change until it is given to an allocator.
+/// The policy of an allocator and its settings. A plain value: an allocator uses a copy, and later
+/// changes have no effect until they are passed to the allocator.
 ///
-/// The string form is `PyTorch`'s, so an existing `PYTORCH_CUDA_ALLOC_CONF` can be passed on as it is:
-/// `key:value,key:value`, white space ignored, the last of several values of one key counts.
+/// The string form is `PyTorch`'s, so an existing `PYTORCH_CUDA_ALLOC_CONF` works unchanged:
+/// `key:value,key:value`. White space is ignored. If a key occurs twice, the last value counts.
 ///
 /// | key | value | default |
 /// |---|---|---|
 /// | `policy` | `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct`: see [`Policy`]; `planned`: see [`Planned`] | `caching` |
-/// | `fallback` | the policy besides `planned`, with its own keys: any other but `direct` | `caching` |
+/// | `fallback` | the policy beside `planned`, with its own keys: any other but `direct` | `caching` |
 /// | `plan_deadline_ms` | milliseconds, see [`Planned`] | 2000 |
 /// | `backend` | `native` | `native` |
 /// | `large_segment_size_mb` | MiB, more than 10 | 20 |
@@ -59,14 +61,15 @@ const MOST_MIB: u64 = MAX_REQUEST / MIB;
 /// | `chunk_mb` | see [`SizeClass`] | 1024 |
 /// | `largest_object_kb` | see [`Slab`] | 512 |
 ///
-/// A key that another policy has is an error, which names those that this one has.
+/// A key of another policy is an error. The error names the keys of the configured policy.
 ///
-/// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a power of two (above
-/// 32768 it counts as 32768). The first interval's divisions hold for all below it too; `>` gives those of all
-/// intervals above the one named before it (from 2 MiB on if there is none); intervals left out have none.
+/// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a
+/// power of two (values above 32768 count as 32768). The divisions of the first interval also hold
+/// for all sizes below. `>` sets the divisions of all intervals above the entry before (from 2 MiB
+/// on without such an entry). Intervals left out have none.
 ///
-/// It differs from `PyTorch` (2.15) where a mistake would pass unnoticed: a missing, doubled or trailing separator,
-/// text after a number and a bad reserve are errors.
+/// The parser differs from `PyTorch` (2.15) where a mistake would pass unnoticed: a missing,
+/// doubled or trailing separator, text after a number and an invalid reserve are errors.
 ///
 /// ```
 /// use cachalot_core::config::Config;
@@ -85,7 +88,8 @@ pub struct Config {
     policy: Policy,
     planned: Option<Planned>,
     large_segment_size: u64,
-    /// `u64::MAX` is "no limit": no size reaches it, so that [`Config::is_oversize`] is one comparison.
+    /// `u64::MAX` means "no limit": no size reaches it, so [`Config::is_oversize`] is one
+    /// comparison.
     max_split_size: u64,
     max_non_split_rounding: u64,
     garbage_collection_threshold: Option<f64>,
@@ -100,19 +104,22 @@ pub struct Config {
     pinned: Pinned,
 }
 
+/// The name of a stream class.
 type ClassName = heapless::String<RESERVE_CLASS_BYTES, u8>;
 
-/// How many addresses an expandable segment reserves. The allocator never reserves more than 9/8 of the device.
+/// The amount of addresses that an expandable segment reserves. The allocator never reserves more
+/// than 9/8 of the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Reserve {
-    /// This part of the device's memory; positive.
+    /// A fraction of the device's memory; positive.
     Fraction(f64),
-    /// So many GiB; positive.
+    /// A size in GiB; positive.
     Gibibytes(f64),
 }
 
 impl Reserve {
-    /// The bytes to reserve on a device of `total` bytes, rounded down; `u64::MAX` if they are more than that.
+    /// Returns the bytes to reserve on a device of `total` bytes, rounded down. Saturates at
+    /// `u64::MAX`.
     #[must_use]
     pub fn bytes(self, total: u64) -> u64 {
         let bytes = match self {
@@ -123,6 +130,7 @@ impl Reserve {
         bytes as u64
     }
 
+    /// Returns whether the amount is positive and finite.
     fn is_valid(self) -> bool {
         let (Self::Fraction(value) | Self::Gibibytes(value)) = self;
         value.is_finite() && value > 0.0
@@ -138,8 +146,8 @@ impl fmt::Display for Reserve {
     }
 }
 
-/// The keys of `PyTorch`'s pinned host memory. They are read and checked so that an existing string works, and kept
-/// for reports, but have no effect: this library manages device memory only.
+/// `PyTorch`'s settings of pinned host memory. They are parsed and checked, so that an existing
+/// string works, and kept for reports. They have no effect: the library manages device memory only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pinned {
     /// `pinned_use_cuda_host_register`, also `pinned_use_hip_host_register`.
@@ -178,7 +186,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// `PyTorch`'s defaults.
+    /// Returns `PyTorch`'s defaults.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -200,22 +208,24 @@ impl Config {
         }
     }
 
-    /// The defaults with the settings of `text` on top. An empty string is the defaults.
+    /// Parses `text`. Settings that `text` does not name have their defaults, so an empty string
+    /// gives the defaults.
     ///
     /// # Errors
-    /// What [`ConfigError`] says.
+    /// [`ConfigError`] at the first mistake.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::new();
         settings::apply(&mut config, text)?;
         Ok(config)
     }
 
-    /// Settings given at run time, as `PyTorch` takes them: `max_split_size_mb`, `max_non_split_rounding_mb`,
-    /// `garbage_collection_threshold` and `roundup_power2_divisions` fall back to their defaults unless `text` names
-    /// them; every other setting stays as it is unless named. The policy and its options cannot change.
+    /// Applies settings at run time, with `PyTorch`'s rules. `max_split_size_mb`,
+    /// `max_non_split_rounding_mb`, `garbage_collection_threshold` and `roundup_power2_divisions`
+    /// fall back to their defaults unless `text` names them. Every other setting stays unless
+    /// named. The policy and its options cannot change.
     ///
     /// # Errors
-    /// What [`ConfigError`] says; nothing is changed then.
+    /// [`ConfigError`] at the first mistake. The configuration is unchanged then.
     pub fn update(&mut self, text: &str) -> Result<(), ConfigError> {
         let mut next = self.clone();
         next.max_split_size = u64::MAX;
@@ -231,35 +241,36 @@ impl Config {
     }
 }
 
-/// What the settings are. Sizes are in bytes.
+/// Reads the settings. Sizes are in bytes.
 impl Config {
-    /// Which rules place blocks (`policy`), beside plans if there are any (`fallback`).
+    /// Returns the rules of placement (`policy`); under the planned policy, those of the
+    /// `fallback`.
     #[must_use]
     pub const fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// Whether plans come before that policy, and how they are made.
+    /// Returns the options of the planned policy, or `None` under other policies.
     #[must_use]
     pub const fn planned(&self) -> Option<Planned> {
         self.planned
     }
 
-    /// The name of the policy, as `policy:NAME` spells it.
+    /// Returns the name of the policy, as `policy:NAME` spells it.
     #[must_use]
     pub const fn policy_name(&self) -> &'static str {
         if self.planned.is_some() { PLANNED } else { self.policy.name() }
     }
 
-    /// The size of a segment that several large blocks share (`large_segment_size_mb`).
+    /// Returns the size of a segment for several large blocks (`large_segment_size_mb`).
     #[inline]
     #[must_use]
     pub const fn large_segment_size(&self) -> u64 {
         self.large_segment_size
     }
 
-    /// Blocks of this size and above are never split, and serve only requests of this size and above
-    /// (`max_split_size_mb`). `None`: no limit.
+    /// Returns the size from which on blocks are never split and serve only requests of at least
+    /// this size (`max_split_size_mb`). `None`: no limit.
     #[inline]
     #[must_use]
     pub const fn max_split_size(&self) -> Option<u64> {
@@ -269,52 +280,54 @@ impl Config {
         }
     }
 
-    /// Whether a block of `size` bytes is at or above [`max_split_size`](Self::max_split_size).
+    /// Returns whether `size` is at least [`max_split_size`](Self::max_split_size).
     #[inline]
     #[must_use]
     pub const fn is_oversize(&self, size: u64) -> bool {
         size >= self.max_split_size
     }
 
-    /// An oversize block serves a request only if it is less than this much larger (`max_non_split_rounding_mb`).
-    /// At most [`MAX_REQUEST`], so adding it to a size cannot overflow.
+    /// Returns the bound on the waste in an oversize block: the block serves a request only if the
+    /// difference in size is less (`max_non_split_rounding_mb`). At most [`MAX_REQUEST`], so adding
+    /// the bound to a size cannot overflow.
     #[inline]
     #[must_use]
     pub const fn max_non_split_rounding(&self) -> u64 {
         self.max_non_split_rounding
     }
 
-    /// The part of the memory limit above which old free blocks are released, above 0 and below 1
-    /// (`garbage_collection_threshold`). `None`: never.
+    /// Returns the fraction of the memory limit above which old free blocks are released
+    /// (`garbage_collection_threshold`), above 0 and below 1. `None`: never.
     #[inline]
     #[must_use]
     pub const fn garbage_collection_threshold(&self) -> Option<f64> {
         self.garbage_collection_threshold
     }
 
-    /// The steps to which sizes are rounded up (`roundup_power2_divisions`).
+    /// Returns the steps to which sizes are rounded up (`roundup_power2_divisions`).
     #[inline]
     #[must_use]
     pub const fn roundup_power2_divisions(&self) -> &Divisions {
         &self.roundup_power2_divisions
     }
 
-    /// Whether new segments grow and shrink in virtual memory (`expandable_segments`).
+    /// Returns whether new segments grow and shrink in virtual memory (`expandable_segments`).
     #[inline]
     #[must_use]
     pub const fn expandable_segments(&self) -> bool {
         self.expandable_segments
     }
 
-    /// How many addresses an expandable segment reserves if its stream has no class of its own
-    /// (`expandable_segments_reserve`). `None`: 9/8 of the device.
+    /// Returns the addresses that an expandable segment reserves, if its stream's class has no
+    /// reserve of its own (`expandable_segments_reserve`). `None`: 9/8 of the device.
     #[must_use]
     pub const fn expandable_segments_reserve(&self) -> Option<Reserve> {
         self.expandable_segments_reserve
     }
 
-    /// How many addresses an expandable segment of a stream of `class` reserves: the class's own number
-    /// (`expandable_segments_reserve_by_class`), else the one for all streams.
+    /// Returns the addresses that an expandable segment of a stream of `class` reserves: the
+    /// reserve of the class (`expandable_segments_reserve_by_class`), else the reserve for all
+    /// streams.
     #[must_use]
     pub fn reserve_of_class(&self, class: &str) -> Option<Reserve> {
         self.reserve_classes()
@@ -322,59 +335,63 @@ impl Config {
             .or(self.expandable_segments_reserve)
     }
 
-    /// The classes that have a reserve of their own.
+    /// Iterates over the classes with a reserve of their own.
     pub fn reserve_classes(&self) -> impl Iterator<Item = (&str, Reserve)> {
         self.reserve_by_class.iter().map(|(name, &reserve)| (name.as_str(), reserve))
     }
 
-    /// The part of each device that this process may hold, 0 to 1 (`per_process_memory_fraction`). 1: no limit.
+    /// Returns the fraction of each device that this process may reserve, 0 to 1
+    /// (`per_process_memory_fraction`). 1: no limit.
     #[must_use]
     pub const fn per_process_memory_fraction(&self) -> f64 {
         self.per_process_memory_fraction
     }
 
-    /// Whether a segment beyond [`per_process_memory_fraction`](Self::per_process_memory_fraction) is refused at once,
-    /// with nothing released or retried (`throw_on_cudamalloc_oom`).
+    /// Returns whether a segment beyond
+    /// [`per_process_memory_fraction`](Self::per_process_memory_fraction) is refused at once,
+    /// without a release or a retry (`throw_on_cudamalloc_oom`).
     #[must_use]
     pub const fn throw_on_device_oom(&self) -> bool {
         self.throw_on_device_oom
     }
 
-    /// Whether no lock is to be held while a segment is obtained (`release_lock_on_cudamalloc`).
+    /// Returns whether no lock is to be held while a segment is allocated
+    /// (`release_lock_on_cudamalloc`).
     #[must_use]
     pub const fn release_lock_on_device_malloc(&self) -> bool {
         self.release_lock_on_device_malloc
     }
 
-    /// Whether a block freed during capture may be reused in it once the graph shows that its uses are over
-    /// (`graph_capture_record_stream_reuse`).
+    /// Returns whether a block freed during a capture may be reused in the same capture once the
+    /// graph shows the end of its uses (`graph_capture_record_stream_reuse`).
     #[inline]
     #[must_use]
     pub const fn graph_capture_record_stream_reuse(&self) -> bool {
         self.graph_capture_record_stream_reuse
     }
 
-    /// The settings of host memory, which have no effect. They can be set from a string only.
+    /// Returns the settings of host memory, which have no effect. Only a string can set them.
     #[must_use]
     pub const fn pinned(&self) -> &Pinned {
         &self.pinned
     }
 }
 
-/// Setting them. An error leaves the setting as it was.
+/// Changes the settings. A method that returns an error has changed nothing.
 impl Config {
-    /// Sets `policy`, with its options. An allocator that exists keeps the one it was made with.
+    /// Sets `policy`, with its options. Existing allocators keep their policy.
     pub fn set_policy(&mut self, policy: impl Into<Policy>) {
         self.policy = policy.into();
     }
 
-    /// Sets whether plans come before the policy. An allocator that exists keeps what it was made with.
+    /// Puts the planned policy before the policy, or removes it with `None`. Existing allocators
+    /// keep their policy.
     pub fn set_planned(&mut self, planned: Option<Planned>) {
         self.planned = planned;
     }
 
-    /// Sets `large_segment_size_mb`, and `max_non_split_rounding_mb` to the same. Set it before the two sizes that are
-    /// checked against it.
+    /// Sets `large_segment_size_mb`, and `max_non_split_rounding_mb` to the same size. Call this
+    /// before setting the two sizes that must not be smaller.
     ///
     /// # Errors
     /// [`ConfigError::Value`] unless more than 10 MiB and at most `max_split_size_mb`.
@@ -385,7 +402,7 @@ impl Config {
         Ok(())
     }
 
-    /// Sets `max_split_size_mb`; `None` is no limit.
+    /// Sets `max_split_size_mb`; `None` means no limit.
     ///
     /// # Errors
     /// [`ConfigError::Value`] if below `large_segment_size_mb` or above 1 EiB.
@@ -407,7 +424,7 @@ impl Config {
         Ok(())
     }
 
-    /// Sets `garbage_collection_threshold`; `None` is off.
+    /// Sets `garbage_collection_threshold`; `None` turns it off.
     ///
     /// # Errors
     /// [`ConfigError::Value`] unless above 0 and below 1.
@@ -430,7 +447,7 @@ impl Config {
         self.expandable_segments = on;
     }
 
-    /// Sets `expandable_segments_reserve`; `None` is 9/8 of the device.
+    /// Sets `expandable_segments_reserve`; `None` means 9/8 of the device.
     ///
     /// # Errors
     /// [`ConfigError::Value`] unless positive and finite.
@@ -440,11 +457,12 @@ impl Config {
         Ok(())
     }
 
-    /// Gives the streams of `class` a reserve of their own, or takes it away with `None`.
+    /// Sets the reserve of the streams of `class`, or removes it with `None`.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] if the reserve is not positive and finite, the name is empty, longer than
-    /// [`RESERVE_CLASS_BYTES`] or holds white space or one of `, : [ ]`, or there are [`RESERVE_CLASSES`] already.
+    /// [`ConfigError::Value`] if the reserve is not positive and finite, the name is empty, longer
+    /// than [`RESERVE_CLASS_BYTES`] or contains white space or one of `, : [ ]`, or
+    /// [`RESERVE_CLASSES`] classes have reserves already.
     pub fn set_reserve_of_class(&mut self, class: &str, reserve: Option<Reserve>) -> Result<(), ConfigError> {
         let key = key::EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS;
         let name = ClassName::try_from(class)
@@ -489,12 +507,12 @@ impl Config {
         self.graph_capture_record_stream_reuse = on;
     }
 
-    /// What `large_segment_size_mb` can be while `max_split_size_mb` stays.
+    /// Returns the values that `large_segment_size_mb` may take while `max_split_size_mb` stays.
     fn segment_range_mib(&self) -> RangeInclusive<u64> {
         OWN_SEGMENT_MIN / MIB + 1..=(self.max_split_size / MIB).min(MOST_MIB)
     }
 
-    /// What the two sizes that are checked against `large_segment_size_mb` can be.
+    /// Returns the values that `max_split_size_mb` and `max_non_split_rounding_mb` may take.
     fn split_range_mib(&self) -> RangeInclusive<u64> {
         self.large_segment_size / MIB..=MOST_MIB
     }
@@ -507,17 +525,19 @@ const RESERVE: Accepted = Accepted::Text("a positive part of the device like `0.
 const CLASS_NAME: Accepted = Accepted::Text("class names of 1 to 32 bytes without white space or separators");
 const CLASS_COUNT: Accepted = Accepted::Text("up to 8 classes");
 
-const _: () = assert!(RESERVE_CLASSES == 8 && RESERVE_CLASS_BYTES == 32); // as the two texts say
+const _: () = assert!(RESERVE_CLASSES == 8 && RESERVE_CLASS_BYTES == 32); // The texts above state both numbers.
 
+/// Returns the error of a value that `key` does not accept.
 fn refused(key: &'static str, value: impl fmt::Display, accepted: Accepted) -> ConfigError {
     ConfigError::Value { key, value: Word::of(value), accepted }
 }
 
-/// `mib` in bytes, if in `range`, which ends at 1 EiB or below.
+/// Converts `mib` to bytes if it is in `range`, which ends at 1 EiB or below.
 fn in_range(key: &'static str, mib: u64, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
     if range.contains(&mib) { Ok(mib * MIB) } else { Err(refused(key, mib, Accepted::mebibytes(range))) }
 }
 
+/// Returns `reserve` if it is valid.
 fn valid_reserve(key: &'static str, reserve: Reserve) -> Result<Reserve, ConfigError> {
     if reserve.is_valid() { Ok(reserve) } else { Err(refused(key, reserve, RESERVE)) }
 }

@@ -1,10 +1,10 @@
-//! `PyTorch`'s syntax of settings, and the forms that a value can have.
+//! The parser of `PyTorch`'s syntax of settings, and of the forms of values.
 //!
 //! ```text
 //! config = [ entry { "," entry } ]      entry = key ":" value      value = word | "[" config "]"
 //! ```
-//! Lists are one level deep and hold words only. White space is dropped wherever it stands, inside words
-//! too, as `PyTorch` does.
+//! Lists are one level deep and contain words only. White space is dropped everywhere, even inside
+//! words, as in `PyTorch`.
 
 use super::error::{Accepted, ConfigError, Word};
 use super::{RESERVE, Reserve, in_range, refused};
@@ -13,8 +13,8 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use core::str::FromStr;
 
-/// Calls `visit` with each key and value of `text`, in order, until the first error. `within` is what stands before
-/// `text` in the whole string, for the error.
+/// Calls `visit` with each key and value of `text`, in order, until the first error. `within` is
+/// the text before `text` in the whole string, for error messages.
 pub(super) fn for_each_entry<'a>(
     within: &Word,
     text: &'a str,
@@ -47,7 +47,8 @@ pub(super) fn for_each_entry<'a>(
             other => return Err(other.instead_of("a value", after)),
         };
         after = Word::of(format_args!("{within}{name}:{value}"));
-        // What follows is looked at first: in `a:1 b:2` the missing comma is the mistake, not the value `1b`.
+        // Look at the next token before visiting the entry: in `a:1 b:2` the missing comma is the
+        // mistake, not the value `1b`.
         let more = match lexer.token() {
             Token::End => false,
             Token::Separator(',') => true,
@@ -61,24 +62,27 @@ pub(super) fn for_each_entry<'a>(
     }
 }
 
-/// Whether `text` would be read back as one word, itself.
+/// Returns whether the parser would read `text` as one word.
 pub(super) fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.contains(|c| is_separator(c) || is_space(c))
 }
 
+/// Returns whether `c` ends a word.
 fn is_separator(c: char) -> bool {
     matches!(c, ',' | ':' | '[' | ']')
 }
 
-/// The white space of the C locale.
+/// Returns whether `c` is white space in the C locale.
 fn is_space(c: char) -> bool {
     c.is_ascii_whitespace() || c == '\x0B'
 }
 
+/// Returns whether `text` has white space only.
 fn is_blank(text: &str) -> bool {
     text.chars().all(is_space)
 }
 
+/// A token of the string.
 enum Token {
     Word(Word),
     Separator(char),
@@ -86,6 +90,7 @@ enum Token {
 }
 
 impl Token {
+    /// Returns the error of finding this token where `expected` should be.
     fn instead_of(self, expected: &'static str, after: Word) -> ConfigError {
         let found = match self {
             Self::Word(word) => word,
@@ -98,10 +103,12 @@ impl Token {
 
 /// Reads a string token by token.
 struct Lexer<'a> {
+    /// The text not read yet.
     rest: &'a str,
 }
 
 impl<'a> Lexer<'a> {
+    /// Reads the next token.
     fn token(&mut self) -> Token {
         let mut word = Word::EMPTY;
         let mut chars = self.rest.chars();
@@ -121,7 +128,7 @@ impl<'a> Lexer<'a> {
         if word.is_empty() { Token::End } else { Token::Word(word) }
     }
 
-    /// What stands before the next `]`, which is passed over. `None` if there is none.
+    /// Reads the text before the next `]`, and skips the bracket. `None` if there is no bracket.
     fn list(&mut self) -> Option<&'a str> {
         let (list, rest) = self.rest.split_once(']')?;
         self.rest = rest;
@@ -132,7 +139,7 @@ impl<'a> Lexer<'a> {
 /// The right side of an entry.
 pub(super) enum Value<'a> {
     Word(Word),
-    /// What stands between the brackets.
+    /// The text between the brackets.
     List(&'a str),
 }
 
@@ -146,16 +153,17 @@ impl fmt::Display for Value<'_> {
 }
 
 impl Value<'_> {
+    /// Returns the error of this value for `key`.
     pub(super) fn refused(&self, key: &'static str, accepted: Accepted) -> ConfigError {
         let value = match self {
-            // Not through `Display`, so that it stays known whether the word was cut.
+            // Not through `Display`: the clone remembers whether the word was cut.
             Self::Word(word) => word.clone(),
             Self::List(_) => Word::of(self),
         };
         ConfigError::Value { key, value, accepted }
     }
 
-    /// The text of the word; `None` if it is a list or too long to be anything.
+    /// Returns the text of a word; `None` for a list, and for a word too long to be valid.
     fn text(&self) -> Option<&str> {
         match self {
             Self::Word(word) => word.whole(),
@@ -163,21 +171,24 @@ impl Value<'_> {
         }
     }
 
+    /// Parses a number.
     pub(super) fn number<T: FromStr>(&self, key: &'static str, accepted: Accepted) -> Result<T, ConfigError> {
         self.text().and_then(|text| text.parse().ok()).ok_or_else(|| self.refused(key, accepted))
     }
 
-    /// A number of mebibytes in `range`, in bytes.
+    /// Parses a number of mebibytes in `range`, and returns bytes.
     pub(super) fn mebibytes(&self, key: &'static str, range: RangeInclusive<u64>) -> Result<u64, ConfigError> {
         let mib = self.number(key, Accepted::mebibytes(range.clone()))?;
         in_range(key, mib, range)
     }
 
+    /// Parses a power of two up to `most`.
     pub(super) fn power_of_two(&self, key: &'static str, most: u32, accepted: Accepted) -> Result<u32, ConfigError> {
         let number: u32 = self.number(key, accepted)?;
         if number.is_power_of_two() && number <= most { Ok(number) } else { Err(self.refused(key, accepted)) }
     }
 
+    /// Parses `True` or `False` into `into`.
     pub(super) fn read_boolean(&self, key: &'static str, into: &mut bool) -> Result<(), ConfigError> {
         *into = match self.text() {
             Some("True") => true,
@@ -187,7 +198,8 @@ impl Value<'_> {
         Ok(())
     }
 
-    /// A number, of GiB if a G follows, else a part of the device. Whether it is positive is checked where it is set.
+    /// Parses a reserve: a number followed by G in GiB, else a fraction of the device. The setter
+    /// checks the sign.
     pub(super) fn reserve(&self, key: &'static str) -> Result<Reserve, ConfigError> {
         let text = self.text().unwrap_or_default();
         let (number, reserve): (&str, fn(f64) -> Reserve) = match text.strip_suffix(['G', 'g']) {
@@ -200,7 +212,7 @@ impl Value<'_> {
         }
     }
 
-    /// One number for all intervals, or a list of intervals.
+    /// Parses one number for all intervals, or a list of intervals.
     pub(super) fn divisions(&self, key: &'static str) -> Result<Divisions, ConfigError> {
         let of_interval = match self {
             Self::Word(_) => [self.power_of_two(key, MOST_DIVISIONS, DIVISIONS)?; INTERVALS],
@@ -211,6 +223,7 @@ impl Value<'_> {
     }
 }
 
+/// Parses a list of intervals.
 fn divisions_of_intervals(key: &'static str, list: &str) -> Result<[u32; INTERVALS], ConfigError> {
     let mut of_interval = [0; INTERVALS];
     let mut previous = None;
@@ -235,7 +248,8 @@ fn divisions_of_intervals(key: &'static str, list: &str) -> Result<[u32; INTERVA
     Ok(of_interval)
 }
 
-/// The interval that starts at so many MiB; those beyond the last count as the last, as in `PyTorch`.
+/// Returns the index of the interval that starts at a size in MiB. Sizes beyond the last interval
+/// count as the last, as in `PyTorch`.
 fn interval_index(mib: &Word) -> Option<usize> {
     let mib: u64 = mib.whole()?.parse().ok()?;
     mib.is_power_of_two().then(|| (mib.ilog2() as usize).min(INTERVALS - 1))

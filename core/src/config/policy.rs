@@ -1,27 +1,30 @@
-//! Which rules place blocks, by name and with their options.
+//! Policies: the rules of placement, by name and with their options.
 
 use crate::units::MIB;
 use core::fmt;
 
-/// The rules of placement of an allocator. They are chosen when it is made and stay.
+/// The rules by which an allocator places blocks. Chosen at creation; they never change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Policy {
-    /// `PyTorch`'s caching allocator: sizes in units of 512 bytes, small and large requests apart, best fit.
+    /// `PyTorch`'s caching allocator: best fit, sizes in units of 512 bytes, small and large
+    /// requests in separate segments.
     #[default]
     Caching,
     /// TensorFlow's and XLA's best fit with coalescing.
     Bfc(Bfc),
-    /// Powers of two, split and merged with their siblings.
+    /// Powers of two, split in halves and merged with their siblings.
     Buddy(Buddy),
-    /// Free lists by size in KiB, cut off large chunks.
+    /// Free lists by size in KiB; new blocks are cut off large chunks.
     SizeClass(SizeClass),
-    /// Equal objects in slabs of 2 MiB for small requests; large ones as [`Caching`](Self::Caching).
+    /// Objects of equal size in slabs of 2 MiB for small requests; large requests as under
+    /// [`Caching`](Self::Caching).
     Slab(Slab),
-    /// Every request is a call to the device, and every free gives the memory back: for debugging with memory checkers.
+    /// Each request allocates from the device, and each free releases to the device. For debugging
+    /// with memory checkers.
     Direct,
 }
 
-/// Every policy, with its default options.
+/// All policies, with their default options.
 const ALL: [Policy; 6] = [
     Policy::Caching,
     Policy::Bfc(Bfc::DEFAULT),
@@ -31,18 +34,20 @@ const ALL: [Policy; 6] = [
     Policy::Direct,
 ];
 
-/// The name of the planned policy, which comes before another one: see [`Planned`].
+/// The name of the planned policy, which has another policy as fallback: see [`Planned`].
 pub const PLANNED: &str = "planned";
 
-/// Names of the policies, as `policy:NAME` and the C ABI spell them.
+/// The names of the policies, as `policy:NAME` and the C ABI spell them.
 pub const POLICIES: [&str; ALL.len() + 1] =
     [ALL[0].name(), ALL[1].name(), ALL[2].name(), ALL[3].name(), ALL[4].name(), ALL[5].name(), PLANNED];
 
-/// The planned policy: requests that repeat are served from a plan, all others by the policy that the configuration has besides,
-/// the *fallback*. A program announces when an iteration ends; see the module `planned` of this crate.
+/// The options of the planned policy: requests that repeat are served from a plan, and all others
+/// by the *fallback*, the policy configured beside. The program announces the end of each
+/// iteration; see the module `planned` of this crate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Planned {
-    /// How long whoever plans looks for a better plan, in milliseconds (`plan_deadline_ms`). Default 2000.
+    /// How long a planning thread looks for a better plan, in milliseconds (`plan_deadline_ms`).
+    /// Default 2000.
     pub plan_deadline_ms: u64,
 }
 
@@ -57,24 +62,29 @@ impl Default for Planned {
     }
 }
 
-/// How best fit with coalescing obtains memory and splits blocks (TensorFlow 2.16's `BFCAllocator`).
+/// The options of best fit with coalescing (TensorFlow 2.16's `BFCAllocator`).
 ///
-/// Sizes are multiples of 256 bytes; all requests of a stream share one pool; the smallest free block that fits serves, of several
-/// the one at the lowest address. It is split if it is at least twice as large as the request, or if more than
-/// `max_internal_fragmentation` would be wasted. Segments (its *regions*) double in size.
+/// Sizes are multiples of 256 bytes. All requests of a stream share a pool. A request gets the
+/// smallest free block that fits; of several, the block at the lowest address. The block is split
+/// if it is at least twice as large as the request, or if more than `max_internal_fragmentation`
+/// would be wasted. Segments (TensorFlow's *regions*) double in size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bfc {
-    /// Segments begin with `first_region` and double; else the first one takes everything up to the limit (`allow_growth`).
+    /// Segments begin with `first_region` and double. Without growth, the first segment takes
+    /// everything up to the limit (`allow_growth`).
     pub allow_growth: bool,
-    /// The size of a stream's first segment, in bytes (`first_region_mb`). Default 2 MiB, as TensorFlow has it since 2.4.
+    /// The size of a stream's first segment, in bytes (`first_region_mb`). Default 2 MiB,
+    /// TensorFlow's since 2.4.
     pub first_region: u64,
-    /// A block is split if at least so many bytes are left, in bytes (`max_internal_fragmentation_mb`). Default 128 MiB.
+    /// A block is split if at least this many bytes are left (`max_internal_fragmentation_mb`).
+    /// Default 128 MiB.
     pub max_internal_fragmentation: u64,
-    /// Wholly free segments are given back when a request cannot be served otherwise (`region_garbage_collection`). Default on, as
-    /// TensorFlow sets it for GPUs.
+    /// Wholly free segments are released for a request without any other memory
+    /// (`region_garbage_collection`). Default on, as TensorFlow sets it for GPUs.
     pub region_garbage_collection: bool,
-    /// How long a request waits for others to free memory before it fails, in milliseconds (`retry_ms`); the host's device may cut
-    /// it short. Default 0; TensorFlow's is 10,000.
+    /// How long a failing request waits for other threads to free memory, in milliseconds
+    /// (`retry_ms`). The device's [`pause`](crate::DeviceMemory::pause) may end the wait. Default
+    /// 0; TensorFlow's is 10,000.
     pub retry_ms: u64,
 }
 
@@ -95,12 +105,14 @@ impl Default for Bfc {
     }
 }
 
-/// How the buddy policy obtains memory. Requests are rounded up to powers of two, from 1 KiB; a free block splits in halves until one
-/// fits, and becomes one with its sibling when both are free. So nothing is wasted between blocks, and up to half inside them.
+/// The options of the buddy policy. Requests are rounded up to powers of two, from 1 KiB. A free
+/// block is split in halves until a half fits, and merges with its sibling once both are free. So
+/// no memory is wasted between blocks, and up to half of each block inside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buddy {
-    /// The bytes of a segment, or *arena*: a power of two, at least 1 MiB (`arena_mb`). A larger request gets one of its own power of
-    /// two. Default 64 MiB, a choice of this project.
+    /// The size of a segment, or *arena*, in bytes: a power of two, at least 1 MiB (`arena_mb`). A
+    /// larger request gets a segment of its own, the next power of two. Default 64 MiB, a choice of
+    /// this project.
     pub arena: u64,
 }
 
@@ -115,12 +127,14 @@ impl Default for Buddy {
     }
 }
 
-/// How the size-class policy obtains memory. Requests are rounded up to multiples of 1 KiB; a freed block serves requests of exactly
-/// its size until its whole chunk is free; what no free block serves is cut off a chunk.
+/// The options of the size-class policy. Requests are rounded up to multiples of 1 KiB. A freed
+/// block serves requests of exactly its size until its whole chunk is free. Without such a block, a
+/// request gets a new block, cut off a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SizeClass {
-    /// The bytes of a segment, or *chunk*: as many as there are if the device has less, more for a request that is larger
-    /// (`chunk_mb`). Default 1 GiB; the known example has 5 GiB, too much to share a device with others.
+    /// The size of a segment, or *chunk*, in bytes (`chunk_mb`). A chunk is smaller if the device
+    /// has less memory left, and larger for a larger request. Default 1 GiB. The known example has
+    /// 5 GiB, too much for sharing a device with other programs.
     pub chunk: u64,
 }
 
@@ -135,11 +149,12 @@ impl Default for SizeClass {
     }
 }
 
-/// Which requests the slab policy serves from slabs: rounded up to a power of two or to one and a half of one, from 512 bytes, so that
-/// 66 KiB cost 96 and not 128.
+/// The options of the slab policy. Small requests are served from slabs, rounded up to a power of
+/// two or to one and a half of one, from 512 bytes: a request of 66 KiB takes 96 KiB, and not 128.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slab {
-    /// The largest such request in bytes, rounded down to such a size, at most 512 KiB (`largest_object_kb`). Default 512 KiB.
+    /// The largest request served from slabs, in bytes, rounded down to a size of slabs; at most
+    /// 512 KiB (`largest_object_kb`). Default 512 KiB.
     pub largest_object: u64,
 }
 
@@ -155,13 +170,13 @@ impl Default for Slab {
 }
 
 impl Policy {
-    /// The policy of this name, with its default options.
+    /// Returns the policy of this name, with its default options.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         ALL.into_iter().find(|policy| policy.name() == name)
     }
 
-    /// Its name.
+    /// Returns the name of the policy.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -205,7 +220,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// The policies that a setting is for.
+/// A set of policies: those with a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Scope(u8);
 
@@ -218,23 +233,31 @@ impl Scope {
     const DIRECT: u8 = 1 << 5;
     const PLANNED: u8 = 1 << 6;
 
+    /// All policies.
     pub(super) const EVERY: Self = Self(u8::MAX);
-    /// Policies that keep free space as blocks of any size.
+    /// Policies with free blocks of any size.
     pub(super) const TAGS: Self = Self(Self::CACHING | Self::BFC);
+    /// The caching policy.
     pub(super) const CACHING_ONLY: Self = Self(Self::CACHING);
-    /// Policies that obtain segments as the caching one does.
+    /// Policies with segments of the caching policy's sizes.
     pub(super) const SHARED_SEGMENTS: Self = Self(Self::CACHING | Self::SLAB);
+    /// Best fit with coalescing.
     pub(super) const BFC_ONLY: Self = Self(Self::BFC);
+    /// The buddy policy.
     pub(super) const BUDDY_ONLY: Self = Self(Self::BUDDY);
+    /// The size-class policy.
     pub(super) const SIZE_CLASS_ONLY: Self = Self(Self::SIZE_CLASS);
+    /// The slab policy.
     pub(super) const SLAB_ONLY: Self = Self(Self::SLAB);
+    /// The planned policy.
     pub(super) const PLANNED_ONLY: Self = Self(Self::PLANNED);
 
-    /// Whether it is for the planned policy, whatever the fallback is.
+    /// Returns whether the planned policy has the setting, under any fallback.
     pub(super) const fn holds_planned(self) -> bool {
         self.0 & Self::PLANNED != 0
     }
 
+    /// Returns whether `policy` has the setting.
     pub(super) const fn holds(self, policy: Policy) -> bool {
         let bit = match policy {
             Policy::Caching => Self::CACHING,

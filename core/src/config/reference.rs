@@ -1,31 +1,33 @@
-//! What the documentation says about each setting: its default, an example and its effect.
+//! The reference of settings: the default, an example and the effect of each.
 
 use super::settings::key;
 
-/// The documentation of one setting. Which policies have the key, and which values it takes, the parser knows.
+/// The reference of a setting. The parser knows which policies have the key, and which values it
+/// takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SettingReference {
     /// The key, as [`Config::parse`](super::Config::parse) reads it.
     pub key: &'static str,
-    /// The value that is in force without the key.
+    /// The value without the key.
     pub default: SettingDefault,
-    /// A value that the key takes.
+    /// A value accepted by the key.
     pub example: &'static str,
-    /// What the setting does, in Markdown.
+    /// The effect of the setting, in Markdown.
     pub effect: &'static str,
 }
 
-/// What is in force without a key.
+/// The value of a setting that is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SettingDefault {
-    /// This value, which the key takes too.
+    /// A value accepted by the key as well.
     Value(&'static str),
-    /// Something that the key cannot spell, described in a few words.
+    /// A value without a spelling in the key, described in a few words.
     Unset(&'static str),
 }
 
 use SettingDefault::{Unset, Value};
 
+/// Creates the reference of a setting.
 const fn setting(
     key: &'static str,
     default: SettingDefault,

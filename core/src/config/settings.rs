@@ -1,4 +1,4 @@
-//! Every setting: its name, how its value is read, and how it is written.
+//! All settings: the name, how a value is parsed, and how a value is written.
 
 use super::parse::{Value, for_each_entry};
 use super::policy::{Bfc, Buddy, PLANNED, Planned, Policy, Scope, SizeClass, Slab};
@@ -7,7 +7,7 @@ use crate::config::rounding::{Divisions, INTERVALS};
 use crate::units::MIB;
 use core::fmt;
 
-/// The names of the settings: those of the caching policy as `PyTorch` 2.15 has them.
+/// The keys. Those of the caching policy are `PyTorch` 2.15's.
 pub(super) mod key {
     pub(crate) const ALLOW_GROWTH: &str = "allow_growth";
     pub(crate) const ARENA_MB: &str = "arena_mb";
@@ -40,39 +40,44 @@ pub(super) mod key {
     pub(crate) const RETRY_MS: &str = "retry_ms";
     pub(crate) const ROUNDUP_POWER2_DIVISIONS: &str = "roundup_power2_divisions";
     pub(crate) const THROW_ON_CUDAMALLOC_OOM: &str = "throw_on_cudamalloc_oom";
-    /// Other names of the same setting.
+    /// Another name of [`PINNED_USE_CUDA_HOST_REGISTER`].
     pub(crate) const PINNED_USE_HIP_HOST_REGISTER: &str = "pinned_use_hip_host_register";
+    /// Another name of [`RELEASE_LOCK_ON_CUDAMALLOC`].
     pub(crate) const RELEASE_LOCK_ON_HIPMALLOC: &str = "release_lock_on_hipmalloc";
 }
 
+/// Parses a value and sets it in a configuration.
 type Apply = fn(&mut Config, &'static str, &Value<'_>) -> Result<(), ConfigError>;
 
-/// One key and how its value is applied.
+/// A key, and how its value is applied.
 pub(super) struct Setting {
+    /// The key.
     pub(super) key: &'static str,
-    /// The policies it is for.
+    /// The policies with the key.
     pub(super) of: Scope,
+    /// Parses and sets the value.
     apply: Apply,
 }
 
-/// A setting of the caching policy.
+/// Creates a setting of the caching policy.
 const fn setting(key: &'static str, apply: Apply) -> Setting {
     Setting { key, of: Scope::CACHING_ONLY, apply }
 }
 
-/// A setting of best fit with coalescing.
+/// Creates a setting of best fit with coalescing.
 const fn bfc(key: &'static str, apply: Apply) -> Setting {
     Setting { key, of: Scope::BFC_ONLY, apply }
 }
 
 impl Setting {
+    /// Changes the policies with the key.
     const fn of(mut self, policies: Scope) -> Self {
         self.of = policies;
         self
     }
 }
 
-/// Every setting, by name.
+/// All settings, sorted by key.
 pub(super) static SETTINGS: [Setting; 33] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
@@ -218,9 +223,10 @@ const POLICY_NAMES: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_
 const FALLBACKS: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class` or `slab`");
 const CLASSES: Accepted = Accepted::Text("a list like `[name:0.5,other:40G]`");
 
-/// Applies the settings of `text` in order. On an error `config` is half changed and to be dropped.
+/// Applies the settings of `text` in order. After an error `config` is half changed and must be
+/// dropped.
 pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> {
-    // What the other settings are checked against is set first, wherever it stands.
+    // First pass: the settings that others are checked against, wherever they stand in the string.
     let mut fallback = None;
     for_each_entry(&Word::EMPTY, text, |name, value| match name.whole() {
         Some(key::POLICY) => set_policy(config, &value),
@@ -250,12 +256,13 @@ pub(super) fn apply(config: &mut Config, text: &str) -> Result<(), ConfigError> 
     })
 }
 
-/// The policy that a value names.
+/// Returns the policy that a value names.
 fn named(value: &Value<'_>) -> Option<Policy> {
     if let Value::Word(word) = value { word.whole().and_then(Policy::named) } else { None }
 }
 
-/// Sets the policy that a value names; the planned one comes before the default policy.
+/// Sets the policy that a value names. The planned policy comes with the default policy as
+/// fallback.
 fn set_policy(config: &mut Config, value: &Value<'_>) -> Result<(), ConfigError> {
     if matches!(value, Value::Word(word) if word.whole() == Some(PLANNED)) {
         (config.policy, config.planned) = (Policy::Caching, Some(Planned::DEFAULT));
@@ -267,7 +274,7 @@ fn set_policy(config: &mut Config, value: &Value<'_>) -> Result<(), ConfigError>
 }
 
 impl Config {
-    /// The options of best fit with coalescing, for settings that are only applied with it.
+    /// Returns the options of best fit with coalescing. Called only for keys of this policy.
     fn bfc(&mut self) -> &mut Bfc {
         if !matches!(self.policy, Policy::Bfc(_)) {
             self.policy = Policy::Bfc(Bfc::DEFAULT);
@@ -277,6 +284,7 @@ impl Config {
     }
 }
 
+/// Parses the list of classes, which replaces all classes set before.
 fn reserve_by_class(config: &mut Config, key: &'static str, value: &Value<'_>) -> Result<(), ConfigError> {
     let Value::List(list) = value else {
         return Err(value.refused(key, CLASSES));
@@ -286,7 +294,8 @@ fn reserve_by_class(config: &mut Config, key: &'static str, value: &Value<'_>) -
     for_each_entry(&within, list, |class, value| config.set_reserve_of_class(class.as_str(), Some(value.reserve(key)?)))
 }
 
-/// The string that parses to an equal configuration. Settings that have their default value are left out.
+/// Writes the string that parses to an equal configuration. Omits settings with their default
+/// value.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes / MIB;
@@ -392,7 +401,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Every digit that is needed to read the number back, with an exponent where there are many zeros.
+/// Writes every digit needed to read the number back, with an exponent where there are many zeros.
 pub(super) struct Exact(pub(super) f64);
 
 impl fmt::Display for Exact {
@@ -401,6 +410,7 @@ impl fmt::Display for Exact {
     }
 }
 
+/// Writes the classes of streams with their reserves, as a list.
 struct Classes<'a>(&'a Config);
 
 impl fmt::Display for Classes<'_> {
@@ -413,7 +423,8 @@ impl fmt::Display for Classes<'_> {
     }
 }
 
-/// The value of `roundup_power2_divisions`: a number if all intervals have the same, else the list.
+/// Writes the value of `roundup_power2_divisions`: a number if all intervals are equal, else the
+/// list.
 impl fmt::Display for Divisions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of_interval = self.intervals();

@@ -1,4 +1,4 @@
-//! Settings, errors, and the way through text and back.
+//! Tests of parsing, writing and changing settings.
 
 extern crate std;
 
@@ -152,7 +152,7 @@ fn division_lists() {
     assert_eq!(divisions("[9223372036854775808:2147483648]"), [1 << 31; 16]);
 }
 
-/// Text that is refused, the value that the error names, and what it says of the values that are not.
+/// Refused text, the value named in the error, and the accepted values named in the error.
 const REFUSED: &str = "
 backend:cudaMallocAsync | cudaMallocAsync | `native`
 backend:[native:1] | [native:1] | `native`
@@ -234,7 +234,7 @@ fn unknown_keys_are_named_and_the_known_ones_listed() {
          region_garbage_collection, release_lock_on_cudamalloc, release_lock_on_hipmalloc, \
          retry_ms, roundup_power2_divisions, throw_on_cudamalloc_oom"
     );
-    // Case counts, and so does what other versions had.
+    // Keys are case-sensitive, and keys of other versions are unknown.
     for key in ["Backend", "True", ">", "roundup_bypass_threshold_mb", "expandable_segments_handle_type"] {
         let start = format!("unknown key `{key}`; ");
         assert!(message(&format!("{key}:1")).starts_with(&start), "{key}");
@@ -296,11 +296,11 @@ fn long_text_is_cut_in_errors() {
     assert_eq!((key.as_str(), key.whole()), (kept.as_str(), None));
     assert_eq!(key.to_string(), format!("{kept}…"));
     assert_eq!(format!("{key:?}"), format!("\"{kept}\"…"));
-    // Nothing slips in behind a character that did not fit.
+    // No shorter character is appended after one that did not fit.
     let ragged = "a".repeat(47);
     let start = format!("unknown key `{ragged}…`; ");
     assert!(message(&format!("{ragged}éb:1")).starts_with(&start));
-    // A number is not read from its first digits.
+    // A cut number is refused, and not parsed from its first digits.
     assert_eq!(
         message(&format!("garbage_collection_threshold:0.5{}", "0".repeat(60))),
         format!(
@@ -362,7 +362,7 @@ fn an_update_resets_four_settings_and_keeps_the_rest() {
     config.update("expandable_segments:False,max_split_size_mb:40").unwrap();
     assert_eq!(config.max_split_size(), Some(40 * MIB));
     assert!(!config.expandable_segments());
-    // A list of classes replaces the one before; an empty one takes all away.
+    // A list of classes replaces the one before; an empty list removes all.
     config.update("expandable_segments_reserve_by_class:[b:2]").unwrap();
     assert_eq!(config.reserve_classes().collect::<Vec<_>>(), [("b", Reserve::Fraction(2.0))]);
     config.update("expandable_segments_reserve_by_class:[]").unwrap();
@@ -448,10 +448,10 @@ fn reserves() {
     assert_eq!(bytes("ads_sparse"), 8 * GIB);
     assert_eq!(bytes("other"), total / 10 * 9);
     assert_eq!(Config::default().reserve_of_class("other"), None);
-    // More than can be counted is the most that can.
+    // A reserve beyond `u64` saturates.
     let config = parsed("expandable_segments_reserve:1e20G");
     assert_eq!(config.expandable_segments_reserve().unwrap().bytes(total), u64::MAX);
-    // As many classes as there is room for, and one of them again.
+    // As many classes as fit, and one of them again.
     let full = "expandable_segments_reserve_by_class:[a:1,b:1,c:1,d:1,e:1,f:1,g:1,h:1,a:2]";
     assert_eq!(parsed(full).reserve_of_class("a"), Some(Reserve::Fraction(2.0)));
     assert_eq!(parsed(full).reserve_classes().count(), RESERVE_CLASSES);

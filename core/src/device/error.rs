@@ -1,40 +1,42 @@
-//! Failed calls to a device.
+//! Errors of calls to a device.
 
 use core::fmt;
 
-/// Why a call to the device failed, as far as the allocator's next step depends on it.
+/// The reason of a failed call to the device, as far as the allocator's next step depends on the
+/// reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The device certainly has no memory (or address space) left for this call; nothing else is wrong.
+    /// The device certainly has no memory, or no addresses, left for this call, and is otherwise in
+    /// order. The allocator releases cached memory and retries.
     OutOfMemory,
-    /// The call is not permitted while a stream captures a graph.
+    /// The call is not permitted while a stream captures a graph. The allocator defers the call.
     NotPermittedInCapture,
     /// The device refused an argument.
     InvalidArgument,
     /// The device or its driver lacks the feature.
     Unsupported,
-    /// The context is lost: every later call would fail in the same way.
+    /// The context is lost: every later call would fail too. The allocator makes no further call.
     ContextLost,
     /// The driver is shutting down.
     Deinitialized,
-    /// The call came from a forked child of the process that set the device up.
+    /// The call came from a forked child of the process that initialised the device.
     Forked,
-    /// Anything else; the code says what.
+    /// Any other reason; see [`DeviceError::code`].
     Other,
 }
 
-/// A failed call: its kind, and the device's own code for the report.
+/// A failed call to the device: the kind of error, and the device's own code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceError {
-    /// What the allocator acts upon.
+    /// The kind, on which the allocator's next step depends.
     pub kind: ErrorKind,
-    /// The device's own code (a `CUresult` in the CUDA backend), kept as a plain integer.
+    /// The device's own code (a `CUresult` in the CUDA backend), a plain integer for messages.
     pub code: u32,
 }
 
 impl DeviceError {
-    /// An error of `kind` with the device's own `code`.
+    /// Creates an error of `kind` with the device's own `code`.
     pub const fn new(kind: ErrorKind, code: u32) -> Self {
         Self { kind, code }
     }

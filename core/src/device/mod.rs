@@ -1,8 +1,9 @@
-//! What the core asks of its host, and nothing else: memory, order and, where the device has it, virtual memory.
+//! The two traits implemented by a host for the allocator: [`DeviceMemory`] for segments and stream
+//! order, and [`VirtualMemory`] for devices with virtual memory.
 //!
-//! An implementation stands for **one** device. Every method may be called from any thread, several at once.
-//! The allocator calls them without holding a lock that another stream's fast path needs, so they may block.
-//! A failed call must have changed nothing, or say in its documentation what it left in doubt.
+//! An implementation stands for **one** device. Any thread may call any method, several threads at
+//! once. The allocator calls them without holding a lock that another stream's fast path needs, so
+//! the methods may block. A failed call must have changed nothing, or document the state it left.
 
 mod error;
 pub(crate) mod oom;
@@ -17,178 +18,195 @@ use crate::device::oom::OutOfMemory;
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
 
-/// One device: where segments come from, and how the order of its streams is asked after.
+/// A device: allocates segments, and tells when its streams have finished their work.
 pub trait DeviceMemory: Send + Sync + 'static {
-    /// Obtains a segment of exactly `bytes` (a positive multiple of 512, or of 256 under best fit with coalescing) whose address is a multiple of 512.
+    /// Allocates a segment of exactly `bytes`, at an address that is a multiple of 512.
+    ///
+    /// `bytes` is a positive multiple of 512; under best fit with coalescing, of 256.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] only if the device certainly has no memory for it.
+    /// [`ErrorKind::OutOfMemory`] only if the device certainly lacks the memory. The allocator then
+    /// releases cached memory and retries. After other errors the request fails at once.
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr>;
 
-    /// Gives back a segment that [`obtain`](Self::obtain) returned, whole. May wait for the device.
+    /// Releases a whole segment that [`obtain`](Self::obtain) returned. May wait for the device.
     ///
     /// # Errors
-    /// The segment's state is then in doubt: the allocator counts it as leaked and never hands it out again.
+    /// Any error leaves the segment in doubt: the allocator counts it as leaked and never uses it
+    /// again.
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
 
-    /// How much memory the device has and how much of it is free, for every process together.
+    /// Returns the device's total memory, and the memory that is free, counting every process.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Any error of the device.
     fn memory_info(&self) -> DeviceResult<MemoryInfo>;
 
-    /// Makes an event. The allocator keeps events and reuses them.
+    /// Creates an event. The allocator records an event many times before destroying it.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Any error of the device.
     fn create_event(&self) -> DeviceResult<Event>;
 
-    /// Destroys an event that is no longer waited for.
+    /// Destroys an event, which is not pending.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Any error of the device.
     fn destroy_event(&self, event: Event) -> DeviceResult<()>;
 
-    /// Marks the present end of `stream` with `event`.
+    /// Records `event` at the present end of `stream`.
     ///
     /// # Errors
-    /// Those of the device; the event is then unrecorded and must not be taken for complete.
+    /// Any error of the device. The event then counts as unrecorded, and never as complete.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()>;
 
-    /// Whether everything before `event` on its stream is done. Does not block.
+    /// Returns whether all work before `event` on its stream is done. Does not block.
     ///
     /// # Errors
-    /// An answer other than yes and no; the event must then not be taken for complete.
+    /// Any answer other than yes and no. The event then does not count as complete.
     fn is_complete(&self, event: Event) -> DeviceResult<bool>;
 
     /// Blocks the calling thread until `event` is complete.
     ///
     /// # Errors
-    /// As for [`is_complete`](Self::is_complete).
+    /// Those of [`is_complete`](Self::is_complete).
     fn wait(&self, event: Event) -> DeviceResult<()>;
 
-    /// Blocks the calling thread until everything queued on `stream` so far is done.
+    /// Blocks the calling thread until all work queued on `stream` so far is done.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Any error of the device.
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()>;
 
-    /// Whether `stream` is capturing a graph, so that events recorded on it could not be waited for.
+    /// Returns whether `stream` is capturing a graph. An event recorded on a capturing stream
+    /// becomes part of the graph, and could not be waited for.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Any error of the device.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
 
-    /// Virtual memory, where the device has it.
+    /// Returns the device's virtual memory, if any. Without it, segments are never expandable.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
     }
 
-    /// Bytes of this device that this process uses, whoever obtained them, if the device tells.
+    /// Returns the bytes of the device in use by this process, by all libraries together. `None` if
+    /// the device cannot tell. Appears in out-of-memory reports.
     fn process_use(&self) -> Option<u64> {
         None
     }
 
-    /// The number of the calling thread, for routes that lead only one thread's requests into a pool.
+    /// Returns the number of the calling thread, for [`Route::Thread`](crate::pool::Route::Thread).
     fn thread_id(&self) -> u64 {
         0
     }
 
-    /// Whether the host's route of this number, a [`Route::Host`](crate::pool::Route::Host), leads requests on `stream` into its
-    /// pool. Asked with no lock held, at each request while the route is in force and perhaps once more when it has just
-    /// ended: then false. The allocator must not be called from here.
+    /// Returns whether the [`Route::Host`](crate::pool::Route::Host) with the number `route` leads
+    /// requests on `stream` into its pool.
+    ///
+    /// Called without a lock at each request while the route is in force, and possibly once more
+    /// just after the route has ended; the answer is then false. Must not call the allocator.
     fn leads(&self, route: u64, stream: StreamId) -> bool {
         let _ = (route, stream);
         false
     }
 
-    /// Asks the program to free memory before more is obtained: no free block can serve a request of `bytes`. True if
-    /// anything was freed. The allocator may be called from here.
+    /// Lets the program free memory, because no free block can serve a request of `bytes`. Called
+    /// before memory is allocated from the device. Returns true if the program freed anything. May
+    /// call the allocator.
     fn on_shortage(&self, bytes: u64) -> bool {
         let _ = bytes;
         false
     }
 
-    /// Tells the program that a request is about to fail. The allocator may be called from here.
+    /// Reports to the program that a request is about to fail. May call the allocator.
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         let _ = report;
     }
 
-    /// Lets the calling thread sleep for about `us` microseconds: it waits for others to free memory. False if the host cannot
-    /// sleep, or does not want to wait any longer.
+    /// Sleeps for about `us` microseconds, while the allocator waits for other threads to free
+    /// memory. Returns false if the host cannot sleep, or wants to stop waiting.
     fn pause(&self, us: u64) -> bool {
         let _ = us;
         false
     }
 
-    /// The device's clock, for the trace: a number that grows by two or more from call to call, in whatever unit is had for the least.
-    /// Zero where there is none; then events are counted. Asked for each call that is recorded, under a heap's lock.
+    /// Returns the device's clock, in any unit. The trace stores ticks and converts them on
+    /// reading, so choose the unit that is cheapest to read, such as the processor's time-stamp
+    /// counter.
+    ///
+    /// Each call must return at least two more than the call before. Return 0 without a clock;
+    /// events are then numbered. Called for every traced event, under a heap's lock: must not
+    /// block, and must not call the allocator.
     fn ticks(&self) -> u64 {
         0
     }
 
-    /// What [`ticks`](Self::ticks) said, in microseconds since the Unix epoch. Zero where there is no clock.
+    /// Converts the result of [`ticks`](Self::ticks) to microseconds since the Unix epoch. Returns
+    /// 0 without a clock.
     fn time_us(&self, ticks: u64) -> u64 {
         let _ = ticks;
         0
     }
 
-    /// The number of the place in the program that the calling thread is at, for the trace; 0 if it has none. The host chooses the
-    /// numbers, and knows what they stand for. Asked while a trace is recorded, once for each request and each free, with no lock
-    /// held. Requests may be made from here if those lead to no further question.
+    /// Returns the number of the calling thread's place in the program, for the trace; 0 if there
+    /// is none. The host assigns the numbers and resolves them.
+    ///
+    /// Called without a lock while a trace is recorded, once for each request and each free. May
+    /// call the allocator, if those calls are not traced through this method again.
     fn call_site(&self, site: CallSite) -> u32 {
         let _ = site;
         0
     }
 }
 
-/// Virtual memory: addresses and physical memory are had apart and joined by mappings.
+/// Virtual memory: addresses and physical memory are allocated separately, and joined by mappings.
 ///
-/// Sizes and addresses are multiples of [`granularity`](Self::granularity). A mapping covers one whole handle,
-/// and is unmapped whole.
+/// Sizes and addresses are multiples of [`granularity`](Self::granularity). A mapping covers a
+/// whole handle, and is unmapped as a whole.
 pub trait VirtualMemory: Send + Sync {
-    /// The smallest piece that can be created and mapped, in bytes; a power of two.
+    /// Returns the smallest size for creating and mapping, in bytes; a power of two.
     fn granularity(&self) -> u64;
 
-    /// Reserves `bytes` of addresses, with nothing behind them.
+    /// Reserves `bytes` of addresses without memory.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] if no such range of addresses is free.
+    /// [`ErrorKind::OutOfMemory`] if the device has no such range of addresses.
     fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr>;
 
-    /// Gives back a reservation, whole, in which nothing is mapped.
+    /// Releases a whole reservation without mappings.
     ///
     /// # Errors
-    /// The range is then in doubt and is never used again.
+    /// Any error leaves the range in doubt: the allocator never reuses the range.
     fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()>;
 
-    /// Obtains `bytes` of physical memory.
+    /// Allocates `bytes` of physical memory.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`] only if the device certainly has none.
+    /// [`ErrorKind::OutOfMemory`] only if the device certainly lacks the memory.
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle>;
 
-    /// Drops the handle. The memory goes back once it is unmapped everywhere.
+    /// Releases the handle. The device frees the memory once no mapping is left.
     ///
     /// # Errors
-    /// The memory is then in doubt and counted as leaked.
+    /// Any error leaves the memory in doubt: the allocator counts the memory as leaked.
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()>;
 
-    /// Maps the whole of `handle`, `bytes` long, at `at`. It cannot be accessed yet.
+    /// Maps the whole of `handle`, `bytes` long, at `at`. The range is not accessible yet.
     ///
     /// # Errors
-    /// Those of the device; nothing is mapped then.
+    /// Any error of the device; nothing is mapped then.
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()>;
 
-    /// Makes the mapped range readable and writable for this device and its peers.
+    /// Makes a mapped range readable and writable for this device and its peers.
     ///
     /// # Errors
-    /// Those of the device; the range stays mapped.
+    /// Any error of the device; the range stays mapped.
     fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
 
-    /// Unmaps one mapping. The caller has waited for the work that uses it.
+    /// Removes a mapping. The caller has waited for all work that uses the range.
     ///
     /// # Errors
-    /// The range is then in doubt and is never handed out again.
+    /// Any error leaves the range in doubt: the allocator never reuses the range.
     fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()>;
 }

@@ -1,46 +1,48 @@
-//! The out-of-memory report: PyTorch's text, then what would have fitted and why it could not.
+//! The out-of-memory report: PyTorch's text, followed by the block needed and the reasons why it
+//! could not be allocated.
 
 use crate::device::MemoryInfo;
 use crate::units::DeviceIndex;
 use core::fmt;
 
-/// Why a request could not be served. All figures in bytes, as they stood when it failed.
+/// The report of a request that failed for lack of memory. All figures are in bytes, at the time of
+/// the failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// What the program asked for.
+    /// The requested size.
     pub requested: u64,
-    /// The size of the block that would have served it.
+    /// The size of the block needed for the request.
     pub block: u64,
-    /// What would have been obtained from the device for it.
+    /// The size of the segment the device was to allocate.
     pub segment: u64,
     /// The device.
     pub device: DeviceIndex,
-    /// The device's memory in all, and how much of it is free; 0 if the device did not tell.
+    /// The total and free memory of the device; 0 if the device did not tell.
     pub memory: MemoryInfo,
-    /// What this process uses of the device, if the device tells.
+    /// The device memory in use by this process, if the device tells.
     pub process: Option<u64>,
-    /// The most that may be held from the device, if there is a limit.
+    /// The limit on memory reserved from the device, if any.
     pub limit: Option<u64>,
-    /// Held by the program.
+    /// Bytes of live blocks.
     pub allocated: u64,
-    /// Held from the device.
+    /// Bytes reserved from the device.
     pub reserved: u64,
-    /// FreeArgs by the program, but still used by other streams, or at a count that the safe frontier has not reached.
+    /// Bytes freed by the program, and still waiting for other streams or for the safe frontier.
     pub pending: u64,
-    /// Free in private pools.
+    /// Free bytes in private pools.
     pub private_free: u64,
-    /// The largest free block that this request could have been given if it were large enough.
+    /// The largest free block of the request's stream and pool.
     pub largest_free: u64,
     /// The largest free block of other streams and pools.
     pub largest_free_elsewhere: u64,
-    /// Whether segments are expandable.
+    /// Segments are expandable.
     pub expandable: bool,
-    /// Whether a graph is being captured on the stream, so that nothing could be released.
+    /// The stream is capturing a graph, so nothing could be released.
     pub capturing: bool,
 }
 
-/// A size as PyTorch writes it: two decimals of the largest unit that it exceeds.
+/// A size in PyTorch's notation: two decimals of the largest unit exceeded by the size.
 pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {
@@ -89,7 +91,7 @@ impl fmt::Display for OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// What would have fitted, and why it could not.
+    /// Writes which block was needed, and why it could not be allocated.
     fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -99,7 +101,7 @@ impl OutOfMemory {
             Size(self.largest_free)
         )?;
         if self.largest_free >= self.block {
-            f.write_str(", which the rules for oversize blocks keep from it")?;
+            f.write_str(", which the rules for oversize blocks reserve for larger requests")?;
         }
         f.write_str(".")?;
         if self.largest_free_elsewhere >= self.block {
@@ -110,14 +112,18 @@ impl OutOfMemory {
             )?;
         }
         if self.pending > 0 {
-            write!(f, " {} are freed but not yet done with.", Size(self.pending))?;
+            write!(
+                f,
+                " {} are freed but still in use on other streams, or ahead of the safe frontier.",
+                Size(self.pending)
+            )?;
         }
         if self.capturing {
             f.write_str(" Nothing could be released because the stream is capturing a graph.")?;
         }
         match self.limit {
             Some(limit) if self.reserved + self.segment > limit => {
-                write!(f, " The limit stands {} above what is reserved.", Size(limit.saturating_sub(self.reserved)))
+                write!(f, " The memory limit leaves {} to allocate.", Size(limit.saturating_sub(self.reserved)))
             }
             _ => write!(f, " The device would not give {} more.", Size(self.segment)),
         }

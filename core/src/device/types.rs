@@ -1,20 +1,20 @@
-//! Values that a device hands out.
+//! Values created by a device.
 
-/// An event: a point in a stream's order. Opaque; made and destroyed by the device.
+/// An event: a point in a stream's order. Opaque to the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct Event(pub u64);
 
-/// A piece of physical memory that can be mapped into reserved addresses. Opaque.
+/// Physical memory that can be mapped into reserved addresses. Opaque to the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct PhysicalHandle(pub u64);
 
-/// How much memory the device has, in bytes.
+/// The memory of the device, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MemoryInfo {
-    /// Not in use by any process.
+    /// Memory in use by no process.
     pub free: u64,
-    /// In all.
+    /// All memory of the device.
     pub total: u64,
 }

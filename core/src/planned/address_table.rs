@@ -1,51 +1,54 @@
-//! Where the buffers of one lane lie: every address that begins one, and what the program holds there.
+//! The addresses at which the buffers of a lane start, and the block that is live at each.
 
 use crate::tables::atomic_map::start;
 use crate::units::UNIT;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What stands for the request of a block that its lane has given into the care of a heap: no request is so large.
-const AWAY: u64 = u64::MAX;
+/// The value of [`Slot::requested`] for a delegated block. No request is so large.
+const DELEGATED: u64 = u64::MAX;
 
-/// One address. At most one buffer is there at a time.
+/// An address at which buffers start. At most one block is there at a time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeapRef {
-    /// The address; 0 ⟺ the cell is vacant.
+pub(crate) struct Slot {
+    /// The address; 0 ⟺ the slot is vacant.
     pub addr: u64,
-    /// Length in bytes of the block there; 0 ⟺ there is none.
+    /// The size of the block in bytes; 0 ⟺ there is no block.
     pub size: u64,
-    /// What the program asked for, or [`AWAY`].
+    /// The requested size in bytes, or [`DELEGATED`].
     pub requested: u64,
-    /// After so many requests of the iteration it is planned to be free.
+    /// The block is planned to be free after this many requests of the iteration.
     pub until: u32,
 }
 
-impl HeapRef {
+impl Slot {
+    /// A slot without an address.
     const VACANT: Self = Self { addr: 0, size: 0, requested: 0, until: 0 };
 
-    pub(crate) fn is_away(&self) -> bool {
-        self.requested == AWAY
+    /// Returns whether a heap, not the lane, finishes the free of the block.
+    pub(crate) fn is_delegated(&self) -> bool {
+        self.requested == DELEGATED
     }
 
-    pub(crate) fn go_away(&mut self) {
-        self.requested = AWAY;
+    /// Delegates the block to a heap.
+    pub(crate) fn delegate(&mut self) {
+        self.requested = DELEGATED;
     }
 
-    /// Whether the block there shares bytes with those from `addr` on.
+    /// Returns whether the block shares bytes with the `size` bytes from `addr` on.
     pub(crate) fn overlaps(&self, addr: u64, size: u64) -> bool {
         self.size > 0 && self.addr < addr + size && addr < self.addr + self.size
     }
 }
 
-/// A hash table of places, at most half full, that never changes.
+/// A hash table of slots by address. Holds a fixed set of addresses, and is at most half full.
 #[derive(Clone)]
-pub(crate) struct Places(Vec<HeapRef>);
+pub(crate) struct AddressTable(Vec<Slot>);
 
-impl Places {
-    /// A table with these addresses.
+impl AddressTable {
+    /// Creates the table of these addresses, none of which is 0.
     pub(crate) fn new(addresses: &[u64]) -> Self {
-        let mut cells = vec![HeapRef::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
+        let mut cells = vec![Slot::VACANT; (addresses.len() * 2).next_power_of_two().max(2)];
         for &addr in addresses {
             if let Err(vacant) = find(&cells, addr) {
                 cells[vacant].addr = addr;
@@ -54,47 +57,50 @@ impl Places {
         Self(cells)
     }
 
-    /// The number of the place at `addr`.
+    /// Returns the number of the slot at `addr`.
     pub(crate) fn number(&self, addr: u64) -> Option<u32> {
         find(&self.0, addr).ok().map(|at| at as u32)
     }
 
-    /// The place at `addr`, if a buffer begins there.
+    /// Returns the slot at `addr` for changes, if a buffer starts there.
     #[inline(always)]
-    pub(crate) fn at(&mut self, addr: u64) -> Option<&mut HeapRef> {
+    pub(crate) fn get_at_mut(&mut self, addr: u64) -> Option<&mut Slot> {
         let at = find(&self.0, addr).ok()?;
         self.0.get_mut(at)
     }
 
-    /// The same, to look at.
-    pub(crate) fn look(&self, addr: u64) -> Option<&HeapRef> {
+    /// Returns the slot at `addr`, if a buffer starts there.
+    pub(crate) fn get_at(&self, addr: u64) -> Option<&Slot> {
         find(&self.0, addr).ok().and_then(|at| self.0.get(at))
     }
 
-    /// The place of this number.
+    /// Returns the slot of this number for changes.
     #[inline(always)]
-    pub(crate) fn get(&mut self, number: u32) -> Option<&mut HeapRef> {
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Slot> {
         self.0.get_mut(number as usize)
     }
 
-    /// The address of the place of this number.
+    /// Returns the address of the slot of this number.
     pub(crate) fn addr(&self, number: u32) -> Option<u64> {
-        self.0.get(number as usize).map(|place| place.addr)
+        self.0.get(number as usize).map(|slot| slot.addr)
     }
 
-    /// Every place and its number.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &HeapRef)> {
-        (0..).zip(&self.0).filter(|(_, place)| place.addr != 0)
+    /// Iterates over the slots in use, with their numbers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        (0..).zip(&self.0).filter(|(_, slot)| slot.addr != 0)
     }
 
-    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut HeapRef> {
-        self.0.iter_mut().filter(|place| place.addr != 0)
+    /// Iterates over the slots in use, for changes.
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+        self.0.iter_mut().filter(|slot| slot.addr != 0)
     }
 }
 
-/// The cell of an address; `Err`: it has none, and this is the vacant one where it would be.
+/// Returns the number of the slot of an address; `Err` has the vacant slot where the address would
+/// be.
 #[inline(always)]
-fn find(cells: &[HeapRef], addr: u64) -> Result<usize, usize> {
+fn find(cells: &[Slot], addr: u64) -> Result<usize, usize> {
+    // Addresses are multiples of the unit, so the low bits carry no information.
     let mut at = start(addr / UNIT, cells.len());
     while let Some(cell) = cells.get(at) {
         if cell.addr == addr {
@@ -103,6 +109,7 @@ fn find(cells: &[HeapRef], addr: u64) -> Result<usize, usize> {
         if cell.addr == 0 {
             break;
         }
+        // The table is half empty, so the probe finds the address or a vacant slot.
         at = (at + 1) & (cells.len() - 1);
     }
     Err(at)

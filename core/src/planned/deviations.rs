@@ -1,56 +1,61 @@
-//! What is remembered of the requests that deviated from a sequence.
+//! Deviations of a lane's requests from its sequence: their counts, and what is needed to
+//! resynchronize.
 
 use alloc::vec::Vec;
 
-/// What is remembered of deviations, and how often there was which.
+/// The deviations of a lane, and the recent requests from which the lane finds its place again.
 #[derive(Clone, Default)]
 pub(crate) struct Deviations {
-    /// The requests that were passed over last; `missed % BEHIND` is overwritten next.
-    pub missed: [u32; BEHIND],
-    pub missed_len: usize,
-    /// The last extra requests in a row; `extras % TRACE` is overwritten next.
-    pub trace: [u64; TRACE],
-    /// How many there are in a row.
+    /// The requests skipped last, a ring: `skipped_len % SKIPPED` is overwritten next.
+    pub skipped: [u32; SKIPPED],
+    /// How many requests were skipped since the sequence last began.
+    pub skipped_len: usize,
+    /// The sizes of the latest consecutive extra requests, a ring: `extras % RUN` is overwritten
+    /// next.
+    pub run: [u64; RUN],
+    /// The number of consecutive extra requests.
     pub extras: u32,
-    /// Where the cursor stood then: they are in a row as long as it stays.
+    /// The cursor at the latest extra request. Extra requests are consecutive while the cursor
+    /// stays.
     pub at: u32,
-    /// How many extra requests there were when the whole sequence was searched last.
+    /// The count of extra requests when the whole sequence was last searched.
     pub searched: u64,
-    /// The numbers of the places of late blocks, as far as they are known.
-    pub late: Vec<u32>,
-    /// Where the present pass began.
+    /// The slots of overdue blocks, as far as known.
+    pub overdue: Vec<u32>,
+    /// The request at which the present pass began.
     pub began: u32,
-    /// How many requests earlier passes have come by.
+    /// The requests that earlier passes went through.
     pub passed: u64,
-    /// Of all of those, how many were not served.
+    /// The requests gone through in all passes, without being served from the plan.
     pub unserved: u64,
+    /// How often the lane deviated.
     pub counts: Counts,
 }
 
-/// How often a lane deviated.
+/// How often a lane deviated, by kind.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct Counts {
-    /// Requests that outlive their iteration, as observed.
+    /// Requests that were observed to outlive their iteration.
     pub lasting: u64,
-    /// Requests that are nowhere near in the sequence.
+    /// Requests found nowhere near in the sequence.
     pub extra: u64,
-    /// Requests of the sequence that were not made.
+    /// Requests of the sequence that the program did not make.
     pub missing: u64,
-    /// Requests that were made later than in the sequence.
+    /// Requests made later than in the sequence.
     pub reordered: u64,
-    /// Requests whose bytes were occupied.
+    /// Requests whose planned bytes were in use.
     pub occupied: u64,
 }
 
 impl Deviations {
-    /// What was passed over is not to be served any more: the sequence begins anew.
-    pub(crate) fn forget_missed(&mut self) {
-        self.missed_len = 0;
+    /// Forgets the skipped requests, when the sequence begins again.
+    pub(crate) fn clear_skipped(&mut self) {
+        self.skipped_len = 0;
     }
 }
 
-/// How many requests that were passed over can still be served.
-pub(crate) const BEHIND: usize = 8;
+/// The number of skipped requests that can still be served.
+pub(crate) const SKIPPED: usize = 8;
 
-/// So many extra requests in a row say where in the whole sequence the program is.
-pub(crate) const TRACE: usize = 8;
+/// The number of consecutive extra requests that locate the program anywhere in the sequence.
+pub(crate) const RUN: usize = 8;

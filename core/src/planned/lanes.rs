@@ -1,4 +1,4 @@
-//! The lanes of one device: which streams are served from plans, each under a lock of its own.
+//! The lanes of a device. Each lane serves a stream from a plan, under a lock of its own.
 
 use super::LANES;
 use super::sequence::Sequence;
@@ -11,58 +11,66 @@ use crate::sync::{AtomicU64, CachePadded, Lock, Ordering};
 use crate::units::{DevicePtr, StreamId};
 use lock_api::Mutex;
 
-/// The stream of a lane that nobody has; no request is on it.
-const NOBODY: u64 = u64::MAX;
+/// The stream number of a vacant lane. No request has this number.
+const UNUSED: u64 = u64::MAX;
 
-/// A stream that is served.
+/// A stream served from a plan.
 pub(crate) struct Lane {
+    /// The stream.
     pub stream: StreamId,
+    /// The observed requests with their planned addresses, and the present position.
     pub sequence: Sequence,
-    /// The slot of the heap that holds its segment, and cares for blocks that are more than handed out and freed.
+    /// The slot of the heap with the lane's segment. Blocks that are not simply allocated and freed
+    /// are delegated to this heap.
     pub home: u32,
-    /// That heap's pool.
+    /// The pool of the heap.
     pub pool: PoolId,
-    /// Its segment.
+    /// The address of the segment.
     pub base: u64,
-    /// The segment's length.
+    /// The size of the segment in bytes.
     pub bytes: u64,
-    /// Blocks of so many bytes count as oversize.
+    /// Blocks of at least this many bytes count as oversize.
     pub oversize: u64,
 }
 
 impl Lane {
-    /// Whether an address lies in the segment of the lane.
+    /// Returns whether the address lies in the lane's segment.
     pub(crate) fn contains(&self, ptr: DevicePtr) -> bool {
         (self.base..self.base + self.bytes).contains(&ptr.0)
     }
 }
 
-/// The place of a lane.
+/// A place for a lane, which outlives the lane.
 pub(crate) struct LaneSlot<R: Lock> {
-    /// `None` ⟺ nobody has it.
+    /// The lane; `None` ⟺ the slot is vacant.
     pub lane: Mutex<R, Option<Lane>>,
-    /// What the program holds of the lane's blocks, but for those that its heap cares for. Written under the lane's lock.
+    /// Counts the lane's blocks, except delegated blocks. Written under the lane's lock.
     pub tally: HeapCounters,
 }
 
-/// Everything of the planned policy on one device.
+/// The planned policy's state on a device.
 ///
-/// Locks: `learning` is held alone. A heap's lock may be taken under a lane's, never the other way round.
+/// Lock order: a heap's lock may be taken under a lane's lock, never the reverse. `learning` is
+/// never held together with another of these locks.
 pub(crate) struct PlanServer<R: Lock> {
-    /// Each lane's stream, or [`NOBODY`]: whoever finds his stream here looks again under the lane's lock.
+    /// The stream of each lane, or [`UNUSED`]. Read without a lock; a thread that finds its stream
+    /// checks again under the lane's lock.
     streams: [AtomicU64; LANES],
+    /// The lanes, each on cache lines of its own: threads of different streams do not share lines.
     pub(crate) lane_slots: [CachePadded<LaneSlot<R>>; LANES],
-    /// Requests of streams without a lane, while plans are in force.
+    /// Requests of streams without a lane, counted while plans are in force.
     pub(crate) elsewhere: AtomicU64,
+    /// Observation and planning: everything between two sets of plans.
     pub(crate) learning: Mutex<R, PlannerState>,
-    /// The policy's own settings, which stay.
+    /// The policy's settings, constant.
     pub(crate) options: Planned,
 }
 
 impl<R: Lock> PlanServer<R> {
+    /// Creates the state of a device without lanes.
     pub(crate) fn new(options: Planned) -> Self {
         Self {
-            streams: core::array::from_fn(|_| AtomicU64::new(NOBODY)),
+            streams: core::array::from_fn(|_| AtomicU64::new(UNUSED)),
             lane_slots: core::array::from_fn(|_| {
                 CachePadded(LaneSlot { lane: Mutex::new(None), tally: HeapCounters::default() })
             }),
@@ -72,32 +80,35 @@ impl<R: Lock> PlanServer<R> {
         }
     }
 
-    /// The place of a stream's lane.
+    /// Returns the slot of a stream's lane.
     #[inline(always)]
     pub(crate) fn lane_slot(&self, stream: StreamId) -> Option<&LaneSlot<R>> {
+        // A linear search: there are only eight lanes. `Acquire` pairs with the `Release` in
+        // `lead`.
         let number = self.streams.iter().position(|of| of.load(Ordering::Acquire) == stream.0)?;
         self.lane_slots.get(number).map(|lane_slot| &**lane_slot)
     }
 
-    /// The slot of a lane, by its number in the page map.
+    /// Returns the slot of a lane by the lane's number in the page map.
     #[inline(always)]
     pub(crate) fn numbered(&self, number: u32) -> Option<&LaneSlot<R>> {
         self.lane_slots.get(number as usize).map(|lane_slot| &**lane_slot)
     }
 
-    /// From here on requests of `stream` find a lane that is there, or `None` no longer one that goes.
+    /// Directs the requests of `stream` to a lane that was put in place, or with `None` away from a
+    /// lane about to be removed.
     pub(crate) fn lead(&self, lane: usize, stream: Option<StreamId>) {
-        self.streams[lane].store(stream.map_or(NOBODY, |stream| stream.0), Ordering::Release);
+        self.streams[lane].store(stream.map_or(UNUSED, |stream| stream.0), Ordering::Release);
     }
 
-    /// What each lane counts.
+    /// Returns the counters of each lane.
     pub(crate) fn tallies(&self) -> impl Iterator<Item = &HeapCounters> + Clone {
         self.lane_slots.iter().map(|lane_slot| &lane_slot.tally)
     }
 }
 
 impl Lane {
-    /// Adds what the lane has come to.
+    /// Adds the lane's counts to a report.
     pub(crate) fn add_to(&self, report: &mut PlannedReport) {
         let counts = self.sequence.astray.counts;
         report.served += self.sequence.served();
@@ -109,8 +120,9 @@ impl Lane {
     }
 }
 
-/// In the place of a size: the program does not say what it asked for. Unlike `None` it takes no register, so that no argument is on
-/// the stack, and what is called last is called without a frame: 8 instructions.
+/// Stands for the size of a free whose caller does not state the size. Unlike `None`, a value of
+/// this type takes no register: no argument is passed on the stack, and the last call in the
+/// function becomes a tail call without a frame. Saves 8 instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct SizeUnknown;
 
@@ -121,7 +133,9 @@ impl From<SizeUnknown> for Option<u64> {
 }
 
 impl<R: Lock> PlanServer<R> {
+    /// Returns the report of the planned policy on this device.
     pub(crate) fn report(&self) -> PlannedReport {
+        // The guard is dropped at the end of the block: no lane is locked under `learning`.
         let mut report = {
             let learning = self.learning.lock();
             PlannedReport { stage: learning.stage(), ..learning.report }
@@ -136,7 +150,7 @@ impl<R: Lock> PlanServer<R> {
         report
     }
 
-    /// The deviations so far, and the requests.
+    /// Returns the deviations so far, and the requests so far.
     pub(crate) fn sums(&self) -> (u64, u64) {
         let PlannedReport { served, lasting, extra, missing, occupied, .. } = self.report();
         (extra + missing + occupied, served + lasting + extra + occupied)

@@ -1,35 +1,42 @@
-//! The planned policy: a sequence of requests that repeats is served from a plan; whatever deviates from it goes to another policy,
-//! the *fallback*.
+//! The planned policy: serves a repeating sequence of requests from a plan. Requests deviating from
+//! the sequence go to another policy, the *fallback*.
 //!
 //! ```text
-//!  announce ─▶ observe one iteration ─▶ announce ─▶ plan, somewhere else ─▶ announce ─▶ serve, iteration by iteration
-//!                    log                  Observed        Plan                 lanes
+//!  announce ─▶ observe an iteration ─▶ announce ─▶ plan, on any thread ─▶ announce ─▶ serve, iteration by iteration
+//!                  recorder              Observed          Plan                 lanes
 //! ```
 //!
-//! An *iteration* is what lies between two announcements ([`Allocator::iteration`](crate::Allocator::iteration)). One of them is
-//! observed: the sizes that are requested on each stream, in order, and when each block is freed. What is freed before the
-//! iteration ends is planned; what lives on is the fallback's, in later iterations too. The plan is made by whoever takes the
-//! [`Observed`] out and brings plans back; the next announcement puts them in force.
+//! An *iteration* is the time between two announcements
+//! ([`Allocator::iteration`](crate::Allocator::iteration)). The policy observes an iteration: the
+//! sizes requested on each stream, in order, and the time of each free. Blocks freed before the
+//! iteration ends are planned. Blocks that live longer go to the fallback, in later iterations too.
+//! The program takes the [`Observed`] iteration out, computes plans on any thread, and passes them
+//! back. The next announcement puts the plans in force.
 //!
-//! A **lane** serves one stream: its sequence, a segment of its own, and a lock of its own. A request that is the next of its
-//! stream's sequence gets the address that the plan has for it; nothing is searched. Sizes are rounded to 512 bytes.
+//! A **lane** serves a stream. It has a sequence, a segment and a lock of its own. The next request
+//! of the sequence gets its planned address, without a search. Sizes are rounded up to multiples of
+//! 512 bytes.
 //!
 //! # Deviations
-//! A request that is not the next one is looked for nearby: passed over a short while ago (*reordered*), or a little further on
-//! (those between are *missing*). If it is nowhere near it is *extra*, and the fallback's; eight extra ones in a row that stand in
-//! the sequence elsewhere move the lane there. A block whose bytes are still *occupied*, because something is freed later than it
-//! was observed to be, is the fallback's too. So no bytes are handed out twice, whatever the program does; a lane that deviates
-//! wastes memory, nothing else. When more than a quarter of the requests deviate, iteration after iteration, the plan is given up,
-//! and the next iteration is observed.
+//! A request out of sequence is looked for nearby: among the requests skipped recently
+//! (*reordered*), then a little further on (the requests between are *missing*). A request found
+//! nowhere near is *extra* and goes to the fallback. Eight extra requests in a row that match
+//! another part of the sequence move the lane there. A request also goes to the fallback if its
+//! bytes are still *occupied*, because a block is freed later than observed. So the lane hands no
+//! bytes out twice, whatever the program does; a lane with many deviations wastes memory and
+//! nothing else. When more than a quarter of the requests deviate, iteration after iteration, the
+//! plan is given up, and the next iteration is observed.
 //!
 //! # Stream order
-//! Streams share no bytes of a plan. A block that was used by other streams when it was observed is planned to the end of its
-//! iteration, and its bytes are occupied until their events are complete, in the next iteration too. Requests that a route or a
-//! capture leads elsewhere are neither observed nor planned.
+//! Streams share no bytes of a plan. A block used by several streams when observed is planned to
+//! the end of its iteration. Its bytes stay occupied until its events are complete, even in the
+//! next iteration. Requests that a route or a capture leads into a private pool are neither
+//! observed nor planned.
 //!
 //! # Memory
-//! While a plan is in force its segments are held, whatever of them is in use; what is free in them counts as reserved and not as
-//! `inactive_split`. A plan that is given up, or whose stream is destroyed, leaves its segment to the cache.
+//! While a plan is in force, its segments stay reserved. Free bytes in them count as reserved, and
+//! not as `inactive_split`. A plan that is given up, or whose stream is destroyed, leaves its
+//! segment to the cache.
 
 mod address_table;
 pub(crate) mod background;
@@ -49,16 +56,18 @@ pub use report::{PlannedReport, Stage};
 use crate::pool::PoolId;
 use crate::units::MAX_REQUEST;
 
-/// The planner takes every size that the allocator does, and none beyond.
+/// The planner accepts exactly the sizes of the allocator.
 const _: () = assert!(cachalot_planner::MAX_SIZE == MAX_REQUEST);
 
-/// How many streams of a device can be served from plans. Requests of others are the fallback's.
+/// The most streams of a device served from plans. The fallback serves all further streams.
 pub(crate) const LANES: usize = 8;
 
-/// The first number of the names of pools that plans keep their memory in: the largest that every reader of JSON has exactly.
+/// The first number in the names of the plans' pools: the largest integer that every JSON reader
+/// parses exactly.
 pub(crate) const POOLS: u64 = (1 << 53) - 1;
 
-/// Whether a pool is one that a plan keeps its memory in: each lane has one, of which the program knows by snapshots only.
+/// Returns whether a pool holds the segment of a plan. Each lane has such a pool. Programs see
+/// these pools in snapshots only.
 #[must_use]
 pub const fn is_planned(pool: PoolId) -> bool {
     pool.0 == POOLS

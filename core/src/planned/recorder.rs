@@ -1,4 +1,4 @@
-//! The log of one observed iteration: what is requested on each stream, and when it is freed.
+//! Records an iteration: the sizes requested on each stream, and the time of each free.
 
 use super::LANES;
 use super::sequence::Step;
@@ -7,62 +7,67 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use cachalot_planner::{Buffer, Problem};
 
-/// The most requests of one iteration: tables of 24 bytes for each are made. One that is longer is not planned.
-const MOST_REQUESTS: usize = 1 << 20;
+/// The most requests of an iteration, which need tables of 24 bytes each. A longer iteration is not
+/// planned.
+const MAX_REQUESTS: usize = 1 << 20;
 
-/// One request.
+/// A request of the iteration.
 #[derive(Clone, Copy, Debug)]
-struct Noted {
-    /// Length in bytes, a multiple of the [`UNIT`].
+struct LoggedRequest {
+    /// The size in bytes, a multiple of the [`UNIT`].
     size: u64,
-    /// After so many requests of its stream it was freed; 0: it was not.
+    /// The number of requests of the stream when the block was freed; 0 if it was not freed.
     until: u32,
-    /// Other streams used it, or it was freed at a count: its bytes are not free as soon as it is.
+    /// Other streams used the block, or it was freed at a count, so its bytes are reusable only
+    /// later.
     used: bool,
 }
 
+/// The requests of a stream, in order.
 struct StreamLog {
     stream: StreamId,
-    requests: Vec<Noted>,
+    requests: Vec<LoggedRequest>,
 }
 
-/// What was noted so far.
+/// The record of the iteration so far.
 #[derive(Default)]
 pub(crate) struct Log {
-    /// The first [`LANES`] streams that requested anything.
+    /// The first [`LANES`] streams with requests.
     streams: Vec<StreamLog>,
-    /// Blocks that are held, by address: their stream's number and their own.
+    /// The live blocks by address: the index of the stream, and of the request.
     held: BTreeMap<u64, (usize, usize)>,
-    /// How many requests there are in all.
+    /// The number of requests on all streams.
     requests: usize,
-    /// Something was not noted: there is nothing to be planned.
-    spoilt: bool,
+    /// The record is incomplete, so there will be no plan.
+    invalid: bool,
 }
 
-/// One stream's part of an observed iteration.
+/// The observed iteration of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObservedStream {
     /// The stream.
     pub stream: StreamId,
-    /// What is to be planned. A step is a request of the stream; blocks that outlived the iteration are left out.
+    /// The planning problem. A time step is a request of the stream. Blocks that outlived the
+    /// iteration are not part of the problem.
     pub problem: Problem,
-    /// Every request, those that outlive the iteration too; nothing has an offset.
+    /// Every request, with those that outlive the iteration. No step has an offset yet.
     pub(crate) steps: Vec<Step>,
 }
 
-/// An observed iteration: one problem for each stream, each to be planned by itself, since streams share no bytes.
+/// An observed iteration: a planning problem for each stream. Streams share no bytes, so the
+/// problems are independent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Observed {
-    /// Which observation it is of the device's.
+    /// The number of the observation on this device.
     pub(crate) serial: u64,
     /// The streams, in the order of their first requests.
     pub streams: Vec<ObservedStream>,
 }
 
 impl Log {
-    /// A request was served.
+    /// Records a served request.
     pub(crate) fn malloc(&mut self, stream: StreamId, bytes: u64, addr: u64) {
-        if self.spoilt {
+        if self.invalid {
             return;
         }
         let known = self.streams.iter().position(|log| log.stream == stream);
@@ -75,15 +80,15 @@ impl Log {
         }
         let requests = &mut self.streams[number].requests;
         self.requests += 1;
-        if self.requests > MOST_REQUESTS || requests.try_reserve(1).is_err() {
-            *self = Self { spoilt: true, ..Self::default() };
+        if self.requests > MAX_REQUESTS || requests.try_reserve(1).is_err() {
+            *self = Self { invalid: true, ..Self::default() };
             return;
         }
         self.held.insert(addr, (number, requests.len()));
-        requests.push(Noted { size: bytes.next_multiple_of(UNIT), until: 0, used: false });
+        requests.push(LoggedRequest { size: bytes.next_multiple_of(UNIT), until: 0, used: false });
     }
 
-    /// The program gives up a block.
+    /// Records the free of a block.
     pub(crate) fn free(&mut self, addr: u64) {
         if let Some((stream, request)) = self.held.remove(&addr) {
             let requests = &mut self.streams[stream].requests;
@@ -91,24 +96,24 @@ impl Log {
         }
     }
 
-    /// A block is not free as soon as the program gives it up.
+    /// Records that the bytes of a block are not reusable as soon as the program frees the block.
     pub(crate) fn used(&mut self, addr: u64) {
         if let Some(&(stream, request)) = self.held.get(&addr) {
             self.streams[stream].requests[request].used = true;
         }
     }
 
-    /// Whether a stream has requested anything.
+    /// Returns whether the stream has requested memory in this iteration.
     pub(crate) fn knows(&self, stream: StreamId) -> bool {
         self.streams.iter().any(|log| log.stream == stream)
     }
 
-    /// Nothing of this iteration is to be planned.
+    /// Invalidates the record: this iteration is not planned.
     pub(crate) fn spoil(&mut self) {
-        *self = Self { spoilt: true, ..Self::default() };
+        *self = Self { invalid: true, ..Self::default() };
     }
 
-    /// The iteration is over: what is to be planned, if anything is.
+    /// Ends the iteration. Returns the observation, or `None` if there is nothing to plan.
     pub(crate) fn finish(self, serial: u64) -> Option<Observed> {
         let streams: Vec<ObservedStream> =
             self.streams.iter().map(observed).filter(|stream| !stream.problem.buffers.is_empty()).collect();
@@ -116,11 +121,12 @@ impl Log {
     }
 }
 
+/// Builds the planning problem and the steps of a stream.
 fn observed(log: &StreamLog) -> ObservedStream {
     let all = log.requests.len() as u32;
     let mut problem = Problem::default();
-    let step = |(start, noted): (u64, &Noted)| {
-        let Noted { size, until, used } = *noted;
+    let step = |(start, request): (u64, &LoggedRequest)| {
+        let LoggedRequest { size, until, used } = *request;
         let end = if used { all } else { until };
         if until > 0 {
             problem.buffers.push(Buffer { start, end: u64::from(end), size, alignment: UNIT, fixed: None });

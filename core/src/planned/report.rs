@@ -1,17 +1,18 @@
-//! What the planned policy has come to, for the program to ask.
+//! The report of the planned policy: its stage, its plans and their deviations.
 
 use core::fmt;
 
-/// How far it is.
+/// The stage of the planned policy on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Stage {
-    /// The next announcement begins an iteration that is observed. Another policy is always here.
+    /// The next announcement begins an iteration to observe. Other policies are always in this
+    /// stage.
     #[default]
     Waiting,
-    /// An iteration is observed.
+    /// The policy observes the present iteration.
     Observing,
-    /// One was observed, and nobody has brought plans for it yet.
+    /// An iteration was observed, and the program has not passed plans back yet.
     Planning,
     /// The next announcement puts the plans in force.
     Ready,
@@ -20,7 +21,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Its name.
+    /// Returns the name of the stage in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,48 +40,49 @@ impl fmt::Display for Stage {
     }
 }
 
-/// The planned policy on one device, since the allocator was made. Sizes are in bytes.
+/// The planned policy on a device, since the allocator was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PlannedReport {
-    /// How far it is.
+    /// The present stage.
     pub stage: Stage,
-    /// How often an iteration was announced.
+    /// Iterations announced.
     pub announced: u64,
-    /// Plans that came into force.
+    /// Sets of plans put in force.
     pub plans: u64,
-    /// Plans that were given up because too much deviated.
+    /// Sets of plans given up because too many requests deviated.
     pub given_up: u64,
-    /// How often plans could not come into force for want of memory.
+    /// Failed attempts to put plans in force, for lack of memory.
     pub no_memory: u64,
-    /// The peaks of the plans in force, or that were last, all streams together.
+    /// Bytes that the present or latest plans need, summed over streams.
     pub peak_bytes: u64,
-    /// What any plan for the same requests needs.
+    /// Bytes that any plan for the same requests needs at least, summed over streams.
     pub lower_bound_bytes: u64,
-    /// The segments that are held for the plans in force.
+    /// Bytes of the segments reserved for the plans in force.
     pub segment_bytes: u64,
-    /// Requests that plans have served.
+    /// Requests served from plans.
     pub served: u64,
-    /// Requests that outlive their iteration, as observed: the fallback's, and no deviation.
+    /// Requests observed to outlive their iteration. The fallback serves them; they are no
+    /// deviation.
     pub lasting: u64,
-    /// Requests that stand nowhere near in the sequence: the fallback's.
+    /// Requests found nowhere near in the sequence. The fallback serves them.
     pub extra: u64,
-    /// Requests of the sequence that were not made.
+    /// Requests of the sequence that the program did not make.
     pub missing: u64,
-    /// Requests that were made later than in the sequence, and served by the plan.
+    /// Requests made later than in the sequence, and served from the plan.
     pub reordered: u64,
-    /// Requests whose bytes were still occupied: the fallback's.
+    /// Requests whose bytes were still in use. The fallback serves them.
     pub occupied: u64,
 }
 
 impl PlannedReport {
-    /// Requests that were the fallback's while plans were in force.
+    /// Returns the requests that the fallback served while plans were in force.
     #[must_use]
     pub const fn fallback(&self) -> u64 {
         self.lasting + self.extra + self.occupied
     }
 
-    /// Deviations of all kinds.
+    /// Returns the deviations of all kinds.
     #[must_use]
     pub const fn deviations(&self) -> u64 {
         self.extra + self.missing + self.reordered + self.occupied

@@ -1,52 +1,59 @@
-//! What becomes of a request that is not the next one, or whose bytes are not free.
+//! Resynchronization: handles requests out of sequence, and requests whose planned bytes are in
+//! use.
 
-use super::deviations::{BEHIND, TRACE};
+use super::deviations::{RUN, SKIPPED};
 use super::sequence::{Entry, Placement, Sequence};
 use crate::tables::slot_table::NONE;
 
-/// How far ahead a single request is looked for: that many missing ones are noticed at once.
+/// How far ahead a single request is looked for. So up to two missing requests are noticed at once.
 const NEAR: u32 = 2;
 
-/// How far ahead two requests in a row are looked for. One alone may be there by chance, sizes are seldom unique.
-const AHEAD: usize = 32;
+/// How far ahead two consecutive requests are looked for. A single match so far ahead may be
+/// chance: sizes are seldom unique.
+const LOOKAHEAD: usize = 32;
 
-/// The whole sequence is searched once for so many of its requests and one extra request: that costs each of those as much as
-/// looking ahead.
-const SHARE: u64 = 64;
+/// Limits searches of the whole sequence: at most one for each `len / SEARCH_INTERVAL` extra
+/// requests. Spread over these requests, a search costs each about as much as looking ahead.
+const SEARCH_INTERVAL: u64 = 64;
 
 impl Sequence {
-    /// How many requests were served.
+    /// Returns the number of requests served from the plan.
     pub(crate) fn served(&self) -> u64 {
         let passed = self.astray.passed + u64::from(self.cursor - self.astray.began);
         passed - self.astray.unserved + self.astray.counts.reordered
     }
 
-    /// Serves a request that [`next`](Self::next) did not, or says that it is the fallback's.
+    /// Serves a request that [`next`](Self::next) did not serve. Returns `None` if the fallback
+    /// must.
     pub(crate) fn otherwise(&mut self, bytes: u64) -> Option<Placement> {
-        if self.entries[self.cursor as usize].is_for(bytes) {
-            return self.take(bytes);
+        // The request is the next one. `next` failed because it is not planned, or a block is
+        // overdue.
+        if self.entries[self.cursor as usize].matches(bytes) {
+            return self.serve_at_cursor(bytes);
         }
-        if let Some(handed) = self.take_behind(bytes) {
-            return Some(handed);
+        if let Some(placement) = self.serve_skipped(bytes) {
+            return Some(placement);
         }
         let near = (self.cursor + 1..self.len().min(self.cursor + 1 + NEAR))
-            .find(|&number| self.entries[number as usize].is_for(bytes));
-        if let Some(number) = near.or_else(|| self.find_trace(bytes)) {
+            .find(|&number| self.entries[number as usize].matches(bytes));
+        if let Some(number) = near.or_else(|| self.find_run(bytes)) {
+            // `find_run` may return a place before the cursor: the program has begun the sequence
+            // again.
             if number >= self.cursor {
-                self.pass_to(number);
+                self.skip_to(number);
             } else {
                 self.astray.counts.missing += u64::from(self.len() - self.cursor);
                 self.begin_at(number);
             }
-            return self.take(bytes);
+            return self.serve_at_cursor(bytes);
         }
         self.astray.counts.extra += 1;
         None
     }
 
-    /// The iteration ends, and the next begins.
+    /// Ends the iteration, and begins the next.
     pub(crate) fn begin_anew(&mut self) {
-        // Where nothing was requested nothing is missing.
+        // An iteration without requests has no missing ones.
         if self.cursor > 0 || self.astray.extras > 0 {
             self.astray.counts.missing += u64::from(self.len() - self.cursor);
         }
@@ -54,133 +61,144 @@ impl Sequence {
         self.astray.extras = 0;
     }
 
-    /// Serves the request at the cursor, if it is planned and its bytes are free.
-    fn take(&mut self, bytes: u64) -> Option<Placement> {
-        let Entry { place, until, .. } = self.entries[self.cursor as usize];
-        if place == NONE {
+    /// Serves the request at the cursor, if it is planned and its bytes are free. Moves the cursor
+    /// on in any case.
+    fn serve_at_cursor(&mut self, bytes: u64) -> Option<Placement> {
+        let Entry { slot, until, .. } = self.entries[self.cursor as usize];
+        if slot == NONE {
             self.astray.counts.lasting += 1;
         } else if self.is_free(self.cursor) {
-            let handed = self.occupy(self.cursor, bytes);
+            let placement = self.occupy(self.cursor, bytes);
             self.step();
-            return handed;
+            return placement;
         } else {
             self.astray.counts.occupied += 1;
         }
         self.astray.unserved += 1;
         self.step();
-        if place != NONE {
+        // The block never comes to be in this pass, so it counts as ended.
+        if slot != NONE {
             self.end(until);
         }
         None
     }
 
-    /// Serves a request that was passed over, and is not over yet.
-    fn take_behind(&mut self, bytes: u64) -> Option<Placement> {
-        let missed = self.astray.missed[..self.astray.missed_len.min(BEHIND)].iter();
+    /// Serves a request that was skipped and whose planned lifetime is not over.
+    fn serve_skipped(&mut self, bytes: u64) -> Option<Placement> {
+        let skipped = self.astray.skipped[..self.astray.skipped_len.min(SKIPPED)].iter();
         let fits = |&&number: &&u32| {
             number < self.cursor && {
                 let entry = &self.entries[number as usize];
-                entry.until > self.cursor && entry.is_for(bytes)
+                entry.until > self.cursor && entry.matches(bytes)
             }
         };
-        let number = *missed.filter(fits).min()?;
+        // The earliest of several that match: programs tend to catch up in order.
+        let number = *skipped.filter(fits).min()?;
         if !self.is_free(number) {
             return None;
         }
-        for missed in &mut self.astray.missed {
-            if *missed == number {
-                // No request's number: it is served once.
-                *missed = NONE;
+        for skipped in &mut self.astray.skipped {
+            if *skipped == number {
+                // No request has this number, so it is not served again.
+                *skipped = NONE;
             }
         }
+        // `skip_to` counted the block as ended; it is live again.
         let until = self.entries[number as usize].until;
         self.entries[until as usize - 1].due += 1;
         self.astray.counts.reordered += 1;
         self.occupy(number, bytes)
     }
 
-    /// Passes over the requests before `number`.
-    fn pass_to(&mut self, number: u32) {
+    /// Skips the requests before `number`, and counts each as missing.
+    fn skip_to(&mut self, number: u32) {
         while self.cursor < number {
             let passed = self.cursor;
-            let Entry { place, until, .. } = self.entries[passed as usize];
+            let Entry { slot, until, .. } = self.entries[passed as usize];
             self.step();
-            if place != NONE {
+            if slot != NONE {
                 self.end(until);
-                self.astray.missed[self.astray.missed_len % BEHIND] = passed;
-                self.astray.missed_len += 1;
+                self.astray.skipped[self.astray.skipped_len % SKIPPED] = passed;
+                self.astray.skipped_len += 1;
             }
             self.astray.unserved += 1;
             self.astray.counts.missing += 1;
         }
     }
 
-    /// The cursor moves on by one.
+    /// Moves the cursor on by one request. Blocks planned to end there, and still live, become
+    /// overdue.
     fn step(&mut self) {
-        self.late += self.entries[self.cursor as usize].due;
+        self.overdue += self.entries[self.cursor as usize].due;
         self.cursor += 1;
     }
 
+    /// Places the block of request `number` at its planned address.
     fn occupy(&mut self, number: u32, bytes: u64) -> Option<Placement> {
-        let Entry { size, place, until, .. } = self.entries[number as usize];
-        let place = self.places.get(place)?;
-        debug_assert!(place.size == 0, "whatever lives there is late");
-        (place.size, place.requested, place.until) = (size, bytes, until);
-        Some(Placement { addr: place.addr, size })
+        let Entry { size, slot, until, .. } = self.entries[number as usize];
+        let slot = self.slots.get_mut(slot)?;
+        debug_assert!(slot.size == 0, "a block there would be overdue");
+        (slot.size, slot.requested, slot.until) = (size, bytes, until);
+        Some(Placement { addr: slot.addr, size })
     }
 
-    /// Whether a request is the next one, and something late is where it is to lie.
+    /// Returns whether the request is the next one, and an overdue block is on its bytes.
     pub(crate) fn is_occupied(&mut self, bytes: u64) -> bool {
         let next = &self.entries[self.cursor as usize];
-        next.is_for(bytes) && next.place != NONE && !self.is_free(self.cursor)
+        next.matches(bytes) && next.slot != NONE && !self.is_free(self.cursor)
     }
 
-    /// Whether nothing late is where a request is to lie that the plan has alive now.
+    /// Returns whether no overdue block is on the bytes of a request that the plan has live now.
     fn is_free(&mut self, number: u32) -> bool {
-        if self.late == 0 {
+        if self.overdue == 0 {
             return true;
         }
-        let Entry { size, place, .. } = self.entries[number as usize];
-        let Some(&mut super::address_table::HeapRef { addr, .. }) = self.places.get(place) else { return false };
-        let mut known = core::mem::take(&mut self.astray.late);
+        let Entry { size, slot, .. } = self.entries[number as usize];
+        let Some(&mut super::address_table::Slot { addr, .. }) = self.slots.get_mut(slot) else { return false };
+        let mut known = core::mem::take(&mut self.astray.overdue);
         let cursor = self.cursor;
-        let mut is_late =
-            |&number: &u32| self.places.get(number).is_some_and(|place| place.size > 0 && place.until <= cursor);
-        // As many as there are, and late: these are all.
-        if known.len() != self.late as usize || !known.iter().all(&mut is_late) {
+        let mut is_overdue =
+            |&number: &u32| self.slots.get_mut(number).is_some_and(|slot| slot.size > 0 && slot.until <= cursor);
+        // The list from the last call is complete if it has as many blocks as are overdue, and all
+        // still are. Otherwise collect them again.
+        if known.len() != self.overdue as usize || !known.iter().all(&mut is_overdue) {
             known.clear();
-            let all = self.places.all().filter(|(_, place)| place.size > 0 && place.until <= cursor);
+            let all = self.slots.all().filter(|(_, slot)| slot.size > 0 && slot.until <= cursor);
             known.extend(all.map(|(number, _)| number));
         }
-        let free = !known.iter().any(|&number| self.places.get(number).is_some_and(|place| place.overlaps(addr, size)));
-        self.astray.late = known;
+        let free =
+            !known.iter().any(|&number| self.slots.get_mut(number).is_some_and(|slot| slot.overlaps(addr, size)));
+        self.astray.overdue = known;
         free
     }
 
-    /// Where in the sequence the last extra requests and this one stand in a row: two not far ahead, or eight anywhere, behind the
-    /// cursor if they stand there.
-    fn find_trace(&mut self, bytes: u64) -> Option<u32> {
+    /// Returns where in the sequence the latest extra requests and this one occur consecutively.
+    /// Two suffice a little further on; elsewhere it takes eight, first after the cursor and then
+    /// before it.
+    fn find_run(&mut self, bytes: u64) -> Option<u32> {
         let Self { astray, entries, cursor, .. } = self;
         if astray.at != *cursor {
             (astray.at, astray.extras) = (*cursor, 0);
         }
-        astray.trace[astray.extras as usize % TRACE] = bytes;
+        astray.run[astray.extras as usize % RUN] = bytes;
         astray.extras += 1;
-        let (extras, trace) = (astray.extras as usize, astray.trace);
-        let stand = |last: usize, count: usize| {
-            (0..count.min(extras)).all(|back| entries[last - back].is_for(trace[(extras - 1 - back) % TRACE]))
+        let (extras, run) = (astray.extras as usize, astray.run);
+        let matches_run = |last: usize, count: usize| {
+            (0..count.min(extras)).all(|back| entries[last - back].matches(run[(extras - 1 - back) % RUN]))
         };
         let (next, end) = (*cursor as usize, entries.len() - 1);
         let all = astray.counts.extra;
-        let due = astray.searched == 0 || (all - astray.searched) * SHARE > end as u64;
-        let nearby = (next + 1..end.min(next + 1 + AHEAD)).find(|&last| extras > 1 && stand(last, 2));
+        // The first search is free; later ones wait until enough extra requests have come to pay
+        // for it.
+        let due = astray.searched == 0 || (all - astray.searched) * SEARCH_INTERVAL > end as u64;
+        let nearby = (next + 1..end.min(next + 1 + LOOKAHEAD)).find(|&last| extras > 1 && matches_run(last, 2));
         let found = nearby.or_else(|| {
-            if extras < TRACE || !due {
+            if extras < RUN || !due {
                 return None;
             }
             astray.searched = all.max(1);
-            let mut everywhere = (next + TRACE..end).chain(TRACE - 1..end.min(next + TRACE));
-            everywhere.find(|&last| stand(last, TRACE))
+            let mut everywhere = (next + RUN..end).chain(RUN - 1..end.min(next + RUN));
+            everywhere.find(|&last| matches_run(last, RUN))
         });
         found.map(|last| last as u32)
     }

@@ -1,233 +1,256 @@
-//! The sequence of one lane: which request comes next, where its block lies, and whether the bytes there are free.
+//! The sequence of a lane: the next request, the planned address of its block, and whether the
+//! bytes there are free.
 //!
-//! That nothing is still there that should be gone is one comparison: the lane counts the blocks that are [`late`](Sequence::late).
-//! When it comes by a request, those join them that end there and are not free yet ([`Entry::due`]). None is late ⟹ every block that
-//! the program holds is one that the plan has alive now, and those share no bytes with the next.
+//! A single comparison decides whether the bytes are free. The lane counts its
+//! [`overdue`](Sequence::overdue) blocks: live blocks planned to be free by now. When the cursor
+//! passes a request, the live blocks planned to end at the request become overdue ([`Entry::due`]).
+//! No block is overdue ⟹ the plan has every live block live now, so no live block shares bytes with
+//! the next.
 
-use super::address_table::{HeapRef, Places};
+use super::address_table::{AddressTable, Slot};
 use super::deviations::Deviations;
 use crate::tables::slot_table::NONE;
 use crate::units::UNIT;
 use alloc::vec::Vec;
 
-/// One request of a sequence, as it was observed and planned.
+/// A request of a sequence, as observed and planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Step {
-    /// Length in bytes, a multiple of the [`UNIT`].
+    /// The size in bytes, a multiple of the [`UNIT`].
     pub size: u64,
-    /// After so many requests of the iteration it is free again; above its own number, at most the length of the sequence.
+    /// The block is free again after this many requests of the iteration. Greater than the
+    /// request's own number, and at most the length of the sequence.
     pub until: u32,
-    /// Where it lies in the segment; `None`: it outlives the iteration, and is not planned.
+    /// The offset in the segment; `None` for a block that outlives the iteration and is not
+    /// planned.
     pub offset: Option<u64>,
 }
 
-/// One request, ready to be served.
+/// A request in the form in which it is served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// Length in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// The number of its place; `NONE` ⟺ it outlives the iteration, and is not planned.
-    pub place: u32,
-    /// After so many requests it is free again.
+    /// The slot of its address; `NONE` ⟺ the block outlives the iteration and is not planned.
+    pub slot: u32,
+    /// The block is free again after this many requests.
     pub until: u32,
-    /// How many blocks are free again before the next request, by the plan.
+    /// The number of blocks planned to end before the next request.
     pub ends: u32,
-    /// How many of those are not free yet, or still to come.
+    /// The number of blocks in `ends` still live, or not requested yet.
     pub due: u32,
 }
 
 impl Entry {
-    /// Whether it is this request that is served here: one of as many units.
+    /// Returns whether a request of `bytes` matches: the sizes are equal in units.
     #[inline(always)]
-    pub(crate) fn is_for(&self, bytes: u64) -> bool {
+    pub(crate) fn matches(&self, bytes: u64) -> bool {
+        // One comparison for `size − UNIT < bytes ≤ size`: a larger `bytes` wraps to a large
+        // difference.
         self.size.wrapping_sub(bytes) < UNIT
     }
 }
 
-/// A block that was handed out.
+/// A block placed by a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Placement {
+    /// The address.
     pub addr: u64,
+    /// The size in bytes.
     pub size: u64,
 }
 
-/// Who has the block that begins at an address.
+/// The owner of the block at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
-    /// The lane, and it was asked for with so many bytes.
+    /// The lane. The value is the requested size in bytes.
     Here(u64),
-    /// A heap.
+    /// A heap: the lane has delegated the block.
     Away,
-    /// There is none.
+    /// No live block starts at the address.
     Nowhere,
 }
 
+/// The sequence of a lane, with the position of the program in it.
 #[derive(Clone)]
 pub(crate) struct Sequence {
-    /// In order; one behind the last that no request is for.
+    /// The requests in order, and behind them a sentinel matching no request.
     pub(crate) entries: Vec<Entry>,
-    pub(crate) places: Places,
-    /// The next request.
+    /// The addresses at which blocks start.
+    pub(crate) slots: AddressTable,
+    /// The number of the next request.
     pub(crate) cursor: u32,
-    /// How many blocks are still there whose time has passed.
-    pub(crate) late: u32,
-    /// Blocks that a heap cares for.
+    /// The number of live blocks planned to be free by now.
+    pub(crate) overdue: u32,
+    /// The number of delegated blocks.
     pub(crate) away: u32,
+    /// The deviations so far.
     pub(crate) astray: Deviations,
 }
 
 impl Sequence {
-    /// A sequence whose offsets count from `base`. The steps were verified.
+    /// Creates the sequence of a segment at `base`. The steps have been verified.
     pub(crate) fn new(base: u64, steps: &[Step]) -> Self {
         let mut addresses: Vec<u64> = steps.iter().filter_map(|step| Some(base + step.offset?)).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        let places = Places::new(&addresses);
+        let slots = AddressTable::new(&addresses);
+        // A sentinel of size `u64::MAX`: `matches` is false for every request, so that the cursor
+        // may stand behind the last request without a test.
         let last = Step { size: u64::MAX, until: steps.len() as u32 + 1, offset: None };
         let mut entries: Vec<Entry> = steps
             .iter()
             .chain([&last])
             .map(|&Step { size, until, offset }| {
-                let place = offset.and_then(|offset| places.number(base + offset)).unwrap_or(NONE);
-                Entry { size, place, until, ends: 0, due: 0 }
+                let slot = offset.and_then(|offset| slots.number(base + offset)).unwrap_or(NONE);
+                Entry { size, slot, until, ends: 0, due: 0 }
             })
             .collect();
         for step in steps.iter().filter(|step| step.offset.is_some()) {
             let last = &mut entries[step.until as usize - 1];
             (last.ends, last.due) = (last.ends + 1, last.due + 1);
         }
-        Self { entries, places, cursor: 0, late: 0, away: 0, astray: Deviations::default() }
+        Self { entries, slots, cursor: 0, overdue: 0, away: 0, astray: Deviations::default() }
     }
 
-    /// How many requests it has.
+    /// Returns the number of requests.
     pub(crate) fn len(&self) -> u32 {
         self.entries.len() as u32 - 1
     }
 
-    /// Serves a request that is the next one, if all is as planned.
+    /// Serves the next request of the sequence, if no block is overdue. Fast path of the planned
+    /// policy.
     #[inline(always)]
     pub(crate) fn next(&mut self, bytes: u64) -> Option<Placement> {
         let entry = self.entries.get(self.cursor as usize)?;
-        if !entry.is_for(bytes) || self.late > 0 {
+        if !entry.matches(bytes) || self.overdue > 0 {
             return None;
         }
-        let place = self.places.get(entry.place)?;
-        debug_assert!(place.size == 0, "whatever lives there is late");
-        (place.size, place.requested, place.until) = (entry.size, bytes, entry.until);
-        self.late = entry.due;
+        // An unplanned request has the slot `NONE`, which is out of bounds.
+        let slot = self.slots.get_mut(entry.slot)?;
+        debug_assert!(slot.size == 0, "a block there would be overdue");
+        (slot.size, slot.requested, slot.until) = (entry.size, bytes, entry.until);
+        // `overdue` was 0, so this assignment stands for an addition.
+        self.overdue = entry.due;
         self.cursor += 1;
-        Some(Placement { addr: place.addr, size: entry.size })
+        Some(Placement { addr: slot.addr, size: entry.size })
     }
 
-    /// The address that a request would be served from, by [`next`](Self::next) or [`otherwise`](Self::otherwise).
+    /// Returns the address that [`next`](Self::next) or [`otherwise`](Self::otherwise) would give a
+    /// request.
     pub(crate) fn peek(&self, bytes: u64) -> Option<u64> {
         let next = self.entries.get(self.cursor as usize)?;
-        if next.is_for(bytes) && self.late == 0 {
-            return self.places.addr(next.place);
+        if next.matches(bytes) && self.overdue == 0 {
+            return self.slots.addr(next.slot);
         }
-        // What is not the next request changes what comes after it: a copy is asked.
+        // Off the sequence the answer depends on searches that change the state: use a copy.
         self.clone().otherwise(bytes).map(|handed| handed.addr)
     }
 
-    /// The program gives up the block at exactly `addr`, if (where `requested` is given) it asked for so many bytes. Answers the
-    /// block, and what it was asked for with; `None` if it is not held, or a heap cares for it.
+    /// Frees the block at exactly `addr`; with `requested` given, only if the block was requested
+    /// with this size. Returns the block and the requested size. `None` if no block is live at
+    /// `addr`, or the lane has delegated the block.
     #[inline(always)]
     pub(crate) fn free(&mut self, addr: u64, requested: Option<u64>) -> Option<(Placement, u64)> {
-        let place = self.places.at(addr)?;
-        let HeapRef { size, requested: actual, until, .. } = *place;
-        if size == 0 || place.is_away() || requested.is_some_and(|requested| requested != actual) {
+        let slot = self.slots.get_at_mut(addr)?;
+        let Slot { size, requested: actual, until, .. } = *slot;
+        if size == 0 || slot.is_delegated() || requested.is_some_and(|requested| requested != actual) {
             return None;
         }
-        place.size = 0;
+        slot.size = 0;
         self.end(until);
         Some((Placement { addr, size }, actual))
     }
 
-    /// The block that begins at `addr`, with what was asked for, if the program holds it and no heap cares for it.
+    /// Returns the live block at exactly `addr` with its requested size, unless it is delegated.
     pub(crate) fn here(&self, addr: u64) -> Option<(Placement, u64)> {
-        let place = self.places.look(addr).filter(|place| place.size > 0 && !place.is_away())?;
-        Some((Placement { addr, size: place.size }, place.requested))
+        let slot = self.slots.get_at(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
+        Some((Placement { addr, size: slot.size }, slot.requested))
     }
 
-    /// Who has the block that begins at `addr`.
+    /// Returns the owner of the block at exactly `addr`.
     pub(crate) fn held_at(&self, addr: u64) -> Held {
-        match self.places.look(addr) {
-            Some(place) if place.size > 0 && place.is_away() => Held::Away,
-            Some(place) if place.size > 0 => Held::Here(place.requested),
+        match self.slots.get_at(addr) {
+            Some(slot) if slot.size > 0 && slot.is_delegated() => Held::Away,
+            Some(slot) if slot.size > 0 => Held::Here(slot.requested),
             _ => Held::Nowhere,
         }
     }
 
-    /// One that is planned to end before request `until` has ended, or never was there.
+    /// Counts as ended a block that was planned to end before request `until`. It was freed, or
+    /// never made.
     #[inline(always)]
     pub(crate) fn end(&mut self, until: u32) {
+        // The cursor has passed the planned end, so the block was counted as overdue.
         if until <= self.cursor {
-            self.late -= 1;
+            self.overdue -= 1;
         } else if let Some(last) = self.entries.get_mut(until as usize - 1) {
             last.due -= 1;
         }
     }
 
-    /// A heap cares for the block at `addr` from here on; its bytes stay occupied. `None` if the program holds none there, or a heap
-    /// does already.
+    /// Delegates the block at `addr` to a heap. The bytes stay occupied. Returns the block and the
+    /// requested size; `None` without a live block at `addr`, or if the block is delegated already.
     pub(crate) fn go_away(&mut self, addr: u64) -> Option<(Placement, u64)> {
-        let place = self.places.at(addr).filter(|place| place.size > 0 && !place.is_away())?;
-        let left = (Placement { addr, size: place.size }, place.requested);
-        place.go_away();
+        let slot = self.slots.get_at_mut(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
+        let left = (Placement { addr, size: slot.size }, slot.requested);
+        slot.delegate();
         self.away += 1;
         Some(left)
     }
 
-    /// The bytes of a block that a heap cared for are free.
+    /// Ends a delegated block: its bytes are free.
     pub(crate) fn come_back(&mut self, addr: u64) {
-        if let Some(place) = self.places.at(addr).filter(|place| place.size > 0 && place.is_away()) {
-            let until = place.until;
-            place.size = 0;
+        if let Some(slot) = self.slots.get_at_mut(addr).filter(|slot| slot.size > 0 && slot.is_delegated()) {
+            let until = slot.until;
+            slot.size = 0;
             self.away -= 1;
             self.end(until);
         }
     }
 
-    /// The blocks that the program holds and no heap cares for, with what was asked for.
+    /// Iterates over the live blocks, except delegated blocks, with their requested sizes.
     pub(crate) fn held(&self) -> impl Iterator<Item = (Placement, u64)> {
-        let held = self.places.all().filter(|(_, place)| place.size > 0 && !place.is_away());
-        held.map(|(_, place)| (Placement { addr: place.addr, size: place.size }, place.requested))
+        let held = self.slots.all().filter(|(_, slot)| slot.size > 0 && !slot.is_delegated());
+        held.map(|(_, slot)| (Placement { addr: slot.addr, size: slot.size }, slot.requested))
     }
 
-    /// The sequence begins anew at request `cursor`. What the program still holds is late from now on.
+    /// Begins the sequence again, at request `cursor`. Every live block becomes overdue.
     pub(crate) fn begin_at(&mut self, cursor: u32) {
         self.astray.passed += u64::from(self.cursor - self.astray.began);
-        self.late = 0;
-        for place in self.places.all_mut().filter(|place| place.size > 0) {
-            place.until = 0;
-            self.late += 1;
+        self.overdue = 0;
+        for slot in self.slots.all_mut().filter(|slot| slot.size > 0) {
+            // 0 is at most every cursor: `end` will count the block as overdue.
+            slot.until = 0;
+            self.overdue += 1;
         }
         for entry in &mut self.entries {
             entry.due = entry.ends;
         }
         (self.cursor, self.astray.began) = (cursor, cursor);
-        self.astray.forget_missed();
-        // What would have been handed out before, and lived on, never was there.
+        self.astray.clear_skipped();
+        // Requests before `cursor` are not made in this pass. Those planned to live beyond it count
+        // as ended.
         for number in 0..cursor as usize {
-            let Entry { until, place, .. } = self.entries[number];
-            if place != NONE && until > cursor {
+            let Entry { until, slot, .. } = self.entries[number];
+            if slot != NONE && until > cursor {
                 self.end(until);
             }
         }
     }
 
-    /// Checks every invariant, for tests: it compares all with all.
+    /// Checks every invariant, for tests. Compares all pairs of live blocks.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let held: Vec<&HeapRef> = self.places.all().map(|(_, place)| place).filter(|place| place.size > 0).collect();
-        for (number, place) in held.iter().enumerate() {
-            if held[..number].iter().any(|other| other.overlaps(place.addr, place.size)) {
+        let held: Vec<&Slot> = self.slots.all().map(|(_, slot)| slot).filter(|slot| slot.size > 0).collect();
+        for (number, slot) in held.iter().enumerate() {
+            if held[..number].iter().any(|other| other.overlaps(slot.addr, slot.size)) {
                 return Err("two blocks of a lane share bytes");
             }
         }
-        if held.iter().filter(|place| place.is_away()).count() as u32 != self.away {
-            return Err("a lane's blocks in a heap's care are not those that are counted");
+        if held.iter().filter(|slot| slot.is_delegated()).count() as u32 != self.away {
+            return Err("the count of a lane's delegated blocks is wrong");
         }
-        let late = held.iter().filter(|place| place.until <= self.cursor).count() as u32;
-        if late == self.late { Ok(()) } else { Err("a lane's late blocks are not those that are counted") }
+        let overdue = held.iter().filter(|slot| slot.until <= self.cursor).count() as u32;
+        if overdue == self.overdue { Ok(()) } else { Err("the count of a lane's overdue blocks is wrong") }
     }
 }

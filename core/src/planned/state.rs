@@ -1,4 +1,4 @@
-//! How far the policy is: observing, planning or serving.
+//! The state of the planned policy between announcements: waiting, observing, planning or serving.
 
 use super::recorder::{Log, Observed};
 use super::report::{PlannedReport, Stage};
@@ -6,50 +6,65 @@ use super::sequence::Step;
 use crate::units::StreamId;
 use alloc::vec::Vec;
 
-/// And if that was so in so many iterations in a row; twice as many after each plan that is given up, up to 64.
-const PATIENT: u32 = 2;
+/// The number of consecutive iterations with too many deviations before the plan is given up.
+/// Doubles with each plan given up, up to 64.
+const TOLERATED_IN_A_ROW: u32 = 2;
 
-const MOST_DOUBLINGS: u64 = 5;
+/// The most doublings of the tolerated number.
+const MAX_DOUBLINGS: u64 = 5;
 
-/// A stream's plan, as it will be put in force.
+/// A stream's plan, ready to be put in force.
 pub(crate) struct Prepared {
+    /// The stream.
     pub stream: StreamId,
+    /// The requests of the iteration, with their planned offsets.
     pub steps: Vec<Step>,
+    /// The bytes that the plan needs.
     pub peak: u64,
+    /// The bytes that any plan for these requests needs at least.
     pub lower_bound: u64,
 }
 
-/// What the next announcement is to do something about.
+/// The phase of a device. Each announcement may move it on.
 #[derive(Default)]
 pub(crate) enum Phase {
+    /// Nothing is recorded; the next announcement begins to record an iteration.
     #[default]
     Waiting,
+    /// The present iteration is recorded.
     Observing(Log),
+    /// An iteration was recorded; the program has not taken the observation out.
     Observed(Observed),
+    /// The program has the observation, and computes plans.
     Planning,
+    /// Plans were passed back; the next announcement puts them in force.
     Ready(Vec<Prepared>),
+    /// The plans are in force.
     Serving,
-    /// Somebody is about it.
+    /// A thread is switching phases, without the lock. No other thread changes the phase meanwhile.
     Turning,
 }
 
-/// What is known of iterations.
+/// The planned policy's phase on a device, and the history on which its decisions rest.
 #[derive(Default)]
 pub(crate) struct PlannerState {
+    /// The present phase.
     pub(crate) phase: Phase,
-    /// How many observations there were.
+    /// The number of observations so far.
     pub(crate) serial: u64,
-    /// The streams of the last one.
+    /// The streams of the latest observation.
     pub(crate) streams: Vec<StreamId>,
-    /// Iterations in a row in which too much deviated.
+    /// Consecutive iterations with too many deviations.
     pub(crate) bad: u32,
-    /// Deviations of the lanes, and their requests, up to the last announcement.
+    /// The deviations and the requests of all lanes at the latest announcement: the baseline of the
+    /// next.
     pub(crate) judged: (u64, u64),
-    /// What lanes that are gone have come to, and everything that is not a lane's.
+    /// The counts of removed lanes, and everything in the report not counted by lanes.
     pub(crate) report: PlannedReport,
 }
 
 impl PlannerState {
+    /// Returns the stage of the present phase.
     pub(crate) fn stage(&self) -> Stage {
         match self.phase {
             Phase::Waiting => Stage::Waiting,
@@ -60,8 +75,8 @@ impl PlannerState {
         }
     }
 
-    /// How often in a row too much may deviate.
+    /// Returns how many consecutive iterations with too many deviations are tolerated.
     pub(crate) fn patience(&self) -> u32 {
-        PATIENT << self.report.given_up.min(MOST_DOUBLINGS)
+        TOLERATED_IN_A_ROW << self.report.given_up.min(MAX_DOUBLINGS)
     }
 }

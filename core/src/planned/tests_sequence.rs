@@ -1,4 +1,4 @@
-//! One lane's sequence against a naive model: what the program holds, byte by byte.
+//! Tests of a lane's sequence against a naive model, which compares live blocks byte by byte.
 
 use super::sequence::{Held, Placement, Sequence, Step};
 use crate::units::UNIT;
@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 const BASE: u64 = 1 << 30;
 
-/// The lowest offset at which nothing lies that lives at the same time, one buffer after the other.
+/// Plans by first fit: places each buffer at the lowest offset free during its lifetime.
 pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     let buffers = &problem.buffers;
     let mut offsets: Vec<u64> = Vec::new();
@@ -31,14 +31,14 @@ pub(crate) fn first_fit(problem: &Problem) -> cachalot_planner::Plan {
     cachalot_planner::Plan { offsets, peak }
 }
 
-/// What one iteration does: requests of so many units, and frees of the request made so long ago.
+/// An operation of an iteration: a request of so many units, or the free of the n-th live block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Op {
     Malloc(u64),
     Free(usize),
 }
 
-/// The steps that observing an iteration comes to.
+/// Returns the steps that observing these operations gives.
 fn observe(ops: &[Op]) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut held: Vec<usize> = Vec::new();
@@ -121,7 +121,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![(1..40_u64).prop_map(Op::Malloc), (0..12_usize).prop_map(Op::Free)]
 }
 
-/// A way to deviate: at a place in the program, leave out so many operations and put others in.
+/// A deviation: at a place in the program, leaves out operations and inserts others.
 type Deviation = (prop::sample::Index, usize, Vec<Op>);
 
 fn deviate(ops: &[Op], (at, out, others): &Deviation) -> Vec<Op> {
@@ -196,7 +196,7 @@ proptest! {
         let mut away: Vec<Placement> = Vec::new();
         for _ in 0..3 {
             for (&op, &care) in ops.iter().zip(&cared) {
-                // One that goes away does not come back before the program is done with it.
+                // A delegated block does not end before the program has freed it.
                 let free = match op { Op::Free(which) if !run.held.is_empty() => run.held[which % run.held.len()], _ => None };
                 if let Some(handed) = free.filter(|_| care) {
                     prop_assert_eq!(run.sequence.go_away(handed.addr).map(|(gone, _)| gone), Some(handed));
@@ -209,7 +209,7 @@ proptest! {
                 }
                 for handed in run.held.iter().flatten() {
                     let apart = |gone: &Placement| gone.addr + gone.size <= handed.addr || handed.addr + handed.size <= gone.addr;
-                    prop_assert!(away.iter().all(apart), "{:?} is in somebody's care", handed);
+                    prop_assert!(away.iter().all(apart), "{:?} is delegated", handed);
                 }
                 run.sequence.check().unwrap();
             }
@@ -268,8 +268,8 @@ fn two_requests_that_change_places_are_both_served() {
 }
 
 #[test]
-fn a_late_free_costs_what_lies_there_and_nothing_else() {
-    // Two buffers by turns at one place, and one that lies elsewhere.
+fn a_late_free_costs_only_the_requests_on_its_bytes() {
+    // Two buffers in turn at one address, and a third at another address.
     let ops = [
         Op::Malloc(8),
         Op::Malloc(1),
@@ -313,13 +313,13 @@ fn what_outlives_its_iteration_occupies_its_bytes_in_the_next() {
 }
 
 #[test]
-fn eight_requests_in_a_row_lead_to_wherever_they_stand() {
+fn eight_consecutive_requests_locate_the_program_anywhere() {
     let ops: Vec<Op> = (1..=200).flat_map(|units| [Op::Malloc(units), Op::Free(0)]).collect();
     let mut run = Run::new(&observe(&ops));
-    // The program begins in the middle, and goes on from there.
+    // The program begins in the middle of the sequence, and continues from there.
     ops[240..].iter().for_each(|&op| run.perform(op));
     assert_eq!(run.fallback, 7, "{:?}", run.sequence.astray.counts);
-    // It goes back without announcing it.
+    // The program begins the sequence again without an announcement.
     ops[100..].iter().for_each(|&op| run.perform(op));
     assert_eq!(run.fallback, 14, "{:?}", run.sequence.astray.counts);
     assert_eq!(run.sequence.served(), 80 + 150 - 14);

@@ -1,8 +1,8 @@
-//! The memory map: what lies where in every segment, and how the sizes are distributed. TensorFlow's report when its best fit with
-//! coalescing runs out of memory, for every policy.
+//! The memory map: the blocks of every segment, and the distribution of their sizes. TensorFlow's
+//! report of best fit with coalescing out of memory, for every policy.
 //!
-//! It is made from a snapshot, so it holds no lock and calls no device, and one that was taken before a request failed can be read
-//! at leisure.
+//! The map is built from a snapshot, so it holds no lock and calls no device. A snapshot taken
+//! before a request failed can be examined later.
 
 use crate::device::oom::Size;
 use crate::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
@@ -12,39 +12,41 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// How many bins there are (`kNumBins`, TensorFlow 2.16).
+/// The number of bins (`kNumBins`, TensorFlow 2.16).
 pub const BINS: usize = 21;
 
-/// How many characters the occupancy has.
+/// The number of characters of the occupancy.
 pub const OCCUPANCY_WIDTH: usize = 100;
 
-/// The blocks of one range of sizes, from so many bytes up to twice as many; the last bin holds everything above, too.
+/// The blocks of a range of sizes, from `from` bytes up to twice as many. The last bin has all
+/// larger blocks too.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Bin {
-    /// The least size, in bytes: 256 for the first bin, and twice as many for each further one.
+    /// The least size in bytes: 256 for the first bin, doubling from bin to bin.
     pub from: u64,
-    /// Blocks, in use or free.
+    /// The number of blocks, in use or free.
     pub chunks: u64,
-    /// Those in use.
+    /// The number of blocks in use.
     pub chunks_in_use: u64,
-    /// Bytes of all of them.
+    /// Bytes of all blocks.
     pub bytes: u64,
-    /// Bytes of those in use.
+    /// Bytes of the blocks in use.
     pub bytes_in_use: u64,
-    /// Bytes that the program asked for, of those in use.
+    /// Requested bytes of the blocks in use.
     pub requested_in_use: u64,
 }
 
-/// Blocks in use of one size.
+/// The blocks in use of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SizeInUse {
-    /// Their size in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// How many there are.
+    /// The number of blocks in use.
     pub chunks: u64,
 }
 
-/// The map. FreeArgs blocks that other streams still use count as in use: nobody else may have them.
+/// The memory map of a snapshot. Freed blocks that other streams still use count as in use: no
+/// request may get them.
 ///
 /// ```
 /// use cachalot_core::memory_map::MemoryMap;
@@ -57,7 +59,7 @@ pub struct SizeInUse {
 /// let config = Config::parse("policy:bfc,first_region_mb:4")?;
 /// let allocator: Allocator<_, spin::mutex::SpinMutex<()>, Growable> =
 ///     Allocator::new([SimulatedDevice::new(64 * MIB)], &config)?;
-/// // A second block of so many bytes would not fit in the rest, so nothing is split off.
+/// // Too little is left for a second block of this size, so the block is not split.
 /// allocator.malloc(DeviceIndex(0), 3 * MIB, StreamId::DEFAULT)?;
 ///
 /// let map = MemoryMap::of(allocator.snapshot());
@@ -71,33 +73,34 @@ pub struct SizeInUse {
 pub struct MemoryMap {
     /// The segments with their blocks, by address.
     pub regions: Vec<SnapshotSegment>,
-    /// How the sizes of the blocks are distributed.
+    /// The distribution of the block sizes.
     pub bins: [Bin; BINS],
-    /// Blocks in use by size, ascending.
+    /// The blocks in use by size, ascending.
     pub sizes_in_use: Vec<SizeInUse>,
-    /// Bytes held from the device.
+    /// Bytes allocated from the device.
     pub bytes: u64,
     /// Bytes of the blocks in use.
     pub bytes_in_use: u64,
-    /// Bytes that the program asked for, of the blocks in use.
+    /// Requested bytes of the blocks in use.
     pub requested_in_use: u64,
-    /// The largest free block, in bytes; 0 if there is none.
+    /// The size of the largest free block in bytes; 0 without free blocks.
     pub largest_free: u64,
 }
 
-/// The bin of blocks of so many bytes.
+/// Returns the bin of blocks of `bytes` bytes.
 #[must_use]
 pub fn bin_of(bytes: u64) -> usize {
     let log2 = (bytes.max(GRAIN) / GRAIN).ilog2();
     (log2 as usize).min(BINS - 1)
 }
 
+/// Returns whether a block counts as in use.
 fn is_in_use(block: &SnapshotBlock) -> bool {
     block.state != BlockState::Inactive
 }
 
 impl MemoryMap {
-    /// The map of these segments: a whole snapshot, or the part of it that is of interest.
+    /// Builds the map of these segments: a whole snapshot, or some of its segments.
     #[must_use]
     pub fn of(segments: Vec<SnapshotSegment>) -> Self {
         let mut map = Self {
@@ -130,18 +133,19 @@ impl MemoryMap {
         map
     }
 
-    /// All blocks, by address.
+    /// Iterates over all blocks, by address.
     pub fn chunks(&self) -> impl Iterator<Item = &SnapshotBlock> {
         self.regions.iter().flat_map(|region| &region.blocks)
     }
 
-    /// Bytes of the free blocks.
+    /// Returns the bytes of the free blocks.
     #[must_use]
     pub const fn bytes_free(&self) -> u64 {
         self.bytes - self.bytes_in_use
     }
 
-    /// The part of the free bytes that is not in the largest free block, 0 to 1; 0 if nothing is free.
+    /// Returns the fraction of the free bytes outside of the largest free block, 0 to 1; 0 without
+    /// free blocks.
     #[must_use]
     pub fn fragmentation(&self) -> f64 {
         if self.bytes_free() == 0 {
@@ -150,9 +154,10 @@ impl MemoryMap {
         1.0 - self.largest_free as f64 / self.bytes_free() as f64
     }
 
-    /// What the memory looks like from afar, all regions together, in [`OCCUPANCY_WIDTH`] characters: `*` for bytes that the
-    /// program asked for, `x` for the rest of blocks in use, `_` for free blocks. A character stands for what fills most of its
-    /// part, of several the first of these. Empty if nothing is held.
+    /// Draws all segments together in [`OCCUPANCY_WIDTH`] characters: `*` for requested bytes, `x`
+    /// for the rest of blocks in use, `_` for free blocks. A character stands for an equal part of
+    /// the memory, and shows what fills most of that part; in a tie, the first in this order. Empty
+    /// without segments.
     #[must_use]
     pub fn occupancy(&self) -> String {
         let mut line = Line { length: u128::from(self.bytes), at: 0, filled: [[0; KINDS.len()]; OCCUPANCY_WIDTH] };
@@ -169,22 +174,28 @@ impl MemoryMap {
     }
 }
 
-/// What a part of the memory may be filled with.
+/// The characters of the occupancy. The constants below index this table.
 const KINDS: [char; 3] = ['*', 'x', '_'];
+/// Requested bytes.
 const REQUESTED: usize = 0;
+/// Bytes of blocks in use beyond the requested size.
 const SLACK: usize = 1;
+/// Bytes of free blocks.
 const FREE: usize = 2;
 
-/// How much of each character is filled with what. Places are bytes times the width, so that characters begin at whole ones.
+/// Fills the characters of the occupancy from left to right. Positions are bytes times the width,
+/// so each character begins at a whole position.
 struct Line {
-    /// Of a character: as many as the memory has bytes.
+    /// The width of a character: the bytes of the memory.
     length: u128,
-    /// How far it is filled.
+    /// The position reached.
     at: u128,
+    /// How much of each character is filled, by kind.
     filled: [[u128; KINDS.len()]; OCCUPANCY_WIDTH],
 }
 
 impl Line {
+    /// Fills the next `bytes` of the memory with `kind`.
     fn fill(&mut self, kind: usize, bytes: u64) {
         let end = self.at + u128::from(bytes) * OCCUPANCY_WIDTH as u128;
         while self.at < end {
@@ -196,8 +207,10 @@ impl Line {
     }
 }
 
+/// Returns the character of the kind that fills most.
 fn most(character: &[u128; KINDS.len()]) -> char {
     let mut kind = REQUESTED;
+    // `>` and not `>=`: in a tie the earlier kind wins.
     for other in [SLACK, FREE] {
         if character[other] > character[kind] {
             kind = other;
@@ -215,7 +228,8 @@ impl fmt::Display for Bin {
     }
 }
 
-/// The report: bins that hold anything, every block by region, blocks in use by size, sums, and the occupancy.
+/// Writes the report: the bins with blocks, every block by segment, the blocks in use by size, the
+/// sums, and the occupancy.
 impl fmt::Display for MemoryMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "Blocks by size:")?;

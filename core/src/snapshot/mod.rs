@@ -1,4 +1,5 @@
-//! The snapshot: every segment and block as they stand, in the terms of PyTorch's `memory_snapshot()`.
+//! The snapshot: every segment and block of a device at one moment, in the terms of PyTorch's
+//! `memory_snapshot()`.
 
 pub mod memory_map;
 
@@ -7,19 +8,20 @@ use crate::pool::PoolId;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 use alloc::vec::Vec;
 
-/// What a block is to the program.
+/// The state of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockState {
-    /// The program holds it.
+    /// The program uses the block.
     ActiveAllocated,
-    /// The program freed it, and other streams still use it, or the frontier has not reached its count.
+    /// The program freed the block. Other streams still use it, or the frontier has not reached its
+    /// count.
     ActivePendingFree,
-    /// It is cached.
+    /// The block is free, and cached.
     Inactive,
 }
 
 impl BlockState {
-    /// The name in PyTorch's snapshots.
+    /// Returns the name in PyTorch's snapshots.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ActiveAllocated => "active_allocated",
@@ -29,60 +31,63 @@ impl BlockState {
     }
 }
 
-/// One block.
+/// A block of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotBlock {
-    /// Its first byte.
+    /// The address of the first byte.
     pub address: DevicePtr,
-    /// Its length in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// What the program asked for when it was last handed out; 0 if it never was.
+    /// The size of the latest request that the block served, in bytes; 0 if it never served one.
     pub requested_size: u64,
-    /// What it is now.
+    /// The state.
     pub state: BlockState,
-    /// Where in the program it was allocated, as the host [numbers](DeviceMemory::call_site) its places; 0 if it is not known.
+    /// The call site of the allocation, as
+    /// [`DeviceMemory::call_site`](crate::DeviceMemory::call_site) numbers call sites; 0 if
+    /// unknown.
     pub site: u32,
 }
 
-/// One segment, or one contiguous mapped part of an expandable one.
+/// A segment of a snapshot, or a contiguous mapped part of an expandable segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SnapshotSegment {
-    /// Its device.
+    /// The device.
     pub device: DeviceIndex,
-    /// Its first byte.
+    /// The address of the first byte.
     pub address: DevicePtr,
-    /// Its length in bytes.
+    /// The size in bytes.
     pub total_size: u64,
-    /// Its stream.
+    /// The stream.
     pub stream: StreamId,
-    /// Its kind.
+    /// The kind of blocks, small or large.
     pub kind: PoolKind,
-    /// Its pool.
+    /// The pool.
     pub pool: PoolId,
-    /// Whether it is part of an expandable segment.
+    /// Set for a part of an expandable segment.
     pub is_expandable: bool,
-    /// Where in the program it was obtained, as of a block.
+    /// The call site of the allocation of the segment; 0 if unknown.
     pub site: u32,
-    /// Its blocks, by address; they tile it.
+    /// The blocks by address. They cover the segment without gaps.
     pub blocks: Vec<SnapshotBlock>,
 }
 
 impl SnapshotSegment {
+    /// Sums `of` over the blocks in the states that `is` selects.
     fn bytes(&self, is: impl Fn(BlockState) -> bool, of: impl Fn(&SnapshotBlock) -> u64) -> u64 {
         self.blocks.iter().filter(|block| is(block.state)).map(of).sum()
     }
 
-    /// Bytes of the blocks that the program holds.
+    /// Returns the bytes of the blocks in use by the program.
     pub fn allocated_size(&self) -> u64 {
         self.bytes(|state| state == BlockState::ActiveAllocated, |block| block.size)
     }
 
-    /// Bytes of the blocks that cannot be reused.
+    /// Returns the bytes of the blocks not yet reusable: in use, or pending.
     pub fn active_size(&self) -> u64 {
         self.bytes(|state| state != BlockState::Inactive, |block| block.size)
     }
 
-    /// What the program asked for, of the blocks that cannot be reused.
+    /// Returns the requested bytes of the blocks not yet reusable.
     pub fn requested_size(&self) -> u64 {
         self.bytes(|state| state != BlockState::Inactive, |block| block.requested_size)
     }

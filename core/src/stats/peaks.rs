@@ -1,28 +1,31 @@
-//! The peaks of one device.
+//! The peaks of a device's statistics, and the leases of its heaps.
 
-use super::tally::{HeapCounters, included};
+use super::counters::{HeapCounters, included};
 use super::{ALL, Counter, EVENTS, Event, STATS, Stats, column};
 use crate::config::rounding::PoolKind;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// One device's peaks and event counts, and what the resets subtract.
+/// The peaks and event counts of a device, and the totals at the last resets.
 #[derive(Debug)]
 pub(crate) struct DevicePeaks {
-    /// The highest sums on record, by [`ALL`], small, large.
+    /// The recorded peaks, by column ([`ALL`], small, large) and statistic.
     peak: [[AtomicI64; STATS]; 3],
-    /// The sums of all leases, likewise; no higher than the peak while every heap is settled.
+    /// The sum of all heaps' leases, by column and statistic. No higher than the peak while every
+    /// heap is within its lease.
     leased: [[AtomicI64; STATS]; 3],
-    /// What had ever been added when the accumulated statistics were last reset.
+    /// The total ever added when the accumulated statistics were last reset.
     allocated_before: [[AtomicU64; STATS]; 3],
-    /// What had ever been taken away then.
+    /// The total ever removed when the accumulated statistics were last reset.
     freed_before: [[AtomicU64; STATS]; 3],
+    /// The counts of [`Event`]s since the accumulated statistics were last reset.
     events: [AtomicU64; EVENTS],
-    /// `max_split_size` when the allocator was made, as PyTorch reports it: −1 for none.
+    /// The setting `max_split_size` at creation, as PyTorch reports it: −1 for no limit.
     max_split_size: i64,
 }
 
 impl DevicePeaks {
+    /// Creates the peaks of a device without heaps.
     pub(crate) fn new(max_split_size: Option<u64>) -> Self {
         let zeros = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0)));
         let sums = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicI64::new(0)));
@@ -41,14 +44,18 @@ impl DevicePeaks {
         self.events[event as usize].fetch_add(1, Relaxed);
     }
 
-    /// Leases the heap that asks as much as it holds: from what nobody has leased, else from half of what room the heaps `near`
-    /// have, else from everyone's, after the peaks were brought up to date. One caller at a time (the owner's lock).
+    /// Reconciles the peaks: leases the heap `asking` at least its current values.
+    ///
+    /// The lease comes from the part of the peak that no heap has leased; else from half of the
+    /// room that the heaps in `near` have left; else from all `heaps`, after the peaks were raised
+    /// to the current sums. The caller holds the owner's lock, so one thread reconciles at a time.
     pub(crate) fn settle<'a, I, N>(&self, heaps: &I, asking: KindCounters<'a>, near: &N)
     where
         I: Iterator<Item = KindCounters<'a>> + Clone,
         N: Iterator<Item = KindCounters<'a>> + Clone,
     {
-        // What was pending when the ceilings were set may not be any longer.
+        // Thresholds depend on the pending blocks, which may have changed since the thresholds were
+        // set.
         asking.1.follow_pending();
         let is_other = |other: &KindCounters<'_>| !core::ptr::eq(other.1, asking.1);
         for stat in 0..STATS {
@@ -57,6 +64,8 @@ impl DevicePeaks {
                 continue;
             }
             let short = || lacking - self.unleased(stat, asking.0);
+            // A neighbour gives up the lacking amount and half of its remaining room: two heaps
+            // that grow in turn then need not take room from each other at every step.
             for other in near.clone().filter(is_other).take_while(|_| short() > 0) {
                 let left = room_of(other.1, stat);
                 self.lease(other, stat, (left - short().min(left)) / 2);
@@ -64,49 +73,55 @@ impl DevicePeaks {
             if short() > 0 {
                 self.recall(stat, asking, heaps.clone().filter(is_other));
             }
+            // Lease all of the free part of the peak, so that the next growth needs no
+            // reconciliation.
             self.lease(asking, stat, (-short()).max(0));
         }
     }
 
-    /// How much of a statistic a heap of `kind` may lease without anyone giving anything up.
+    /// Returns how much of a statistic a heap of `kind` may lease while all other leases stay.
     fn unleased(&self, stat: usize, kind: PoolKind) -> i64 {
         let below = |of: usize| self.peak[of][stat].load(Relaxed) - self.leased[of][stat].load(Relaxed);
         below(ALL).min(below(column(kind)))
     }
 
-    /// Brings the peaks of one statistic up to date, and takes the other heaps all of their room: heaps that rise in turn get it
-    /// back from each other without anyone looking at the rest.
+    /// Raises the peaks of a statistic to the current sums, and cuts the leases of the other heaps
+    /// to their current values. Heaps that grow in turn then lease the freed room from their
+    /// neighbours, and no thread has to read all heaps again.
     fn recall<'a>(&self, stat: usize, asking: KindCounters<'a>, others: impl Iterator<Item = KindCounters<'a>>) {
         let wanted = asking.1.current_of(stat);
         let (mut all, mut alike) = (wanted, wanted);
         for other in others {
-            let held = other.1.current_of(stat);
-            all += held;
-            alike += if other.0 == asking.0 { held } else { 0 };
+            let current = other.1.current_of(stat);
+            all += current;
+            alike += if other.0 == asking.0 { current } else { 0 };
             self.lease(other, stat, 0);
         }
         self.peak[ALL][stat].fetch_max(all, Relaxed);
         self.peak[column(asking.0)][stat].fetch_max(alike, Relaxed);
     }
 
-    /// Leases a heap what it holds and `room` beyond.
-    fn lease(&self, (kind, tally): KindCounters<'_>, stat: usize, room: i64) {
-        let lease = tally.current_of(stat) + room;
-        let more = lease - tally.lease(stat).load(Relaxed);
+    /// Sets the lease of a heap to its current value plus `room`.
+    fn lease(&self, (kind, counters): KindCounters<'_>, stat: usize, room: i64) {
+        let lease = counters.current_of(stat) + room;
+        let more = lease - counters.lease(stat).load(Relaxed);
+        // The sums of leases change by the difference, in the column of the kind and in that of all
+        // blocks.
         if more != 0 {
             for of in [ALL, column(kind)] {
                 self.leased[of][stat].fetch_add(more, Relaxed);
             }
-            tally.lease(stat).store(lease, Relaxed);
-            tally.set_threshold(included(stat).unwrap_or(stat));
+            counters.lease(stat).store(lease, Relaxed);
+            counters.set_threshold(included(stat).unwrap_or(stat));
         }
     }
 
-    /// Every peak becomes what there is now. The owner's lock is held.
+    /// Lowers every peak to the current value. The caller holds the owner's lock.
     pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)> + Clone) {
-        for party in heaps.clone() {
+        // Leases first: afterwards they add up to the current sums, which become the peaks.
+        for heap in heaps.clone() {
             for stat in 0..STATS {
-                self.lease(party, stat, 0);
+                self.lease(heap, stat, 0);
             }
         }
         let now = self.sums(heaps);
@@ -117,7 +132,7 @@ impl DevicePeaks {
         }
     }
 
-    /// Everything ever added or taken away counts as 0 from here on, as do the events. The owner's lock is held.
+    /// Restarts the totals and the event counts at 0. The caller holds the owner's lock.
     pub(crate) fn reset_accumulated<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>) {
         let now = self.sums(heaps);
         for column in 0..3 {
@@ -132,7 +147,7 @@ impl DevicePeaks {
         }
     }
 
-    /// Everything as it stands.
+    /// Returns the current statistics.
     pub(crate) fn stats<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>) -> Stats {
         Stats {
             counters: self.sums(heaps),
@@ -141,19 +156,21 @@ impl DevicePeaks {
         }
     }
 
+    /// Returns the sums of all statistics by column, taken over the heaps.
     fn sums<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)>) -> [[Counter; STATS]; 3] {
         let mut sums = [[Counter::default(); STATS]; 3];
-        for (kind, tally) in heaps {
+        for (kind, counters) in heaps {
             for column in [ALL, column(kind)] {
                 for (stat, sum) in sums[column].iter_mut().enumerate() {
-                    sum.current += tally.current_of(stat);
-                    sum.allocated += tally.added_of(stat);
+                    sum.current += counters.current_of(stat);
+                    sum.allocated += counters.added_of(stat);
                 }
             }
         }
         for column in 0..3 {
             for stat in 0..STATS {
                 let sum = &mut sums[column][stat];
+                // The sum may exceed the recorded peak while a heap is about to reconcile.
                 sum.peak = self.peak[column][stat].load(Relaxed).max(sum.current);
                 sum.freed = sum.allocated - sum.current - self.freed_before[column][stat].load(Relaxed) as i64;
                 sum.allocated -= self.allocated_before[column][stat].load(Relaxed) as i64;
@@ -163,10 +180,10 @@ impl DevicePeaks {
     }
 }
 
-/// A heap as the peaks see it.
+/// A heap's counters, with the column they belong to.
 pub(crate) type KindCounters<'a> = (PoolKind, &'a HeapCounters);
 
-/// How much more of a statistic a heap has leased than it holds.
-fn room_of(tally: &HeapCounters, stat: usize) -> i64 {
-    (tally.lease(stat).load(Relaxed) - tally.current_of(stat)).max(0)
+/// Returns how far a heap's value may rise within its lease.
+fn room_of(counters: &HeapCounters, stat: usize) -> i64 {
+    (counters.lease(stat).load(Relaxed) - counters.current_of(stat)).max(0)
 }

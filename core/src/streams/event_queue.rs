@@ -1,21 +1,27 @@
-//! Stream order: blocks that other streams still use are freed when events say that they no longer do.
+//! Blocks still in use on other streams. A block becomes free when the events recorded on the
+//! streams are complete.
 //!
-//! Each stream that uses such blocks has a queue of events in the order in which they were recorded, so only the head of a queue
-//! has to be asked. Nothing here holds its lock across a call to the device: the queue that is being asked is marked busy instead.
+//! Each stream has a queue of events in the order of recording. A stream completes events in that
+//! order, so only the head of a queue needs polling. No call to the device is made under the lock
+//! of the queues: the queue whose head is polled is marked busy instead.
+//!
+//! Infallible operations reserve their entries beforehand: [`EventQueues::promise`] before an event
+//! is recorded, [`EventQueues::promise_deferral`] before a block is deferred.
 
 use crate::device::Event;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage, Table};
 use crate::units::StreamId;
 
-/// One event that a block waits for.
+/// An event awaited by a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub event: Event,
-    /// The slot of the heap.
+    /// The slot of the block's heap.
     pub heap: u32,
+    /// The index of the block in the heap.
     pub block: u32,
-    /// Next in the queue, or next vacant entry.
+    /// The next entry of the queue, or the next vacant entry.
     next: u32,
 }
 
@@ -33,57 +39,63 @@ impl Vacant for Wait {
     }
 }
 
-/// The events recorded on one stream, oldest first.
+/// The events recorded on a stream, oldest first.
 #[derive(Clone, Copy, Debug)]
 struct Queue {
+    /// The stream, while the queue is in use.
     stream: StreamId,
-    /// `NONE` ⟺ the queue is empty, and may become that of another stream.
+    /// The oldest event; `NONE` ⟺ the queue is empty.
     head: u32,
+    /// The newest event. Meaningful only while the queue is not empty.
     tail: u32,
-    /// Somebody is asking after the head; nobody else may remove it.
+    /// A thread polls the head. Set ⟹ no other thread may remove the head.
     busy: bool,
 }
 
 impl Queue {
-    /// Whether it may become that of another stream.
+    /// Returns whether the queue may be used for another stream.
     fn is_vacant(&self) -> bool {
         self.head == NONE && !self.busy
     }
 }
 
-/// A block whose events cannot be recorded yet, because a graph is being captured.
+/// A block whose events cannot be recorded yet, because a stream is capturing a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Deferred {
-    /// The slot of the heap.
+    /// The slot of the block's heap.
     pub heap: u32,
+    /// The index of the block in the heap.
     pub block: u32,
-    /// The stream that uses the block and was capturing, as far as that is known. It is asked first when they are tried again.
+    /// The capturing stream among those that use the block, if known. While it captures, no retry
+    /// is made.
     pub behind: Option<StreamId>,
-    /// A thread is trying to record them; no other does.
+    /// A thread tries to record the events. Set ⟹ no other thread tries.
     busy: bool,
 }
 
 impl Deferred {
+    /// Creates an entry with `busy` unset.
     pub(crate) fn new(heap: u32, block: u32, behind: Option<StreamId>) -> Self {
         Self { heap, block, behind, busy: false }
     }
 }
 
+/// The pending events of a device: a queue for each stream, a pool of idle events, and the blocks
+/// whose events are not recorded yet.
 pub(crate) struct EventQueues<S: Storage> {
+    /// The entries of all queues.
     waits: SlotTable<Wait, S>,
+    /// The queues, in use or vacant.
     queues: S::Table<Queue>,
-    /// Events at rest.
-    events: S::Table<Event>,
-    /// How many of `events` are at rest; those behind are in use.
-    events_len: usize,
-    /// Events that are being recorded: room is kept for them.
-    promised: u32,
-    /// In the order in which they were deferred, as far as they are still.
+    /// Events of no queue, recorded again, because creating one is a call to the device.
+    idle_events: S::Table<Event>,
+    /// Reservations by [`promise`](Self::promise), neither used nor cancelled. Each has an entry in
+    /// `waits`, a queue, and room in `idle_events`.
+    reserved: u32,
+    /// The deferred blocks, in the order in which they are retried.
     deferred: S::Table<Deferred>,
-    /// How many of `deferred` are still deferred.
-    deferred_len: usize,
-    /// Blocks that are about to be deferred: room is kept for them.
-    deferrals_promised: usize,
+    /// Reservations by [`promise_deferral`](Self::promise_deferral), not yet used.
+    deferrals_reserved: usize,
 }
 
 impl<S: Storage> Default for EventQueues<S> {
@@ -91,55 +103,57 @@ impl<S: Storage> Default for EventQueues<S> {
         Self {
             waits: SlotTable::default(),
             queues: S::Table::<Queue>::default(),
-            events: S::Table::<Event>::default(),
-            events_len: 0,
-            promised: 0,
+            idle_events: S::Table::<Event>::default(),
+            reserved: 0,
             deferred: S::Table::<Deferred>::default(),
-            deferred_len: 0,
-            deferrals_promised: 0,
+            deferrals_reserved: 0,
         }
     }
 }
 
 impl<S: Storage> EventQueues<S> {
-    /// Promises that one more event can be waited for and put to rest afterwards: one at rest, if there is any, or else one that
-    /// the caller makes. An error if there is no room. The promise is kept by [`push`](Self::push), or given back.
+    /// Reserves the entries for a further event, and returns an idle event, or `None` if the caller
+    /// must create one. The reservation is used by [`push`](Self::push), or cancelled by
+    /// [`give_promise_back`](Self::give_promise_back).
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. Nothing is reserved then.
     pub(crate) fn promise(&mut self) -> Result<Option<Event>, CapacityError> {
+        // Every reservation may turn out to be on a stream of its own, and then needs a queue.
         let vacant = self.queues.iter().filter(|queue| queue.is_vacant()).count();
-        let all_events = self.waits.len() as usize + self.promised as usize + self.events_len.max(1);
-        let room = self.waits.make_room(self.promised + 1)
-            && self.queues.make_room((self.promised as usize + 1).saturating_sub(vacant))
-            && self.events.make_room(all_events.saturating_sub(self.events.len()));
+        // Room for every event in use, so that `recycle` cannot fail, and for the one the caller
+        // creates.
+        let missing = usize::from(self.idle_events.is_empty());
+        let in_use = self.waits.len() as usize + self.reserved as usize;
+        let room = self.waits.make_room(self.reserved + 1)
+            && self.queues.make_room((self.reserved as usize + 1).saturating_sub(vacant))
+            && self.idle_events.make_room(in_use + missing);
         if !room {
             return Err(CapacityError);
         }
-        self.promised += 1;
-        let Some(resting) = self.events_len.checked_sub(1) else { return Ok(None) };
-        self.events_len = resting;
-        Ok(Some(self.events[resting]))
+        self.reserved += 1;
+        Ok(self.idle_events.pop())
     }
 
-    /// The promise is not needed: the event, if there is one, could not be recorded.
+    /// Cancels a reservation: the event was not recorded. An event, if the caller has one, becomes
+    /// idle.
     pub(crate) fn give_promise_back(&mut self, event: Option<Event>) {
-        self.promised -= 1;
+        debug_assert!(self.reserved > 0, "a reservation is cancelled once");
+        self.reserved -= 1;
         if let Some(event) = event {
-            self.rest(event);
+            self.recycle(event);
         }
     }
 
-    /// Puts an event to rest.
-    fn rest(&mut self, event: Event) {
-        if self.events_len < self.events.len() {
-            self.events[self.events_len] = event;
-        } else {
-            self.events.add(event);
-        }
-        self.events_len += 1;
+    /// Returns an event to the pool of idle events.
+    fn recycle(&mut self, event: Event) {
+        self.idle_events.add(event);
     }
 
-    /// Queues an event that was promised, and recorded on `stream`.
+    /// Queues an event recorded on `stream`, using a reservation.
     pub(crate) fn push(&mut self, stream: StreamId, event: Event, heap: u32, block: u32) {
-        self.promised -= 1;
+        debug_assert!(self.reserved > 0, "an event is queued after `promise`");
+        self.reserved -= 1;
         let wait = self.waits.insert(Wait { event, heap, block, next: NONE });
         let known = self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE);
         let place = known.or_else(|| self.queues.iter().position(Queue::is_vacant));
@@ -154,7 +168,8 @@ impl<S: Storage> EventQueues<S> {
         }
     }
 
-    /// Reserves the oldest event of the first queue at or after number `from` that nobody else is asking after.
+    /// Marks the first queue at or after `from` busy that has an event and is not busy. Returns the
+    /// queue and its oldest event, which the caller polls without the lock.
     pub(crate) fn ask(&mut self, from: usize) -> Option<(usize, Wait)> {
         let queue =
             (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && !self.queues[queue].busy)?;
@@ -162,120 +177,124 @@ impl<S: Storage> EventQueues<S> {
         Some((queue, self.waits[self.queues[queue].head]))
     }
 
-    /// Ends what [`ask`](Self::ask) began. A complete event leaves the queue and is put to rest.
+    /// Ends what [`ask`](Self::ask) began: the queue is no longer busy. A complete event leaves the
+    /// queue and becomes idle.
     pub(crate) fn answer(&mut self, queue: usize, complete: bool) {
         let entry = &mut self.queues[queue];
+        debug_assert!(entry.busy, "`ask` chose the queue");
         entry.busy = false;
         if complete {
             let head = entry.head;
             let Wait { event, next, .. } = self.waits[head];
             entry.head = next;
             self.waits.remove(head);
-            self.rest(event);
+            self.recycle(event);
         }
     }
 
-    /// Whether somebody is asking after an event.
+    /// Returns whether a thread is polling an event.
     pub(crate) fn is_asked(&self) -> bool {
         self.queues.iter().any(|queue| queue.busy)
     }
 
-    /// Takes every event of one block back out, and says how many: it is not to be freed after all. One that somebody is
-    /// asking after stays.
+    /// Cancels the events of a block whose free is undone, and returns their number. An event that
+    /// another thread is polling stays in its queue: that thread decrements the block's count
+    /// itself.
     pub(crate) fn withdraw(&mut self, heap: u32, block: u32) -> u32 {
-        let mut withdrawn = 0;
+        let mut cancelled = 0;
         for queue in 0..self.queues.len() {
+            // The head of a busy queue belongs to the polling thread: start behind it.
             let Queue { head, busy, .. } = self.queues[queue];
-            let (mut kept, mut at) = (NONE, if busy { self.waits[head].next } else { head });
+            let (mut previous, mut at) = (NONE, if busy { self.waits[head].next } else { head });
             if busy {
-                kept = head;
+                previous = head;
             }
             while at != NONE {
                 let Wait { event, heap: of_heap, block: of_block, next } = self.waits[at];
                 if (of_heap, of_block) == (heap, block) {
                     self.waits.remove(at);
-                    self.rest(event);
-                    withdrawn += 1;
-                    if kept == NONE { self.queues[queue].head = next } else { self.waits[kept].next = next }
+                    self.recycle(event);
+                    cancelled += 1;
+                    if previous == NONE { self.queues[queue].head = next } else { self.waits[previous].next = next }
                 } else {
-                    kept = at;
+                    previous = at;
                 }
                 at = next;
             }
-            self.queues[queue].tail = kept;
+            self.queues[queue].tail = previous;
         }
-        withdrawn
+        cancelled
     }
 
-    /// Keeps room for a block to be [deferred](Self::defer). False if there is none.
+    /// Reserves an entry for [`defer`](Self::defer). Returns false if there is no room.
     pub(crate) fn promise_deferral(&mut self) -> bool {
-        let wanted = self.deferred_len + self.deferrals_promised + 1;
-        let room = self.deferred.make_room(wanted.saturating_sub(self.deferred.len()));
-        self.deferrals_promised += usize::from(room);
+        let room = self.deferred.make_room(self.deferrals_reserved + 1);
+        self.deferrals_reserved += usize::from(room);
         room
     }
 
-    /// Defers the recording of a block's events, as promised.
+    /// Defers the recording of a block's events, using a reservation.
     pub(crate) fn defer(&mut self, block: Deferred) {
-        self.deferrals_promised -= 1;
-        if self.deferred_len == self.deferred.len() {
-            self.deferred.add(block);
-        }
-        self.deferred[self.deferred_len] = block;
-        self.deferred_len += 1;
+        debug_assert!(self.deferrals_reserved > 0, "a block is deferred after `promise_deferral`");
+        self.deferrals_reserved -= 1;
+        self.deferred.add(block);
     }
 
-    /// The first deferred block from number `from` on that no other thread tries, and that is not behind the stream `capturing`: its
-    /// number, and itself. The caller tries to record its events, and then [ends](Self::end_deferral) its deferral, or lets it
-    /// [go on](Self::defer_longer) or [begin anew](Self::defer_again).
+    /// Marks the first deferred block at or after `from` busy that no other thread tries and that
+    /// does not wait for the stream `capturing`. Returns its number and a copy of the entry.
+    ///
+    /// The caller tries to record the events, and then calls [`end_deferral`](Self::end_deferral),
+    /// [`defer_longer`](Self::defer_longer) or [`defer_again`](Self::defer_again).
     pub(crate) fn try_deferred(&mut self, from: usize, capturing: Option<StreamId>) -> Option<(usize, Deferred)> {
         let ready = |entry: &Deferred| !entry.busy && (entry.behind.is_none() || entry.behind != capturing);
-        let number = (from..self.deferred_len).find(|&number| ready(&self.deferred[number]))?;
+        let number = (from..self.deferred.len()).find(|&number| ready(&self.deferred[number]))?;
         self.deferred[number].busy = true;
         Some((number, self.deferred[number]))
     }
 
-    /// The number of a deferred block that the caller tries: others may have ended their deferrals since.
+    /// Returns the present number of the block `block`, tried by the caller. Entries before it may
+    /// have left.
     fn tried(&self, block: Deferred) -> Option<usize> {
-        let tried = |entry: &Deferred| entry.busy && (entry.heap, entry.block) == (block.heap, block.block);
-        self.deferred[..self.deferred_len].iter().position(tried)
+        let is_tried = |entry: &Deferred| entry.busy && (entry.heap, entry.block) == (block.heap, block.block);
+        self.deferred.iter().position(is_tried)
     }
 
-    /// The events of a block that was tried are recorded.
+    /// Removes a tried block, whose events are recorded now.
     pub(crate) fn end_deferral(&mut self, block: Deferred) {
         if let Some(number) = self.tried(block) {
-            self.deferred[number..self.deferred_len].rotate_left(1);
-            self.deferred_len -= 1;
+            // Removal that keeps the order: the entry moves to the end.
+            self.deferred[number..].rotate_left(1);
+            self.deferred.pop();
         }
     }
 
-    /// A stream that uses the block which was tried captures: it keeps its place.
+    /// Keeps a tried block at its place: the stream `behind` uses it and is capturing.
     pub(crate) fn defer_longer(&mut self, block: Deferred, behind: StreamId) {
         if let Some(number) = self.tried(block) {
             self.deferred[number] = Deferred::new(block.heap, block.block, Some(behind));
         }
     }
 
-    /// The events of a block that was tried cannot be recorded: others come first from now on.
+    /// Moves a tried block to the end: its events cannot be recorded, and other blocks come first.
     pub(crate) fn defer_again(&mut self, block: Deferred) {
         if let Some(number) = self.tried(block) {
             self.deferred[number] = Deferred::new(block.heap, block.block, block.behind);
-            self.deferred[number..self.deferred_len].rotate_left(1);
+            self.deferred[number..].rotate_left(1);
         }
     }
 
-    /// Whether any block is deferred.
+    /// Returns whether any block is deferred.
     pub(crate) fn has_deferred(&self) -> bool {
-        self.deferred_len > 0
+        !self.deferred.is_empty()
     }
 
-    /// Whether any event is waited for.
+    /// Returns whether any event is pending.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waits.len() > 0
     }
 
-    /// Whether anything is waited for or deferred.
+    /// Returns whether no event is pending and no block is deferred.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waits.len() == 0 && self.deferred_len == 0
+        self.waits.len() == 0 && self.deferred.is_empty()
     }
 }

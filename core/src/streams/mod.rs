@@ -1,4 +1,4 @@
-//! Frees that wait: for events on other streams, or for a count.
+//! Frees that wait: for events on other streams, or for the frontier to reach a count.
 
 pub(crate) mod event_queue;
 pub(crate) mod frontier;

@@ -1,38 +1,42 @@
-//! A map from `u64` to `u32` that is read without a lock: page → heap, and stream → heaps.
+//! A hash map from `u64` to `u32` read without a lock. The page map (page → heap) and the stream
+//! index (stream → heaps) use it.
 //!
-//! Open addressing with linear probing. Readers only load; writers hold a lock of the owner's, so there is one at
-//! a time. A removed key stays in its cell with the value 0 while other keys follow it without a gap, so no probe is ever cut
-//! short; the cells before a gap become empty again, so keys that come and go do not fill the map. A map that fills up is copied into one of twice the length, which is then published; the old one stays
-//! for readers that still look into it.
+//! Open addressing with linear probing. Readers only load. A writer holds a lock of the map's
+//! owner, so there is one writer at a time. A removed key keeps its cell, with value 0, while the
+//! cell after it is in use: otherwise the removal would cut probes short. Once the cell after it is
+//! empty, the cell becomes empty too, so keys that come and go do not fill the map. A full map is
+//! copied into a table of twice the length, which is then published. The old table is kept, because
+//! readers may still be probing it.
 //!
-//! A reader that races with a removal may be answered with the value of the key that took the cell. Owners
-//! therefore verify the answer under the lock it leads them to.
+//! A reader racing with a removal may get the value of the next key in the cell. Callers therefore
+//! verify the answer under the lock of the heap that it names.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// One key and its value.
+/// A key and its value.
 #[derive(Debug, Default)]
 pub struct Cell {
-    /// Key + 1; 0 ⟺ the cell has never been used, and ends every probe.
+    /// Key + 1. 0 ⟺ the cell is empty, which ends every probe.
     key: AtomicU64,
-    /// Value + 1; 0 ⟺ the key is not in the map.
+    /// Value + 1. 0 ⟺ the key is not in the map.
     value: AtomicU32,
 }
 
-/// Where the cells are. One writer at a time; readers at any time.
+/// Storage for the cells. Many threads read at the same time; one writes.
 pub trait Cells: Default {
-    /// Looks at the cells in force.
+    /// Calls `at` with the published cells.
     fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T;
 
-    /// The cells in force.
+    /// Returns the published cells.
     fn cells(&self) -> &[Cell] {
         self.look(|cells| cells)
     }
 
-    /// Cells for at least twice as many keys, not yet in force. `None` if there are none to be had.
+    /// Returns empty cells for at least twice as many keys, not yet published. `None` if the map
+    /// cannot grow.
     fn larger(&self) -> Option<&[Cell]>;
 
-    /// Puts the cells that [`larger`](Self::larger) last returned in force.
+    /// Publishes the cells that [`larger`](Self::larger) last returned.
     fn publish(&self);
 }
 
@@ -47,6 +51,7 @@ impl<const N: usize> Default for FixedCells<N> {
 }
 
 impl<const N: usize> FixedCells<N> {
+    /// Rejects other capacities at compile time: [`start`] masks the hash with `N − 1`.
     const VALID: () = assert!(N.is_power_of_two());
 }
 
@@ -70,16 +75,20 @@ mod growing {
     use alloc::boxed::Box;
     use spin::Once;
 
+    /// Cells in place. Two under loom, so that a model of few steps makes the map grow.
     const FIRST: usize = if cfg!(loom) { 2 } else { 64 };
+    /// The most tables. The last would have 2^37 cells, more than any host has memory for.
     const TABLES: usize = 32;
 
-    /// The cells of a map that grows: some in place, then tables of doubling length, of which the newest is in force.
+    /// The cells of a growing map: some in place, then tables of doubling length. The newest table
+    /// is the published one.
     #[derive(Debug)]
     pub struct GrowingCells {
+        /// The cells published first.
         first: [Cell; FIRST],
-        /// `tables[1..=newest]` are set, and perhaps one more that is being filled.
+        /// `tables[1..=newest]` are set. One more is set while the writer fills it.
         tables: [Once<Box<[Cell]>>; TABLES],
-        /// Number of the table in force; 0 while the first cells are.
+        /// The number of the published table; 0 while `first` is published.
         newest: AtomicU32,
     }
 
@@ -94,9 +103,12 @@ mod growing {
     }
 
     impl Cells for GrowingCells {
-        /// The look at the first cells is compiled apart: where they are and how many is known beforehand.
+        /// Calls `at` with the published cells. Compiled twice, once for the cells in place.
         #[inline(always)]
         fn look<'a, T>(&'a self, at: impl Fn(&'a [Cell]) -> T) -> T {
+            // Two calls of `at`, so that it is compiled twice: the address and the length of the
+            // cells in place are constants in the first. `Acquire` pairs with the `Release` in
+            // `publish`: the reader sees every cell that was copied before.
             match self.newest.load(Ordering::Acquire) as usize {
                 0 => at(&self.first),
                 newest => at(self.tables[newest % TABLES].get().map_or(&[], |table| table)),
@@ -110,6 +122,7 @@ mod growing {
         }
 
         fn publish(&self) {
+            // Only the writer stores `newest`, so its own load needs no ordering.
             let next = self.newest.load(Ordering::Relaxed) + 1;
             self.newest.store(next, Ordering::Release);
         }
@@ -119,31 +132,39 @@ mod growing {
 #[cfg(feature = "alloc")]
 pub(crate) use growing::GrowingCells;
 
-/// The map. Keys below `u64::MAX`, values below `u32::MAX`.
+/// A map read without a lock. Keys are below `u64::MAX`, values below `u32::MAX`.
 #[derive(Debug, Default)]
 pub(crate) struct AtomicMap<C> {
+    /// The published cells, and room for larger ones.
     cells: C,
-    /// Cells that are not empty, keys that were removed included. Written by the one writer.
+    /// Cells in use, with the cells of removed keys. Only the writer loads and stores the count.
     used: AtomicU32,
-    /// Keys in the map. Written by the one writer.
+    /// The keys in the map. Only the writer loads and stores the count.
     live: AtomicU32,
 }
 
-/// Where the search for `key` begins among `len` places, a power of two below 2^32 (multiplicative hashing, Knuth, TAOCP vol. 3,
-/// 6.4): the upper half of the product is mixed well enough in its lower bits too.
+/// Returns the index at which the probe for `key` starts, among `len` cells, a power of two below
+/// 2^32.
+///
+/// Multiplicative hashing (Knuth, TAOCP vol. 3, 6.4). The lower bits of the product's upper half
+/// are mixed well enough to be used directly.
 #[inline(always)]
 pub(crate) fn start(key: u64, len: usize) -> usize {
     let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    // With `len` 0 the mask is all ones; callers then find no cell at the index.
     hash as usize & len.wrapping_sub(1)
 }
 
-/// The number of the cell of `key`, else of the first that `key` may take, else none: every cell is in use.
+/// Returns the index of the cell of `key`, else of the first cell that `key` may take. `None` if
+/// every cell is in use.
 fn place(cells: &[Cell], key: u64) -> Option<usize> {
     if cells.is_empty() {
         return None;
     }
     let first = start(key, cells.len());
     let mut vacant = None;
+    // The first cell of a removed key may be reused, but only after the probe has shown that `key`
+    // itself is not further on.
     for at in (first..cells.len()).chain(0..first) {
         let cell = &cells[at];
         match cell.key.load(Ordering::Relaxed) {
@@ -156,8 +177,9 @@ fn place(cells: &[Cell], key: u64) -> Option<usize> {
     vacant
 }
 
-/// Empties the cells of removed keys that end at number `last`, if the cell behind it is empty: every probe that passes them ends
-/// there, so none of them has to be passed. Says how many. Writers only.
+/// Empties a run of cells of removed keys that ends at index `last`, if the cell after `last` is
+/// empty. Every probe that passes one of the run's cells ends in the gap behind it, so no probe
+/// needs them. Returns how many cells were emptied. Writers only.
 fn empty_before_gap(cells: &[Cell], last: usize) -> u32 {
     let len = cells.len();
     if cells[(last + 1) % len].key.load(Ordering::Relaxed) != 0 {
@@ -166,6 +188,7 @@ fn empty_before_gap(cells: &[Cell], last: usize) -> u32 {
     let backwards = (0..len).map(|step| &cells[(last + len - step) % len]);
     let removed = |cell: &&Cell| cell.key.load(Ordering::Relaxed) != 0 && cell.value.load(Ordering::Relaxed) == 0;
     let mut emptied = 0;
+    // Backwards from the gap, so that the rest of the run always ends at an empty cell.
     for cell in backwards.take_while(removed) {
         cell.key.store(0, Ordering::Release);
         emptied += 1;
@@ -173,7 +196,8 @@ fn empty_before_gap(cells: &[Cell], last: usize) -> u32 {
     emptied
 }
 
-/// What is in the cell of `key`, if that is not where the probe begins; 0 if there is none.
+/// Probes all cells for `key`, after its first cell held another key. Returns the stored value,
+/// which is the value + 1, or 0 if the key is not in the map.
 #[inline(never)]
 fn get_further(key: u64, cells: &[Cell], first: usize) -> u32 {
     for cell in cells[first..].iter().chain(&cells[..first]) {
@@ -187,12 +211,13 @@ fn get_further(key: u64, cells: &[Cell], first: usize) -> u32 {
 }
 
 impl<C: Cells> AtomicMap<C> {
-    /// The value of `key`. Lock-free.
+    /// Returns the value of `key`. Lock-free.
     #[inline(always)]
     pub(crate) fn get(&self, key: u64) -> Option<u32> {
         let found = self.cells.look(|cells| {
             let first = start(key, cells.len());
             match cells.get(first) {
+                // Most keys are in their first cell. The loop over the others is out of line.
                 Some(cell) if cell.key.load(Ordering::Acquire) == key + 1 => cell.value.load(Ordering::Acquire),
                 Some(_) => get_further(key, cells, first),
                 None => 0,
@@ -201,18 +226,23 @@ impl<C: Cells> AtomicMap<C> {
         found.checked_sub(1)
     }
 
-    /// Makes sure that `extra` further keys fit. False if they cannot. Writers only.
+    /// Makes room for `extra` further keys. Returns false if they do not fit. Writers only.
     pub(crate) fn make_room(&self, extra: u32) -> bool {
         let live = self.live.load(Ordering::Relaxed);
         let wanted = self.used.load(Ordering::Relaxed).max(live) as usize + extra as usize;
         loop {
             let cells = self.cells.cells();
+            // At most half of the cells are in use, so probes stay short.
             if wanted * 2 <= cells.len() {
                 return true;
             }
+            // A map of fixed capacity may fill up: probes become longer, and every cell can be
+            // used.
             let Some(larger) = self.cells.larger() else {
                 return (live + extra) as usize <= cells.len();
             };
+            // Copy the keys that are in the map; removed ones stay behind. No reader looks at
+            // `larger` before `publish`, so relaxed stores suffice.
             for cell in cells {
                 let value = cell.value.load(Ordering::Relaxed);
                 if value != 0 {
@@ -227,27 +257,32 @@ impl<C: Cells> AtomicMap<C> {
         }
     }
 
-    /// Sets the value of `key`, for which room was made. Writers only.
+    /// Sets the value of `key`. The caller has made room. Writers only.
     pub(crate) fn insert(&self, key: u64, value: u32) {
         self.change(key, |_| Some(value));
     }
 
-    /// Removes `key` if it is there. Writers only.
+    /// Removes `key` if the map has it. Writers only.
     pub(crate) fn remove(&self, key: u64) {
         self.change(key, |_| None);
     }
 
-    /// Gives `key` another value, or none; room was made if it had none. Writers only.
+    /// Replaces the value of `key` by `new(old)`; `None` stands for "not in the map". The caller
+    /// has made room if `key` is new. Writers only.
     pub(crate) fn change(&self, key: u64, new: impl FnOnce(Option<u32>) -> Option<u32>) {
+        debug_assert!(key < u64::MAX, "key + 1 is stored");
         let cells = self.cells.cells();
         let Some(at) = place(cells, key) else {
             assert!(new(None).is_none(), "room was made");
             return;
         };
         let cell = &cells[at];
+        // `place` may return the cell of a removed key. Its old value, if any, is that of another
+        // key.
         let known = cell.key.load(Ordering::Relaxed);
         let old = if known == key + 1 { cell.value.load(Ordering::Relaxed).checked_sub(1) } else { None };
         let new = new(old);
+        debug_assert!(new.is_none_or(|new| new < u32::MAX), "value + 1 is stored");
         match (old, new) {
             (None, None) => return,
             (None, Some(_)) => self.live.store(self.live.load(Ordering::Relaxed) + 1, Ordering::Relaxed),
@@ -257,6 +292,8 @@ impl<C: Cells> AtomicMap<C> {
         if known == 0 {
             self.used.store(self.used.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
+        // The key before the value: a reader that sees the new value in this cell also sees the new
+        // key, and a reader that sees the new key alone finds value 0, "not in the map".
         if known != key + 1 {
             cell.key.store(key + 1, Ordering::Release);
         }
@@ -303,8 +340,8 @@ mod tests {
                 map.remove(key);
                 model.remove(&key);
             }
-            let asked = (random >> 13) % keys;
-            assert_eq!(map.get(asked), model.get(&asked).copied(), "key {asked} after step {step}");
+            let probe = (random >> 13) % keys;
+            assert_eq!(map.get(probe), model.get(&probe).copied(), "key {probe} after step {step}");
         }
     }
 

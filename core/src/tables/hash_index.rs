@@ -1,18 +1,24 @@
-//! Entries of a table found by a key: a hash table chained through the entries themselves.
+//! A hash index over the entries of a table. Collisions are chained through the entries themselves,
+//! so the index allocates only the heads of the chains.
 
 use crate::tables::atomic_map::start;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 
-/// An entry that has a key of its own and holds a link.
+/// An entry with a unique key and a link.
 pub(crate) trait Indexed {
+    /// Returns the key, which stays constant while the entry is in an index.
     fn key(&self) -> u64;
+    /// Returns the next entry of the chain; [`NONE`] at the end.
     fn chain(&self) -> u32;
+    /// Sets the next entry of the chain.
     fn set_chain(&mut self, next: u32);
 }
 
-/// The heads of the chains.
+/// A hash index: the heads of the chains. The entries belong to the caller, who passes them to
+/// every operation.
 pub(crate) struct HashIndex<S: Storage> {
+    /// The first entry of each chain, or [`NONE`]. The length is 0 or a power of two.
     buckets: S::Table<u32>,
 }
 
@@ -23,13 +29,15 @@ impl<S: Storage> Default for HashIndex<S> {
 }
 
 impl<S: Storage> HashIndex<S> {
-    /// Makes sure that entries can be added, and that there are about as many chains as `entries` if they can be had.
+    /// Makes sure that entries can be added. Adds buckets until there is one for each entry, or the
+    /// memory is exhausted. Returns false if there is no bucket at all.
     pub(crate) fn make_room<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
         while self.buckets.len() < entries.len().max(1) && self.grow(entries) {}
         !self.buckets.is_empty()
     }
 
-    /// Doubles the chains, whose number is a power of two. False if that many cannot be had: they only become longer.
+    /// Doubles the number of buckets. Returns false if the memory is exhausted: chains then become
+    /// longer, and stay correct.
     #[cold]
     fn grow<T: Indexed>(&mut self, entries: &mut [T]) -> bool {
         let old = self.buckets.len();
@@ -40,10 +48,12 @@ impl<S: Storage> HashIndex<S> {
         for _ in 0..extra {
             self.buckets.add(NONE);
         }
-        // What is behind a place stays in its chain, or moves to the new one `old` further on.
+        // The number of buckets is a power of two, so doubling uses one further bit of the hash:
+        // each entry of bucket `n` stays in bucket `n` or moves to bucket `n + old`.
         for bucket in 0..old {
             let mut at = core::mem::replace(&mut self.buckets[bucket], NONE);
             while at != NONE {
+                // Read the link first: `insert` overwrites it.
                 let next = entries[at as usize].chain();
                 self.insert(at, entries);
                 at = next;
@@ -52,12 +62,13 @@ impl<S: Storage> HashIndex<S> {
         true
     }
 
-    /// Gives the memory of the heads back to the host, if it came from there. No entry is chained.
+    /// Releases the memory of the buckets to the host. The caller has removed all entries. Does
+    /// nothing where the capacity is fixed.
     pub(crate) fn drop_buckets(&mut self) {
         self.buckets.drop_entries();
     }
 
-    /// Adds an entry whose key no other has; room was made.
+    /// Adds an entry. The caller has made room, and no other entry has its key.
     #[inline(always)]
     pub(crate) fn insert<T: Indexed>(&mut self, index: u32, entries: &mut [T]) {
         let entry = &mut entries[index as usize];
@@ -65,11 +76,12 @@ impl<S: Storage> HashIndex<S> {
         entry.set_chain(core::mem::replace(&mut self.buckets[bucket], index));
     }
 
-    /// The entry with this key.
+    /// Returns the entry with this key.
     #[inline(always)]
     pub(crate) fn find<T: Indexed>(&self, key: u64, entries: &[T]) -> Option<u32> {
+        // An index without buckets has no entries: `get` fails, and no separate test is needed.
         let mut at = *self.buckets.get(start(key, self.buckets.len()))?;
-        // No entry is at `NONE`.
+        // The bounds check ends the chain: no table has an entry at `NONE`.
         while let Some(entry) = entries.get(at as usize) {
             if entry.key() == key {
                 return Some(at);
@@ -79,7 +91,7 @@ impl<S: Storage> HashIndex<S> {
         None
     }
 
-    /// Takes the entry with this key out.
+    /// Removes the entry with this key from its chain and returns the entry's index.
     #[inline(always)]
     pub(crate) fn take<T: Indexed>(&mut self, key: u64, entries: &mut [T]) -> Option<u32> {
         let bucket = start(key, self.buckets.len());
@@ -93,14 +105,15 @@ impl<S: Storage> HashIndex<S> {
         take_behind(first, key, entries)
     }
 
-    /// How many entries are in the chains, for checks.
+    /// Counts the entries in all chains, for consistency checks.
     pub(crate) fn count<T: Indexed>(&self, entries: &[T]) -> u32 {
         let chain = |&head: &u32| core::iter::successors(Some(head), |&at| Some(entries.get(at as usize)?.chain()));
         self.buckets.iter().flat_map(chain).filter(|&at| at != NONE).count() as u32
     }
 }
 
-/// Takes the entry with this key out of a chain, where it stands behind the entry `before`.
+/// Removes the entry with this key from a chain, searching after the entry `before`. Cold: with as
+/// many buckets as entries, the head of the chain is the entry in most cases.
 #[cold]
 fn take_behind<T: Indexed>(mut before: u32, key: u64, entries: &mut [T]) -> Option<u32> {
     loop {

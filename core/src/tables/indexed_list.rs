@@ -1,106 +1,110 @@
-//! Ordered sets of items as sorted lists, with a trie over a few of the items to find one's way by.
+//! Ordered sets as sorted lists, with skip pointers to a few of the items.
 //!
 //! ```text
-//! list    first ─▶ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■     by key
-//! posts                        │           │             a search begins at the last one below what it looks for
+//! list            first ─▶ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■ ⇄ ■     by key
+//! skip pointers                        │           │             a search starts at the last one below its bound
 //! ```
 //!
-//! Most sets are small, and need no posts. To take an item out is to look for nothing, and its neighbours are at hand. A search
-//! leaves a post wherever it has passed [`STRIDE`] items, so that none has to pass them again: what it passes beyond as many was added
-//! since the last search came by, or lies behind a post that was taken out.
+//! Most sets are small and have no skip pointers. A removal needs no search: the item knows its
+//! neighbours. A search adds a skip pointer after every [`STRIDE`] items it has walked over, so a
+//! later search does not walk over them again. A search walks further only over items that were
+//! added since the last search, or that lie behind a removed skip pointer.
 //!
-//! The items themselves live elsewhere: every operation is told how to read their keys.
+//! The items belong to the caller, who passes the table of all items to every operation.
 
 use crate::tables::radix_tree::{Key, Link, MAX_ITEM, RadixTree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 use core::hint::select_unpredictable;
 
-/// Items between posts: as many as are passed in about the time that it takes to find one's way by a trie. Half as many in tests, so
-/// that small sets have posts there.
+/// Items between skip pointers. Walking over four items takes about as long as one search of the
+/// radix tree. Tests use two, so that small sets have skip pointers.
 const STRIDE: usize = if cfg!(test) { 2 } else { 4 };
 
-/// A set.
+/// An ordered set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct List {
     /// The item with the lowest key; `NONE` ⟺ the set is empty.
     first: u32,
-    /// The posts, which are among the other items; [`NO_POSTS`] if none of those is one, and empty ⟺ there are no others.
-    posts: Link,
+    /// The radix tree of the skip pointers. `first` is never one of them. [`Link::EMPTY`] ⟺ the set
+    /// has at most one item. [`NO_SKIPS`] ⟺ it has several items and no skip pointers.
+    skips: Link,
 }
 
-/// No item has this number.
-const NO_POSTS: Link = Link::item(MAX_ITEM);
+/// Marks a set of several items without skip pointers. No item has this number.
+const NO_SKIPS: Link = Link::item(MAX_ITEM);
 
 impl List {
-    pub(crate) const EMPTY: Self = Self { first: NONE, posts: Link::EMPTY };
+    /// The set without items.
+    pub(crate) const EMPTY: Self = Self { first: NONE, skips: Link::EMPTY };
 
-    /// The set of one item.
+    /// Returns the set with the single item `item`.
     #[inline(always)]
     pub(crate) const fn of(item: u32) -> Self {
-        Self { first: item, posts: Link::EMPTY }
+        Self { first: item, skips: Link::EMPTY }
     }
 
-    /// The item with the lowest key.
+    /// Returns the item with the lowest key.
     #[inline(always)]
     pub(crate) fn first(self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// Root of the set of posts.
-    fn posts(self) -> Link {
-        if self.posts == NO_POSTS { Link::EMPTY } else { self.posts }
+    /// Returns the root of the tree of skip pointers.
+    fn skips(self) -> Link {
+        if self.skips == NO_SKIPS { Link::EMPTY } else { self.skips }
     }
 }
 
-/// An item that knows its neighbours.
+/// An item of a list, with links to both neighbours.
 pub(crate) trait Linked {
-    /// What orders it among the others; no two items of a list have the same.
+    /// Returns the sort key. No two items of a list have equal keys.
     fn key(&self) -> Key;
 
-    /// The items before and after it, or [`NONE`].
+    /// Returns the neighbours of the item, before and after; [`NONE`] at the ends of the list.
     fn links(&self) -> (u32, u32);
 
-    /// Changes the item before.
+    /// Sets the neighbour before the item.
     fn set_before(&mut self, before: u32);
 
-    /// Changes the item after.
+    /// Sets the neighbour after the item.
     fn set_after(&mut self, after: u32);
 }
 
-/// The order of items.
+/// Returns a function to read an item's key.
 fn key<T: Linked>(items: &[T]) -> impl Fn(u32) -> Key {
     |item| items[item as usize].key()
 }
 
-/// The posts of any number of lists, in which an item is at most once.
+/// The skip pointers of any number of lists. An item is in at most one list.
 pub(crate) struct Lists<S: Storage> {
-    trie: RadixTree<S>,
-    /// Whether an item is a post of its list.
-    is_post: S::Table<bool>,
+    /// The nodes of all lists' trees of skip pointers.
+    tree: RadixTree<S>,
+    /// Whether an item has a skip pointer, by item. Spares a search of the tree in every removal.
+    is_skip: S::Table<bool>,
 }
 
 impl<S: Storage> Default for Lists<S> {
     fn default() -> Self {
-        Self { trie: RadixTree::default(), is_post: S::Table::<bool>::default() }
+        Self { tree: RadixTree::default(), is_skip: S::Table::<bool>::default() }
     }
 }
 
 impl<S: Storage> Lists<S> {
-    /// Makes sure that the items below `count` fit, all of them.
+    /// Makes room for the items 0 to `count − 1`. Returns false if they do not fit.
     pub(crate) fn make_room_for(&mut self, count: u32) -> bool {
-        let missing = (count as usize).saturating_sub(self.is_post.len());
-        if !self.is_post.make_room(missing) || !self.trie.make_room_for(count) {
+        let missing = (count as usize).saturating_sub(self.is_skip.len());
+        if !self.is_skip.make_room(missing) || !self.tree.make_room_for(count) {
             return false;
         }
-        (0..missing).for_each(|_| self.is_post.add(false));
+        (0..missing).for_each(|_| self.is_skip.add(false));
         true
     }
 
-    /// Adds an item to a list that is not empty.
+    /// Adds an item to a list with at least one item. The caller has made room.
     pub(crate) fn insert<T: Linked>(&mut self, list: &mut List, item: u32, items: &mut [T]) {
-        // How many others there are cannot be predicted.
-        list.posts = select_unpredictable(list.posts.is_empty(), NO_POSTS, list.posts);
+        // The list has several items from now on. Whether it had is not predictable, so no branch.
+        list.skips = select_unpredictable(list.skips.is_empty(), NO_SKIPS, list.skips);
         let (new, first) = (items[item as usize].key(), list.first);
         let (before, after) = if new.is_below(items[first as usize].key()) {
             list.first = item;
@@ -111,7 +115,7 @@ impl<S: Storage> Lists<S> {
             items[before as usize].set_after(item);
             (before, after)
         };
-        // There is no item `NONE`.
+        // The bounds check stands for a comparison with `NONE`: no table has so many items.
         if let Some(after) = items.get_mut(after as usize) {
             after.set_before(item);
         }
@@ -119,10 +123,11 @@ impl<S: Storage> Lists<S> {
         items[item as usize].set_after(after);
     }
 
-    /// Removes an item from a list that holds others, too. What comes after it is the caller's to change.
+    /// Removes an item from a list of several items. Leaves the item's link to the next item
+    /// unchanged; the caller overwrites it.
     pub(crate) fn remove<T: Linked>(&mut self, list: &mut List, item: u32, items: &mut [T]) {
         let (before, after) = items[item as usize].links();
-        self.unpost(list, item, items);
+        self.drop_skip(list, item, items);
         if let Some(after) = items.get_mut(after as usize) {
             after.set_before(before);
         }
@@ -130,16 +135,19 @@ impl<S: Storage> Lists<S> {
             before.set_after(after);
         } else {
             list.first = after;
-            self.unpost(list, after, items);
+            // The next item becomes the first, and the first item never has a skip pointer.
+            self.drop_skip(list, after, items);
         }
         items[item as usize].set_before(NONE);
+        // Whether one item or several are left is not predictable, so no branch.
         let (_, second) = items[list.first as usize].links();
-        list.posts = select_unpredictable(second == NONE, Link::EMPTY, list.posts);
+        list.skips = select_unpredictable(second == NONE, Link::EMPTY, list.skips);
     }
 
-    /// The item with the lowest key that is at least `bound`.
+    /// Returns the item with the lowest key not below `bound`.
     pub(crate) fn at_least<T: Linked>(&mut self, list: &mut List, bound: Key, items: &[T]) -> Option<u32> {
         let first = list.first()?;
+        // `seek` needs a first item below `bound`.
         if !items[first as usize].key().is_below(bound) {
             return Some(first);
         }
@@ -147,19 +155,20 @@ impl<S: Storage> Lists<S> {
         Some(items[before as usize].links().1).filter(|&after| after != NONE)
     }
 
-    /// The item with the highest key.
+    /// Returns the item with the highest key.
     pub(crate) fn last<T: Linked>(&self, list: List, items: &[T]) -> Option<u32> {
-        let near = self.trie.last(list.posts()).or(list.first());
+        // At most a few items lie behind the last skip pointer: walk from there.
+        let near = self.tree.last(list.skips()).or(list.first());
         let after = |&item: &u32| Some(items[item as usize].links().1).filter(|&after| after != NONE);
         core::iter::successors(near, after).last()
     }
 
-    /// The last item below `bound`, which the first one is.
+    /// Returns the last item below `bound`. The first item is below `bound`.
     fn seek<T: Linked>(&mut self, list: &mut List, bound: Key, items: &[T]) -> u32 {
-        let posts = list.posts();
+        let skips = list.skips();
         let mut at = list.first;
-        if !posts.is_empty() {
-            at = self.trie.below(posts, bound, key(items)).unwrap_or(at);
+        if !skips.is_empty() {
+            at = self.tree.below(skips, bound, key(items)).unwrap_or(at);
         }
         loop {
             for _ in 0..STRIDE {
@@ -169,29 +178,32 @@ impl<S: Storage> Lists<S> {
                     _ => return at,
                 }
             }
-            self.is_post[at as usize] = true;
-            list.posts = self.trie.insert(list.posts(), at, key(items));
+            // `STRIDE` items were passed without a skip pointer: add one here for later searches.
+            self.is_skip[at as usize] = true;
+            list.skips = self.tree.insert(list.skips(), at, key(items));
         }
     }
 
-    /// If an item is a post, it is one no longer.
+    /// Removes the skip pointer of `item`, if any.
     #[inline(always)]
-    fn unpost<T: Linked>(&mut self, list: &mut List, item: u32, items: &[T]) {
-        if !list.posts().is_empty() && self.is_post[item as usize] {
-            self.remove_post(list, item, items);
+    fn drop_skip<T: Linked>(&mut self, list: &mut List, item: u32, items: &[T]) {
+        if !list.skips().is_empty() && self.is_skip[item as usize] {
+            self.remove_skip(list, item, items);
         }
     }
 
+    /// Removes the skip pointer of `item`. Cold: few items have a skip pointer.
     #[cold]
-    fn remove_post<T: Linked>(&mut self, list: &mut List, item: u32, items: &[T]) {
-        self.is_post[item as usize] = false;
-        let posts = self.trie.remove(list.posts, item, key(items));
-        list.posts = if posts.is_empty() { NO_POSTS } else { posts };
+    fn remove_skip<T: Linked>(&mut self, list: &mut List, item: u32, items: &[T]) {
+        self.is_skip[item as usize] = false;
+        let skips = self.tree.remove(list.skips, item, key(items));
+        list.skips = if skips.is_empty() { NO_SKIPS } else { skips };
     }
 
-    /// The items of a list are in order and linked both ways, the posts are found, and there are `count` items at most. How many.
+    /// Checks that the items are in order and linked both ways, that every skip pointer is found,
+    /// and that there are at most `count` items. Returns the number of items.
     pub(crate) fn check<T: Linked>(&self, list: List, count: u32, items: &[T]) -> Result<u32, &'static str> {
-        let (mut seen, mut posts) = (0, 0);
+        let (mut seen, mut skips) = (0, 0);
         let (mut before, mut at) = (NONE, list.first);
         while let Some(item) = items.get(at as usize) {
             if item.links().0 != before || seen == count {
@@ -200,16 +212,16 @@ impl<S: Storage> Lists<S> {
             if items.get(before as usize).is_some_and(|before| !before.key().is_below(item.key())) {
                 return Err("a sorted list is out of order");
             }
-            let is_post = self.is_post[at as usize];
-            let found = self.trie.at_least(list.posts(), item.key(), key(items)) == Some(at);
-            if is_post != found || is_post && before == NONE {
-                return Err("an item disagrees with the posts of its list about being one");
+            let is_skip = self.is_skip[at as usize];
+            let found = self.tree.at_least(list.skips(), item.key(), key(items)) == Some(at);
+            if is_skip != found || is_skip && before == NONE {
+                return Err("an item is marked as a skip pointer and not in the tree, or the reverse");
             }
-            (seen, posts) = (seen + 1, posts + u32::from(is_post));
+            (seen, skips) = (seen + 1, skips + u32::from(is_skip));
             (before, at) = (at, item.links().1);
         }
-        if (posts == 0) != list.posts().is_empty() || (seen < 2) != list.posts.is_empty() {
-            return Err("a sorted list has posts that are not its own, or others that it does not know of");
+        if (skips == 0) != list.skips().is_empty() || (seen < 2) != list.skips.is_empty() {
+            return Err("the skip pointers of a sorted list do not match the list");
         }
         Ok(seen)
     }
@@ -255,7 +267,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two lists against two `BTreeSet`s: as many items as posts are needed for come, in every order, and go.
+        /// Two lists against two `BTreeSet`s: enough items for skip pointers come in every order,
+        /// and go.
         #[test]
         fn agrees_with_ordered_sets(steps in prop::collection::vec((0_u32..200, any::<bool>()), 1..600)) {
             let (mut items, mut lists) = items(200, |item| item * 77 % 200 * 2);
@@ -289,16 +302,16 @@ mod tests {
         }
     }
 
-    /// However the items come, a search does not walk: among many it begins at a post.
+    /// In every order of insertion a search leaves skip pointers, and then walks few items.
     #[test]
-    fn searches_leave_posts_behind() {
+    fn searches_leave_skip_pointers() {
         for order in [|item| item, |item| 9_999 - item, |item| item * 7_777 % 10_000] {
             let (mut items, mut lists) = items(10_000, order);
             let mut list = List::of(0);
             (1..10_000).for_each(|item| lists.insert(&mut list, item, &mut items));
             assert_eq!(lists.at_least(&mut list, Key { major: 7, minor: 9_999 }, &items), lists.last(list, &items));
-            let posts = lists.is_post.iter().filter(|is_post| **is_post).count();
-            assert!((10_000 / 2 / STRIDE..=10_000).contains(&posts), "{posts} posts");
+            let skips = lists.is_skip.iter().filter(|is_skip| **is_skip).count();
+            assert!((10_000 / 2 / STRIDE..=10_000).contains(&skips), "{skips} skip pointers");
             assert_eq!(lists.check(list, 10_000, &items), Ok(10_000));
         }
     }

@@ -1,7 +1,9 @@
-//! Where the tables live: growing on the heap ([`Growable`]), or in arrays of a fixed capacity ([`Fixed`]).
+//! Tables for the allocator's own records: growing on the host's heap ([`Growable`]), or in arrays
+//! of fixed capacity ([`Fixed`]).
 //!
-//! Everything above is written once, over these traits. A table that is full is an error of the operation
-//! that needed the entry, found before anything was changed.
+//! The rest of the crate is written once, over the traits [`Storage`], [`Table`], [`Lazy`] and
+//! [`OnceTable`]. An operation that needs a new entry makes room first and changes nothing before,
+//! so a full table is an error of that operation and leaves the allocator as it was.
 
 pub(crate) mod atomic_map;
 pub(crate) mod hash_index;
@@ -13,72 +15,81 @@ use atomic_map::{Cells, FixedCells};
 use core::ops::{Deref, DerefMut};
 use spin::Once;
 
-/// A table has no entry left. Nothing has changed.
+/// A table has no entry left. The operation that needed the entry has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CapacityError;
 
-/// A table that an entry can be added to; indices stay valid.
+/// A growable table. An index stays valid until its entry is popped.
 pub trait Table<T>: Default + DerefMut<Target = [T]> {
-    /// Makes sure that `extra` further entries fit. False if they cannot; then nothing has changed.
+    /// Makes room for `extra` further entries. Returns false, and changes nothing, if they do not
+    /// fit.
     fn make_room(&mut self, extra: usize) -> bool;
 
-    /// Adds an entry.
+    /// Adds an entry at the end. Never allocates: the caller has called
+    /// [`make_room`](Self::make_room).
     ///
     /// # Panics
-    /// If there is no room: the caller has asked [`make_room`](Self::make_room).
+    /// If a table of fixed capacity is full.
     fn add(&mut self, entry: T);
 
-    /// Takes the last entry out.
+    /// Removes the last entry and returns it. Keeps the room: `len` may grow back without an
+    /// allocation.
     fn pop(&mut self) -> Option<T>;
 
-    /// Gives the table's memory back to the host and is empty then. False, and nothing changes, where the capacity is fixed.
+    /// Removes all entries and releases their memory to the host. Returns false, and changes
+    /// nothing, where the capacity is fixed.
     fn drop_entries(&mut self) -> bool;
 }
 
-/// A value that is made when it is first needed. To dereference it before that panics.
+/// A value created on first use. Dereferencing panics before the value was created.
 pub trait Lazy<T>: Default + DerefMut<Target = T> {
-    /// Whether the value was made.
+    /// Returns whether the value was created.
     fn is_made(&self) -> bool;
 
-    /// The value, made if it was not yet.
+    /// Returns the value, and creates a default one if there is none yet.
     fn get_or_make(&mut self) -> &mut T;
 
-    /// Drops the value and the memory it takes, where that came from the host. Else nothing changes.
+    /// Drops a value on the host's heap. A value stored in place stays unchanged.
     fn drop_value(&mut self);
 }
 
-/// A table shared between threads whose entries are set once and never move.
+/// A table shared between threads. Entries are written once and never move.
 pub trait OnceTable<T>: Default {
-    /// The entry at `index`, if it has been set.
+    /// Returns the entry at `index`, or `None` if it has not been set.
     fn get(&self, index: u32) -> Option<&T>;
 
-    /// Sets the entry at `index` unless it is set already. `None` if the table cannot hold that many.
+    /// Returns the entry at `index`, and sets it to `make()` if it is empty. `None` if `index` is
+    /// beyond the table's capacity.
     fn get_or_set(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T>;
 }
 
 mod sealed {
-    /// Keeps [`Storage`](super::Storage) from being implemented by other crates: its tables are no part of the interface.
+    /// Keeps other crates from implementing [`Storage`](super::Storage): its table types are
+    /// private.
     pub trait Sealed {}
 }
 
-/// A choice of tables. Only [`Fixed`] and [`Growable`] implement it.
+/// A choice of table types. Only [`Fixed`] and [`Growable`] implement it.
 pub trait Storage: sealed::Sealed + 'static {
-    /// Tables inside one heap: blocks, index nodes, segments.
+    /// Tables inside a heap: blocks, index nodes, segments.
     type Table<T: Send + 'static>: Table<T> + Send;
-    /// Large values inside one heap that an empty heap does not need.
+    /// Large values inside a heap that an empty heap does not need.
     type Lazy<T: Default + Send + 'static>: Lazy<T> + Send;
-    /// The devices of one allocator.
+    /// The devices of an allocator.
     type Devices<T: 'static>: Table<T>;
-    /// Heaps and pools: shared, never moved.
+    /// Heaps and pools. Threads share references into this table, so no entry moves.
     type OnceTable<T: 'static>: OnceTable<T>;
-    /// The cells of the maps that are read without a lock.
+    /// The cells of the maps read without a lock.
     type Cells: Cells;
 }
 
 /// Tables of fixed capacity, for hosts without a heap.
 ///
-/// `DEVICES` devices; `HEAPS` pairs of (stream, pool) a device, small and large counted apart, and as many private
-/// pools; `BLOCKS` blocks a heap; `PAGES` pages of 2 MiB of device memory, and streams, that can be looked up.
+/// - `DEVICES`: devices.
+/// - `HEAPS`: pairs of stream and pool on one device, small and large blocks counted apart; also
+///   the number of private pools.
+/// - `BLOCKS`: blocks in a heap.
+/// - `PAGES`: pages of 2 MiB of device memory, and streams, in the lock-free maps.
 #[derive(Debug)]
 pub struct Fixed<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES: usize>;
 
@@ -115,7 +126,7 @@ impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
     }
 }
 
-/// The [`Lazy`] of [`Fixed`]: the value itself, made from the start.
+/// The [`Lazy`] of [`Fixed`]: the value itself, created with the table.
 #[derive(Default, Debug)]
 pub struct InPlace<T>(T);
 
@@ -149,7 +160,7 @@ impl<T: Default> Lazy<T> for InPlace<T> {
     fn drop_value(&mut self) {}
 }
 
-/// The [`OnceTable`] of [`Fixed`]: an array.
+/// The [`OnceTable`] of [`Fixed`]: an array of `N` entries.
 #[derive(Debug)]
 pub struct FixedOnceTable<T, const N: usize>([Once<T>; N]);
 
@@ -178,7 +189,7 @@ mod growable {
     use core::ops::{Deref, DerefMut};
     use once_cell::race::OnceBox;
 
-    /// Tables that grow on the host's heap.
+    /// Tables growing on the host's heap.
     #[derive(Debug)]
     pub struct Growable;
 
@@ -198,6 +209,7 @@ mod growable {
         }
 
         fn add(&mut self, entry: T) {
+            // `make_room` reserved the capacity, so this push does not allocate.
             self.push(entry);
         }
 
@@ -211,11 +223,11 @@ mod growable {
         }
     }
 
-    /// The [`Lazy`] of [`Growable`]: a place on the host's heap.
+    /// The [`Lazy`] of [`Growable`]: a value on the host's heap, allocated on first use.
     #[derive(Debug)]
     pub struct WhenNeeded<T>(Option<Box<T>>);
 
-    /// What a value that is used before it was made panics with.
+    /// The panic message for a value used before its creation.
     const NOT_MADE: &str = "a value is made before it is used";
 
     impl<T> Default for WhenNeeded<T> {
@@ -256,19 +268,23 @@ mod growable {
         }
     }
 
-    /// Entries in place: as many as most devices need.
+    /// Entries stored in place: enough for most devices.
     const FIRST: usize = 64;
-    /// Entries a chunk.
+    /// Entries in a chunk.
     const CHUNK: usize = 128;
-    /// The most chunks: 262,208 entries a device.
+    /// The most chunks. With the entries in place they make 262,208 entries for each device.
     const CHUNKS: usize = 2048;
 
+    /// Entries allocated together.
     type Chunk<T> = [OnceBox<T>; CHUNK];
 
-    /// The [`OnceTable`] of [`Growable`]: some entries, and chunks of further ones, each allocated when first needed.
+    /// The [`OnceTable`] of [`Growable`]: [`FIRST`] entries in place, and chunks of further
+    /// entries, each allocated when its first entry is set.
     #[derive(Debug)]
     pub struct GrowingOnceTable<T> {
+        /// Entries 0 to `FIRST − 1`. `malloc` and `free` of most programs touch no other.
         first: [OnceBox<T>; FIRST],
+        /// Chunk `n` has the entries from `FIRST + n * CHUNK` on.
         further: Box<[OnceBox<Chunk<T>>]>,
     }
 
@@ -279,12 +295,15 @@ mod growable {
     }
 
     impl<T> GrowingOnceTable<T> {
-        /// The chunk of an entry that is not in place, and where in that.
+        /// Returns the chunk of the entry `index ≥ FIRST`, and the entry's place in the chunk.
         fn chunk_of(&self, index: usize) -> Option<(&OnceBox<Chunk<T>>, usize)> {
+            // Both callers have compared `index` with `FIRST`, so the difference does not wrap.
             let index = index - FIRST;
             Some((self.further.get(index / CHUNK)?, index % CHUNK))
         }
 
+        /// Looks an entry up in the chunks. Kept out of line so that `get` stays a few
+        /// instructions.
         #[inline(never)]
         fn get_further(&self, index: usize) -> Option<&T> {
             let (chunk, at) = self.chunk_of(index)?;
@@ -320,13 +339,13 @@ mod growable {
 
         #[test]
         fn entries_are_set_once_and_stay() {
-            let shelf = GrowingOnceTable::<u32>::default();
-            assert_eq!(shelf.get(1000), None);
-            assert_eq!(shelf.get_or_set(1000, || 7), Some(&7));
-            assert_eq!(shelf.get_or_set(1000, || 8), Some(&7));
-            assert_eq!(shelf.get(1000), Some(&7));
-            assert_eq!(shelf.get(999), None);
-            assert_eq!(shelf.get_or_set((FIRST + CHUNK * CHUNKS) as u32, || 7), None);
+            let table = GrowingOnceTable::<u32>::default();
+            assert_eq!(table.get(1000), None);
+            assert_eq!(table.get_or_set(1000, || 7), Some(&7));
+            assert_eq!(table.get_or_set(1000, || 8), Some(&7));
+            assert_eq!(table.get(1000), Some(&7));
+            assert_eq!(table.get(999), None);
+            assert_eq!(table.get_or_set((FIRST + CHUNK * CHUNKS) as u32, || 7), None);
         }
     }
 }

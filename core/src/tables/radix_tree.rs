@@ -1,98 +1,112 @@
-//! An ordered set of items as a radix tree: 32-way nodes, chains of single children left out.
+//! Ordered sets as radix trees: 32-way nodes, without nodes with a single child.
 //!
 //! ```text
-//!            node shift 15            shift = the lowest bit of the digit the children differ in
+//!            node shift 15            shift = the lowest bit of the digit in which the children differ
 //!           /      |      \
 //!      item 3   node 4   item 9       key order = child order
 //!              /      \
 //!          item 1   item 7
 //! ```
 //!
-//! Keys are two words and distinct, so no path is longer than 26 nodes, however many items there are; `n` items need at
-//! most `n − 1` nodes. A node keeps what the keys below it have in common, so one descent suffices for every operation. The
-//! items themselves live elsewhere: every operation is told how to read their keys, and reads one at most beside its own.
+//! A key has two words, and no two items have equal keys. So no path is longer than 26 nodes,
+//! however many items there are, and `n` items need at most `n − 1` nodes. A node stores the common
+//! prefix of the keys below it, so every operation needs one descent. The items belong to the
+//! caller, who tells every operation how to read a key. An operation reads at most one key beside
+//! that of its own item.
 
 use crate::tables::Storage;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
-/// Bits of a digit: wider ones make paths shorter, and nodes larger than the few children they mostly have are worth.
+/// Bits of one digit. Wider digits make paths shorter, and nodes larger; most nodes have few
+/// children.
 const DIGIT_BITS: u8 = 5;
+/// The children of a node: one for each value of a digit.
 const FAN_OUT: usize = 1 << DIGIT_BITS;
 
 const _: () = assert!(FAN_OUT == u32::BITS as usize, "a bit of `Node::occupied` for each child");
 
-/// What orders an item among the others of its set.
+/// The sort key of an item: `major`, then `minor`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Key {
+    /// The word compared first.
     pub major: u64,
-    /// Decides if `major` is equal.
+    /// The word deciding between equal `major` words.
     pub minor: u64,
 }
 
 impl Key {
-    /// As `<`, but free of branches: which of two blocks comes first cannot be predicted.
+    /// Compares like `<`, without a branch: the order of two blocks cannot be predicted.
     #[inline(always)]
     pub(crate) fn is_below(self, other: Self) -> bool {
         let wide = |key: Self| u128::from(key.major) << 64 | u128::from(key.minor);
         wide(self) < wide(other)
     }
 
-    /// The digit at `shift`: of `minor`, or from 64 on of `major`.
+    /// Returns the digit at `shift`. Shifts below 64 select `minor`, the others `major`.
     #[inline(always)]
     fn digit(self, shift: u8) -> usize {
         let word = if shift < 64 { self.minor } else { self.major };
         (word >> (shift % 64)) as usize % FAN_OUT
     }
 
-    /// The shift of the highest digit that two keys differ in; 0 if they are equal.
+    /// Returns the shift of the highest digit in which two keys differ; 0 if the keys are equal.
     #[inline(always)]
     fn fork(self, other: Self) -> u8 {
         let (major, minor) = (self.major ^ other.major, self.minor ^ other.minor);
         let (word, base) = if major == 0 { (minor, 0) } else { (major, 64) };
+        // `| 1` keeps `ilog2` defined for equal keys, and changes no other result.
         let bit = (word | 1).ilog2() as u8;
+        // Each word has digits of its own: a digit begins at a multiple of 5 within its word.
         base + (bit - bit % DIGIT_BITS)
     }
 }
 
-/// A subtree: nothing, one item, or a node. A set is known by the link to its root.
+/// A subtree: empty, one item, or a node. The link to the root stands for the whole set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Link(u32);
 
+/// The bit set in the number of a node and clear in the number of an item.
 const NODE: u32 = 1 << 31;
 
-/// The highest number an item may have.
+/// The highest number of an item.
 pub(crate) const MAX_ITEM: u32 = NODE - 1;
 
 impl Link {
+    /// The set without items.
     pub(crate) const EMPTY: Self = Self(NONE);
 
+    /// Returns the set with the single item `item`.
     #[inline]
     pub(crate) const fn item(item: u32) -> Self {
         debug_assert!(item <= MAX_ITEM);
         Self(item)
     }
 
+    /// Returns whether the set has no item.
     #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self == Self::EMPTY
     }
 
-    /// The node this link leads to, if it is one.
+    /// Returns the node that the link leads to, or `None` for an item and for the empty set.
     #[inline]
     fn node(self) -> Option<u32> {
         (self.0 & NODE != 0 && self.0 != NONE).then_some(self.0 & !NODE)
     }
 }
 
-/// A fork of the tree. What every descent reads comes first, in one cache line more often than not.
+/// An inner node of the tree. `repr(C)` puts the fields that every descent reads first, in one
+/// cache line in most cases.
 #[repr(C)]
 pub(crate) struct Node {
-    /// All keys below agree with it above the digit at `shift`.
+    /// A key equal to all keys below the node above the digit at `shift`.
     prefix: Key,
-    /// Bit `d` is set iff `children[d]` is meaningful. At least two are set, except while the node is vacant.
+    /// Bit `d` is set ⟺ `children[d]` is meaningful. At least two bits are set, except in a vacant
+    /// node.
     occupied: u32,
-    /// All keys below agree above this digit, and differ in it.
+    /// The keys below the node agree above this digit, and differ in this digit.
     shift: u8,
+    /// The subtrees by digit. In a vacant node, `children[0]` is the link to the next vacant node.
     children: [Link; FAN_OUT],
 }
 
@@ -111,31 +125,34 @@ impl Vacant for Node {
 }
 
 impl Node {
+    /// Returns whether the node has a child at `digit`.
     #[inline(always)]
     fn has(&self, digit: usize) -> bool {
         self.occupied >> digit & 1 == 1
     }
 
+    /// Sets the child at `digit`.
     #[inline(always)]
     fn put(&mut self, digit: usize, child: Link) {
         self.children[digit] = child;
         self.occupied |= 1 << digit;
     }
 
-    /// The first child of those in `among`, which is not 0.
+    /// Returns the first child among the set bits of `among`, which is not 0.
     #[inline(always)]
     fn first(&self, among: u32) -> Link {
+        // `among` is not 0, so `% FAN_OUT` changes nothing; it spares the bounds check.
         self.children[among.trailing_zeros() as usize % FAN_OUT]
     }
 
-    /// The last child of those in `among`, which is not 0.
+    /// Returns the last child among the set bits of `among`, which is not 0.
     #[inline(always)]
     fn last(&self, among: u32) -> Link {
         self.children[among.ilog2() as usize]
     }
 }
 
-/// The nodes of any number of sets.
+/// The nodes of any number of sets. Each set is a [`Link`] that the caller stores.
 pub(crate) struct RadixTree<S: Storage> {
     nodes: SlotTable<Node, S>,
 }
@@ -147,13 +164,14 @@ impl<S: Storage> Default for RadixTree<S> {
 }
 
 impl<S: Storage> RadixTree<S> {
-    /// Makes sure that sets of `items` items in all fit.
+    /// Makes room for `items` items in all sets together. Returns false if they do not fit.
     #[inline]
     pub(crate) fn make_room_for(&mut self, items: u32) -> bool {
+        // A set of `n` items has at most `n − 1` nodes.
         self.nodes.make_room(items.saturating_sub(self.nodes.len() + 1))
     }
 
-    /// Adds `item`, which is not in the set, and returns the new root.
+    /// Adds `item`, which is not in the set, and returns the new root. The caller has made room.
     #[inline]
     pub(crate) fn insert(&mut self, root: Link, item: u32, key: impl Fn(u32) -> Key) -> Link {
         if root.is_empty() {
@@ -162,7 +180,9 @@ impl<S: Storage> RadixTree<S> {
         let new = key(item);
         let nodes = self.nodes.entries_mut();
         let (mut parent, mut at) = (NONE, root);
-        // What the way to the new key leaves: a key below it or in it, that differs from the new one.
+        // Descend to the place where the new key leaves the tree. `near` is a key in or below the
+        // subtree at that place. It differs from the new key, and the new node goes above the
+        // subtree.
         let near = loop {
             let Some(index) = at.node() else { break key(at.0) };
             let node = &mut nodes[index as usize];
@@ -207,16 +227,19 @@ impl<S: Storage> RadixTree<S> {
                 continue;
             }
             node.occupied &= !(1 << digit);
+            // At least two children are left, so the node stays.
             if !node.occupied.is_power_of_two() {
                 return root;
             }
+            // One child is left: it takes the place of the node.
             let only = node.first(node.occupied);
             self.nodes.remove(index);
             return self.replace(root, parent, old, only);
         }
     }
 
-    /// Puts `child` where the way to `key` leaves `parent`, and returns the root.
+    /// Stores `child` where the path of `key` leaves the node `parent`, and returns the root. With
+    /// `parent` [`NONE`] the child is the new root.
     #[inline(always)]
     fn replace(&mut self, root: Link, parent: u32, key: Key, child: Link) -> Link {
         if parent == NONE {
@@ -227,7 +250,7 @@ impl<S: Storage> RadixTree<S> {
         root
     }
 
-    /// The item with the lowest key.
+    /// Returns the item with the lowest key.
     #[inline]
     pub(crate) fn first(&self, mut at: Link) -> Option<u32> {
         while let Some(index) = at.node() {
@@ -237,7 +260,7 @@ impl<S: Storage> RadixTree<S> {
         (!at.is_empty()).then_some(at.0)
     }
 
-    /// The item with the highest key.
+    /// Returns the item with the highest key.
     pub(crate) fn last(&self, mut at: Link) -> Option<u32> {
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
@@ -246,14 +269,18 @@ impl<S: Storage> RadixTree<S> {
         (!at.is_empty()).then_some(at.0)
     }
 
-    /// The item with the lowest key that is at least `bound`.
+    /// Returns the item with the lowest key not below `bound`.
     #[inline(never)]
     pub(crate) fn at_least(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
-        // `sibling` is the closest subtree whose keys are all above `bound`.
+        // `sibling` is the closest subtree whose keys are all above `bound`. It has the answer if
+        // the subtree at `at` turns out to have no key from `bound` on, so the descent never climbs
+        // back.
         let (mut at, mut sibling) = (root, Link::EMPTY);
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
             if bound.fork(node.prefix) > node.shift {
+                // `bound` differs from all keys below the node in the same digit, so all of them
+                // are on one side.
                 return self.first(if node.prefix > bound { at } else { sibling });
             }
             let digit = bound.digit(node.shift);
@@ -269,9 +296,10 @@ impl<S: Storage> RadixTree<S> {
         if !at.is_empty() && key(at.0) >= bound { Some(at.0) } else { self.first(sibling) }
     }
 
-    /// The item with the highest key that is less than `bound`.
+    /// Returns the item with the highest key below `bound`.
     pub(crate) fn below(&self, root: Link, bound: Key, key: impl Fn(u32) -> Key) -> Option<u32> {
-        // `sibling` is the closest subtree whose keys are all below `bound`.
+        // `sibling` is the closest subtree whose keys are all below `bound`: the answer is its last
+        // item if the subtree at `at` turns out to have no key below `bound`.
         let (mut at, mut sibling) = (root, Link::EMPTY);
         while let Some(index) = at.node() {
             let node = &self.nodes[index];
@@ -291,7 +319,7 @@ impl<S: Storage> RadixTree<S> {
         if !at.is_empty() && key(at.0) < bound { Some(at.0) } else { self.last(sibling) }
     }
 
-    /// How many nodes are in use.
+    /// Returns the number of nodes in use.
     #[cfg(all(test, feature = "alloc", not(loom)))]
     pub(crate) fn node_count(&self) -> u32 {
         self.nodes.len()
@@ -316,27 +344,27 @@ mod tests {
         fn agrees_with_an_ordered_map(steps in prop::collection::vec((0_u8..128, 0_u8..8, any::<bool>()), 1..400)) {
             let keys: Vec<Key> = (0..128_u128).flat_map(|bit| (0..8).map(move |low| wide((1 << bit) ^ (low << 2)))).collect();
             let key = |item: u32| keys[item as usize];
-            let mut trie = RadixTree::<Growable>::default();
+            let mut tree = RadixTree::<Growable>::default();
             let (mut root, mut model) = (Link::EMPTY, BTreeMap::new());
             for (bit, low, add) in steps {
                 let item = u32::from(bit) * 8 + u32::from(low);
                 if keys[..item as usize].contains(&key(item)) {
                     continue;
                 }
-                prop_assert!(trie.make_room_for(model.len() as u32 + 1));
+                prop_assert!(tree.make_room_for(model.len() as u32 + 1));
                 if add && !model.contains_key(&key(item)) {
-                    root = trie.insert(root, item, key);
+                    root = tree.insert(root, item, key);
                     model.insert(key(item), item);
                 } else if model.remove(&key(item)).is_some() {
-                    root = trie.remove(root, item, key);
+                    root = tree.remove(root, item, key);
                 }
-                prop_assert_eq!(trie.first(root), model.values().next().copied());
-                prop_assert_eq!(trie.last(root), model.values().next_back().copied());
-                prop_assert!(trie.node_count() < model.len().max(1) as u32);
+                prop_assert_eq!(tree.first(root), model.values().next().copied());
+                prop_assert_eq!(tree.last(root), model.values().next_back().copied());
+                prop_assert!(tree.node_count() < model.len().max(1) as u32);
                 let middle = u128::from(key(item).major) << 64 | u128::from(key(item).minor);
                 for bound in [middle, middle.wrapping_add(1), middle.wrapping_sub(1), 0, u128::MAX].map(wide) {
-                    prop_assert_eq!(trie.at_least(root, bound, key), model.range(bound..).next().map(|(_, &i)| i));
-                    prop_assert_eq!(trie.below(root, bound, key), model.range(..bound).next_back().map(|(_, &i)| i));
+                    prop_assert_eq!(tree.at_least(root, bound, key), model.range(bound..).next().map(|(_, &i)| i));
+                    prop_assert_eq!(tree.below(root, bound, key), model.range(..bound).next_back().map(|(_, &i)| i));
                 }
             }
         }

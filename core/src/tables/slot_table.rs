@@ -1,48 +1,53 @@
-//! A table whose entries are given back and handed out again: vacant ones form a list through the entries themselves.
+//! A table whose entries are reused: vacant entries form a list that runs through the entries
+//! themselves.
 
 use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
-/// The index that stands for "none".
+/// The index that means "no entry". No table has so many entries.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// An entry that can hold a link while it is vacant.
+/// An entry with space for a link while vacant.
 pub(crate) trait Vacant: Send + 'static {
-    /// A vacant entry, linked to `next`.
+    /// Creates a vacant entry with a link to the vacant entry `next`.
     fn vacant(next: u32) -> Self;
-    /// Makes the entry vacant, linked to `next`.
+    /// Makes an occupied entry vacant, with a link to the vacant entry `next`.
     fn vacate(&mut self, next: u32);
-    /// The next vacant entry, of a vacant one.
+    /// Returns the link of a vacant entry; [`NONE`] at the end of the list.
     fn next_vacant(&self) -> u32;
 }
 
-/// A table of `T` with indices that are reused. Room is made ahead, many entries at a time, so that adding one is a few
-/// instructions.
+/// A table of `T` with reusable indices. Room is made ahead, many entries at a time, so that
+/// occupying an entry takes a few instructions and cannot fail.
 pub(crate) struct SlotTable<T: Vacant, S: Storage> {
     /// Every entry, occupied or vacant.
     table: S::Table<T>,
+    /// The list of the vacant entries in `table`.
     vacancies: Vacancies,
 }
 
-/// The vacant entries of a table.
+/// The list of the vacant entries of a table.
 pub(crate) struct Vacancies {
-    /// Head of their list.
+    /// The first vacant entry; `NONE` ⟺ `count` is 0.
     first: u32,
-    /// Its length.
+    /// The length of the list.
     count: u32,
 }
 
 impl Vacancies {
-    /// Occupies an entry, for which room was made, that the caller fills at once.
+    /// Takes the first vacant entry off the list. The caller has made room, and fills the entry at
+    /// once.
     #[inline(always)]
     pub(crate) fn occupy<T: Vacant>(&mut self, entries: &[T]) -> u32 {
+        // Last in, first out: the entry that was vacated last is the one most likely in the cache.
         let index = self.first;
         self.first = entries[index as usize].next_vacant();
+        // Room was made, so the list is not empty and the count does not wrap.
         self.count -= 1;
         index
     }
 
-    /// Takes the entry at `index` back.
+    /// Puts the entry at `index` at the head of the list.
     #[inline(always)]
     pub(crate) fn vacate<T: Vacant>(&mut self, index: u32, entries: &mut [T]) {
         entries[index as usize].vacate(self.first);
@@ -58,19 +63,21 @@ impl<T: Vacant, S: Storage> Default for SlotTable<T, S> {
 }
 
 impl<T: Vacant, S: Storage> SlotTable<T, S> {
-    /// Whether `extra` further entries fit as it is.
+    /// Returns whether `extra` further entries fit without growing the table.
     #[inline]
     pub(crate) fn has_room(&self, extra: u32) -> bool {
         extra <= self.vacancies.count
     }
 
-    /// Makes sure that `extra` further entries fit.
+    /// Makes room for `extra` further entries. Returns false, and changes nothing, if they do not
+    /// fit.
     #[inline]
     pub(crate) fn make_room(&mut self, extra: u32) -> bool {
         self.has_room(extra) || self.grow(extra - self.vacancies.count)
     }
 
-    /// Adds `missing` vacant entries, and as many again as there are if that can be had.
+    /// Adds at least `missing` vacant entries. Doubles the table if the memory suffices, and
+    /// otherwise adds half as many, a quarter, and so on.
     #[cold]
     fn grow(&mut self, missing: u32) -> bool {
         let mut more = (self.table.len() as u32).max(missing);
@@ -80,6 +87,7 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         if more < missing && !self.table.make_room(missing as usize) {
             return false;
         }
+        // `make_room` was last called for this many entries, and succeeded.
         for _ in 0..more.max(missing) {
             self.table.add(T::vacant(self.vacancies.first));
             self.vacancies.first = self.table.len() as u32 - 1;
@@ -88,7 +96,7 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         true
     }
 
-    /// Adds `entry`, for which room was made, and says where it is.
+    /// Stores `entry`, for which room was made, and returns its index.
     #[inline(always)]
     pub(crate) fn insert(&mut self, entry: T) -> u32 {
         let index = self.vacancies.occupy(&self.table);
@@ -96,42 +104,46 @@ impl<T: Vacant, S: Storage> SlotTable<T, S> {
         index
     }
 
-    /// Gives the entry at `index` back.
+    /// Makes the entry at `index` vacant.
     #[inline(always)]
     pub(crate) fn remove(&mut self, index: u32) {
+        debug_assert!(self.len() > 0, "an occupied entry is removed");
         self.vacancies.vacate(index, &mut self.table);
     }
 
-    /// All entries, and which of them are vacant.
+    /// Returns all entries, and the list of the vacant ones.
     #[inline(always)]
     pub(crate) fn parts(&mut self) -> (&mut [T], &mut Vacancies) {
         (&mut self.table, &mut self.vacancies)
     }
 
-    /// All entries, occupied and vacant. To keep the slice at hand spares the optimiser from asking where it is again and again.
+    /// Returns all entries, occupied and vacant. A caller that holds the slice in a local spares
+    /// the optimiser a reload of the table's pointer and length after every store.
     #[inline(always)]
     pub(crate) fn entries(&self) -> &[T] {
         &self.table
     }
 
+    /// Returns all entries, occupied and vacant, for changes.
     #[inline(always)]
     pub(crate) fn entries_mut(&mut self) -> &mut [T] {
         &mut self.table
     }
 
-    /// Gives the memory of a table without occupied entries back to the host, if it came from there.
+    /// Releases the memory of a table without occupied entries to the host. Does nothing where the
+    /// capacity is fixed.
     pub(crate) fn drop_entries(&mut self) {
         if self.table.drop_entries() {
             self.vacancies = Vacancies { first: NONE, count: 0 };
         }
     }
 
-    /// How many entries are occupied.
+    /// Returns the number of occupied entries.
     pub(crate) fn len(&self) -> u32 {
         self.capacity() - self.vacancies.count
     }
 
-    /// How many entries there are, occupied or vacant.
+    /// Returns the number of entries, occupied and vacant.
     pub(crate) fn capacity(&self) -> u32 {
         self.table.len() as u32
     }

@@ -1,7 +1,9 @@
-//! Where in the program blocks and segments were allocated: the numbers that the host gives while a trace is recorded.
+//! The call sites of blocks and segments: the numbers returned by the host while a trace is
+//! recorded.
 //!
-//! The table is kept apart from the blocks, and holds only those for which the host had a number: a program without stacks
-//! pays nothing. It lives on the host's heap. A build without `alloc` keeps no numbers.
+//! The table is separate from the blocks, and has entries only for call sites with a number. A
+//! program without stacks pays nothing. The table lives on the host's heap; a build without `alloc`
+//! stores no call sites.
 
 use crate::sync::Lock;
 use crate::units::DevicePtr;
@@ -9,15 +11,16 @@ use crate::units::DevicePtr;
 use alloc::collections::BTreeMap;
 use lock_api::Mutex;
 
-/// The call sites of one device's blocks and segments.
+/// The call sites of a device's blocks and segments.
 pub(crate) struct CallSites<R: Lock>(Mutex<R, Tables>);
 
+/// The call sites by address.
 #[derive(Default)]
 struct Tables {
-    /// Address of a block that the program holds, or that is pending → its call site.
+    /// Address of a live or pending block → its call site.
     #[cfg(feature = "alloc")]
     blocks: BTreeMap<DevicePtr, u32>,
-    /// Base of a segment, or of a mapped part of one → its length in bytes and its call site.
+    /// Base of a segment, or of a mapped part → its length in bytes and its call site.
     #[cfg(feature = "alloc")]
     segments: BTreeMap<DevicePtr, (u64, u32)>,
 }
@@ -29,7 +32,7 @@ impl<R: Lock> Default for CallSites<R> {
 }
 
 impl<R: Lock> CallSites<R> {
-    /// Forgets every call site.
+    /// Removes all call sites.
     pub(crate) fn clear(&self) {
         *self.0.lock() = Tables::default();
     }
@@ -37,30 +40,31 @@ impl<R: Lock> CallSites<R> {
 
 #[cfg(feature = "alloc")]
 impl<R: Lock> CallSites<R> {
-    /// Sets the call site of the block at `addr`. False if this build keeps none.
+    /// Sets the call site of the block at `addr`. Returns false in a build without `alloc`.
     pub(crate) fn set_block(&self, addr: DevicePtr, site: u32) -> bool {
         self.0.lock().blocks.insert(addr, site);
         true
     }
 
-    /// The call site of the block at `addr`; 0 if it is not known.
+    /// Returns the call site of the block at `addr`; 0 if unknown.
     pub(crate) fn block(&self, addr: DevicePtr) -> u32 {
         self.0.lock().blocks.get(&addr).copied().unwrap_or(0)
     }
 
-    /// Removes and returns the call site of the block at `addr`; 0 if it is not known.
+    /// Removes and returns the call site of the block at `addr`; 0 if unknown.
     #[cold]
     pub(crate) fn take_block(&self, addr: DevicePtr) -> u32 {
         self.0.lock().blocks.remove(&addr).unwrap_or(0)
     }
 
-    /// Sets the call site of the segment, or mapped part of one, at `base`. False if this build keeps none.
+    /// Sets the call site of the segment, or mapped part, at `base`. Returns false in a build that
+    /// stores none.
     pub(crate) fn set_segment(&self, base: DevicePtr, bytes: u64, site: u32) -> bool {
         self.0.lock().segments.insert(base, (bytes, site));
         true
     }
 
-    /// The call site of the segment that contains `addr`; 0 if it is not known.
+    /// Returns the call site of the segment around `addr`; 0 if unknown.
     pub(crate) fn segment(&self, addr: DevicePtr) -> u32 {
         let tables = self.0.lock();
         let before = tables.segments.range(..=addr).next_back();

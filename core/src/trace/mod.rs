@@ -1,42 +1,45 @@
-//! The event trace: the latest events of one device in a bounded ring. Off by default; recording allocates nothing but for stacks.
+//! The event trace: the latest events of a device, in a ring of bounded size. Off by default.
+//! Recording allocates nothing, except for call sites.
 //!
 //! ```text
-//! heap ─ its latest events, under its own lock ─┐
-//! heap ─ …                                      ├─ when they are [`BUFFERED`], or read ─▶ ring, under the trace's lock
-//! heap ─ …                                     ─┘
+//! heap ─ buffer, under the heap's lock ─┐
+//! heap ─ buffer                         ├─ when full, or when read ─▶ ring, under the trace's lock
+//! heap ─ buffer                        ─┘
 //! ```
 //!
-//! So an event costs a look at the clock and a few stores, and no lock of its own. The ring is sorted by time when it is read.
+//! An event costs a reading of the clock and a few stores, under a lock the heap holds anyway. The
+//! ring is sorted by time when it is read.
 
 pub(crate) mod call_sites;
 pub(crate) mod ring;
 
 use crate::units::{DevicePtr, StreamId};
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Action {
-    /// A block was handed out; the size is what was asked for.
+    /// A block was allocated. The size is the requested size.
     Alloc,
-    /// The program gave a block up.
+    /// The program freed a block, which may still be in use on other streams.
     FreeRequested,
     /// A block became free.
     FreeCompleted,
-    /// A segment was obtained from the device.
+    /// A segment was allocated from the device.
     SegmentAlloc,
-    /// A segment is given back to the device.
+    /// A segment is released to the device.
     SegmentFree,
     /// A part of an expandable segment was mapped.
     SegmentMap,
     /// A part of an expandable segment is unmapped.
     SegmentUnmap,
-    /// A request failed; the address is how many bytes the device has free, the size that of the block.
+    /// A request failed. The address field has the number of free bytes on the device, and the size
+    /// is that of the block the request needed.
     OutOfMemory,
 }
 
 impl Action {
-    /// The name in PyTorch's snapshots.
+    /// Returns the name in PyTorch's snapshots.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Alloc => "alloc",
@@ -51,7 +54,8 @@ impl Action {
     }
 }
 
-/// What the host is asked about when it is asked [where](DeviceMemory::call_site) the program is.
+/// The kind of call for which [`DeviceMemory::call_site`](crate::DeviceMemory::call_site) is
+/// called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallSite {
     /// A request.
@@ -60,20 +64,21 @@ pub enum CallSite {
     Free,
 }
 
-/// One event.
+/// An event of the trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEntry {
-    /// What happened.
+    /// The kind of the event.
     pub action: Action,
-    /// Where in the program, as the host [numbers](DeviceMemory::call_site) its places: of a free that has none, and of what
-    /// happens to a segment, where it was allocated. 0 if it is not known.
+    /// The call site, as [`DeviceMemory::call_site`](crate::DeviceMemory::call_site) numbers call
+    /// sites; 0 if unknown. For a segment, and for a free without a call site, it is the call site
+    /// of the allocation.
     pub site: u32,
-    /// Where in memory.
+    /// The address of the block or segment.
     pub addr: DevicePtr,
-    /// How many bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// On which stream.
+    /// The stream.
     pub stream: StreamId,
-    /// When, in microseconds since the Unix epoch, if the device has a clock.
+    /// The time in microseconds since the Unix epoch; 0 if the device has no clock.
     pub time_us: u64,
 }

@@ -1,4 +1,4 @@
-//! Where events are kept: a buffer in each heap, and one bounded ring for each device.
+//! Storage for trace events: a buffer in each heap, and a ring of bounded size for each device.
 
 use super::{Action, TraceEntry};
 use crate::sync::{AtomicU64, Lock, Ordering};
@@ -6,26 +6,35 @@ use crate::tables::{Lazy, Storage, Table};
 use crate::units::{DevicePtr, StreamId};
 use lock_api::Mutex;
 
-/// One event as it is kept, or two: a block that is given up mostly becomes free at once. `ticks` are the device's.
+/// A stored event, or a pair of events: most frees complete at once. Times are in the device's
+/// ticks.
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
+    /// The kind of the event or pair.
     pub what: What,
+    /// The call site; 0 if unknown.
     pub site: u32,
+    /// The address of the block or segment.
     pub addr: DevicePtr,
+    /// The size in bytes.
     pub size: u64,
+    /// The stream.
     pub stream: StreamId,
+    /// The time of the first event.
     pub ticks: u64,
 }
 
+/// The kinds of records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
+    /// A single event.
     One(Action),
     /// [`Action::FreeRequested`], and a tick later [`Action::FreeCompleted`].
     FreedAtOnce,
 }
 
 impl Record {
-    /// What is overwritten before anybody reads it.
+    /// Fills the ring at the start. Overwritten before it is read.
     const NONE: Self = Self {
         what: What::One(Action::Alloc),
         site: 0,
@@ -35,12 +44,12 @@ impl Record {
         ticks: 0,
     };
 
-    /// The ticks of its last event.
+    /// Returns the time of the record's last event.
     fn last(&self) -> u64 {
         self.ticks + u64::from(self.what == What::FreedAtOnce)
     }
 
-    /// Its events, oldest first, the times still in ticks.
+    /// Iterates over the record's events, oldest first, with times in ticks.
     fn events(&self) -> impl Iterator<Item = TraceEntry> + Clone {
         let &Self { what, site, addr, size, stream, ticks } = self;
         let (first, second) = match what {
@@ -52,17 +61,19 @@ impl Record {
     }
 }
 
-/// Records that a heap keeps before they go to the ring, in [`Buffer`].
+/// The capacity of a heap's [`Buffer`], in records.
 const BUFFERED: usize = 32;
 
-/// Room in the ring beyond what is asked for, so that so many are left when some are passed over; see [`Ring::lost`].
+/// Additional capacity of the ring, in records. [`Ring::lost`] may hide some records; with the
+/// slack the requested number is left nevertheless.
 const SLACK: usize = 32 * BUFFERED;
 
-/// The latest events of one heap, which is locked.
+/// The latest events of a heap, under the heap's lock.
 pub(crate) struct Buffer<S: Storage> {
-    /// Made with the first event that is recorded.
+    /// The records. Allocated with the first recorded event.
     entries: S::Lazy<heapless::Vec<Record, BUFFERED>>,
-    /// The ticks of the latest event: they grow from event to event, whatever the clock does.
+    /// The time of the latest event. Times grow from event to event, even if the clock stands
+    /// still.
     latest: u64,
 }
 
@@ -72,21 +83,25 @@ impl<S: Storage> Default for Buffer<S> {
     }
 }
 
-/// The ring of one device.
+/// The trace of a device.
 pub(crate) struct Trace<R: Lock, S: Storage> {
+    /// The ring, locked when a full buffer is moved into it.
     ring: Mutex<R, Ring<S>>,
     /// Counts events where the device has no clock.
     events: AtomicU64,
 }
 
+/// A ring of records.
 struct Ring<S: Storage> {
     /// `entries[recorded % len]` is overwritten next.
     entries: S::Table<Record>,
+    /// The number of records ever stored.
     recorded: u64,
-    /// How many of the latest events are of interest.
+    /// The number of events that a reader gets at most.
     capacity: usize,
-    /// Events of these ticks and before are passed over: some of that time were overwritten, so that what is left of it is not what
-    /// happened. What a heap keeps longer than another is older than that.
+    /// Readers get events after this time only. Records up to this time have been overwritten, so
+    /// the rest of them would tell an incomplete story. Events that a heap still buffers may be
+    /// older, too.
     lost: u64,
 }
 
@@ -97,10 +112,12 @@ impl<R: Lock, S: Storage> Default for Trace<R, S> {
 }
 
 impl<S: Storage> Ring<S> {
+    /// Creates a ring with these entries.
     fn with(entries: S::Table<Record>, capacity: usize, lost: u64) -> Self {
         Self { entries, recorded: 0, capacity, lost }
     }
 
+    /// Moves the records of a buffer into the ring.
     fn take(&mut self, buffer: &mut Buffer<S>) {
         if !buffer.entries.is_made() {
             return;
@@ -108,16 +125,18 @@ impl<S: Storage> Ring<S> {
         let taken = &mut *buffer.entries;
         let entries = &mut self.entries[..];
         let len = entries.len();
-        // What would be passed over must not take the place of later ones. Mostly there is none.
+        // Records before `lost` would never be read, so they must not overwrite later ones. There
+        // are rarely any.
         let old = taken.iter().take_while(|entry| entry.ticks <= self.lost).count();
         let mut left = if len == 0 { &[] } else { &taken[old..] };
         while !left.is_empty() {
             let at = (self.recorded % len as u64) as usize;
+            // At most two rounds: to the end of the ring, then from its start.
             let (now, later) = left.split_at(left.len().min(len - at));
             let places = &mut entries[at..at + now.len()];
             if self.recorded >= len as u64 {
                 let latest = places.iter().fold(0, |latest, entry| latest.max(entry.ticks));
-                // That of a block which was freed at once has an event a tick later.
+                // `+ 1` covers the second event of a `FreedAtOnce` record.
                 self.lost = self.lost.max(latest + 1);
             }
             places.copy_from_slice(now);
@@ -127,11 +146,13 @@ impl<S: Storage> Ring<S> {
         taken.clear();
     }
 
-    /// The events by time.
+    /// Sorts the ring by time, and iterates over the events to be read.
     fn sort(&mut self) -> impl Iterator<Item = TraceEntry> {
         let kept = (self.recorded as usize).min(self.entries.len());
         let entries = &mut self.entries[..];
         if self.recorded > kept as u64 {
+            // Makes the ring contiguous: afterwards the first `kept` entries are the stored
+            // records.
             entries.rotate_left((self.recorded % kept as u64) as usize);
             self.recorded = kept as u64;
         }
@@ -145,23 +166,27 @@ impl<S: Storage> Ring<S> {
 }
 
 impl<S: Storage> Buffer<S> {
-    /// Adds an event, at a later tick than the one before. True if the buffer is full: its events go to the ring at once, so that
-    /// there is always room for one.
+    /// Adds an event, at a later tick than the event before. Returns true if the buffer is full;
+    /// the caller then moves it to the ring at once, so the buffer always has room for one.
     #[inline(always)]
     pub(crate) fn push(&mut self, mut record: Record) -> bool {
         record.ticks = record.ticks.max(self.latest + 1);
         self.latest = record.last();
         let entries = self.entries.get_or_make();
-        let _fits = entries.push(record);
+        // The push cannot fail: a full buffer was emptied at the last push.
+        let stored = entries.push(record).is_ok();
+        debug_assert!(stored, "a full buffer is emptied at once");
         entries.is_full()
     }
 }
 
 impl<R: Lock, S: Storage> Trace<R, S> {
-    /// Empties the ring and makes it hold `capacity` entries. False if it cannot.
+    /// Empties the ring, and gives it room for `capacity` events. Returns false if the memory is
+    /// exhausted.
     pub(crate) fn start(&self, capacity: usize, now: u64) -> bool {
         let mut entries = S::Table::<Record>::default();
         if capacity > 0 {
+            // Try without the slack before giving up.
             let room = [capacity.saturating_add(SLACK), capacity].into_iter().find(|&room| entries.make_room(room));
             let Some(room) = room else { return false };
             for _ in 0..room {
@@ -177,14 +202,16 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         self.ring.lock().take(buffer);
     }
 
-    /// Calls `visit` with every event that is kept, oldest first. Times are in ticks. The ring is locked meanwhile.
+    /// Calls `visit` with every stored event, oldest first, with times in ticks. The ring is locked
+    /// meanwhile.
     pub(crate) fn for_each(&self, visit: impl FnMut(TraceEntry)) {
         self.ring.lock().sort().for_each(visit);
     }
 
-    /// Counts an event, of a device without a clock: the count takes the place of the ticks, which grow by two.
+    /// Counts an event of a device without a clock. The count replaces the ticks, and grows by two.
     pub(crate) fn count_event(&self) -> u64 {
-        // Relaxed: the events of a heap are ordered by its lock, and no other order is kept.
+        // Relaxed: the events of a heap are ordered by its lock, and events of different heaps have
+        // no order.
         self.events.fetch_add(2, Ordering::Relaxed) + 1
     }
 }

@@ -1,21 +1,22 @@
-//! Addresses for simulated devices: a space that any number of them share, in ranges that no two have.
+//! Addresses for simulated devices: a space shared by any number of devices, which hands out
+//! disjoint ranges.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Range;
 use spin::Mutex;
 
-/// A space of addresses. Devices take ranges of it as they need them, and give them back when they are dropped: no two that are
-/// there at the same time have an address in common.
+/// A space of addresses, shared by simulated devices. Devices take ranges as needed, and return
+/// them when dropped. Devices alive at the same time have no address in common.
 #[derive(Debug)]
 pub struct AddressSpace(Mutex<Ranges>);
 
-/// A space of one's own, or one that others share for good.
+/// A reference to an address space, counted or static.
 #[derive(Clone, Debug)]
 pub enum Space {
-    /// Shared by the devices that have a reference to it.
+    /// A space alive as long as a device or the program refers to it.
     Counted(Arc<AddressSpace>),
-    /// There as long as the program is.
+    /// A space alive as long as the program.
     Static(&'static AddressSpace),
 }
 
@@ -42,23 +43,25 @@ impl From<&'static AddressSpace> for Space {
     }
 }
 
+/// The taken ranges of a space.
 #[derive(Debug)]
 struct Ranges {
+    /// The addresses of the space.
     bounds: Range<u64>,
-    /// Where the search for the next range begins: those that came back last are taken again last.
+    /// Where the search for the next range starts. Ranges returned last are thus reused last.
     next: u64,
-    /// The ranges that devices have: start → end.
+    /// The ranges in use by devices: start → end.
     taken: BTreeMap<u64, u64>,
 }
 
 impl AddressSpace {
-    /// A space of all addresses from `bounds.start` up to `bounds.end`.
+    /// Creates a space of the addresses from `bounds.start` up to `bounds.end`.
     pub const fn new(bounds: Range<u64>) -> Self {
         let next = bounds.start;
         Self(Mutex::new(Ranges { bounds, next, taken: BTreeMap::new() }))
     }
 
-    /// Takes a range of so many addresses, at least one. `None` if there is none.
+    /// Takes a range of `length` addresses, at least one. Returns `None` if no gap is long enough.
     pub(super) fn take(&self, length: u64) -> Option<Range<u64>> {
         let mut ranges = self.0.lock();
         let Range { start, end } = ranges.bounds;
@@ -69,19 +72,20 @@ impl AddressSpace {
         Some(at..at + length)
     }
 
-    /// Gives a range back that was taken.
+    /// Returns a range to the space.
     pub(super) fn give_back(&self, range: Range<u64>) {
         let mut ranges = self.0.lock();
         ranges.taken.remove(&range.start);
         if ranges.taken.is_empty() {
-            // A map keeps the memory of its last entry. A space that a library holds until it is unloaded would lose it.
+            // An empty map still has the memory of its last entry, which a static space would never
+            // release. Leak checkers report such memory when a library is unloaded.
             ranges.taken = BTreeMap::new();
         }
     }
 }
 
 impl Ranges {
-    /// The first `length` addresses in a row within `bounds` that nobody has.
+    /// Returns the start of the first gap of `length` addresses within `bounds`.
     fn gap(&self, bounds: Range<u64>, length: u64) -> Option<u64> {
         let before = self.taken.range(..bounds.start).next_back().map_or(0, |(_, &end)| end);
         let mut at = bounds.start.max(before);
@@ -110,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_device_has_no_other_gets_until_it_is_dropped() {
+    fn devices_share_no_addresses_until_one_is_dropped() {
         let space = Arc::new(AddressSpace::new(TIB..4 * TIB));
         let [first, second, third, fourth] = [(); 4].map(|()| device(&space));
         let bases = [&first, &second, &third].map(|device| device.obtain(4096).unwrap().0);
@@ -125,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dropped_device_keeps_is_never_had_again() {
+    fn addresses_kept_by_a_dropped_device_are_never_reused() {
         let space = Arc::new(AddressSpace::new(0..TIB));
         let first = device(&space);
         first.obtain(4096).unwrap();
@@ -134,7 +138,7 @@ mod tests {
         assert_eq!(device(&space).obtain(4096).unwrap_err().kind, ErrorKind::OutOfMemory);
     }
 
-    /// A device that uses up its range takes another, and one that needs more in a row than ranges have takes that much.
+    /// A device with a full range takes another range, and a longer one for a long reservation.
     #[test]
     fn a_device_outgrows_its_range() {
         let space = Arc::new(AddressSpace::new(0..8 * TIB));
@@ -154,7 +158,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is taken at the same time overlaps nowhere, stays within bounds, and is refused only if no gap is long enough.
+        /// Ranges taken at the same time are disjoint and within bounds. A range is refused only if
+        /// no gap is long enough.
         #[test]
         fn ranges_are_apart(steps in prop::collection::vec((1..40_u64, any::<bool>(), any::<usize>()), 1..100)) {
             let bounds = 100..200;

@@ -1,8 +1,9 @@
-//! A device in memory, for tests, replays and programs without a GPU: deterministic, and as strict as a driver.
+//! A device in memory, for tests, replays and programs without a GPU. Deterministic, and as strict
+//! as a driver.
 //!
-//! Addresses come from a script or are counted up, and freed ones are used again. Events are complete when the device is told
-//! that a stream has got that far, or when somebody waits for them. Pauses take no time but that of the device's own clock. Any
-//! call can be made to fail.
+//! Addresses come from a script or are counted up; released addresses are reused. An event is
+//! complete once the test lets its stream progress, or once a caller waits for it. Pauses advance
+//! the device's own clock and take no real time. Any call can be made to fail.
 
 use crate::device::{
     DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
@@ -18,7 +19,8 @@ mod addresses;
 
 pub use addresses::{AddressSpace, Space};
 
-/// The calls of [`DeviceMemory`] and [`VirtualMemory`], to count them and to make them fail.
+/// The calls of [`DeviceMemory`] and [`VirtualMemory`], for counting calls and for making calls
+/// fail.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[allow(missing_docs, reason = "each is the method of the same name")]
 pub enum Call {
@@ -42,7 +44,7 @@ pub enum Call {
 }
 
 impl Call {
-    /// All of them.
+    /// All calls.
     pub const ALL: [Self; 17] = [
         Self::Obtain,
         Self::Release,
@@ -64,119 +66,145 @@ impl Call {
     ];
 }
 
-/// A failure to come.
+/// A failure to inject, with [`SimulatedDevice::fail`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// Which call fails.
+    /// The call that fails.
     pub call: Call,
-    /// The first one that does, counted from 1 over the device's life.
+    /// The first call that fails, counted from 1 since the device was created.
     pub nth: u64,
-    /// Whether every later one fails too.
+    /// Makes all later calls fail too.
     pub persistent: bool,
-    /// The error it fails with.
+    /// The error returned. [`ErrorKind::ContextLost`] makes every later call of any kind fail.
     pub error: DeviceError,
 }
 
-/// What a program has not given back.
+/// The device's resources that are not released.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Outstanding {
-    /// Segments obtained.
+    /// Segments.
     pub segments: usize,
-    /// Ranges of addresses reserved.
+    /// Reserved ranges of addresses.
     pub reservations: usize,
     /// Mappings.
     pub mappings: usize,
-    /// Physical handles not dropped.
+    /// Physical handles.
     pub handles: usize,
 }
 
-/// The device.
+/// A device in memory: implements [`DeviceMemory`] and [`VirtualMemory`] without hardware.
 #[derive(Debug)]
 pub struct SimulatedDevice(Mutex<State>);
 
-/// Segments and reservations are placed at multiples of this, in bytes.
+/// The alignment of segments and reservations, in bytes.
 const ALIGNMENT: u64 = 2 << 20;
 
-/// Between the addresses of a device and those of the one with the next number, in bytes.
+/// The distance between the address ranges of [numbered](SimulatedDevice::numbered) devices, in
+/// bytes.
 const DEVICE_STRIDE: u64 = 1 << 44;
 
-/// Above all addresses of a device that has no number.
+/// The end of the addresses of a device without a number.
 const LAST_ADDRESS: u64 = 1 << 58;
 
-/// How many addresses a device takes from its space at a time, at least.
+/// The least number of addresses that a device takes from its space at a time.
 const SPAN: u64 = 1 << 40;
 
+/// The memory of a physical handle.
 #[derive(Debug, Default)]
 struct Physical {
+    /// The size in bytes.
     bytes: u64,
+    /// The number of mappings.
     mappings: u32,
+    /// The handle was destroyed. The memory is released with the last mapping.
     dropped: bool,
 }
 
+/// The progress of a stream.
 #[derive(Debug, Default)]
 struct Stream {
     /// Events recorded so far.
     recorded: u64,
-    /// How many of those are complete.
+    /// Events complete so far.
     complete: u64,
+    /// The stream is capturing a graph.
     capturing: bool,
 }
 
+/// Everything of a device, under its lock.
 #[derive(Debug)]
 struct State {
+    /// The device memory in bytes.
     capacity: u64,
+    /// The device memory in use, in bytes.
     used: u64,
+    /// The space from which the device takes addresses.
     space: Space,
-    /// What was taken of it.
+    /// The ranges taken from `space`, returned when the device is dropped.
     spans: Vec<Range<u64>>,
-    /// The addresses of the last span that are not used yet.
+    /// The unused addresses of the last range.
     fresh: Range<u64>,
+    /// Addresses to return before any others.
     script: VecDeque<u64>,
-    /// Free addresses by length, to be used again lowest first.
+    /// Released addresses by length, reused lowest first.
     vacant: BTreeMap<u64, BTreeSet<u64>>,
+    /// Segments: address → length.
     segments: BTreeMap<u64, u64>,
+    /// Reservations: address → length.
     reservations: BTreeMap<u64, u64>,
-    /// Address → length, handle, accessible.
+    /// Mappings: address → length, handle, accessible.
     mappings: BTreeMap<u64, (u64, u64, bool)>,
+    /// Physical handles by number.
     physical: BTreeMap<u64, Physical>,
+    /// The number of the latest handle.
     handles: u64,
-    /// Event → stream and place in its order, once recorded.
+    /// Event → its stream and its place in the stream's order, once recorded.
     events: BTreeMap<u64, Option<(StreamId, u64)>>,
+    /// The number of the latest event.
     events_made: u64,
+    /// The streams used so far.
     streams: BTreeMap<StreamId, Stream>,
-    /// What the host's routes lead, by their numbers.
+    /// The streams led by each host route, by the route's number.
     led: BTreeMap<u64, BTreeSet<StreamId>>,
+    /// The granularity of virtual memory in bytes; 0 ⟺ the device has none.
     granularity: u64,
+    /// How often each call was made.
     calls: [u64; Call::ALL.len()],
+    /// The failures to inject.
     failures: Vec<Failure>,
-    /// The error that lost the context: every later call fails with it.
+    /// The error that lost the context; every later call returns the same error.
     lost: Option<DeviceError>,
+    /// Calls made after the context was lost.
     calls_after_loss: u64,
-    /// Microseconds that have passed: only pauses take any time.
+    /// The device's time in microseconds, advanced by pauses only.
     clock_us: u64,
-    /// How often the clock was looked at.
+    /// Ticks added so that every reading of the clock returns more than the last.
     looks: u64,
-    /// Pauses that would end later are refused.
+    /// The time after which no pause may end.
     patience_us: u64,
 }
 
+/// The error of a call with an argument that the device refuses.
 const INVALID: DeviceError = DeviceError::new(ErrorKind::InvalidArgument, 1);
+/// The error of a call for which the device has no memory or addresses left.
 const NO_MEMORY: DeviceError = DeviceError::new(ErrorKind::OutOfMemory, 2);
 
 impl SimulatedDevice {
-    /// A device of `capacity` bytes, with virtual memory in granules of 2 MiB.
+    /// Creates a device of `capacity` bytes, with virtual memory in granules of 2 MiB.
     pub fn new(capacity: u64) -> Self {
         Self::within(Arc::new(AddressSpace::new(DEVICE_STRIDE..LAST_ADDRESS)), capacity)
     }
 
-    /// As [`new`](Self::new); devices of different numbers have different addresses, 2^44 bytes of them each.
+    /// Creates a device like [`new`](Self::new), in an address range of its own: devices with
+    /// different numbers have 2^44 bytes of addresses each, and share none.
     pub fn numbered(number: u32, capacity: u64) -> Self {
         let start = DEVICE_STRIDE.saturating_mul(u64::from(number) + 1);
         Self::within(Arc::new(AddressSpace::new(start..start.saturating_add(DEVICE_STRIDE))), capacity)
     }
 
-    /// As [`new`](Self::new), with addresses that no other device within this space has at the same time. Without any left the device
-    /// has no memory left either.
+    /// Creates a device like [`new`](Self::new), with addresses from `space`. Devices in the same
+    /// space never have an address in common. A device that finds no addresses there is out of
+    /// memory.
     pub fn within(space: impl Into<Space>, capacity: u64) -> Self {
         Self(Mutex::new(State {
             capacity,
@@ -206,31 +234,31 @@ impl SimulatedDevice {
         }))
     }
 
-    /// Takes virtual memory away.
+    /// Removes virtual memory from the device.
     #[must_use]
     pub fn without_virtual_memory(self) -> Self {
         self.0.lock().granularity = 0;
         self
     }
 
-    /// The addresses that the next segments and reservations get, in this order, before any are invented.
+    /// Sets the addresses of the next segments and reservations, in this order.
     pub fn script_addresses(&self, addresses: impl IntoIterator<Item = u64>) {
         self.0.lock().script.extend(addresses);
     }
 
-    /// Keeps the device's addresses from ever being another's within its space, even when it has been dropped.
+    /// Keeps the device's addresses taken in the space after the device has been dropped.
     pub fn keep_addresses(&self) {
         self.0.lock().spans.clear();
     }
 
-    /// Lets `stream` get as far as it has been queued: its events are complete.
+    /// Lets `stream` finish all its work: the events recorded so far are complete.
     pub fn complete(&self, stream: StreamId) {
         let mut state = self.0.lock();
         let stream = state.streams.entry(stream).or_default();
         stream.complete = stream.recorded;
     }
 
-    /// Lets `stream` get past its oldest incomplete event.
+    /// Lets `stream` progress past its oldest incomplete event.
     pub fn complete_one(&self, stream: StreamId) {
         let mut state = self.0.lock();
         let stream = state.streams.entry(stream).or_default();
@@ -242,42 +270,42 @@ impl SimulatedDevice {
         self.0.lock().streams.entry(stream).or_default().capturing = capturing;
     }
 
-    /// From here on the host's route of this number leads the requests on these streams, and no others.
+    /// Sets the streams led by the host route with this number, instead of the streams set before.
     pub fn set_led(&self, route: u64, streams: impl IntoIterator<Item = StreamId>) {
         self.0.lock().led.insert(route, streams.into_iter().collect());
     }
 
-    /// Microseconds since the device was made: only pauses take any time.
+    /// Returns the device's time in microseconds since creation. Only pauses advance the time.
     pub fn now_us(&self) -> u64 {
         self.0.lock().clock_us
     }
 
-    /// Refuses pauses that would end more than so many microseconds after the device was made.
+    /// Refuses pauses that would end later than `until_us` microseconds after creation.
     pub fn set_patience(&self, until_us: u64) {
         self.0.lock().patience_us = until_us;
     }
 
-    /// Makes a call fail.
+    /// Injects a failure.
     pub fn fail(&self, failure: Failure) {
         self.0.lock().failures.push(failure);
     }
 
-    /// Makes nothing fail any more.
+    /// Removes all injected failures.
     pub fn clear_failures(&self) {
         self.0.lock().failures.clear();
     }
 
-    /// How often `call` was made.
+    /// Returns how often `call` was made.
     pub fn calls(&self, call: Call) -> u64 {
         self.0.lock().calls[call as usize]
     }
 
-    /// How many calls were made after one had lost the context: all of them failed.
+    /// Returns how many calls were made after the context was lost. All of them failed.
     pub fn calls_after_loss(&self) -> u64 {
         self.0.lock().calls_after_loss
     }
 
-    /// What has not been given back.
+    /// Returns the resources that are not released.
     pub fn outstanding(&self) -> Outstanding {
         let state = self.0.lock();
         Outstanding {
@@ -288,12 +316,13 @@ impl SimulatedDevice {
         }
     }
 
-    /// Bytes in use.
+    /// Returns the bytes of device memory in use.
     pub fn used(&self) -> u64 {
         self.0.lock().used
     }
 
-    /// Whether every byte of the range could be accessed.
+    /// Returns whether every byte of the range can be accessed: it lies in a segment or in an
+    /// accessible mapping.
     pub fn is_accessible(&self, at: DevicePtr, bytes: u64) -> bool {
         let state = self.0.lock();
         let (mut at, end) = (at.0, at.0 + bytes);
@@ -311,7 +340,7 @@ impl SimulatedDevice {
 }
 
 impl State {
-    /// Counts a call, and fails it if it is to fail.
+    /// Counts a call. Returns the error if the call is to fail.
     fn enter(&mut self, call: Call) -> DeviceResult<()> {
         let count = &mut self.calls[call as usize];
         *count += 1;
@@ -325,6 +354,7 @@ impl State {
         Err(failure.error)
     }
 
+    /// Returns an address with room for `bytes`: from the script, else released before, else fresh.
     fn take_address(&mut self, bytes: u64) -> DeviceResult<u64> {
         if let Some(address) = self.script.pop_front() {
             return Ok(address);
@@ -335,7 +365,8 @@ impl State {
         let length = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(NO_MEMORY)?;
         if self.fresh.end - self.fresh.start < length {
             let span = self.space.take(length.max(SPAN)).ok_or(NO_MEMORY)?;
-            // One behind the last continues it.
+            // A span that begins where the last one ends continues it, so a long range may cross
+            // both.
             let start = if span.start == self.fresh.end { self.fresh.start } else { span.start };
             self.fresh = start..span.end;
             self.spans.push(span);
@@ -345,6 +376,7 @@ impl State {
         Ok(address)
     }
 
+    /// Takes `bytes` of the device's memory.
     fn use_memory(&mut self, bytes: u64) -> DeviceResult<()> {
         if bytes == 0 {
             return Err(INVALID);
@@ -356,7 +388,7 @@ impl State {
         Ok(())
     }
 
-    /// Gives memory back that neither a handle nor a mapping keeps.
+    /// Releases the memory of a destroyed handle without mappings.
     fn collect(&mut self, handle: u64) {
         if let Some(physical) = self.physical.get(&handle)
             && physical.dropped
@@ -367,10 +399,11 @@ impl State {
         }
     }
 
+    /// Returns whether an event is complete.
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         match self.events.get(&event.0) {
             None => Err(INVALID),
-            // As the driver has it: an event that was never recorded is complete.
+            // Like the CUDA driver: an event that was never recorded is complete.
             Some(None) => Ok(true),
             Some(Some((stream, place))) => Ok(self.streams.get(stream).is_none_or(|stream| stream.complete >= *place)),
         }
@@ -483,7 +516,7 @@ impl DeviceMemory for SimulatedDevice {
         self.0.lock().led.get(&route).is_some_and(|streams| streams.contains(&stream))
     }
 
-    /// Lets the clock go on.
+    /// Advances the clock. Returns false for pauses beyond the patience.
     fn pause(&self, us: u64) -> bool {
         let mut state = self.0.lock();
         let end = state.clock_us.saturating_add(us);
@@ -494,14 +527,14 @@ impl DeviceMemory for SimulatedDevice {
         patient
     }
 
-    /// In nanoseconds: what pauses take, and two for each look.
+    /// Returns the time in nanoseconds, plus two for every earlier reading.
     fn ticks(&self) -> u64 {
         let mut state = self.0.lock();
         state.looks += 2;
         state.clock_us.saturating_mul(1000).saturating_add(state.looks)
     }
 
-    /// Since the device was made.
+    /// Counts from the creation of the device, not from the Unix epoch.
     fn time_us(&self, ticks: u64) -> u64 {
         ticks / 1000
     }

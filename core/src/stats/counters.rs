@@ -1,22 +1,25 @@
-//! The counters of one heap.
+//! The counters of a heap.
 
 use super::{STATS, Stat};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// One heap's counters. Written only under the heap's lock, except `threshold`; read by anyone.
+/// The counters of a heap. Written only under the heap's lock, except `threshold`. Read by any
+/// thread.
 ///
-/// Of an active block only what makes it differ from an allocated one is counted apart, that it is pending: the rows of
-/// [`Stat::Active`] and [`Stat::ActiveBytes`] hold pending blocks, and [`HeapCounters::current`] adds the allocated ones.
+/// A pending block is active, and is not allocated. The rows of [`Stat::Active`] and
+/// [`Stat::ActiveBytes`] count pending blocks only; [`HeapCounters::current`] adds the allocated
+/// blocks. So a malloc and a free change two rows less.
 #[derive(Debug)]
 pub(crate) struct HeapCounters {
-    /// How much was ever added.
+    /// The total ever added, by [`Stat`].
     added: [AtomicU64; STATS],
-    /// How much was ever taken away.
+    /// The total ever removed, by [`Stat`].
     removed: [AtomicU64; STATS],
-    /// As far as `added − removed` may rise before the peaks must be settled: the heap's lease, of which the leases of all heaps
-    /// add up to no more than the peak. Of the first two rows, if that is less, what the lease on active blocks leaves to allocated
-    /// ones. Changed only when peaks are settled.
+    /// The value of `added − removed` above which the peaks must be reconciled. It is the heap's
+    /// lease: the leases of all heaps add up to no more than the peak. In the first two rows it is
+    /// lower where pending blocks use up the lease on active blocks. Changes only while peaks are
+    /// reconciled.
     threshold: [AtomicI64; STATS],
     /// The leases of the first two rows, [`Stat::Allocation`] and [`Stat::AllocatedBytes`].
     allocated_lease: [AtomicI64; 2],
@@ -33,7 +36,7 @@ impl Default for HeapCounters {
     }
 }
 
-/// The row whose blocks count as `stat` too.
+/// Returns the row whose blocks count in row `stat` as well: allocated blocks are active.
 pub(super) const fn included(stat: usize) -> Option<usize> {
     const ACTIVE: usize = Stat::Active as usize;
     const ACTIVE_BYTES: usize = Stat::ActiveBytes as usize;
@@ -44,7 +47,7 @@ pub(super) const fn included(stat: usize) -> Option<usize> {
     }
 }
 
-/// The row in which the pending blocks among those that `row` counts too are counted.
+/// Returns the row that counts pending blocks for the allocated ones of `row`.
 const fn active_of(row: usize) -> Option<usize> {
     const ALLOCATION: usize = Stat::Allocation as usize;
     const ALLOCATED_BYTES: usize = Stat::AllocatedBytes as usize;
@@ -56,39 +59,42 @@ const fn active_of(row: usize) -> Option<usize> {
 }
 
 impl HeapCounters {
-    /// Adds `amount`. True if the peaks must be settled.
+    /// Adds `amount`. Returns true if the peaks must be reconciled.
     #[inline]
     #[must_use]
     pub(crate) fn up(&self, stat: Stat, amount: u64) -> bool {
         self.up_to(stat, amount) < 0
     }
 
-    /// Adds `amount`. How much more may be added; below 0 the peaks must be settled.
+    /// Adds `amount`. Returns how much more may be added; below 0 the peaks must be reconciled.
     #[inline]
     #[must_use]
     pub(crate) fn up_to(&self, stat: Stat, amount: u64) -> i64 {
         let row = stat as usize;
+        // Only the thread with the heap's lock writes the row, so a load and a store do: no locked
+        // instruction.
         let added = self.added[row].load(Relaxed) + amount;
-        // Whoever sees what was added sees what had been taken away before: sums may lack something, but count nothing twice.
+        // `Release` pairs with the `Acquire` loads in `current_of`: a reader that sees this
+        // addition also sees all earlier removals. A sum may miss an amount, and counts none twice.
         self.added[row].store(added, Release);
         self.removed[row].load(Relaxed) as i64 + self.threshold[row].load(Relaxed) - added as i64
     }
 
-    /// Takes `amount` away.
+    /// Removes `amount`.
     #[inline]
     pub(crate) fn down(&self, stat: Stat, amount: u64) {
         let removed = &self.removed[stat as usize];
         removed.store(removed.load(Relaxed) + amount, Relaxed);
     }
 
-    /// `amount` was not taken away after all.
+    /// Undoes a [`down`](Self::down) of `amount`.
     pub(crate) fn undo_down(&self, stat: Stat, amount: u64) {
         let removed = &self.removed[stat as usize];
         removed.store(removed.load(Relaxed) - amount, Relaxed);
     }
 
-    /// What is counted here, `amount` of it, is counted by `other` from now on, as if it always had been. True if the peaks must
-    /// be settled.
+    /// Moves `amount` from these counters to `other`, as if `other` had always counted it. Returns
+    /// true if the peaks must be reconciled.
     #[cfg(feature = "alloc")]
     pub(crate) fn hand_over(&self, other: &Self, stat: Stat, amount: u64) -> bool {
         let added = &self.added[stat as usize];
@@ -96,8 +102,9 @@ impl HeapCounters {
         other.up(stat, amount)
     }
 
-    /// A block of `bytes` that was allocated is pending now. It stays active, so what is allocated may rise less: unless it is
-    /// pending no longer at once, [`follow_pending`](Self::follow_pending) comes next.
+    /// Counts an allocated block of `bytes` as pending: freed, and waiting for other streams. The
+    /// block stays active, so fewer blocks may be allocated within the lease. The caller calls
+    /// [`follow_pending`](Self::follow_pending) next, unless the block stops pending at once.
     pub(crate) fn pend(&self, bytes: u64) {
         for (row, amount) in [(Stat::Active, 1), (Stat::ActiveBytes, bytes)] {
             let added = &self.added[row as usize];
@@ -105,19 +112,21 @@ impl HeapCounters {
         }
     }
 
-    /// The ceilings follow what has become pending. The lock of the one who settles is held: ceilings are set under it alone, for
-    /// whoever sets them without may overwrite what others make of the leases meanwhile.
+    /// Adjusts the thresholds to the pending blocks. The caller holds the lock under which peaks
+    /// are reconciled: without it, a store here could overwrite a threshold that another thread
+    /// just set.
     pub(crate) fn follow_pending(&self) {
         self.set_threshold(Stat::Allocation as usize);
         self.set_threshold(Stat::AllocatedBytes as usize);
     }
 
-    /// The lease of a row. Where nothing lowers the threshold it is the threshold.
+    /// Returns the lease of a row. In all rows but the first two, the threshold is the lease.
     pub(super) fn lease(&self, row: usize) -> &AtomicI64 {
         self.allocated_lease.get(row).unwrap_or(&self.threshold[row])
     }
 
-    /// The threshold of one of the first two rows follows from its lease, and from that on active blocks.
+    /// Computes the threshold of one of the first two rows from its lease and from the lease on
+    /// active blocks. Does nothing for other rows.
     pub(super) fn set_threshold(&self, row: usize) {
         let Some(active) = active_of(row) else { return };
         let pending = self.added[active].load(Acquire) as i64 - self.removed[active].load(Relaxed) as i64;
@@ -125,32 +134,34 @@ impl HeapCounters {
         self.threshold[row].store(self.lease(row).load(Relaxed).min(left), Relaxed);
     }
 
-    /// A block of `bytes` is pending no longer.
+    /// Counts a pending block of `bytes` as free.
     pub(crate) fn unpend(&self, bytes: u64) {
         self.down(Stat::Active, 1);
         self.down(Stat::ActiveBytes, bytes);
     }
 
-    /// How much of `stat` this heap has ever counted.
+    /// Returns the total of `stat` that this heap ever counted.
     pub(crate) fn ever_added(&self, stat: Stat) -> u64 {
         self.added[stat as usize].load(Relaxed)
     }
 
-    /// How much there is of `stat` in this heap.
+    /// Returns the current value of `stat` in this heap.
     pub(crate) fn current(&self, stat: Stat) -> i64 {
         self.current_of(stat as usize)
     }
 
+    /// Returns the current value of a row, with the allocated blocks in the rows of active blocks.
     pub(super) fn current_of(&self, stat: usize) -> i64 {
-        // All that was added before anything that was removed, pending blocks first: what moves between the rows meanwhile may be
-        // missing, but never counts twice.
+        // Load every addition before any removal, and pending blocks first. A block that moves
+        // between two rows meanwhile may be missing from the sum, and is never counted twice.
         let rows = [Some(stat), included(stat)];
         let added: i64 = rows.iter().flatten().map(|&row| self.added[row].load(Acquire) as i64).sum();
         let removed: i64 = rows.iter().flatten().map(|&row| self.removed[row].load(Relaxed) as i64).sum();
         added - removed
     }
 
-    /// How much of `stat` was ever added.
+    /// Returns the total ever added to a row. An active block was allocated once, so the row of
+    /// allocated blocks has the total.
     pub(super) fn added_of(&self, stat: usize) -> i64 {
         self.added[included(stat).unwrap_or(stat)].load(Relaxed) as i64
     }
