@@ -82,8 +82,9 @@ pub(crate) struct ChurnOptions {
     /// Blocks of streams and threads that are gone are held until each worker has so many of them.
     #[arg(long, default_value_t = 64)]
     pub(crate) held: usize,
-    /// KiB by which memory may grow after the first tenth of a phase. Up to 96 idle streams of a device keep 36 KiB each.
-    #[arg(long, default_value_t = 8_192)]
+    /// KiB by which memory may grow after the first tenth of a phase. Up to 96 idle streams of a device keep 36 KiB each, and the
+    /// host's allocator keeps the peak when a worker is preempted while it releases them.
+    #[arg(long, default_value_t = 16_384)]
     pub(crate) bound_kib: u64,
     /// The allocator's configuration, as in `PYTORCH_CUDA_ALLOC_CONF`.
     #[arg(long, default_value = "")]
