@@ -4,11 +4,10 @@
 //! device whose segments are smaller than a page, which none of the known ones obtain while caching.
 
 use crate::error::Error;
-use crate::sync::Lock;
+use crate::sync::{Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::tables::atomic_map::AtomicMap;
 use crate::units::DevicePtr;
-use lock_api::Mutex;
 
 /// Log2 of the bytes of a page: the smallest segment of the caching policy, and the granularity of virtual memory.
 const PAGE_LOG2: u32 = 21;
@@ -83,12 +82,12 @@ impl Owner {
 pub(crate) struct PageMap<R: Lock, S: Storage> {
     pages: AtomicMap<S::Cells>,
     /// Held by the one writer.
-    writer: Mutex<R, ()>,
+    writer: Ranked<R, ()>,
 }
 
 impl<R: Lock, S: Storage> Default for PageMap<R, S> {
     fn default() -> Self {
-        Self { pages: AtomicMap::default(), writer: Mutex::new(()) }
+        Self { pages: AtomicMap::default(), writer: Ranked::new(Rank::PageMapWriter, ()) }
     }
 }
 

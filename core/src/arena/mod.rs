@@ -6,10 +6,7 @@
 //!                └─ events pending, routes, limits … ─▶ the attentive path
 //! ```
 //!
-//! Locks, each held alone except where the list says otherwise, never across a call to the device:
-//! `registry` (pools, routes, pairs) · `config` · `order` (events) · `frontier` · a heap's lock · `peaks` · the directory's writer lock.
-//! `config` and a heap's lock may be taken under `registry`, when pairs are made or vacated and when rules change; nothing is
-//! taken under a heap's lock but the trace's. A lane of the planned policy is locked before its heap (`planned/lane.rs`).
+//! The order of the locks is that of [`Rank`]. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
 mod driver;
@@ -54,11 +51,10 @@ use crate::page_map::PageMap;
 use crate::stats::DevicePeaks;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
-use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::Trace;
-use lock_api::Mutex;
 
 /// The device `Arena::place`s its segments as.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
@@ -82,17 +78,17 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub pools: S::OnceTable<SharedPool<S>>,
     /// Slots of pairs: even ones small, odd ones large.
     pub slots: S::OnceTable<Slot<R, S>>,
-    pub registry: Mutex<R, Registry<S>>,
-    pub config: Mutex<R, Config>,
-    pub order: CachePadded<Mutex<R, EventQueues<S>>>,
+    pub registry: Ranked<R, Registry<S>>,
+    pub config: Ranked<R, Config>,
+    pub order: CachePadded<Ranked<R, EventQueues<S>>>,
     /// Calls that record events, because no graph was being captured when they looked.
     recording: AtomicU32,
-    pub frontier: Mutex<R, Frontier<S>>,
+    pub frontier: Ranked<R, Frontier<S>>,
     /// The planned policy, if it comes before the one that this arena has.
     #[cfg(feature = "alloc")]
     pub planned: Option<alloc::boxed::Box<crate::planned::lanes::PlanServer<R>>>,
     /// Held by the one who settles the peaks: the slot that was settled last.
-    peaks: CachePadded<Mutex<R, u32>>,
+    peaks: CachePadded<Ranked<R, u32>>,
     pub totals: CachePadded<DevicePeaks>,
     /// Bytes held from the device: what segments take, and what was lost in failed releases.
     pub reserved: CachePadded<AtomicU64>,
@@ -103,7 +99,7 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// Bytes whose release failed. They are never handed out again.
     pub leaked: AtomicU64,
     /// Slots of heaps whose streams have ended, in which a segment became wholly free since.
-    pub ended: Mutex<R, S::Table<u32>>,
+    pub ended: Ranked<R, S::Table<u32>>,
     /// How many `ended` holds; written under its lock.
     pub ended_count: AtomicU32,
     /// Not 0 ⟺ so many pairs exist that the caches of idle ones are to be released.
@@ -150,22 +146,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             default_pool: SharedPool::default(),
             pools: S::OnceTable::default(),
             slots: S::OnceTable::default(),
-            registry: Mutex::new(Registry::default()),
-            config: Mutex::new(config.clone()),
-            order: CachePadded(Mutex::new(EventQueues::default())),
+            registry: Ranked::new(Rank::Registry, Registry::default()),
+            config: Ranked::new(Rank::Config, config.clone()),
+            order: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
             recording: AtomicU32::new(0),
-            frontier: Mutex::new(Frontier::default()),
+            frontier: Ranked::new(Rank::Frontier, Frontier::default()),
             #[cfg(feature = "alloc")]
             planned: config
                 .planned()
                 .map(|options| alloc::boxed::Box::new(crate::planned::lanes::PlanServer::new(options))),
-            peaks: CachePadded(Mutex::new(0)),
+            peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),
             totals: CachePadded(DevicePeaks::new(config.max_split_size())),
             reserved: CachePadded(AtomicU64::new(0)),
             limit: AtomicU64::new(u64::MAX),
             single_search: AtomicU32::new(0),
             leaked: AtomicU64::new(0),
-            ended: Mutex::new(S::Table::default()),
+            ended: Ranked::new(Rank::Ended, S::Table::default()),
             ended_count: AtomicU32::new(0),
             idle_due: AtomicU32::new(0),
             trace: CachePadded::default(),

@@ -7,9 +7,8 @@ use crate::config::Planned;
 use crate::planned::report::PlannedReport;
 use crate::pool::PoolId;
 use crate::stats::HeapCounters;
-use crate::sync::{AtomicU64, CachePadded, Lock, Ordering};
+use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked};
 use crate::units::{DevicePtr, StreamId};
-use lock_api::Mutex;
 
 /// The stream of a lane that nobody has; no request is on it.
 const NOBODY: u64 = u64::MAX;
@@ -40,21 +39,19 @@ impl Lane {
 /// The place of a lane.
 pub(crate) struct LaneSlot<R: Lock> {
     /// `None` ⟺ nobody has it.
-    pub lane: Mutex<R, Option<Lane>>,
+    pub lane: Ranked<R, Option<Lane>>,
     /// What the program holds of the lane's blocks, but for those that its heap cares for. Written under the lane's lock.
     pub tally: HeapCounters,
 }
 
 /// Everything of the planned policy on one device.
-///
-/// Locks: `learning` is held alone. A heap's lock may be taken under a lane's, never the other way round.
 pub(crate) struct PlanServer<R: Lock> {
     /// Each lane's stream, or [`NOBODY`]: whoever finds his stream here looks again under the lane's lock.
     streams: [AtomicU64; LANES],
     pub(crate) lane_slots: [CachePadded<LaneSlot<R>>; LANES],
     /// Requests of streams without a lane, while plans are in force.
     pub(crate) elsewhere: AtomicU64,
-    pub(crate) learning: Mutex<R, PlannerState>,
+    pub(crate) learning: Ranked<R, PlannerState>,
     /// The policy's own settings, which stay.
     pub(crate) options: Planned,
 }
@@ -64,10 +61,10 @@ impl<R: Lock> PlanServer<R> {
         Self {
             streams: core::array::from_fn(|_| AtomicU64::new(NOBODY)),
             lane_slots: core::array::from_fn(|_| {
-                CachePadded(LaneSlot { lane: Mutex::new(None), tally: HeapCounters::default() })
+                CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, None), tally: HeapCounters::default() })
             }),
             elsewhere: AtomicU64::new(0),
-            learning: Mutex::new(PlannerState::default()),
+            learning: Ranked::new(Rank::Learning, PlannerState::default()),
             options,
         }
     }

@@ -3,14 +3,13 @@
 //! The table is kept apart from the blocks, and holds only those for which the host had a number: a program without stacks
 //! pays nothing. It lives on the host's heap. A build without `alloc` keeps no numbers.
 
-use crate::sync::Lock;
+use crate::sync::{Lock, Rank, Ranked};
 use crate::units::DevicePtr;
 #[cfg(feature = "alloc")]
 use alloc::collections::BTreeMap;
-use lock_api::Mutex;
 
 /// The call sites of one device's blocks and segments.
-pub(crate) struct CallSites<R: Lock>(Mutex<R, Tables>);
+pub(crate) struct CallSites<R: Lock>(Ranked<R, Tables>);
 
 #[derive(Default)]
 struct Tables {
@@ -24,7 +23,7 @@ struct Tables {
 
 impl<R: Lock> Default for CallSites<R> {
     fn default() -> Self {
-        Self(Mutex::new(Tables::default()))
+        Self(Ranked::new(Rank::CallSites, Tables::default()))
     }
 }
 

@@ -1,10 +1,9 @@
 //! Where events are kept: a buffer in each heap, and one bounded ring for each device.
 
 use super::{Action, TraceEntry};
-use crate::sync::{AtomicU64, Lock, Ordering};
+use crate::sync::{AtomicU64, Lock, Ordering, Rank, Ranked};
 use crate::tables::{Lazy, Storage, Table};
 use crate::units::{DevicePtr, StreamId};
-use lock_api::Mutex;
 
 /// One event as it is kept, or two: a block that is given up mostly becomes free at once. `ticks` are the device's.
 #[derive(Clone, Copy)]
@@ -74,7 +73,7 @@ impl<S: Storage> Default for Buffer<S> {
 
 /// The ring of one device.
 pub(crate) struct Trace<R: Lock, S: Storage> {
-    ring: Mutex<R, Ring<S>>,
+    ring: Ranked<R, Ring<S>>,
     /// Counts events where the device has no clock.
     events: AtomicU64,
 }
@@ -92,7 +91,8 @@ struct Ring<S: Storage> {
 
 impl<R: Lock, S: Storage> Default for Trace<R, S> {
     fn default() -> Self {
-        Self { ring: Mutex::new(Ring::with(S::Table::default(), 0, 0)), events: AtomicU64::new(0) }
+        let ring = Ring::with(S::Table::default(), 0, 0);
+        Self { ring: Ranked::new(Rank::TraceRing, ring), events: AtomicU64::new(0) }
     }
 }
 

@@ -1,4 +1,10 @@
-//! What threads share: the atomics (under `--cfg loom` those of the model checker), and the lock of a heap.
+//! What threads share: the atomics (under `--cfg loom` those of the model checker), and locks that know their rank.
+
+mod ranked;
+
+#[cfg(feature = "paranoid")]
+pub(crate) use ranked::assert_no_lock_held;
+pub(crate) use ranked::{MutexGuard, Rank, Ranked};
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
