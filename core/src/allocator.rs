@@ -1,13 +1,14 @@
 //! The allocator: what programs call, for any number of devices, from any thread.
 
 use crate::arena::allocation::Allocation;
+use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
 use crate::arena::registry::Purpose;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::page_map::{HeapRef, MAX_DEVICES, Owner, PageMap};
+use crate::page_map::{HeapRef, LaneRef, MAX_DEVICES, Owner, PageMap};
 #[cfg(feature = "alloc")]
 use crate::planned::{Observed, PlannedReport};
 use crate::pool::{PoolId, PoolOptions, Route};
@@ -18,6 +19,13 @@ use crate::trace::TraceEntry;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 #[cfg(feature = "alloc")]
 use cachalot_planner::Plan;
+use core::borrow::Borrow;
+
+/// A device as the allocator calls it.
+#[cfg(not(feature = "paranoid"))]
+type Called<D> = D;
+#[cfg(feature = "paranoid")]
+type Called<D> = crate::device::Unlocked<D>;
 
 /// A caching allocator over the memory of one or more devices.
 ///
@@ -37,7 +45,7 @@ use cachalot_planner::Plan;
 /// `malloc` calls it when no free block fits, or when frees wait for events; `free` calls it to record events when other streams
 /// used the block. Dropping the allocator calls nothing: memory that is still held goes back with the context.
 pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
-    arenas: S::Devices<Arena<D, R, S>>,
+    arenas: S::Devices<Arena<Called<D>, R, S>>,
     pages: PageMap<R, S>,
 }
 
@@ -51,12 +59,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
             return Err(Error::PolicyUnavailable(config.policy_name()));
         }
-        let mut arenas = S::Devices::<Arena<D, R, S>>::default();
+        let mut arenas = S::Devices::<Arena<Called<D>, R, S>>::default();
         for (number, device) in devices.into_iter().enumerate() {
             if number >= MAX_DEVICES || !arenas.make_room(1) {
                 return Err(Error::TableFull("devices"));
             }
-            let arena = Arena::new(device, number as u32, config);
+            let arena = Arena::new(device.into(), number as u32, config);
             if config.per_process_memory_fraction() < 1.0 {
                 arena.set_fraction(config.per_process_memory_fraction())?;
             }
@@ -66,24 +74,46 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     #[inline]
-    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, D, R, S>, Error> {
+    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, Called<D>, R, S>, Error> {
         Ok(OnDevice { arena: self.arena(device)?, pages: &self.pages })
     }
 
     /// The device of an owner that the page map names.
     #[inline(always)]
-    fn on_owner(&self, device: u32) -> OnDevice<'_, D, R, S> {
+    fn on_owner(&self, device: u32) -> OnDevice<'_, Called<D>, R, S> {
         OnDevice { arena: &self.arenas[device as usize], pages: &self.pages }
     }
 
     #[inline]
-    pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<D, R, S>, Error> {
+    pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<Called<D>, R, S>, Error> {
         self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
+    }
+
+    /// Begins an operation on one device. Under the feature `paranoid` every invariant of the device is checked here, and again
+    /// when the returned value is dropped.
+    #[inline(always)]
+    fn checked(&self, operation: &'static str, device: DeviceIndex) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || Some(device))
+    }
+
+    /// Begins an operation on all devices.
+    #[inline(always)]
+    fn checked_everywhere(&self, operation: &'static str) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || None)
+    }
+
+    /// Begins an operation on the device that owns `ptr`; on all devices if the page map does not know which one does.
+    #[inline(always)]
+    fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || match self.pages.owner(ptr) {
+            Owner::Heap(HeapRef { device, .. }) | Owner::Lane(LaneRef { device, .. }) => Some(DeviceIndex(device)),
+            Owner::Shared | Owner::None => None,
+        })
     }
 
     /// The device with this number.
     pub fn device(&self, device: DeviceIndex) -> Option<&D> {
-        self.arenas.get(device.0 as usize).map(|arena| &arena.memory)
+        self.arenas.get(device.0 as usize).map(|arena| arena.memory.borrow())
     }
 
     /// How many devices there are.
@@ -98,6 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// those of the device. Nothing has changed then, but for segments that were given back.
     #[inline]
     pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let _checked = self.checked("malloc", device);
         self.on(device)?.malloc(bytes, stream)
     }
 
@@ -122,6 +153,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
+        let _checked = self.checked_at("free_at", ptr);
         self.at_owner(ptr, |device, heap| device.free_at(heap, ptr, count))
     }
 
@@ -131,6 +163,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_safe_frontier(&self, device: DeviceIndex, count: u64) -> Result<(), Error> {
+        let _checked = self.checked("set_safe_frontier", device);
         self.on(device)?.set_safe_frontier(count);
         Ok(())
     }
@@ -149,6 +182,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
+        let _checked = self.checked_at("free", ptr);
         match self.pages.owner(ptr) {
             Owner::Heap(heap) => self.on_owner(heap.device).free(heap, ptr, bytes),
             Owner::Lane(lane) => self.on_owner(lane.device).free_planned(lane, ptr, bytes),
@@ -166,7 +200,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     fn at_owner<T>(
         &self,
         ptr: DevicePtr,
-        act: impl Fn(OnDevice<'_, D, R, S>, HeapRef) -> Result<T, Error>,
+        act: impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         match self.pages.owner(ptr) {
             Owner::Heap(heap) => act(self.on_owner(heap.device), heap),
@@ -184,7 +218,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     fn ask_every_heap<T>(
         &self,
         ptr: DevicePtr,
-        act: &impl Fn(OnDevice<'_, D, R, S>, HeapRef) -> Result<T, Error>,
+        act: &impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for arena in self.arenas.iter() {
             // Every block of a lane is in a heap's care afterwards.
@@ -208,6 +242,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
+        let _checked = self.checked_at("record_stream", ptr);
         if let Owner::Lane(lane) = self.pages.owner(ptr)
             && self.on_owner(lane.device).is_planned_on(lane, ptr, stream)
         {
@@ -221,6 +256,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::InvalidPointer`] if the program holds no such block.
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
+        let _checked = self.checked_at("base_of", ptr);
         if let Owner::Lane(lane) = self.pages.owner(ptr)
             && let Some(allocation) = self.on_owner(lane.device).planned_allocation(lane, ptr)
         {
@@ -234,6 +270,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// Those of the device; the blocks whose events could not be asked after stay as they are.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("process_events", device);
         self.on(device)?.process_events()
     }
 
@@ -243,6 +280,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device; everything else is given back all the same.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("empty_cache", device);
         let device = self.on(device)?;
         let waited = device.wait_for_events();
         waited.and(device.release_cached(None))
@@ -253,6 +291,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], and those of [`empty_cache`](Self::empty_cache).
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let _checked = self.checked("empty_pool", device);
         let device = self.on(device)?;
         let pool = device.private_pool(pool)?;
         let waited = device.wait_for_events();
@@ -264,6 +303,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
+        let _checked = self.checked("trim", device);
         self.on(device)?.trim(keep)
     }
 
@@ -272,6 +312,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// Those by which `malloc` would refuse the request outright.
     pub fn forecast(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        let _checked = self.checked("forecast", device);
         self.arena(device)?.forecast(bytes, stream)
     }
 
@@ -280,6 +321,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_limit(&self, device: DeviceIndex, limit: Option<u64>) -> Result<(), Error> {
+        let _checked = self.checked("set_limit", device);
         self.arena(device)?.set_limit(limit);
         Ok(())
     }
@@ -297,11 +339,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::InvalidFraction`] outside of 0 … 1; those of the device.
     pub fn set_memory_fraction(&self, device: DeviceIndex, fraction: f64) -> Result<(), Error> {
+        let _checked = self.checked("set_memory_fraction", device);
         self.arena(device)?.set_fraction(fraction)
     }
 
     /// Puts a configuration in force on every device, but for its policy: that stays, as do blocks and segments.
     pub fn configure(&self, config: &Config) {
+        let _checked = self.checked_everywhere("configure");
         for arena in self.arenas.iter() {
             *arena.config.lock() = config.clone();
             arena.apply_config();
@@ -322,6 +366,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
+        let _checked = self.checked("set_caching", device);
         self.arena(device)?.set(crate::arena::flags::DIRECT, !caching);
         Ok(())
     }
@@ -332,6 +377,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_second_search(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
+        let _checked = self.checked("set_second_search", device);
         self.arena(device)?.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
         Ok(())
     }
@@ -341,6 +387,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::TableFull`].
     pub fn create_pool(&self, device: DeviceIndex, options: PoolOptions) -> Result<PoolId, Error> {
+        let _checked = self.checked("create_pool", device);
         self.arena(device)?.create_pool(None, options)
     }
 
@@ -349,6 +396,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::TableFull`].
     pub fn retain_pool(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
+        let _checked = self.checked("retain_pool", device);
         self.arena(device)?.retain_pool(pool, options)
     }
 
@@ -357,6 +405,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`].
     pub fn set_pool_options(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
+        let _checked = self.checked("set_pool_options", device);
         self.arena(device)?.set_pool_options(pool, options)
     }
 
@@ -373,6 +422,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        let _checked = self.checked("begin_allocate_to_pool", device);
         self.arena(device)?.begin_route(pool, route, Purpose::Requests)
     }
 
@@ -381,6 +431,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let _checked = self.checked("end_allocate_to_pool", device);
         self.arena(device)?.end_route(pool, Purpose::Requests).map(|_| ())
     }
 
@@ -390,6 +441,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_capture(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        let _checked = self.checked("begin_capture", device);
         self.arena(device)?.begin_route(pool, route, Purpose::Capture)
     }
 
@@ -398,6 +450,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_capture(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let _checked = self.checked("end_capture", device);
         self.arena(device)?.end_route(pool, Purpose::Capture).map(|_| ())
     }
 
@@ -408,6 +461,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_route(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        let _checked = self.checked("begin_route", device);
         self.arena(device)?.begin_route(pool, route, Purpose::SizeUnknown)
     }
 
@@ -416,6 +470,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_route(&self, device: DeviceIndex, pool: PoolId) -> Result<Route, Error> {
+        let _checked = self.checked("end_route", device);
         self.arena(device)?.end_route(pool, Purpose::SizeUnknown)
     }
 
@@ -424,6 +479,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`].
     pub fn release_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let _checked = self.checked("release_pool", device);
         self.arena(device)?.release_pool(pool)
     }
 
@@ -433,6 +489,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
+        let _checked = self.checked("stream_destroyed", device);
         let device = self.on(device)?;
         let forgotten = device.forget_stream(stream);
         forgotten.and(device.stream_destroyed(stream))
@@ -450,6 +507,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; those of the device. The iteration has begun all the same.
     #[cfg(feature = "alloc")]
     pub fn iteration(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("iteration", device);
         self.on(device)?.iteration()
     }
 
@@ -459,6 +517,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     #[cfg(feature = "alloc")]
     pub fn observed(&self, device: DeviceIndex) -> Result<Option<Observed>, Error> {
+        let _checked = self.checked("observed", device);
         Ok(self.arena(device)?.observed())
     }
 
@@ -469,6 +528,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::PlanRefused`] for plans that are none, or too late; [`Error::TooLarge`].
     #[cfg(feature = "alloc")]
     pub fn adopt_plans(&self, device: DeviceIndex, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
+        let _checked = self.checked("adopt_plans", device);
         self.arena(device)?.adopt_plans(observed, plans)
     }
 
@@ -479,6 +539,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; those of the device.
     #[cfg(feature = "alloc")]
     pub fn give_plans_up(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("give_plans_up", device);
         self.on(device)?.give_plans_up()
     }
 
@@ -505,6 +566,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
         arena.with_totals(|totals| totals.reset_peaks(arena.tallies()));
         Ok(())
@@ -515,6 +577,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("reset_accumulated_stats", device);
         let arena = self.arena(device)?;
         arena.with_totals(|totals| totals.reset_accumulated(arena.tallies()));
         Ok(())
@@ -542,6 +605,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::TableFull`] if there is no room for so many.
     pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
+        let _checked = self.checked("record_trace", device);
         let arena = self.arena(device)?;
         if arena.start_trace(capacity) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
     }
@@ -551,6 +615,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn for_each_trace_entry(&self, device: DeviceIndex, visit: impl FnMut(&TraceEntry)) -> Result<(), Error> {
+        let _checked = self.checked("for_each_trace_entry", device);
         self.arena(device)?.visit_trace(visit);
         Ok(())
     }
@@ -558,6 +623,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Every segment and block of every device, by address.
     #[cfg(feature = "alloc")]
     pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
+        let _checked = self.checked_everywhere("snapshot");
         let mut segments = alloc::vec::Vec::new();
         for arena in self.arenas.iter() {
             arena.show_lanes();

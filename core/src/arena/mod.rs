@@ -9,6 +9,8 @@
 //! The order of the locks is that of [`Rank`]. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
+#[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
+pub(crate) mod checks;
 mod driver;
 mod events;
 mod expand;
@@ -106,6 +108,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub idle_due: AtomicU32,
     pub trace: CachePadded<Trace<R, S>>,
     pub sites: CallSites<R>,
+    #[cfg(feature = "paranoid")]
+    schedule: checks::Schedule,
 }
 
 /// A device in its allocator: the arena, and the page map that all devices share. Operations that add or remove segments are
@@ -166,6 +170,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             idle_due: AtomicU32::new(0),
             trace: CachePadded::default(),
             sites: CallSites::default(),
+            #[cfg(feature = "paranoid")]
+            schedule: checks::Schedule::default(),
         };
         arena.set(flags::DIRECT, config.policy() == Policy::Direct);
         arena.apply_config();
