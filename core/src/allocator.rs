@@ -1,13 +1,14 @@
 //! The allocator: what programs call, for any number of devices, from any thread.
 
 use crate::arena::allocation::Allocation;
+use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
 use crate::arena::registry::Purpose;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::page_map::{HeapRef, MAX_DEVICES, Owner, OwnerWord, PageMap};
+use crate::page_map::{HeapRef, LaneRef, MAX_DEVICES, Owner, OwnerWord, PageMap};
 #[cfg(feature = "alloc")]
 use crate::planned::{Observed, PlannedReport};
 use crate::pool::{PoolId, PoolOptions, Route};
@@ -18,6 +19,13 @@ use crate::trace::TraceEntry;
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 #[cfg(feature = "alloc")]
 use cachalot_planner::Plan;
+use core::borrow::Borrow;
+
+/// A device as the allocator calls it.
+#[cfg(not(feature = "paranoid"))]
+type Called<D> = D;
+#[cfg(feature = "paranoid")]
+type Called<D> = crate::device::Unlocked<D>;
 
 /// A caching allocator over the memory of one or more devices.
 ///
@@ -37,7 +45,7 @@ use cachalot_planner::Plan;
 /// `malloc` calls it when no free block fits, or when frees wait for events; `free` calls it to record events when other streams
 /// used the block. Dropping the allocator calls nothing: memory that is still held goes back with the context.
 pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
-    arenas: S::Devices<Arena<D, R, S>>,
+    arenas: S::Devices<Arena<Called<D>, R, S>>,
     pages: PageMap<R, S>,
 }
 
@@ -51,12 +59,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
             return Err(Error::PolicyUnavailable(config.policy_name()));
         }
-        let mut arenas = S::Devices::<Arena<D, R, S>>::default();
+        let mut arenas = S::Devices::<Arena<Called<D>, R, S>>::default();
         for (number, device) in devices.into_iter().enumerate() {
             if number >= MAX_DEVICES || !arenas.make_room(1) {
                 return Err(Error::TableFull("devices"));
             }
-            let arena = Arena::new(device, number as u32, config);
+            let arena = Arena::new(device.into(), number as u32, config);
             if config.per_process_memory_fraction() < 1.0 {
                 arena.set_fraction(config.per_process_memory_fraction())?;
             }
@@ -66,24 +74,46 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     #[inline]
-    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, D, R, S>, Error> {
+    fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, Called<D>, R, S>, Error> {
         Ok(OnDevice { arena: self.arena(device)?, pages: &self.pages })
     }
 
     /// The device of an owner that the page map names.
     #[inline(always)]
-    fn on_owner(&self, device: u32) -> OnDevice<'_, D, R, S> {
+    fn on_owner(&self, device: u32) -> OnDevice<'_, Called<D>, R, S> {
         OnDevice { arena: &self.arenas[device as usize], pages: &self.pages }
     }
 
     #[inline]
-    pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<D, R, S>, Error> {
+    pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<Called<D>, R, S>, Error> {
         self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
+    }
+
+    /// Begins an operation on one device. Under the feature `paranoid` every invariant of the device is checked here, and again
+    /// when the returned value is dropped.
+    #[inline(always)]
+    fn checked(&self, operation: &'static str, device: DeviceIndex) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || Some(device))
+    }
+
+    /// Begins an operation on all devices.
+    #[inline(always)]
+    fn checked_everywhere(&self, operation: &'static str) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || None)
+    }
+
+    /// Begins an operation on the device that owns `ptr`; on all devices if the page map does not know which one does.
+    #[inline(always)]
+    fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || match self.pages.owner(ptr) {
+            Owner::Heap(HeapRef { device, .. }) | Owner::Lane(LaneRef { device, .. }) => Some(DeviceIndex(device)),
+            Owner::Shared | Owner::None => None,
+        })
     }
 
     /// The device with this number.
     pub fn device(&self, device: DeviceIndex) -> Option<&D> {
-        self.arenas.get(device.0 as usize).map(|arena| arena.driver.device())
+        self.arenas.get(device.0 as usize).map(|arena| arena.driver.device().borrow())
     }
 
     /// How many devices there are.
@@ -98,6 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// those of the device. Nothing has changed then, but for segments that were given back.
     #[inline]
     pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+        let _checked = self.checked("malloc", device);
         self.on(device)?.malloc(bytes, stream)
     }
 
@@ -122,6 +153,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
+        let _checked = self.checked_at("free_at", ptr);
         self.at_owner(ptr, |device, heap| device.free_at(heap, ptr, count))
     }
 
@@ -131,6 +163,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_safe_frontier(&self, device: DeviceIndex, count: u64) -> Result<(), Error> {
+        let _checked = self.checked("set_safe_frontier", device);
         self.on(device)?.set_safe_frontier(count);
         Ok(())
     }
@@ -149,6 +182,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
+        let _checked = self.checked_at("free", ptr);
         let word = self.pages.word(ptr);
         if let Some(heap) = word.heap()
             && let Some(arena) = self.arenas.get(heap.device as usize)
@@ -178,7 +212,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     fn at_owner<T>(
         &self,
         ptr: DevicePtr,
-        act: impl Fn(OnDevice<'_, D, R, S>, HeapRef) -> Result<T, Error>,
+        act: impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         match self.pages.owner(ptr) {
             Owner::Heap(heap) => act(self.on_owner(heap.device), heap),
@@ -196,7 +230,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     fn ask_every_heap<T>(
         &self,
         ptr: DevicePtr,
-        act: &impl Fn(OnDevice<'_, D, R, S>, HeapRef) -> Result<T, Error>,
+        act: &impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for arena in self.arenas.iter() {
             // Every block of a lane is in a heap's care afterwards.
@@ -220,6 +254,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
+        let _checked = self.checked_at("record_stream", ptr);
         if let Owner::Lane(lane) = self.pages.owner(ptr)
             && self.on_owner(lane.device).is_planned_on(lane, ptr, stream)
         {
@@ -233,6 +268,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::InvalidPointer`] if the program holds no such block.
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
+        let _checked = self.checked_at("base_of", ptr);
         if let Owner::Lane(lane) = self.pages.owner(ptr)
             && let Some(allocation) = self.on_owner(lane.device).planned_allocation(lane, ptr)
         {
@@ -246,6 +282,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// Those of the device; the blocks whose events could not be asked after stay as they are.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("process_events", device);
         self.on(device)?.process_events()
     }
 
@@ -255,6 +292,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device; everything else is given back all the same.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("empty_cache", device);
         let device = self.on(device)?;
         let waited = device.wait_for_events();
         waited.and(device.release_cached(None))
@@ -265,6 +303,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], and those of [`empty_cache`](Self::empty_cache).
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let _checked = self.checked("empty_pool", device);
         let device = self.on(device)?;
         let pool = device.private_pool(pool)?;
         let waited = device.wait_for_events();
@@ -276,6 +315,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
+        let _checked = self.checked("trim", device);
         self.on(device)?.trim(keep)
     }
 
@@ -284,6 +324,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// Those by which `malloc` would refuse the request outright.
     pub fn forecast(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+        let _checked = self.checked("forecast", device);
         self.arena(device)?.forecast(bytes, stream)
     }
 
@@ -292,6 +333,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_limit(&self, device: DeviceIndex, limit: Option<u64>) -> Result<(), Error> {
+        let _checked = self.checked("set_limit", device);
         self.arena(device)?.set_limit(limit);
         Ok(())
     }
@@ -309,11 +351,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::InvalidFraction`] outside of 0 … 1; those of the device.
     pub fn set_memory_fraction(&self, device: DeviceIndex, fraction: f64) -> Result<(), Error> {
+        let _checked = self.checked("set_memory_fraction", device);
         self.arena(device)?.set_fraction(fraction)
     }
 
     /// Puts a configuration in force on every device, but for its policy: that stays, as do blocks and segments.
     pub fn configure(&self, config: &Config) {
+        let _checked = self.checked_everywhere("configure");
         for arena in self.arenas.iter() {
             *arena.config.lock() = config.clone();
             arena.apply_config();
@@ -334,6 +378,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_caching(&self, device: DeviceIndex, caching: bool) -> Result<(), Error> {
+        let _checked = self.checked("set_caching", device);
         self.arena(device)?.flags.set(crate::arena::flags::DIRECT, !caching);
         Ok(())
     }
@@ -344,6 +389,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn set_second_search(&self, device: DeviceIndex, on: bool) -> Result<(), Error> {
+        let _checked = self.checked("set_second_search", device);
         self.arena(device)?.single_search.store(u32::from(!on), crate::sync::Ordering::Relaxed);
         Ok(())
     }
@@ -353,6 +399,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::TableFull`].
     pub fn create_pool(&self, device: DeviceIndex, options: PoolOptions) -> Result<PoolId, Error> {
+        let _checked = self.checked("create_pool", device);
         self.arena(device)?.create_pool(None, options)
     }
 
@@ -361,6 +408,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::TableFull`].
     pub fn retain_pool(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
+        let _checked = self.checked("retain_pool", device);
         self.arena(device)?.retain_pool(pool, options)
     }
 
@@ -369,6 +417,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`].
     pub fn set_pool_options(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
+        let _checked = self.checked("set_pool_options", device);
         self.arena(device)?.set_pool_options(pool, options)
     }
 
@@ -385,6 +434,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        let _checked = self.checked("begin_allocate_to_pool", device);
         self.arena(device)?.begin_route(pool, route, Purpose::Requests)
     }
 
@@ -393,6 +443,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let _checked = self.checked("end_allocate_to_pool", device);
         self.arena(device)?.end_route(pool, Purpose::Requests).map(|_| ())
     }
 
@@ -402,6 +453,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_capture(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        let _checked = self.checked("begin_capture", device);
         self.arena(device)?.begin_route(pool, route, Purpose::Capture)
     }
 
@@ -410,6 +462,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_capture(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let _checked = self.checked("end_capture", device);
         self.arena(device)?.end_route(pool, Purpose::Capture).map(|_| ())
     }
 
@@ -420,6 +473,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub fn begin_route(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
+        let _checked = self.checked("begin_route", device);
         self.arena(device)?.begin_route(pool, route, Purpose::SizeUnknown)
     }
 
@@ -428,6 +482,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub fn end_route(&self, device: DeviceIndex, pool: PoolId) -> Result<Route, Error> {
+        let _checked = self.checked("end_route", device);
         self.arena(device)?.end_route(pool, Purpose::SizeUnknown)
     }
 
@@ -436,6 +491,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownPool`].
     pub fn release_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
+        let _checked = self.checked("release_pool", device);
         self.arena(device)?.release_pool(pool)
     }
 
@@ -445,6 +501,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// The first error of the device.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
+        let _checked = self.checked("stream_destroyed", device);
         let device = self.on(device)?;
         let forgotten = device.forget_stream(stream);
         forgotten.and(device.stream_destroyed(stream))
@@ -462,6 +519,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; those of the device. The iteration has begun all the same.
     #[cfg(feature = "alloc")]
     pub fn iteration(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("iteration", device);
         self.on(device)?.iteration()
     }
 
@@ -471,6 +529,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     #[cfg(feature = "alloc")]
     pub fn observed(&self, device: DeviceIndex) -> Result<Option<Observed>, Error> {
+        let _checked = self.checked("observed", device);
         Ok(self.arena(device)?.observed())
     }
 
@@ -481,6 +540,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::PlanRefused`] for plans that are none, or too late; [`Error::TooLarge`].
     #[cfg(feature = "alloc")]
     pub fn adopt_plans(&self, device: DeviceIndex, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
+        let _checked = self.checked("adopt_plans", device);
         self.arena(device)?.adopt_plans(observed, plans)
     }
 
@@ -491,6 +551,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; those of the device.
     #[cfg(feature = "alloc")]
     pub fn give_plans_up(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("give_plans_up", device);
         self.on(device)?.give_plans_up()
     }
 
@@ -517,6 +578,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
         arena.with_totals(|totals| totals.reset_peaks(arena.tallies()));
         Ok(())
@@ -527,6 +589,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
+        let _checked = self.checked("reset_accumulated_stats", device);
         let arena = self.arena(device)?;
         arena.with_totals(|totals| totals.reset_accumulated(arena.tallies()));
         Ok(())
@@ -554,6 +617,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::TableFull`] if there is no room for so many.
     pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
+        let _checked = self.checked("record_trace", device);
         let arena = self.arena(device)?;
         if arena.start_trace(capacity) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
     }
@@ -563,6 +627,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn for_each_trace_entry(&self, device: DeviceIndex, visit: impl FnMut(&TraceEntry)) -> Result<(), Error> {
+        let _checked = self.checked("for_each_trace_entry", device);
         self.arena(device)?.visit_trace(visit);
         Ok(())
     }
@@ -570,6 +635,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Every segment and block of every device, by address.
     #[cfg(feature = "alloc")]
     pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
+        let _checked = self.checked_everywhere("snapshot");
         let mut segments = alloc::vec::Vec::new();
         for arena in self.arenas.iter() {
             arena.show_lanes();

@@ -18,7 +18,7 @@
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
-#[cfg(any(test, loom))]
+#[cfg(any(test, loom, feature = "paranoid"))]
 extern crate std;
 
 mod allocator;

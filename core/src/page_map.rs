@@ -6,11 +6,10 @@
 //! segments while caching.
 
 use crate::error::Error;
-use crate::sync::Lock;
+use crate::sync::{Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::tables::atomic_map::AtomicMap;
 use crate::units::DevicePtr;
-use lock_api::Mutex;
 
 /// Log2 of a page in bytes: the smallest segment of the caching policy, and the granularity of
 /// virtual memory.
@@ -107,12 +106,12 @@ pub(crate) struct PageMap<R: Lock, S: Storage> {
     /// Page number → packed owner.
     pages: AtomicMap<S::Cells>,
     /// Held by every operation that changes `pages`, so there is one writer at a time.
-    writer: Mutex<R, ()>,
+    writer: Ranked<R, ()>,
 }
 
 impl<R: Lock, S: Storage> Default for PageMap<R, S> {
     fn default() -> Self {
-        Self { pages: AtomicMap::default(), writer: Mutex::new(()) }
+        Self { pages: AtomicMap::default(), writer: Ranked::new(Rank::PageMapWriter, ()) }
     }
 }
 

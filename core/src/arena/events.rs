@@ -8,11 +8,10 @@ use crate::heap::block::Use;
 use crate::stats;
 use crate::streams::event_queue::{Deferred, EventQueues};
 use crate::streams::frontier::AHEAD;
-use crate::sync::Lock;
+use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
-use lock_api::MutexGuard;
 
 /// What became of the events of a block that other streams use.
 enum Recorded {

@@ -12,12 +12,11 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::{FreeOutcome, Heap};
 use crate::page_map::HeapRef;
-use crate::sync::Lock;
+use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
 use crate::tables::{OnceTable, Storage};
 use crate::trace::CallSite;
 use crate::units::{DevicePtr, StreamId};
-use lock_api::MutexGuard;
 
 /// The arguments of a free, as the program gave them.
 #[derive(Clone, Copy)]

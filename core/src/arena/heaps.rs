@@ -22,10 +22,9 @@ use crate::heap::Heap;
 use crate::page_map::HeapRef;
 use crate::pool::PoolOptions;
 use crate::stats::{HeapCounters, Stat};
-use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Lock, MutexGuard, Ordering, Rank, Ranked};
 use crate::tables::{OnceTable, Storage, Table};
 use crate::units::{DevicePtr, NO_STREAM, StreamId};
-use lock_api::{Mutex, MutexGuard};
 
 /// The names of the tables that a new pair needs room in, for the error of a request that finds one full.
 pub(crate) const HEAPS: &str = "heaps";
@@ -49,7 +48,7 @@ pub(crate) struct Slot<R: Lock, S: Storage> {
     /// Calls that have counted a segment as held and not added it to the heap yet.
     pub obtaining: AtomicU32,
     pub tally: HeapCounters,
-    pub heap: Mutex<R, Heap<S>>,
+    pub heap: Ranked<R, Heap<S>>,
 }
 
 impl<R: Lock, S: Storage> Slot<R, S> {
@@ -270,7 +269,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 stream_state: AtomicU32::new(LIVES),
                 obtaining: AtomicU32::new(0),
                 tally: HeapCounters::default(),
-                heap: Mutex::new(Heap::vacant(kind)),
+                heap: Ranked::new(rank_of(kind), Heap::vacant(kind)),
             };
             self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull(HEAPS))?;
         }
@@ -458,6 +457,14 @@ pub(crate) fn options_of<S: Storage>(heap: &Heap<S>) -> PoolOptions {
     PoolOptions { no_split: heap.rules.no_split, ..PoolOptions::default() }
 }
 
+/// The rank of a heap's lock: of a pair, the small heap is locked first.
+fn rank_of(kind: PoolKind) -> Rank {
+    match kind {
+        PoolKind::Small => Rank::SmallHeap,
+        PoolKind::Large => Rank::LargeHeap,
+    }
+}
+
 /// The slot of one kind of a pair.
 #[inline]
 pub(crate) const fn slot_of(pair: u32, kind: PoolKind) -> u32 {
@@ -492,6 +499,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(feature = "paranoid", ignore = "a lock that stores its rank is larger")]
     fn an_empty_pair_of_heaps_costs_a_kibibyte_at_most() {
         assert!(2 * size_of::<Slot<spin::mutex::SpinMutex<()>, Growable>>() <= 1024);
     }

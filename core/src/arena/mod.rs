@@ -14,6 +14,8 @@
 //! their order are in ARCHITECTURE.md. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
+#[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
+pub(crate) mod checks;
 mod driver;
 mod events;
 mod expand;
@@ -59,11 +61,10 @@ use crate::page_map::PageMap;
 use crate::stats::DevicePeaks;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
-use crate::sync::{AtomicU32, CachePadded, Lock};
+use crate::sync::{AtomicU32, CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 use crate::trace::ring::Trace;
-use lock_api::Mutex;
 
 /// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
@@ -87,18 +88,18 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// The heaps: pair `p` has its small heap in slot `2 · p` and its large one in slot `2 · p + 1`. Slots are never removed.
     pub slots: S::OnceTable<Slot<R, S>>,
     /// Which pools, routes and pairs exist.
-    pub registry: Mutex<R, Registry<S>>,
+    pub registry: Ranked<R, Registry<S>>,
     /// The configuration in force.
-    pub config: Mutex<R, Config>,
+    pub config: Ranked<R, Config>,
     /// Blocks that wait for events.
-    pub order: CachePadded<Mutex<R, EventQueues<S>>>,
+    pub order: CachePadded<Ranked<R, EventQueues<S>>>,
     /// Blocks that wait for the safe frontier.
-    pub frontier: Mutex<R, Frontier<S>>,
+    pub frontier: Ranked<R, Frontier<S>>,
     /// The planned policy, if it is configured. `policy` is then its fallback.
     #[cfg(feature = "alloc")]
     pub planned: Option<alloc::boxed::Box<crate::planned::lanes::PlanServer<R>>>,
     /// Locked while peaks are reconciled. Holds the slot for which that was done last.
-    peaks: CachePadded<Mutex<R, u32>>,
+    peaks: CachePadded<Ranked<R, u32>>,
     /// Peaks and event counts of the device.
     pub totals: CachePadded<DevicePeaks>,
     /// Bytes held from the device, and the limit.
@@ -106,7 +107,7 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// 0 ⟺ a request searches the free blocks again after it has waited for events.
     pub single_search: AtomicU32,
     /// Heaps of ended streams in which a segment became wholly free since: a queue of slot numbers.
-    pub ended: Mutex<R, S::Table<u32>>,
+    pub ended: Ranked<R, S::Table<u32>>,
     /// The length of `ended`, which is read without its lock. Written under the lock.
     pub ended_count: AtomicU32,
     /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
@@ -115,6 +116,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub trace: CachePadded<Trace<R, S>>,
     /// The call sites of blocks and segments.
     pub sites: CallSites<R>,
+    #[cfg(feature = "paranoid")]
+    schedule: checks::Schedule,
 }
 
 /// A device in its allocator: the arena, and the page map that all devices share. Operations that add or remove segments are
@@ -154,23 +157,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             default_pool: SharedPool::default(),
             pools: S::OnceTable::default(),
             slots: S::OnceTable::default(),
-            registry: Mutex::new(Registry::default()),
-            config: Mutex::new(config.clone()),
-            order: CachePadded(Mutex::new(EventQueues::default())),
-            frontier: Mutex::new(Frontier::default()),
+            registry: Ranked::new(Rank::Registry, Registry::default()),
+            config: Ranked::new(Rank::Config, config.clone()),
+            order: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
+            frontier: Ranked::new(Rank::Frontier, Frontier::default()),
             #[cfg(feature = "alloc")]
             planned: config
                 .planned()
                 .map(|options| alloc::boxed::Box::new(crate::planned::lanes::PlanServer::new(options))),
-            peaks: CachePadded(Mutex::new(0)),
+            peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),
             totals: CachePadded(DevicePeaks::new(config.max_split_size())),
             ledger: Ledger::new(),
             single_search: AtomicU32::new(0),
-            ended: Mutex::new(S::Table::default()),
+            ended: Ranked::new(Rank::Ended, S::Table::default()),
             ended_count: AtomicU32::new(0),
             idle_due: AtomicU32::new(0),
             trace: CachePadded::default(),
             sites: CallSites::default(),
+            #[cfg(feature = "paranoid")]
+            schedule: checks::Schedule::default(),
         };
         arena.flags.set(flags::DIRECT, config.policy() == Policy::Direct);
         arena.apply_config();

@@ -325,10 +325,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn check_lanes(&self) -> Result<(), &'static str> {
         let Some(front) = self.planned.as_deref() else { return Ok(()) };
         for lane_slot in &front.lane_slots {
-            let mut guard = lane_slot.lane.lock();
+            let guard = lane_slot.lane.lock();
             let (mut blocks, mut bytes, mut asked) = (0, 0, 0);
-            if let Some(lane) = guard.as_mut() {
-                self.reclaim_returned(lane);
+            if let Some(lane) = guard.as_ref() {
                 lane.sequence.check()?;
                 for (block, requested) in lane.sequence.held() {
                     (blocks, bytes, asked) = (blocks + 1, bytes + block.size, asked + requested);

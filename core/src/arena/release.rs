@@ -12,10 +12,9 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Block;
 use crate::stats::Event;
-use crate::sync::Lock;
+use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
-use lock_api::MutexGuard;
 
 /// A place in the order of the free blocks of one heap: (size, address).
 type Cursor = (u64, u64);

@@ -10,9 +10,13 @@ pub(crate) mod oom;
 #[cfg(feature = "alloc")]
 pub mod simulated;
 mod types;
+#[cfg(feature = "paranoid")]
+mod unlocked;
 
 pub use error::{DeviceError, DeviceResult, ErrorKind};
 pub use types::{Event, MemoryInfo, PhysicalHandle};
+#[cfg(feature = "paranoid")]
+pub(crate) use unlocked::Unlocked;
 
 use crate::device::oom::OutOfMemory;
 use crate::trace::CallSite;

@@ -7,9 +7,8 @@ use crate::config::Planned;
 use crate::planned::report::PlannedReport;
 use crate::pool::PoolId;
 use crate::stats::HeapCounters;
-use crate::sync::{AtomicU64, CachePadded, Lock, Ordering};
+use crate::sync::{AtomicU64, CachePadded, Lock, Ordering, Rank, Ranked};
 use crate::units::{DevicePtr, StreamId};
-use lock_api::Mutex;
 
 /// The stream number of a vacant lane. No request has this number.
 const UNUSED: u64 = u64::MAX;
@@ -43,15 +42,12 @@ impl Lane {
 /// A place for a lane, which outlives the lane.
 pub(crate) struct LaneSlot<R: Lock> {
     /// The lane; `None` ⟺ the slot is vacant.
-    pub lane: Mutex<R, Option<Lane>>,
+    pub lane: Ranked<R, Option<Lane>>,
     /// Counts the lane's blocks, except delegated blocks. Written under the lane's lock.
     pub tally: HeapCounters,
 }
 
 /// The planned policy's state on a device.
-///
-/// Lock order: a heap's lock may be taken under a lane's lock, never the reverse. `learning` is
-/// never held together with another of these locks.
 pub(crate) struct PlanServer<R: Lock> {
     /// The stream of each lane, or [`UNUSED`]. Read without a lock; a thread that finds its stream
     /// checks again under the lane's lock.
@@ -61,7 +57,7 @@ pub(crate) struct PlanServer<R: Lock> {
     /// Requests of streams without a lane, counted while plans are in force.
     pub(crate) elsewhere: AtomicU64,
     /// Observation and planning: everything between two sets of plans.
-    pub(crate) learning: Mutex<R, PlannerState>,
+    pub(crate) learning: Ranked<R, PlannerState>,
     /// The policy's settings, constant.
     pub(crate) options: Planned,
 }
@@ -72,10 +68,10 @@ impl<R: Lock> PlanServer<R> {
         Self {
             streams: core::array::from_fn(|_| AtomicU64::new(UNUSED)),
             lane_slots: core::array::from_fn(|_| {
-                CachePadded(LaneSlot { lane: Mutex::new(None), tally: HeapCounters::default() })
+                CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, None), tally: HeapCounters::default() })
             }),
             elsewhere: AtomicU64::new(0),
-            learning: Mutex::new(PlannerState::default()),
+            learning: Ranked::new(Rank::Learning, PlannerState::default()),
             options,
         }
     }

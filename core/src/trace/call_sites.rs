@@ -5,14 +5,13 @@
 //! program without stacks pays nothing. The table lives on the host's heap; a build without `alloc`
 //! stores no call sites.
 
-use crate::sync::Lock;
+use crate::sync::{Lock, Rank, Ranked};
 use crate::units::DevicePtr;
 #[cfg(feature = "alloc")]
 use alloc::collections::BTreeMap;
-use lock_api::Mutex;
 
 /// The call sites of a device's blocks and segments.
-pub(crate) struct CallSites<R: Lock>(Mutex<R, Tables>);
+pub(crate) struct CallSites<R: Lock>(Ranked<R, Tables>);
 
 /// The call sites by address.
 #[derive(Default)]
@@ -27,7 +26,7 @@ struct Tables {
 
 impl<R: Lock> Default for CallSites<R> {
     fn default() -> Self {
-        Self(Mutex::new(Tables::default()))
+        Self(Ranked::new(Rank::CallSites, Tables::default()))
     }
 }
 

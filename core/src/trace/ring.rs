@@ -1,10 +1,9 @@
 //! Storage for trace events: a buffer in each heap, and a ring of bounded size for each device.
 
 use super::{Action, TraceEntry};
-use crate::sync::{AtomicU64, Lock, Ordering};
+use crate::sync::{AtomicU64, Lock, Ordering, Rank, Ranked};
 use crate::tables::{Lazy, Storage, Table};
 use crate::units::{DevicePtr, StreamId};
-use lock_api::Mutex;
 
 /// A stored event, or a pair of events: most frees complete at once. Times are in the device's
 /// ticks.
@@ -86,7 +85,7 @@ impl<S: Storage> Default for Buffer<S> {
 /// The trace of a device.
 pub(crate) struct Trace<R: Lock, S: Storage> {
     /// The ring, locked when a full buffer is moved into it.
-    ring: Mutex<R, Ring<S>>,
+    ring: Ranked<R, Ring<S>>,
     /// Counts events where the device has no clock.
     events: AtomicU64,
 }
@@ -107,7 +106,8 @@ struct Ring<S: Storage> {
 
 impl<R: Lock, S: Storage> Default for Trace<R, S> {
     fn default() -> Self {
-        Self { ring: Mutex::new(Ring::with(S::Table::default(), 0, 0)), events: AtomicU64::new(0) }
+        let ring = Ring::with(S::Table::default(), 0, 0);
+        Self { ring: Ranked::new(Rank::TraceRing, ring), events: AtomicU64::new(0) }
     }
 }
 

@@ -1,5 +1,11 @@
-//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), the
-//! lock of a heap, and cache-line padding.
+//! Primitives shared between threads: the atomics (the model checker's under `--cfg loom`), locks that know their rank, and
+//! cache-line padding.
+
+mod ranked;
+
+#[cfg(feature = "paranoid")]
+pub(crate) use ranked::assert_no_lock_held;
+pub(crate) use ranked::{MutexGuard, Rank, Ranked};
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};

@@ -1,0 +1,163 @@
+//! Checks every invariant of a device when an operation of the allocator begins and when it ends: under the feature `paranoid`.
+//!
+//! All invariants hold between operations. While several operations run at once, each lane keeps its own invariants under its
+//! lock, and so does each heap of which no part is held for a mapping or a release; only those are checked then.
+
+use crate::arena::Arena;
+use crate::device::DeviceMemory;
+use crate::heap::Heap;
+use crate::heap::block::State;
+use crate::stats::Stat;
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::DeviceIndex;
+
+/// How many blocks each beginning and each end of an operation pays for. A check that visited more delays the next one until
+/// as many are paid for. So every operation is checked on a device with up to 64 blocks, and every tenth check takes place
+/// on one with 640: the cost of an operation is bounded, where 20,000 blocks would make it 10,000 times that of a request.
+const VISITS_PAID: u64 = 64;
+
+/// The count of running operations while every invariant of the device is checked: none may begin.
+const EXCLUSIVE: u32 = u32::MAX;
+
+/// When a device is checked next, and how thoroughly.
+#[derive(Default)]
+pub(crate) struct Schedule {
+    /// Operations that run, or [`EXCLUSIVE`].
+    running: AtomicU32,
+    /// Visits of the last check that no operation has paid for.
+    unpaid: AtomicU64,
+}
+
+impl Schedule {
+    /// Pays for [`VISITS_PAID`] blocks. True if the last check is paid for.
+    fn pay(&self) -> bool {
+        let pay = |unpaid: u64| unpaid.checked_sub(VISITS_PAID);
+        self.unpaid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_err()
+    }
+
+    /// Keeps operations from beginning until the returned value is dropped. `None` if one runs.
+    fn try_exclusive(&self) -> Option<Exclusive<'_>> {
+        let taken = self.running.compare_exchange(0, EXCLUSIVE, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Exclusive(self))
+    }
+
+    /// Counts an operation as running, once no check is exclusive.
+    fn enter(&self) {
+        let more = |running: u32| (running != EXCLUSIVE).then(|| running + 1);
+        while self.running.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).is_err() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn leave(&self) {
+        self.running.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// No operation runs on the device, and none begins, while this is there.
+struct Exclusive<'a>(&'a Schedule);
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.0.running.store(0, Ordering::Release);
+    }
+}
+
+/// An operation: its devices are checked when this is made and when it is dropped.
+pub(crate) struct Checked<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    operation: &'static str,
+    arenas: &'a [Arena<D, R, S>],
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Checked<'a, D, R, S> {
+    /// Begins an operation on the device that `device` names, or on all.
+    ///
+    /// # Panics
+    /// If an invariant does not hold.
+    pub(crate) fn begin(
+        operation: &'static str,
+        arenas: &'a [Arena<D, R, S>],
+        device: impl FnOnce() -> Option<DeviceIndex>,
+    ) -> Self {
+        let arenas = match device() {
+            Some(DeviceIndex(number)) => arenas.get(number as usize).map_or(&[][..], core::slice::from_ref),
+            None => arenas,
+        };
+        for arena in arenas {
+            arena.check_if_due(operation, "before");
+        }
+        arenas.iter().for_each(|arena| arena.schedule.enter());
+        Self { operation, arenas }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Checked<'_, D, R, S> {
+    fn drop(&mut self) {
+        self.arenas.iter().for_each(|arena| arena.schedule.leave());
+        // A second panic would abort the program, and hide the first.
+        if !std::thread::panicking() {
+            for arena in self.arenas {
+                arena.check_if_due(self.operation, "after");
+            }
+        }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Checks the device if the last check is paid for.
+    ///
+    /// # Panics
+    /// If an invariant does not hold.
+    fn check_if_due(&self, operation: &str, when: &str) {
+        if !self.schedule.pay() {
+            return;
+        }
+        let exclusive = self.schedule.try_exclusive();
+        let checked = self.check(exclusive.is_some());
+        drop(exclusive);
+        match checked {
+            Ok(visits) => self.schedule.unpaid.store(visits, Ordering::Relaxed),
+            Err(invariant) => panic!("{when} `{operation}` on device {}: {invariant}", self.number),
+        }
+    }
+
+    /// Checks every invariant of the device if no operation runs, else those that hold under the lock of a heap or a lane. Returns
+    /// how many blocks were visited.
+    fn check(&self, is_exclusive: bool) -> Result<u64, &'static str> {
+        self.check_lanes()?;
+        // Each block of a lane is compared with all others of the lane.
+        let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
+        let mut visits: u64 = self.lane_counters().map(|(_, tally)| of_lane(tally.current(Stat::Allocation))).sum();
+        let mut reserved = self.ledger.leaked();
+        for number in self.slot_numbers() {
+            let slot = self.slot(number);
+            let heap = slot.heap.lock();
+            if is_exclusive || !is_held_in_part(&heap) {
+                reserved += heap.check_invariants(&slot.tally)?;
+            }
+            visits += 1 + u64::from(heap.blocks.len());
+        }
+        if is_exclusive && reserved != self.ledger.reserved() {
+            return Err("the bytes held from the device are not the sum of the segments");
+        }
+        Ok(visits)
+    }
+}
+
+/// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the device without the lock.
+fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
+    let mut segment = heap.newest;
+    while segment != NONE {
+        let mut block = heap.segments[segment].first;
+        while block != NONE {
+            if matches!(heap.blocks[block].state, State::Held | State::Mapping | State::Mapped) {
+                return true;
+            }
+            block = heap.blocks[block].next;
+        }
+        segment = heap.segments[segment].next;
+    }
+    false
+}

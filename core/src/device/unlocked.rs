@@ -1,0 +1,156 @@
+//! A device that panics when it is called while the calling thread holds a lock of the core: under the feature `paranoid`.
+//!
+//! Five methods are exempt, because they only read what the device keeps: `virtual_memory` and `granularity` (asked while a
+//! heap's rules change), `thread_id` (while a request is routed), `ticks` (for each event of a heap) and `time_us` (for each
+//! event that is read).
+
+use crate::device::oom::OutOfMemory;
+use crate::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
+use crate::sync::assert_no_lock_held;
+use crate::trace::CallSite;
+use crate::units::{DevicePtr, StreamId};
+use core::borrow::Borrow;
+
+/// A device, called only while the calling thread holds no lock of the core.
+pub(crate) struct Unlocked<D>(D);
+
+impl<D> From<D> for Unlocked<D> {
+    fn from(device: D) -> Self {
+        Self(device)
+    }
+}
+
+impl<D> Borrow<D> for Unlocked<D> {
+    fn borrow(&self) -> &D {
+        &self.0
+    }
+}
+
+impl<D: DeviceMemory> Unlocked<D> {
+    /// The device, to be called by `method`.
+    fn on(&self, method: &str) -> &D {
+        assert_no_lock_held(method);
+        &self.0
+    }
+
+    /// The device's virtual memory, to be called by `method`.
+    fn virtual_on(&self, method: &str) -> &dyn VirtualMemory {
+        self.on(method).virtual_memory().expect("a device does not lose its virtual memory")
+    }
+}
+
+impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
+    fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.on("obtain").obtain(bytes)
+    }
+
+    fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.on("release").release(base, bytes)
+    }
+
+    fn memory_info(&self) -> DeviceResult<MemoryInfo> {
+        self.on("memory_info").memory_info()
+    }
+
+    fn create_event(&self) -> DeviceResult<Event> {
+        self.on("create_event").create_event()
+    }
+
+    fn destroy_event(&self, event: Event) -> DeviceResult<()> {
+        self.on("destroy_event").destroy_event(event)
+    }
+
+    fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
+        self.on("record").record(event, stream)
+    }
+
+    fn is_complete(&self, event: Event) -> DeviceResult<bool> {
+        self.on("is_complete").is_complete(event)
+    }
+
+    fn wait(&self, event: Event) -> DeviceResult<()> {
+        self.on("wait").wait(event)
+    }
+
+    fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
+        self.on("synchronize").synchronize(stream)
+    }
+
+    fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
+        self.on("is_capturing").is_capturing(stream)
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
+        self.0.virtual_memory().map(|_| self as &dyn VirtualMemory)
+    }
+
+    fn process_use(&self) -> Option<u64> {
+        self.on("process_use").process_use()
+    }
+
+    fn thread_id(&self) -> u64 {
+        self.0.thread_id()
+    }
+
+    fn leads(&self, route: u64, stream: StreamId) -> bool {
+        self.on("leads").leads(route, stream)
+    }
+
+    fn on_shortage(&self, bytes: u64) -> bool {
+        self.on("on_shortage").on_shortage(bytes)
+    }
+
+    fn on_out_of_memory(&self, report: &OutOfMemory) {
+        self.on("on_out_of_memory").on_out_of_memory(report);
+    }
+
+    fn pause(&self, us: u64) -> bool {
+        self.on("pause").pause(us)
+    }
+
+    fn ticks(&self) -> u64 {
+        self.0.ticks()
+    }
+
+    fn time_us(&self, ticks: u64) -> u64 {
+        self.0.time_us(ticks)
+    }
+
+    fn call_site(&self, site: CallSite) -> u32 {
+        self.on("call_site").call_site(site)
+    }
+}
+
+impl<D: DeviceMemory> VirtualMemory for Unlocked<D> {
+    fn granularity(&self) -> u64 {
+        self.0.virtual_memory().map_or(0, VirtualMemory::granularity)
+    }
+
+    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.virtual_on("reserve").reserve(bytes)
+    }
+
+    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.virtual_on("unreserve").unreserve(base, bytes)
+    }
+
+    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
+        self.virtual_on("create").create(bytes)
+    }
+
+    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
+        self.virtual_on("destroy").destroy(handle)
+    }
+
+    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
+        self.virtual_on("map").map(at, bytes, handle)
+    }
+
+    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.virtual_on("set_access").set_access(at, bytes)
+    }
+
+    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.virtual_on("unmap").unmap(at, bytes)
+    }
+}

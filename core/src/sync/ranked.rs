@@ -1,0 +1,257 @@
+//! The locks of the core, each with its rank: the order in which a thread may take them.
+//!
+//! The feature `paranoid` notes the ranks that each thread holds. A lock that is taken out of order panics with the
+//! names of both locks. Without the feature a [`Ranked`] is a plain mutex: it stores no rank and checks nothing.
+
+use super::Lock;
+use lock_api::Mutex;
+
+/// Every lock of the core, in the order in which a thread may take them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "only a build with `alloc` has the planned policy"))]
+pub(crate) enum Rank {
+    /// Pools, routes and pairs of heaps.
+    Registry,
+    /// The configuration in force.
+    Config,
+    /// A lane of the planned policy.
+    Lane,
+    /// The small heap of a pair.
+    SmallHeap,
+    /// The large heap of a pair.
+    LargeHeap,
+    /// The heaps of ended streams that wait to be released.
+    Ended,
+    /// Pending events and deferred frees.
+    EventQueue,
+    /// Frees at a count.
+    Frontier,
+    /// What the planned policy has observed, and its plans.
+    Learning,
+    /// The writer of the page map.
+    PageMapWriter,
+    /// The peaks of the statistics.
+    Peaks,
+    /// The ring of recorded events.
+    TraceRing,
+    /// Where blocks and segments were allocated.
+    CallSites,
+}
+
+/// A mutex with a [`Rank`].
+pub(crate) struct Ranked<R: Lock, T> {
+    #[cfg(feature = "paranoid")]
+    rank: Rank,
+    mutex: Mutex<R, T>,
+}
+
+#[cfg(not(feature = "paranoid"))]
+pub(crate) use lock_api::MutexGuard;
+#[cfg(feature = "paranoid")]
+pub(crate) use paranoid::{MutexGuard, assert_no_lock_held};
+
+#[cfg(not(feature = "paranoid"))]
+impl<R: Lock, T> Ranked<R, T> {
+    pub(crate) fn new(_rank: Rank, value: T) -> Self {
+        Self { mutex: Mutex::new(value) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, R, T> {
+        self.mutex.lock()
+    }
+
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
+        self.mutex.try_lock()
+    }
+}
+
+impl<R: Lock, T> Ranked<R, T> {
+    /// Whether any thread holds the lock.
+    #[inline(always)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.mutex.is_locked()
+    }
+}
+
+#[cfg(feature = "paranoid")]
+mod paranoid {
+    use super::{Lock, Mutex, Rank, Ranked};
+    use core::cell::Cell;
+    use core::ops::{Deref, DerefMut};
+
+    std::thread_local! {
+        /// The locks that this thread holds: bit `rank as u32` for each. A thread holds each rank at most once.
+        static HELD: Cell<u32> = const { Cell::new(0) };
+    }
+
+    impl Rank {
+        const ALL: [Self; 13] = [
+            Self::Registry,
+            Self::Config,
+            Self::Lane,
+            Self::SmallHeap,
+            Self::LargeHeap,
+            Self::Ended,
+            Self::EventQueue,
+            Self::Frontier,
+            Self::Learning,
+            Self::PageMapWriter,
+            Self::Peaks,
+            Self::TraceRing,
+            Self::CallSites,
+        ];
+
+        /// The first rank of this one's tier. A thread takes locks of ascending tiers, so it never holds two of one tier.
+        fn tier(self) -> Self {
+            match self {
+                Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap => self,
+                Self::Ended
+                | Self::EventQueue
+                | Self::Frontier
+                | Self::Learning
+                | Self::PageMapWriter
+                | Self::Peaks => Self::Ended,
+                Self::TraceRing | Self::CallSites => Self::TraceRing,
+            }
+        }
+
+        /// The ranks whose bits are set in `held`.
+        fn of(held: u32) -> impl Iterator<Item = Self> {
+            Self::ALL.into_iter().filter(move |&rank| held & rank.bit() != 0)
+        }
+
+        fn bit(self) -> u32 {
+            1 << self as u32
+        }
+    }
+
+    /// One bit of [`HELD`], cleared when this is dropped.
+    struct Held(Rank);
+
+    impl Held {
+        /// Adds a lock to those of this thread.
+        ///
+        /// # Panics
+        /// If the thread holds a lock of the same tier or a later one.
+        fn add(rank: Rank) -> Self {
+            let held = HELD.get();
+            if let Some(above) = Rank::of(held).find(|&above| above as u32 >= rank.tier() as u32) {
+                panic!("the lock {rank:?} is taken while {above:?} is held: ARCHITECTURE.md has the order of locks");
+            }
+            HELD.set(held | rank.bit());
+            Self(rank)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.set(HELD.get() & !self.0.bit());
+        }
+    }
+
+    /// A locked [`Ranked`].
+    pub(crate) struct MutexGuard<'a, R: Lock, T> {
+        guard: lock_api::MutexGuard<'a, R, T>,
+        _held: Held,
+    }
+
+    impl<R: Lock, T> Deref for MutexGuard<'_, R, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            &self.guard
+        }
+    }
+
+    impl<R: Lock, T> DerefMut for MutexGuard<'_, R, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            &mut self.guard
+        }
+    }
+
+    impl<R: Lock, T> Ranked<R, T> {
+        pub(crate) fn new(rank: Rank, value: T) -> Self {
+            Self { rank, mutex: Mutex::new(value) }
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, R, T> {
+            let held = Held::add(self.rank);
+            MutexGuard { guard: self.mutex.lock(), _held: held }
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, R, T>> {
+            let held = Held::add(self.rank);
+            self.mutex.try_lock().map(|guard| MutexGuard { guard, _held: held })
+        }
+    }
+
+    /// Panics if this thread holds a lock of the core. `call` names what must not be called then.
+    pub(crate) fn assert_no_lock_held(call: &str) {
+        if let Some(held) = Rank::of(HELD.get()).last() {
+            panic!("the device's `{call}` is called while the lock {held:?} is held");
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::super::{Rank, Ranked};
+        use super::assert_no_lock_held;
+
+        type Tested = Ranked<spin::mutex::SpinMutex<()>, ()>;
+
+        #[test]
+        fn locks_may_be_taken_in_the_order_of_their_ranks() {
+            let [registry, small, large, ring] =
+                [Rank::Registry, Rank::SmallHeap, Rank::LargeHeap, Rank::TraceRing].map(|rank| Tested::new(rank, ()));
+            for _ in 0..2 {
+                let (first, second) = (registry.lock(), small.lock());
+                let (third, fourth) = (large.lock(), ring.try_lock());
+                // Guards may be dropped in any order.
+                drop(first);
+                drop((second, third, fourth));
+            }
+            assert_no_lock_held("obtain");
+        }
+
+        #[test]
+        #[should_panic(expected = "the lock Registry is taken while LargeHeap is held")]
+        fn a_lock_out_of_order_panics_with_both_names() {
+            let (heap, registry) = (Tested::new(Rank::LargeHeap, ()), Tested::new(Rank::Registry, ()));
+            let _heap = heap.lock();
+            let _registry = registry.lock();
+        }
+
+        #[test]
+        #[should_panic(expected = "the lock Ended is taken while Peaks is held")]
+        fn two_locks_of_one_tier_are_not_held_together() {
+            let (peaks, ended) = (Tested::new(Rank::Peaks, ()), Tested::new(Rank::Ended, ()));
+            let _peaks = peaks.try_lock();
+            let _ended = ended.lock();
+        }
+
+        #[test]
+        #[should_panic(expected = "the device's `obtain` is called while the lock Config is held")]
+        fn the_device_is_not_called_under_a_lock() {
+            let config = Tested::new(Rank::Config, ());
+            let _config = config.lock();
+            assert_no_lock_held("obtain");
+        }
+
+        #[test]
+        fn another_thread_holds_nothing() {
+            let peaks = Tested::new(Rank::Peaks, ());
+            let held = peaks.lock();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert_no_lock_held("obtain");
+                    assert!(peaks.try_lock().is_none() && peaks.is_locked());
+                    let _registry = Tested::new(Rank::Registry, ()).try_lock().is_some();
+                });
+            });
+            drop(held);
+            assert!(peaks.try_lock().is_some());
+        }
+    }
+}
