@@ -64,7 +64,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             if number >= MAX_DEVICES || !arenas.make_room(1) {
                 return Err(Error::TableFull("devices"));
             }
-            let arena = Arena::new(device.into(), number as u32, config);
+            let arena = Arena::new(Called::<D>::from(device), number as u32, config);
             if config.per_process_memory_fraction() < 1.0 {
                 arena.set_fraction(config.per_process_memory_fraction())?;
             }

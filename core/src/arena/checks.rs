@@ -14,8 +14,8 @@ use crate::tables::slot_table::NONE;
 use crate::units::DeviceIndex;
 
 /// How many blocks each beginning and each end of an operation pays for. A check that visited more delays the next one until
-/// as many are paid for. So every operation is checked on a device with up to 64 blocks, and every tenth check takes place
-/// on one with 640: the cost of an operation is bounded, where 20,000 blocks would make it 10,000 times that of a request.
+/// as many are paid for. So every operation is checked on a device with few blocks, and about every tenth check takes place on
+/// one with 640. Without this the cost of an operation would grow with the number of blocks.
 const VISITS_PAID: u64 = 64;
 
 /// The count of running operations while every invariant of the device is checked: none may begin.
