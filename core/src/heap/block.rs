@@ -1,67 +1,75 @@
-//! Blocks and segments as a heap keeps them: boundary tags outside the memory they describe.
+//! Blocks and segments of a heap: boundary tags kept outside the memory that the tags describe.
 //!
 //! ```text
 //! segment  |------------------------------------------|
-//! blocks   | allocated | free | allocated | unmapped   |     prev / next link neighbours in address order
+//! blocks   | allocated | free | allocated | unmapped   |   linked by `prev` and `next`
 //! ```
 
 use crate::heap::bins;
+use crate::tables::Storage;
 use crate::tables::hash_index::Indexed;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
-/// What a block is at present.
+/// The state of a block. A block in one of the last five states is *detached*: in no set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// Cached: in the free index, and nowhere else.
+    /// Cached: in the free index.
     Free,
-    /// Held by the program, and found by its address.
+    /// Held by the program: in the hash index of addresses.
     Allocated,
-    /// FreeArgs by the program, but other streams may still use it: in neither.
+    /// Freed by the program, but other streams may still use the block: in no set.
     Pending,
-    /// Addresses of an expandable segment with no memory behind them: in the unmapped set.
+    /// A range of addresses of an expandable segment without memory: in the unmapped set.
     Unmapped,
-    /// SubBlock out for a release or a mapping that is under way: in none of them.
+    /// Detached for an operation in progress, for example a release or a mapping.
     Held,
-    /// Held, and to be mapped.
+    /// Detached, and about to be mapped.
     Mapping,
-    /// Held, and mapped since it was.
+    /// Detached, and mapped since the operation began.
     Mapped,
-    /// Could not be unmapped: in none of them, for good. Its bytes are counted as leaked, no longer here.
+    /// Could not be unmapped: detached for good. The bytes are counted as leaked instead of
+    /// reserved.
     Lost,
 }
 
-/// A contiguous part of a segment: all that is known of it is in one line of the processor's cache.
+/// A contiguous part of a segment, or a live sub-block. One entry fills one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {
     /// Device address of the first byte.
     pub addr: u64,
-    /// Length in bytes; blocks of a segment tile it.
+    /// Length in bytes, more than 0. The blocks of a segment tile the segment.
     pub size: u64,
-    /// What the program asked for when the block was last handed out; 0 if it never was.
+    /// Bytes that the program requested when the block was last allocated; 0 if the block never
+    /// was.
     pub requested: u64,
-    /// The pool's search count when the block became free.
+    /// The heap's `clock` when the block became free.
     pub freed_at: u64,
-    /// The neighbour at lower addresses; `NONE` iff this is the first block of its segment. Of a suballocator's piece, its number there.
+    /// The neighbour at lower addresses; `NONE` iff the block is the first of its segment. For a
+    /// sub-block: the sub-allocator's number for the sub-block.
     pub prev: u32,
-    /// The neighbour at higher addresses.
+    /// The neighbour at higher addresses; `NONE` iff the block is the last of its segment.
     pub next: u32,
-    /// Next held block whose address has the same hash, next free block of its bin, next block of a list of held ones, or next vacant
-    /// entry.
+    /// The link of the one list that the block is in. Allocated: next block with the same hash.
+    /// Free: next block of the bin. Vacant entry: next vacant entry. Detached blocks may form a
+    /// list, too.
     pub chain: u32,
-    /// The free block before this one in its bin; not `NONE` ⟹ free.
+    /// The previous free block of the bin; not `NONE` ⟹ free.
     pub before: u32,
-    /// The segment this is a part of.
+    /// The segment that contains the block.
     pub segment: u32,
-    /// Head of the list of other streams that use it; not `NONE` ⟹ allocated or pending.
+    /// Head of the list of other streams that use the block; not `NONE` ⟹ allocated or pending.
     pub uses: u32,
-    /// Events still awaited, and a bit for the [frontier](crate::streams::frontier::AHEAD); not 0 ⟹ pending.
+    /// Number of events that the block waits for, and a bit for the
+    /// [frontier](crate::streams::frontier::AHEAD); not 0 ⟹ pending.
     pub events: u32,
-    /// The bin of the free index for blocks of this size; of a piece that a suballocator cut, nothing. It is found out when the size changes,
-    /// because a free may have to wait for it, and the next request for that free.
+    /// The bin of the free index for `size`; meaningless for a sub-block. Computed when the size
+    /// changes: computed at the free, the result would delay the free, and the next request that
+    /// depends on the free.
     pub bin: u16,
+    /// Which set holds the block, if any.
     pub state: State,
-    /// Whether the segment is expandable.
+    /// Whether the segment is expandable: `granule` of the segment is not 0.
     pub expandable: bool,
 }
 
@@ -85,18 +93,20 @@ impl Indexed for Block {
 }
 
 impl Block {
+    /// Whether the block is in the free index.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.state == State::Free
     }
 
-    /// Whether the segment holds other blocks beside it.
+    /// Whether the segment holds other blocks, too.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
         self.prev != NONE || self.next != NONE
     }
 
-    /// The first `size` bytes of this block, `this`, as a block of their own before it.
+    /// Returns an entry for the first `size` bytes of this block, as a block before `this`, the
+    /// number of this block.
     #[inline(always)]
     pub(crate) fn front(&self, this: u32, size: u64, requested: u64, state: State) -> Self {
         Self {
@@ -117,20 +127,25 @@ impl Block {
         }
     }
 
-    /// A piece that a suballocator cut from a segment and knows by `number`, handed out.
+    /// Returns a detached block for a whole segment, which starts at `addr`.
+    pub(super) fn whole(addr: u64, size: u64, segment: u32, expandable: bool) -> Self {
+        Self { addr, size, segment, bin: bins::bin(size), expandable, ..Self::vacant(NONE) }
+    }
+
+    /// Returns an entry for an allocated sub-block, which the sub-allocator knows by `number`.
     #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "there is no suballocator"))]
     #[inline(always)]
-    pub(crate) fn piece(addr: u64, size: u64, requested: u64, segment: u32, number: u32) -> Self {
+    pub(crate) fn sub_block(addr: u64, size: u64, requested: u64, segment: u32, number: u32) -> Self {
         Self { addr, size, requested, prev: number, segment, state: State::Allocated, ..Self::vacant(NONE) }
     }
 
-    /// Changes the size.
+    /// Changes the size and the bin that depends on the size.
     #[inline(always)]
     pub(crate) fn resize(&mut self, size: u64) {
         (self.size, self.bin) = (size, bins::bin(size));
     }
 
-    /// The address just past the last byte.
+    /// Returns the address just past the last byte.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.addr + self.size
@@ -169,20 +184,99 @@ impl Vacant for Block {
 /// The blocks of one heap.
 pub(crate) type Blocks<S> = SlotTable<Block, S>;
 
-/// A range obtained from the device in one piece, or reserved as addresses.
+/// The segments of one heap.
+pub(crate) type Segments<S> = SlotTable<Segment, S>;
+
+impl<S: Storage> Blocks<S> {
+    /// Cuts the first `size` bytes off the detached block `block`, as a detached block of their
+    /// own, and returns that block.
+    pub(super) fn cut(&mut self, block: u32, size: u64, segments: &mut Segments<S>) -> u32 {
+        let Block { prev, segment, requested, state, .. } = self[block];
+        debug_assert!(!matches!(state, State::Free | State::Unmapped), "a block in a set keeps its size");
+        debug_assert!(0 < size && size < self[block].size, "both parts have bytes");
+        let front = self[block].front(block, size, requested, state);
+        let front = self.insert(front);
+        if prev == NONE {
+            segments[segment].first = front;
+        } else {
+            self[prev].next = front;
+        }
+        let rest = &mut self[block];
+        rest.addr += size;
+        rest.resize(rest.size - size);
+        rest.prev = front;
+        front
+    }
+
+    /// Merges the detached block `block` with the detached block after it. The merged block keeps
+    /// the entry of `block`.
+    pub(super) fn absorb_next(&mut self, block: u32) {
+        let next = self[block].next;
+        let Block { size, next: after, .. } = self[next];
+        for part in [block, next] {
+            debug_assert!(
+                !matches!(self[part].state, State::Free | State::Unmapped),
+                "a block in a set keeps its size"
+            );
+        }
+        let entry = &mut self[block];
+        entry.resize(entry.size + size);
+        entry.next = after;
+        if after != NONE {
+            self[after].prev = block;
+        }
+        self.remove(next);
+    }
+}
+
+impl<S: Storage> Segments<S> {
+    /// Adds `segment` at the head of the list that `newest` is the head of, and returns the
+    /// segment's number.
+    pub(super) fn link(&mut self, mut segment: Segment, newest: &mut u32) -> u32 {
+        (segment.prev, segment.next) = (NONE, *newest);
+        let number = self.insert(segment);
+        if *newest != NONE {
+            self[*newest].prev = number;
+        }
+        *newest = number;
+        number
+    }
+
+    /// Removes `segment` from the list that `newest` is the head of, and vacates the segment's
+    /// entry.
+    pub(super) fn unlink(&mut self, segment: u32, newest: &mut u32) {
+        let Segment { prev, next, .. } = self[segment];
+        if prev == NONE {
+            debug_assert_eq!(*newest, segment, "only the newest segment has no segment before it");
+            *newest = next;
+        } else {
+            self[prev].next = next;
+        }
+        if next != NONE {
+            self[next].prev = prev;
+        }
+        self.remove(segment);
+    }
+}
+
+/// A range of memory allocated from the device in one call, or a reserved range of addresses.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    /// Device address of the first byte.
     pub base: u64,
     /// Length in bytes.
     pub bytes: u64,
     /// The block at `base`.
     pub first: u32,
-    /// Bytes mapped at a time, if the segment is expandable; else 0.
+    /// Bytes mapped at a time if the segment is expandable, else 0.
     pub granule: u64,
-    /// The segments before and after in the heap's list, newest first; of a vacant entry, `next` is the next vacant one.
+    /// The next newer segment in the heap's list, or `NONE`.
     pub prev: u32,
+    /// The next older segment in the heap's list, or `NONE`. For a vacant entry: the next vacant
+    /// entry.
     pub next: u32,
-    /// Pieces that a suballocator cut from it are taken; never where blocks tile the segment.
+    /// Whether the segment has live sub-blocks. Always false without a sub-allocator: blocks tile
+    /// the segment instead.
     pub live: bool,
 }
 
@@ -200,13 +294,15 @@ impl Vacant for Segment {
     }
 }
 
-/// Another stream that uses a block (`record_stream`).
+/// A use of a block by another stream (`record_stream`).
 #[derive(Debug)]
 pub(crate) struct Use {
+    /// The stream that uses the block.
     pub stream: crate::units::StreamId,
-    /// Recorded while a graph was being captured: the capture itself orders it, no event is needed.
+    /// Whether the use was recorded during graph capture: the graph orders the use, and no event is
+    /// needed.
     pub captured: bool,
-    /// Next of the same block, or next vacant entry.
+    /// The next use of the same block, or the next vacant entry.
     pub next: u32,
 }
 

@@ -1,14 +1,13 @@
-//! Every invariant of a heap, checked: for tests, after every step.
+//! The invariants of a heap, all of them, checked after every step in tests.
 
 use super::Heap;
 use crate::heap::bins;
 use crate::heap::block::State;
 use crate::stats::{HeapCounters, Stat};
-use crate::tables::radix_tree::Key;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 
-/// What one walk over the segments adds up.
+/// What a walk over the segments adds up, to be compared with the tables and the counters.
 #[derive(Default)]
 struct Sums {
     segments: u32,
@@ -23,51 +22,72 @@ struct Sums {
     reserved_bytes: u64,
     inactive_split: u64,
     inactive_split_bytes: u64,
+    /// Segments that are not expandable: the ones that [`Stat::Segment`] counts.
     ordinary: u64,
 }
 
 impl<S: Storage> Heap<S> {
-    /// Checks everything that must hold between operations, and returns the bytes held from the device.
-    pub(crate) fn check_invariants(&self, tally: &HeapCounters) -> Result<u64, &'static str> {
-        let mut sums = Sums::default();
+    /// Checks every invariant that holds between two operations, and returns the bytes of device
+    /// memory in the heap.
+    pub(crate) fn check_invariants(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
         if !self.sets.is_made() {
-            check_tally(tally, &sums)?;
+            check_counters(counters, &Sums::default())?;
             return if self.is_empty() { Ok(0) } else { Err("a heap has segments and no sets") };
         }
-        let (mut segment, mut prev) = (self.newest, NONE);
-        while segment != NONE {
-            if self.segments[segment].prev != prev {
-                return Err("a segment's link to the one before is wrong");
-            }
-            if self.suballocator.is_some() {
-                self.check_suballocated(segment, &mut sums)?;
-            } else {
-                self.check_segment(segment, &mut sums)?;
-            }
-            (prev, segment) = (segment, self.segments[segment].next);
-        }
+        let mut walk = Walk { heap: self, sums: Sums::default() };
+        walk.check_segments()?;
+        let sums = walk.sums;
         if sums.segments != self.segments.len() || sums.blocks != self.blocks.len() {
             return Err("an entry is occupied that no segment leads to");
         }
         if sums.allocated != self.held.count(self.blocks.entries()) {
-            return Err("the chains do not hold exactly the allocated blocks");
+            return Err("the hash index does not hold exactly the allocated blocks");
         }
         self.sets.free.check(sums.free, self.blocks.entries())?;
         if let Some(suballocator) = &self.suballocator {
             suballocator.check()?;
         }
-        self.check_unmapped(sums.unmapped)?;
-        check_tally(tally, &sums)?;
+        self.sets.check_unmapped(sums.unmapped, &self.blocks)?;
+        check_counters(counters, &sums)?;
         Ok(sums.reserved_bytes)
     }
+}
 
-    fn check_segment(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
-        let entry = &self.segments[segment];
-        sums.segments += 1;
-        sums.ordinary += u64::from(entry.granule == 0);
+/// One walk over the segments of a heap, which checks each block and adds up what the counters must
+/// say.
+struct Walk<'a, S: Storage> {
+    heap: &'a Heap<S>,
+    sums: Sums,
+}
+
+impl<S: Storage> Walk<'_, S> {
+    /// Checks every segment, and the links between the segments.
+    fn check_segments(&mut self) -> Result<(), &'static str> {
+        let heap = self.heap;
+        let (mut segment, mut prev) = (heap.newest, NONE);
+        while segment != NONE {
+            if heap.segments[segment].prev != prev {
+                return Err("a segment's link to the one before is wrong");
+            }
+            if heap.suballocator.is_some() {
+                self.check_suballocated(segment)?;
+            } else {
+                self.check_segment(segment)?;
+            }
+            (prev, segment) = (segment, heap.segments[segment].next);
+        }
+        Ok(())
+    }
+
+    /// Checks a segment that blocks tile.
+    fn check_segment(&mut self, segment: u32) -> Result<(), &'static str> {
+        let heap = self.heap;
+        let entry = &heap.segments[segment];
+        self.sums.segments += 1;
+        self.sums.ordinary += u64::from(entry.granule == 0);
         let (mut block, mut prev, mut at) = (entry.first, NONE, entry.base);
         while block != NONE {
-            let b = &self.blocks[block];
+            let b = &heap.blocks[block];
             if b.addr != at || b.size == 0 || b.segment != segment || b.prev != prev {
                 return Err("blocks do not tile their segment");
             }
@@ -81,90 +101,91 @@ impl<S: Storage> Heap<S> {
                 return Err("a block remembers the bin of another size");
             }
             let alone = [State::Free, State::Unmapped];
-            if prev != NONE && alone.contains(&b.state) && self.blocks[prev].state == b.state {
+            if prev != NONE && alone.contains(&b.state) && heap.blocks[prev].state == b.state {
                 return Err("two neighbours that are both free, or both unmapped, were not made one");
             }
-            self.check_block(block, sums)?;
+            self.check_block(block)?;
             at += b.size;
             (prev, block) = (block, b.next);
         }
         if at == entry.base + entry.bytes { Ok(()) } else { Err("blocks do not fill their segment") }
     }
 
-    /// A segment that a suballocator cuts: what is taken and what is free tile it, and the block that stands for it whole is always free.
-    fn check_suballocated(&self, segment: u32, sums: &mut Sums) -> Result<(), &'static str> {
-        let entry = &self.segments[segment];
-        let whole = &self.blocks[entry.first];
-        sums.segments += 1;
-        sums.ordinary += 1;
-        // A lane of the planned policy counts as one piece, and what is free beside pieces does not count.
-        let is_planned = self.is_planned();
-        sums.reserved_bytes += entry.bytes;
-        sums.free += 1;
+    /// Checks a segment that a sub-allocator cuts: live and free sub-blocks tile the segment, and
+    /// the block for the whole segment is free.
+    fn check_suballocated(&mut self, segment: u32) -> Result<(), &'static str> {
+        let heap = self.heap;
+        let entry = &heap.segments[segment];
+        let whole = &heap.blocks[entry.first];
+        self.sums.segments += 1;
+        self.sums.ordinary += 1;
+        // A lane of the planned policy counts as one live sub-block, and the free memory beside its
+        // blocks does not count.
+        let is_planned = heap.is_planned();
+        self.sums.free += 1;
         if (whole.addr, whole.size, whole.segment) != (entry.base, entry.bytes, segment)
             || whole.is_split()
             || !whole.is_free()
         {
             return Err("a block that stands for a segment is not the whole of it");
         }
-        let (mut taken, mut taken_bytes) = (0, 0);
-        for (piece, b) in self.pieces().filter(|(_, piece)| piece.segment == segment) {
+        let (mut live, mut live_bytes) = (0, 0);
+        for (block, b) in heap.pieces().filter(|(_, b)| b.segment == segment) {
             if b.addr < entry.base || b.end() > entry.base + entry.bytes {
-                return Err("a piece is not inside its segment");
+                return Err("a sub-block is not inside its segment");
             }
-            let mut of_piece = Sums::default();
-            self.check_block(piece, &mut of_piece)?;
-            sums.active += 1;
-            sums.active_bytes += b.size;
-            sums.requested_bytes += b.requested;
-            sums.allocated += of_piece.allocated;
-            sums.allocated_bytes += of_piece.allocated_bytes;
-            (taken, taken_bytes) = (taken + 1, taken_bytes + b.size);
+            self.check_block(block)?;
+            (live, live_bytes) = (live + 1, live_bytes + b.size);
         }
         let (mut free, mut free_bytes) = (0, 0);
-        let suballocator = self.suballocator.as_ref().ok_or("there is no suballocator")?;
+        let suballocator = heap.suballocator.as_ref().ok_or("there is no suballocator")?;
         suballocator.visit_free(segment, &mut |_, bytes| (free, free_bytes) = (free + 1, free_bytes + bytes));
-        sums.blocks += 1 + taken;
-        if (taken > 0) != entry.live && !is_planned || taken_bytes + free_bytes != entry.bytes {
-            return Err("pieces do not tile their segment");
+        if (live > 0) != entry.live && !is_planned || live_bytes + free_bytes != entry.bytes {
+            return Err("sub-blocks do not tile their segment");
         }
-        if taken > 0 && !is_planned {
-            sums.inactive_split += free;
-            sums.inactive_split_bytes += free_bytes;
+        // `check_block` has added the sub-blocks. The rest of the segment belongs to the block that
+        // stands for it.
+        self.sums.blocks += 1;
+        self.sums.reserved_bytes += entry.bytes - live_bytes;
+        if live > 0 && !is_planned {
+            self.sums.inactive_split += free;
+            self.sums.inactive_split_bytes += free_bytes;
         }
         Ok(())
     }
 
-    fn check_block(&self, block: u32, sums: &mut Sums) -> Result<(), &'static str> {
-        let b = &self.blocks[block];
-        sums.blocks += 1;
+    /// Checks one block against the set that its state names, and adds the block to the sums.
+    fn check_block(&mut self, block: u32) -> Result<(), &'static str> {
+        let heap = self.heap;
+        let b = &heap.blocks[block];
+        self.sums.blocks += 1;
         if !matches!(b.state, State::Unmapped | State::Lost) {
-            sums.reserved_bytes += b.size;
+            self.sums.reserved_bytes += b.size;
         }
         match b.state {
             State::Free => {
-                sums.free += 1;
+                self.sums.free += 1;
                 if !b.expandable && b.is_split() {
-                    sums.inactive_split += 1;
-                    sums.inactive_split_bytes += b.size;
+                    self.sums.inactive_split += 1;
+                    self.sums.inactive_split_bytes += b.size;
                 }
             }
             State::Allocated | State::Pending => {
-                sums.active += 1;
-                sums.active_bytes += b.size;
-                sums.requested_bytes += b.requested;
+                self.sums.active += 1;
+                self.sums.active_bytes += b.size;
+                self.sums.requested_bytes += b.requested;
                 if b.state == State::Allocated {
-                    sums.allocated += 1;
-                    sums.allocated_bytes += b.size;
-                    if self.held.find(b.addr, self.blocks.entries()) != Some(block) {
-                        return Err("an allocated block is not in the chains");
+                    self.sums.allocated += 1;
+                    self.sums.allocated_bytes += b.size;
+                    if heap.held.find(b.addr, heap.blocks.entries()) != Some(block) {
+                        return Err("an allocated block is not in the hash index");
                     }
                 }
             }
             State::Unmapped => {
-                sums.unmapped += 1;
-                let granule = self.segments[b.segment].granule;
-                if !(b.addr - self.segments[b.segment].base).is_multiple_of(granule) || !b.size.is_multiple_of(granule)
+                self.sums.unmapped += 1;
+                let granule = heap.segments[b.segment].granule;
+                if !(b.addr - heap.segments[b.segment].base).is_multiple_of(granule) || !b.size.is_multiple_of(granule)
                 {
                     return Err("an unmapped block does not begin and end on granules");
                 }
@@ -173,24 +194,14 @@ impl<S: Storage> Heap<S> {
             State::Held | State::Mapping | State::Mapped => return Err("a block is held between operations"),
         }
         if (b.events > 0 || b.uses != NONE) && matches!(b.state, State::Free | State::Unmapped) {
-            return Err("a free block is waited for");
+            return Err("a free or unmapped block waits for events or has uses");
         }
         Ok(())
     }
-
-    fn check_unmapped(&self, count: u32) -> Result<(), &'static str> {
-        let (mut seen, mut bound) = (0, Key::default());
-        while let Some(block) = self.sets.by_address.at_least(self.sets.unmapped, bound, Self::address(&self.blocks)) {
-            if self.blocks[block].state != State::Unmapped {
-                return Err("the unmapped set holds a block that is mapped");
-            }
-            (seen, bound.minor) = (seen + 1, self.blocks[block].addr + 1);
-        }
-        if seen == count { Ok(()) } else { Err("an unmapped block is missing from the set") }
-    }
 }
 
-fn check_tally(tally: &HeapCounters, sums: &Sums) -> Result<(), &'static str> {
+/// Checks the counters against the sums.
+fn check_counters(counters: &HeapCounters, sums: &Sums) -> Result<(), &'static str> {
     let counted = [
         (Stat::Allocation, u64::from(sums.allocated)),
         (Stat::AllocatedBytes, sums.allocated_bytes),
@@ -202,7 +213,7 @@ fn check_tally(tally: &HeapCounters, sums: &Sums) -> Result<(), &'static str> {
         (Stat::Segment, sums.ordinary),
         (Stat::ReservedBytes, sums.reserved_bytes),
     ];
-    if counted.iter().all(|&(stat, value)| tally.current(stat) == value as i64) {
+    if counted.iter().all(|&(stat, value)| counters.current(stat) == value as i64) {
         Ok(())
     } else {
         Err("a statistic is not what the blocks add up to")

@@ -1,106 +1,98 @@
-//! Expandable segments, as a heap keeps them: a long range of addresses of which parts are mapped.
+//! Expandable segments of a heap: reserved ranges of addresses, parts of which are mapped.
 //!
 //! ```text
 //! segment  | allocated | free | unmapped … | free | allocated | unmapped ………………… |
 //! ```
 //!
-//! Free blocks never touch free ones, nor unmapped ones unmapped. Unmapped blocks begin and end on granules. Mapping happens
-//! outside the lock: the run of blocks it concerns is *held* meanwhile, out of every set, so nothing else can touch it.
+//! Two free blocks are never neighbours, and neither are two unmapped ones. Unmapped blocks begin
+//! and end on granules. The device maps and unmaps outside the heap's lock. The blocks concerned
+//! are *detached* meanwhile: in no set, so no other operation touches them. An operation has two
+//! steps under the lock, before and after the call to the device:
+//!
+//! ```text
+//! hold_run   ─▶ map   ─▶ join_run, or put_back_run if nothing was mapped
+//! hold_range ─▶ unmap ─▶ finish_unmap, put_back_range, or lose
+//! ```
 
 use super::{Heap, Outcome};
-use crate::heap::block::{Block, State};
+use crate::heap::block::{Block, Blocks, State};
+use crate::heap::free_index::FreeIndex;
 use crate::stats::{HeapCounters, Stat};
-use crate::tables::radix_tree::Key;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 use crate::units::DevicePtr;
 
-/// A part of an expandable segment that is to be mapped or unmapped, in whole granules.
+/// Part of an expandable segment to be mapped or unmapped, in whole granules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
+    /// Address of the first byte.
     pub at: DevicePtr,
+    /// Length in bytes, a multiple of `granule`.
     pub bytes: u64,
+    /// Bytes mapped at a time in the segment.
     pub granule: u64,
 }
 
-/// A run of neighbouring blocks that are held together.
+/// A run of neighbouring blocks that are detached together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
+    /// The block at the lowest address.
     pub first: u32,
+    /// The block at the highest address. May equal `first`.
     pub last: u32,
 }
 
-impl<S: Storage> Heap<S> {
-    /// Makes sure that a range of addresses or an unmapped block can be added.
-    pub(crate) fn make_room_for_range(&mut self) -> bool {
-        let blocks = self.blocks.len() + 2;
-        self.segments.make_room(1) && self.sets.get_or_make().by_address.make_room_for(blocks)
-    }
-
-    /// With `block` the smallest free one that fits, and expandable: the one to take. While segments expand, a block that
-    /// can grow counts as large as it can become, so that inner gaps are filled first; while they do not, expandable blocks
-    /// are passed over. Says how large it is, too.
+impl<S: Storage> FreeIndex<S> {
+    /// Chooses among expandable blocks, where `block` is the smallest free block that fits, and is
+    /// expandable. Returns the chosen block and its bytes.
+    ///
+    /// If `may_grow`, each block counts as large as the block can become in place: a gap between
+    /// other blocks is filled before the block at the end of the mapped range. Otherwise expandable
+    /// blocks are skipped.
     #[cold]
-    pub(super) fn find_among_expandable(&self, mut block: u32) -> Option<(u32, u64)> {
-        let size_of = |block: u32| (block, self.blocks[block].size);
+    pub(super) fn best_expandable(&self, mut block: u32, blocks: &Blocks<S>, may_grow: bool) -> Option<(u32, u64)> {
+        let size_of = |block: u32| (block, blocks[block].size);
         loop {
-            let next = self.sets.free.next(block, self.blocks.entries());
-            if !self.rules.expandable {
+            let next = self.next(block, blocks.entries());
+            if !may_grow {
                 block = next?;
-                if !self.blocks[block].expandable {
+                if !blocks[block].expandable {
                     return Some(size_of(block));
                 }
                 continue;
             }
             match next {
-                // The walk may end on an ordinary block, and goes no further from there.
-                Some(next) if self.blocks[block].expandable && self.growable(next) < self.growable(block) => {
+                // The walk stops at the first block that does not improve, and at the first
+                // ordinary block.
+                Some(next)
+                    if blocks[block].expandable && blocks.growable_bytes(next) < blocks.growable_bytes(block) =>
+                {
                     block = next;
                 }
                 _ => return Some(size_of(block)),
             }
         }
     }
+}
 
-    /// How large an expandable block can become without moving: its own size and what is unmapped behind it.
-    fn growable(&self, block: u32) -> u64 {
-        let Block { size, next, .. } = self.blocks[block];
+impl<S: Storage> Blocks<S> {
+    /// Returns the bytes that a block can grow to in place: the block and the unmapped block
+    /// behind.
+    fn growable_bytes(&self, block: u32) -> u64 {
+        let Block { size, next, .. } = self[block];
         match next {
             NONE => size,
-            next if self.blocks[next].state == State::Unmapped => size + self.blocks[next].size,
+            next if self[next].state == State::Unmapped => size + self[next].size,
             _ => size,
         }
     }
 
-    /// Adds a reserved range of addresses, all unmapped. Room was made.
-    pub(crate) fn add_range(&mut self, base: DevicePtr, bytes: u64, granule: u64) {
-        let block = self.new_segment(base, bytes, granule);
-        self.insert_unmapped(block);
-    }
-
-    /// The lowest run of free and unmapped blocks that has `size` bytes and something to map: its first block.
-    pub(crate) fn find_run(&self, size: u64) -> Option<u32> {
-        if self.is_empty() {
-            return None;
-        }
-        let address = Self::address(&self.blocks);
-        let mut bound = Key::default();
-        while let Some(unmapped) = self.sets.by_address.at_least(self.sets.unmapped, bound, &address) {
-            let prev = self.blocks[unmapped].prev;
-            let first = if prev != NONE && self.blocks[prev].is_free() { prev } else { unmapped };
-            if self.run_bytes(first, size) >= size {
-                return Some(first);
-            }
-            bound.minor = self.blocks[unmapped].end();
-        }
-        None
-    }
-
-    /// Bytes of the run of free and unmapped blocks from `block` on, as far as it takes to reach `enough`.
+    /// Returns the bytes of the run of free and unmapped blocks from `block` on. Stops once
+    /// `enough` bytes are found.
     fn run_bytes(&self, mut block: u32, enough: u64) -> u64 {
         let mut bytes = 0;
         while bytes < enough && block != NONE {
-            let Block { state, size, next, .. } = self.blocks[block];
+            let Block { state, size, next, .. } = self[block];
             if !matches!(state, State::Free | State::Unmapped) {
                 break;
             }
@@ -109,22 +101,59 @@ impl<S: Storage> Heap<S> {
         }
         bytes
     }
+}
 
-    /// Holds as much of the run from `first` on as it takes for `size` bytes, so that its unmapped parts can be mapped
-    /// without the lock. An unmapped block at the end is cut behind the granule that completes the run.
+impl<S: Storage> Heap<S> {
+    /// Makes room for a range of addresses or for an unmapped block. Returns false if a table is
+    /// full.
+    pub(crate) fn make_room_for_range(&mut self) -> bool {
+        let blocks = self.blocks.len() + 2;
+        self.segments.make_room(1) && self.sets.get_or_make().make_room_for_unmapped(blocks)
+    }
+
+    /// Adds a reserved range of addresses, all unmapped. Room was made.
+    pub(crate) fn add_range(&mut self, base: DevicePtr, bytes: u64, granule: u64) {
+        let block = self.new_segment(base, bytes, granule);
+        self.sets.insert_unmapped(block, &mut self.blocks);
+    }
+
+    /// Finds the lowest run of free and unmapped blocks of at least `size` bytes with an unmapped
+    /// part. Returns the run's first block.
+    pub(crate) fn find_run(&self, size: u64) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut from = 0;
+        while let Some(unmapped) = self.sets.unmapped_from(from, &self.blocks) {
+            let prev = self.blocks[unmapped].prev;
+            let first = if prev != NONE && self.blocks[prev].is_free() { prev } else { unmapped };
+            if self.blocks.run_bytes(first, size) >= size {
+                return Some(first);
+            }
+            // The run broke off behind this unmapped block, or is too short: the next run begins
+            // after the block.
+            from = self.blocks[unmapped].end();
+        }
+        None
+    }
+
+    /// Detaches as many blocks of the run from `first` on as `size` bytes take, so that the
+    /// unmapped ones can be mapped without the lock. The last unmapped block is cut at the granule
+    /// that completes the run.
     pub(crate) fn hold_run(&mut self, mut first: u32, size: u64) -> Run {
         let mut held = 0;
         let mut block = first;
         loop {
             let unmapped = self.blocks[block].state == State::Unmapped;
-            self.take(block);
+            self.sets.detach(block, &mut self.blocks);
             if unmapped {
                 let granule = self.segments[self.blocks[block].segment].granule;
+                // `size - held` is more than 0: the loop ends as soon as the run is complete.
                 let wanted = (size - held).next_multiple_of(granule);
                 if wanted < self.blocks[block].size {
-                    let front = self.cut(block, wanted);
+                    let front = self.blocks.cut(block, wanted, &mut self.segments);
                     self.blocks[block].requested = 0;
-                    self.insert_unmapped(block);
+                    self.sets.insert_unmapped(block, &mut self.blocks);
                     (first, block) = (if first == block { front } else { first }, front);
                 }
                 self.blocks[block].state = State::Mapping;
@@ -138,7 +167,8 @@ impl<S: Storage> Heap<S> {
         Run { first, last: block }
     }
 
-    /// The first part of a held run in `state`: still to be mapped, or mapped since the run was held.
+    /// Returns the first block of a detached run in `state` (still to be mapped, or mapped since),
+    /// and its range.
     pub(crate) fn part_of_run(&self, run: Run, state: State) -> Option<(u32, Range)> {
         let mut block = run.first;
         loop {
@@ -154,16 +184,17 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Makes a held run that is wholly mapped now one free block, with its free neighbours. Its requested size is that
-    /// of the part mapped last. Says how many parts were mapped, too.
-    pub(crate) fn join_run(&mut self, run: Run, tally: &HeapCounters) -> Outcome<(u32, u64)> {
+    /// Merges a detached run, now wholly mapped, into one free block, together with free
+    /// neighbours. The block takes over the requested size of the part mapped last. Returns the
+    /// block and the number of parts that were mapped.
+    pub(crate) fn join_run(&mut self, run: Run, counters: &HeapCounters) -> Outcome<(u32, u64)> {
         let (mut parts, mut peaks_stale) = (0, false);
         let mut block = run.first;
         loop {
             let Block { state, size, requested, next, .. } = self.blocks[block];
             if state == State::Mapped {
                 parts += 1;
-                peaks_stale |= tally.up(Stat::ReservedBytes, size);
+                peaks_stale |= counters.up(Stat::ReservedBytes, size);
                 self.blocks[run.first].requested = requested;
             }
             if block == run.last {
@@ -172,15 +203,16 @@ impl<S: Storage> Heap<S> {
             block = next;
         }
         let end = self.blocks[run.last].end();
+        // Blocks absorbed keep no entry, so the loop compares addresses, not entries.
         while self.blocks[run.first].end() < end {
-            self.absorb_next(run.first);
+            self.blocks.absorb_next(run.first);
         }
         let block = self.join_free(run.first).block;
         Outcome { value: (block, parts), peaks_stale }
     }
 
-    /// Puts a held run of which nothing new is mapped back as it was. Says which segment is to be given back, if nothing is
-    /// mapped in it.
+    /// Restores a detached run of which nothing new was mapped. If nothing of the segment is
+    /// mapped, removes the segment and returns the range of addresses to release.
     pub(crate) fn put_back_run(&mut self, run: Run) -> Option<(DevicePtr, u64)> {
         let segment = self.blocks[run.first].segment;
         let mut block = run.first;
@@ -199,20 +231,21 @@ impl<S: Storage> Heap<S> {
         }
     }
 
-    /// Forgets a segment if nothing of it is mapped, and says what to give back.
+    /// Removes a segment of which nothing is mapped. Returns the range of addresses to release, or
+    /// `None` if something is mapped.
     fn remove_if_unmapped(&mut self, segment: u32) -> Option<(DevicePtr, u64)> {
         let block = self.segments[segment].first;
         if self.blocks[block].state != State::Unmapped || self.blocks[block].is_split() {
             return None;
         }
-        self.take(block);
+        self.sets.detach(block, &mut self.blocks);
         let Block { addr, size, .. } = self.blocks[block];
         self.blocks.remove(block);
-        self.unlink(segment);
+        self.segments.unlink(segment, &mut self.newest);
         Some((DevicePtr(addr), size))
     }
 
-    /// The whole granules inside a free expandable block, if there are any.
+    /// Returns the whole granules inside a free expandable block, if there are any.
     pub(crate) fn whole_granules(&self, block: u32) -> Option<Range> {
         let Block { addr, size, segment, .. } = self.blocks[block];
         let (base, granule) = (self.segments[segment].base, self.segments[segment].granule);
@@ -221,77 +254,64 @@ impl<S: Storage> Heap<S> {
         (begin < end).then(|| Range { at: DevicePtr(begin), bytes: end - begin, granule })
     }
 
-    /// Takes a free block out of the index so that `range` inside it can be unmapped without the lock; what is before and
-    /// behind stays free, as if never handed out. The held block that is left is exactly the range. Room was made.
+    /// Detaches the part `range` of a free block, so that the part can be unmapped without the
+    /// lock. Returns the detached block. The parts before and behind stay free, as if never
+    /// allocated. Room for two blocks was made.
     pub(crate) fn hold_range(&mut self, block: u32, range: Range) -> u32 {
-        self.take(block);
+        debug_assert!(self.blocks[block].addr <= range.at.0 && range.at.0 + range.bytes <= self.blocks[block].end());
+        self.sets.detach(block, &mut self.blocks);
         let before = range.at.0 - self.blocks[block].addr;
         if before > 0 {
-            let front = self.cut(block, before);
+            let front = self.blocks.cut(block, before, &mut self.segments);
             self.blocks[front].requested = 0;
-            self.insert_free(front);
+            self.sets.insert_free(front, self.clock, self.blocks.entries_mut());
         }
         if range.bytes == self.blocks[block].size {
             return block;
         }
-        let middle = self.cut(block, range.bytes);
+        let middle = self.blocks.cut(block, range.bytes, &mut self.segments);
         self.blocks[block].requested = 0;
-        self.insert_free(block);
+        self.sets.insert_free(block, self.clock, self.blocks.entries_mut());
         middle
     }
 
-    /// A held range is unmapped now. Says which segment is to be given back, if nothing is mapped in it any longer.
-    pub(crate) fn finish_unmap(&mut self, block: u32, tally: &HeapCounters) -> Option<(DevicePtr, u64)> {
-        tally.down(Stat::ReservedBytes, self.blocks[block].size);
+    /// Marks a detached range as unmapped. If nothing of the segment is mapped any longer, removes
+    /// the segment and returns the range of addresses to release.
+    pub(crate) fn finish_unmap(&mut self, block: u32, counters: &HeapCounters) -> Option<(DevicePtr, u64)> {
+        counters.down(Stat::ReservedBytes, self.blocks[block].size);
         let block = self.join_unmapped(block);
         self.remove_if_unmapped(self.blocks[block].segment)
     }
 
-    /// A held range was not unmapped after all: it is free again.
+    /// Makes a detached range free again that was not unmapped.
     pub(crate) fn put_back_range(&mut self, block: u32) {
         self.join_free(block);
     }
 
-    /// A held range could not be unmapped: it is lost.
-    pub(crate) fn lose(&mut self, block: u32, tally: &HeapCounters) {
+    /// Marks a detached range as lost: the device failed to unmap the memory.
+    pub(crate) fn lose(&mut self, block: u32, counters: &HeapCounters) {
+        debug_assert!(self.blocks[block].state == State::Held, "only a detached range can be lost");
         self.blocks[block].state = State::Lost;
-        tally.down(Stat::ReservedBytes, self.blocks[block].size);
+        counters.down(Stat::ReservedBytes, self.blocks[block].size);
     }
 
-    /// Puts a block that is in no set into the unmapped set, one with its unmapped neighbours. Says which entry is left; its
-    /// requested size is `block`'s.
+    /// Adds a detached block to the unmapped set, merged with its unmapped neighbours. Returns the
+    /// merged block, which takes over the requested size of `block`.
     fn join_unmapped(&mut self, block: u32) -> u32 {
         let Block { prev, next, requested, .. } = self.blocks[block];
         if next != NONE && self.blocks[next].state == State::Unmapped {
-            self.take(next);
-            self.absorb_next(block);
+            self.sets.detach(next, &mut self.blocks);
+            self.blocks.absorb_next(block);
         }
         let left = if prev != NONE && self.blocks[prev].state == State::Unmapped {
-            self.take(prev);
-            self.absorb_next(prev);
+            self.sets.detach(prev, &mut self.blocks);
+            self.blocks.absorb_next(prev);
             self.blocks[prev].requested = requested;
             prev
         } else {
             block
         };
-        self.insert_unmapped(left);
+        self.sets.insert_unmapped(left, &mut self.blocks);
         left
-    }
-
-    /// Takes a free or unmapped block out of its set.
-    fn take(&mut self, block: u32) {
-        if self.blocks[block].state == State::Unmapped {
-            let sets = &mut *self.sets;
-            sets.unmapped = sets.by_address.remove(sets.unmapped, block, Self::address(&self.blocks));
-        } else {
-            self.sets.free.remove(block, self.blocks.entries_mut());
-        }
-        self.blocks[block].state = State::Held;
-    }
-
-    fn insert_unmapped(&mut self, block: u32) {
-        self.blocks[block].state = State::Unmapped;
-        let sets = &mut *self.sets;
-        sets.unmapped = sets.by_address.insert(sets.unmapped, block, Self::address(&self.blocks));
     }
 }

@@ -1,4 +1,5 @@
-//! The free blocks of a heap, found by "smallest that fits, lowest address first" in constant time.
+//! The free blocks of a heap, found in constant time by best fit: the smallest size that fits, then
+//! the lowest address.
 //!
 //! ```text
 //! summary   1 0 1 …           bit w set ⟺ words[w] ≠ 0
@@ -6,8 +7,9 @@
 //! bins      · ■ ■ · …         each a list sorted by (size, address)
 //! ```
 //!
-//! A bin holds one size up to 64 KiB, and above that a 64th of an octave. The search looks in the request's own bin for
-//! a block that fits, then takes the first of the next occupied bin. Over many operations it does not matter how many blocks are free.
+//! A bin holds one size up to 64 KiB, and a 64th of an octave above. A search tries the request's
+//! own bin first, then takes the first block of the next occupied bin. The cost, averaged over many
+//! operations, does not depend on the number of free blocks.
 
 use crate::heap::bins::{BINS, WORDS, bin_of};
 use crate::heap::block::Block;
@@ -18,13 +20,14 @@ use crate::tables::slot_table::NONE;
 use crate::units::GRAIN;
 use core::hint::select_unpredictable;
 
-/// The bin that a free block is in.
+/// Returns the bin that a free block is in.
 #[inline(always)]
 fn bin_in(blocks: &[Block], block: u32) -> usize {
     usize::from(blocks[block as usize].bin) % BINS
 }
 
-/// A place in the order of the index, in units. Blocks are a unit long at least, so no two of them share the unit they begin in.
+/// Returns the position of a block in the order of the index, in units. No two blocks begin in the
+/// same unit, because every block is at least a unit long.
 #[inline(always)]
 const fn place(size: u64, addr: u64) -> Key {
     Key { major: size / GRAIN, minor: addr.div_ceil(GRAIN) }
@@ -52,7 +55,7 @@ impl Linked for Block {
     }
 }
 
-/// The index. Blocks are named by their number in the heap's table.
+/// The index of free blocks. A block is named by the number of its entry in the heap's table.
 pub(crate) struct FreeIndex<S: Storage> {
     /// Bit `w` is set iff `words[w]` is not 0.
     summary: u64,
@@ -60,6 +63,7 @@ pub(crate) struct FreeIndex<S: Storage> {
     words: [u64; WORDS],
     /// `bins[b]` holds exactly the free blocks whose size falls into bin `b`.
     bins: [List; BINS],
+    /// The skip pointers of the long lists among `bins`.
     lists: Lists<S>,
 }
 
@@ -71,7 +75,7 @@ impl<S: Storage> Default for FreeIndex<S> {
 }
 
 impl<S: Storage> FreeIndex<S> {
-    /// Makes sure that all blocks below `count` fit.
+    /// Makes room for all blocks with numbers below `count`. Returns false if the table is full.
     pub(crate) fn make_room_for(&mut self, count: u32) -> bool {
         self.lists.make_room_for(count)
     }
@@ -79,9 +83,16 @@ impl<S: Storage> FreeIndex<S> {
     /// Adds a free block.
     #[inline(always)]
     pub(crate) fn insert(&mut self, block: u32, blocks: &mut [Block]) {
+        debug_assert!(blocks[block as usize].is_free(), "the index holds free blocks only");
+        debug_assert_eq!(
+            bin_in(blocks, block),
+            bin_of(blocks[block as usize].size),
+            "a block knows the bin of its size"
+        );
         self.insert_into(bin_in(blocks, block), block, blocks);
     }
 
+    /// Adds a free block to `bin`. The empty bin is the common case, and needs no search.
     #[inline(always)]
     fn insert_into(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
         if self.bins[bin] == List::EMPTY {
@@ -92,7 +103,8 @@ impl<S: Storage> FreeIndex<S> {
         }
     }
 
-    /// Adds a free block to a bin that is not empty.
+    /// Adds a free block to a bin that holds other blocks. Not inlined: a search of the sorted
+    /// list.
     #[inline(never)]
     fn insert_beside(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
         self.lists.insert(&mut self.bins[bin], block, blocks);
@@ -109,17 +121,20 @@ impl<S: Storage> FreeIndex<S> {
         }
     }
 
-    /// Removes a block that is not alone in its bin.
+    /// Removes a block from a bin that holds other blocks, too.
     #[inline(never)]
     fn remove_from_among(&mut self, bin: usize, block: u32, blocks: &mut [Block]) {
         self.lists.remove(&mut self.bins[bin], block, blocks);
     }
 
-    /// Changes the size, and perhaps the address, of a block that is in the index and stays there. Alone in its bin before and
-    /// after, it costs next to nothing.
+    /// Changes the size of a block that stays in the index; `change` may change the address. A
+    /// block that is alone in its bin, and stays in that bin, leaves the index untouched.
     #[inline(always)]
     pub(crate) fn resize(&mut self, block: u32, size: u64, blocks: &mut [Block], change: impl FnOnce(&mut Block)) {
+        debug_assert!(blocks[block as usize].is_free(), "the index holds free blocks only");
         let (old, new) = (bin_in(blocks, block), bin_of(size));
+        // A list sorted by (size, address) must not see its keys change: a block with neighbours
+        // leaves the list first.
         let alone = self.bins[old] == List::of(block);
         if !alone {
             self.remove_from_among(old, block, blocks);
@@ -136,27 +151,32 @@ impl<S: Storage> FreeIndex<S> {
         self.insert_into(new, block, blocks);
     }
 
-    /// An empty bin gets its first block.
+    /// Puts the first block into an empty bin, and sets the bits of the bin.
     #[inline(always)]
     fn occupy(&mut self, bin: usize, block: u32) {
+        debug_assert!(self.bins[bin] == List::EMPTY, "the bin was empty");
         self.bins[bin] = List::of(block);
         self.words[bin / 64] |= 1 << (bin % 64);
         self.summary |= 1 << (bin / 64);
     }
 
-    /// A bin loses its only block.
+    /// Empties a bin that held one block, and clears the bits of the bin.
     #[inline(always)]
     fn vacate(&mut self, bin: usize) {
         self.bins[bin] = List::EMPTY;
         self.words[bin / 64] &= !(1 << (bin % 64));
+        // Without a branch: whether the word became 0 is hard to predict.
         self.summary &= !(u64::from(self.words[bin / 64] == 0) << (bin / 64));
     }
 
-    /// The smallest block of at least `size` bytes; of several, the one at the lowest address.
+    /// Finds the smallest block of at least `size` bytes; of several, the block at the lowest
+    /// address.
     #[inline(always)]
     pub(crate) fn best_fit(&mut self, size: u64, blocks: &[Block]) -> Option<u32> {
         let bin = bin_of(size);
-        // The first of its own bin, mostly: whoever bets on that need not wait for the bitmaps, which change with every free.
+        // Try the head of the request's own bin before the bitmaps: the head fits most of the time,
+        // and this load does not depend on `summary` and `words`, which every free has just
+        // written.
         if let Some(first) = self.bins[bin].first() {
             if blocks[first as usize].size >= size {
                 return Some(first);
@@ -168,50 +188,52 @@ impl<S: Storage> FreeIndex<S> {
         self.first_from(bin + 1)
     }
 
-    /// The next block after `block` in the order of (size, address).
+    /// Returns the next block after `block` in the order of (size, address).
     pub(crate) fn next(&self, block: u32, blocks: &[Block]) -> Option<u32> {
         let after = blocks[block as usize].chain;
         if after == NONE { self.first_from(bin_in(blocks, block) + 1) } else { Some(after) }
     }
 
-    /// The first block behind a place in the order of (size, address).
+    /// Returns the first block behind a position in the order of (size, address). The position need
+    /// not be that of a block.
     pub(crate) fn after(&mut self, (size, addr): (u64, u64), blocks: &[Block]) -> Option<u32> {
         let bin = bin_of(size);
         self.find_in(bin, size, addr + 1, blocks).or_else(|| self.first_from(bin + 1))
     }
 
-    /// The block before `block` in the order of (size, address).
+    /// Returns the block before `block` in the order of (size, address).
     pub(crate) fn previous(&self, block: u32, blocks: &[Block]) -> Option<u32> {
         let before = blocks[block as usize].before;
         if before == NONE { self.last_to(bin_in(blocks, block), blocks) } else { Some(before) }
     }
 
-    /// The first block in the order of (size, address).
+    /// Returns the first block in the order of (size, address): the smallest.
     #[cfg(all(test, feature = "alloc", not(loom)))]
     pub(crate) fn first(&self) -> Option<u32> {
         self.first_from(0)
     }
 
-    /// The last block in the order of (size, address): the largest.
+    /// Returns the last block in the order of (size, address): the largest.
     pub(crate) fn last(&self, blocks: &[Block]) -> Option<u32> {
         self.last_to(BINS, blocks)
     }
 
-    /// The first block of a bin that is at least (`size`, `addr`).
+    /// Finds the first block of a bin at or after the position (`size`, `addr`).
     #[inline(never)]
     fn find_in(&mut self, bin: usize, size: u64, addr: u64, blocks: &[Block]) -> Option<u32> {
         self.lists.at_least(&mut self.bins[bin], place(size, addr), blocks)
     }
 
-    /// The first block of the bins from `bin` on.
+    /// Returns the first block of the bins from `bin` on.
     #[inline(always)]
     fn first_from(&self, bin: usize) -> Option<u32> {
         self.bins[self.occupied_from(bin)?].first()
     }
 
-    /// The last block of the bins before `bin`.
+    /// Returns the last block of the bins before `bin`.
     fn last_to(&self, bin: usize, blocks: &[Block]) -> Option<u32> {
         let (mut word, mut bits) = (bin / 64, 0);
+        // `bin` may be `BINS`, one past the last word.
         if word < WORDS {
             bits = self.words[word] & !(!0 << (bin % 64));
         }
@@ -223,13 +245,14 @@ impl<S: Storage> FreeIndex<S> {
         self.lists.last(self.bins[word * 64 + 63 - bits.leading_zeros() as usize], blocks)
     }
 
-    /// The first bin at or after `bin` that is not empty.
+    /// Returns the first bin at or after `bin` that is not empty.
     #[inline(always)]
     fn occupied_from(&self, bin: usize) -> Option<usize> {
         let own = bin / 64 % WORDS;
         let here = self.words[own] & !0 << (bin % 64);
         let further = self.summary & !1 << own;
-        // Which of the two it is cannot be predicted, that it is one of them can.
+        // Whether the own word or a later one has the bit cannot be predicted. Whether either has
+        // one can: so one branch here, and conditional moves below.
         if here | further == 0 {
             return None;
         }
@@ -238,7 +261,8 @@ impl<S: Storage> FreeIndex<S> {
         Some(word * 64 + bits.trailing_zeros() as usize % 64)
     }
 
-    /// Every free block is in its bin, and nothing else is; the bitmaps say so. `count` is how many are free.
+    /// Checks that the index holds exactly the `count` free blocks, each in its bin, and that the
+    /// bitmaps agree with the bins.
     pub(crate) fn check(&self, count: u32, blocks: &[Block]) -> Result<(), &'static str> {
         let mut listed = 0;
         for (bin, &list) in self.bins.iter().enumerate() {
@@ -274,7 +298,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 
-    /// Few sizes, so that bins fill up and run empty: some share a bin of several sizes, most have one of their own.
+    /// A few sizes, so that bins fill up and become empty again. Some sizes share a bin, and most
+    /// have a bin alone.
     const UNITS: [u64; 8] = [1, 2, 127, 128, 4096, 4097, 4100, 1 << 20];
 
     #[test]
@@ -290,7 +315,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a `BTreeSet`: blocks come and go, and change where they are.
+        /// Compares the index with a `BTreeSet`, while blocks come, go, and change their address or
+        /// size.
         #[test]
         fn agrees_with_an_ordered_set(steps in prop::collection::vec((0_u32..64, 0_usize..8, any::<bool>()), 1..300)) {
             let mut blocks: Vec<Block> = (0..64).map(|_| Block { state: State::Free, ..Block::vacant(0) }).collect();
@@ -302,7 +328,8 @@ mod tests {
                 let (size, addr) = (UNITS[size] * GRAIN, (u64::from(block) + 1) * 9 * GRAIN);
                 let held = model.remove(&(old_size, old_addr, block));
                 if held && stay {
-                    // Half a step further, and back: the order of two blocks changes with their addresses.
+                    // Move the block half a step further, or back: the order of two blocks changes
+                    // with their addresses.
                     let addr = if old_addr == addr { addr + 40 * 9 * GRAIN + GRAIN } else { addr };
                     index.resize(block, size, &mut blocks, |entry| entry.addr = addr);
                     model.insert((size, addr, block));

@@ -1,8 +1,11 @@
-//! The heap behind a lane: it holds the lane's segment, and cares for those of its blocks that are more than handed out and freed.
+//! The heap behind a lane of the planned policy: the lane's segment, and the blocks of the lane
+//! that need an entry.
 //!
-//! That is: blocks that other streams use, that are freed at a count, or that are looked at one by one. Such a block has an entry
-//! like any other heap's, and everything that holds for those holds for it; when it has become free the heap notes its address
-//! for the lane. To the heap the segment is one that a suballocator cuts. It is held as long as the lane is there, whatever is in use.
+//! The lane itself serves blocks from the plan without an entry for each. A block moves into this
+//! heap (*delegation*) when other streams use the block, when the block is freed at a count, or
+//! when blocks are inspected one by one. From then on the block is an ordinary entry. When the
+//! block becomes free, the heap records the address for the lane. To the heap, the segment is one
+//! that a sub-allocator cuts, and the segment counts as live for as long as the lane exists.
 
 use crate::heap::block::{Block, State};
 use crate::heap::suballoc::AnySubAllocator;
@@ -16,76 +19,82 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 impl<S: Storage> Heap<S> {
-    /// The suballocator, if the heap is one behind a lane.
-    fn home(&mut self) -> Option<&mut PlanSegment<S>> {
+    /// Returns the sub-allocator of a heap behind a lane, or `None` for any other heap.
+    fn plan_segment(&mut self) -> Option<&mut PlanSegment<S>> {
         match &mut self.suballocator {
-            Some(AnySubAllocator::Planned(home)) => Some(home),
+            Some(AnySubAllocator::Planned(plan)) => Some(plan),
             _ => None,
         }
     }
 
-    /// Makes it the heap behind a lane with this segment. Room for it was made.
-    pub(crate) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, tally: &HeapCounters) -> Outcome<()> {
+    /// Makes this heap the heap behind a lane, with the lane's segment. Room for the segment was
+    /// made.
+    pub(crate) fn begin_plan(&mut self, base: DevicePtr, bytes: u64, counters: &HeapCounters) -> Outcome<()> {
         self.suballocator = Some(AnySubAllocator::Planned(Box::default()));
-        // No vacant block passes for a piece.
+        // `pieces` recognises sub-blocks by state: no vacant entry may keep the state of a live
+        // one.
         self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Held);
-        let Outcome { value: whole, peaks_stale } = self.add_segment(base, bytes, bytes, tally);
-        // The lane counts as one that is taken, so that the segment is never wholly free.
+        let Outcome { value: whole, peaks_stale } = self.add_segment(base, bytes, bytes, counters);
+        // The lane counts as a live sub-block, so the segment is not wholly free while the lane
+        // exists.
         self.segments[self.blocks[whole].segment].live = true;
         Outcome { value: (), peaks_stale }
     }
 
-    /// Room for a lane's segment, and for one block.
+    /// Makes room for a lane's segment and for one block.
     pub(crate) fn make_room_for_plan(&mut self) -> Result<(), CapacityError> {
         self.make_room()?;
         if self.segments.make_room(1) { Ok(()) } else { Err(CapacityError) }
     }
 
-    /// Takes a block into its care, which counts from here on by `tally`; as an oversize one from `oversize` bytes on, as it did in its
-    /// lane, whatever the settings are now. True if the peaks must be settled.
+    /// Adds an allocated block of the lane to the heap. The counts of the block move from the first
+    /// counters to the second. The block counts as oversize from `oversize` bytes on: the threshold
+    /// when the lane allocated the block, whatever the settings are now. Returns true if the peaks
+    /// must be reconciled.
     pub(crate) fn take_over(
         &mut self,
         (addr, size): (u64, u64),
         requested: u64,
         oversize: u64,
-        (from, tally): (&HeapCounters, &HeapCounters),
+        (from, counters): (&HeapCounters, &HeapCounters),
     ) -> Result<bool, CapacityError> {
         self.make_room()?;
-        let Some(home) = self.home() else { return Err(CapacityError) };
-        home.taken.insert(addr, size);
+        let Some(plan) = self.plan_segment() else { return Err(CapacityError) };
+        plan.taken.insert(addr, size);
         let segment = self.newest;
         let (blocks, vacancies) = self.blocks.parts();
-        let piece = vacancies.occupy(blocks);
-        blocks[piece as usize] = Block::piece(addr, size, requested, segment, NONE);
-        self.held.insert(piece, blocks);
-        let mut peaks_stale = from.hand_over(tally, Stat::Allocation, 1);
-        peaks_stale |= from.hand_over(tally, Stat::AllocatedBytes, size);
-        peaks_stale |= from.hand_over(tally, Stat::RequestedBytes, requested);
+        let block = vacancies.occupy(blocks);
+        blocks[block as usize] = Block::sub_block(addr, size, requested, segment, NONE);
+        self.held.insert(block, blocks);
+        let mut peaks_stale = from.hand_over(counters, Stat::Allocation, 1);
+        peaks_stale |= from.hand_over(counters, Stat::AllocatedBytes, size);
+        peaks_stale |= from.hand_over(counters, Stat::RequestedBytes, requested);
         if size >= oversize {
-            peaks_stale |= from.hand_over(tally, Stat::OversizeAllocations, 1);
+            peaks_stale |= from.hand_over(counters, Stat::OversizeAllocations, 1);
         }
         Ok(peaks_stale)
     }
 
-    /// Passes on the address of each block in its care that has become free.
+    /// Returns the addresses of the delegated blocks that became free since the last call.
     pub(crate) fn take_returned(&mut self) -> Vec<u64> {
-        self.home().map(|home| core::mem::take(&mut home.returned)).unwrap_or_default()
+        self.plan_segment().map(|plan| core::mem::take(&mut plan.returned)).unwrap_or_default()
     }
 
-    /// The lane is gone: what is in the heap's care keeps the segment from being wholly free, and nothing else.
+    /// Ends the lane. From now on the segment is live only while delegated blocks are.
     pub(crate) fn end_plan(&mut self) {
-        if let Some(home) = self.home() {
-            home.ended = true;
-            home.returned = Vec::new();
+        if let Some(plan) = self.plan_segment() {
+            plan.ended = true;
+            plan.returned = Vec::new();
         }
         if self.newest != NONE {
-            self.rest_if_free(self.newest);
+            self.update_live(self.newest);
         }
     }
 
-    /// The segment is wholly free if the lane is gone and nothing of it is taken.
-    pub(crate) fn rest_if_free(&mut self, segment: u32) {
-        let free = self.home().is_some_and(|home| home.ended && home.taken.is_empty());
+    /// Updates whether the segment is live: wholly free iff the lane has ended and no delegated
+    /// block is left.
+    pub(crate) fn update_live(&mut self, segment: u32) {
+        let free = self.plan_segment().is_some_and(|plan| plan.ended && plan.taken.is_empty());
         self.segments[segment].live = !free;
         if free {
             let whole = self.segments[segment].first;

@@ -1,12 +1,13 @@
-//! Policies that cut segments into pieces of their own making: buddy, size class, slab.
+//! Policies that cut segments into sub-blocks: buddy, size class, slab, and the segments of plans.
 //!
 //! ```text
-//! heap      blocks the program holds, by address; streams, statistics, states      the same for every policy
-//! suballocator    which parts of its segments are free, and which of them comes next     one file each
+//! heap            live blocks by address, streams, counters, states         shared by all policies
+//! sub-allocator   which parts of its segments are free, and which comes next   one file per policy
 //! ```
 //!
-//! The boundary tags of the caching heap say where free space is by listing every block; a suballocator says it by bits and lists
-//! that need no entry for what is free. It knows addresses, sizes and its segments' numbers, no streams and no statistics.
+//! The caching heap lists every block, free or not, by boundary tags. A sub-allocator records free
+//! memory by bitmaps and lists that need no entry for a free sub-block. A sub-allocator knows
+//! addresses, sizes and the numbers of its segments, but no streams and no counters.
 
 use crate::tables::{CapacityError, Storage};
 #[cfg(feature = "alloc")]
@@ -14,12 +15,12 @@ use alloc::boxed::Box;
 
 pub(crate) mod buddy;
 mod geometric_classes;
-mod pieces;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned;
 mod segment_table;
 pub(crate) mod size_class;
 pub(crate) mod slab;
+mod sub_blocks;
 
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests_model;
@@ -28,60 +29,71 @@ mod tests_size_class;
 #[cfg(all(test, feature = "alloc", not(loom)))]
 mod tests_slab;
 
-/// A piece that was taken.
+/// An allocated sub-block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SubBlock {
-    /// Its first byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// The segment it lies in.
+    /// The segment that contains the sub-block.
     pub segment: u32,
-    /// What the suballocator knows it by, where that is more than the address.
+    /// The sub-allocator's number for the sub-block; `NONE` where the address suffices.
     pub number: u32,
 }
 
-/// How many pieces of a segment were free, and are now. While none is taken they may count as what they were cut from, or not.
+/// The number of free sub-blocks of one segment, before and after an operation. Both numbers are
+/// arbitrary while the segment has no live sub-block: the free memory counts as one whole segment
+/// then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Free {
-    /// No piece of the segment is taken but the one that this is about.
+pub(crate) struct FreeDelta {
+    /// Whether the segment has no live sub-block beside the one of this operation.
     pub alone: bool,
+    /// Free sub-blocks before the operation.
     pub before: u32,
+    /// Free sub-blocks after the operation.
     pub now: u32,
 }
 
-/// Cuts the segments of one heap into pieces, and knows which are free. Deterministic: the same calls take the same pieces.
+/// Cuts the segments of one heap into sub-blocks. Deterministic: equal calls allocate equal
+/// sub-blocks.
 pub(crate) trait SubAllocator<S: Storage>: Send {
-    /// The bytes to obtain from the device for a piece of `size`, as its policy rounds requests: at least `size`.
+    /// Returns the bytes of the segment to allocate for a sub-block of `size`, as the policy rounds
+    /// requests. At least `size`.
     fn segment_bytes(&self, size: u64) -> u64;
 
-    /// Makes sure that a further segment of `bytes` for pieces of `size`, and the first piece taken from it, cannot run out of entries.
-    /// False if they could; then nothing has changed.
+    /// Makes room for a segment of `bytes`, for sub-blocks of `size`, and for the first sub-block
+    /// of that segment. Returns false if a table is full; nothing has changed then.
     fn make_room(&mut self, bytes: u64, size: u64) -> bool;
 
-    /// Adds a segment, wholly free, that was obtained for pieces of `size`; room was made. `segment` is its number among the heap's:
-    /// small, and given again once it was removed.
+    /// Adds a wholly free segment that was allocated for sub-blocks of `size`. Room was made.
+    /// `segment` is the segment's number in the heap: small, and reused after the segment was
+    /// removed.
     fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
 
-    /// Forgets a segment, which is wholly free.
+    /// Removes a wholly free segment.
     fn remove_segment(&mut self, segment: u32);
 
-    /// Takes a piece of `size`, as its policy rounds requests, and says what that changes in its segment. `None` if no segment has one.
-    fn take(&mut self, size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError>;
+    /// Allocates a sub-block of `size`, as the policy rounds requests, and tells how the free
+    /// sub-blocks of the segment change. Returns `None` if no segment has room.
+    fn allocate(&mut self, size: u64) -> Result<Option<(SubBlock, FreeDelta)>, CapacityError>;
 
-    /// The address of the piece that [`take`](Self::take) would take now, as long as no table is full.
+    /// Returns the address that [`allocate`](Self::allocate) would return now, provided that no
+    /// table is full.
     fn peek(&self, size: u64) -> Option<u64>;
 
-    /// Gives back a piece that was taken with `size`, and says what that changes in its segment.
-    fn give(&mut self, piece: SubBlock, size: u64) -> Free;
+    /// Frees a sub-block that was allocated with `size`, and tells how the free sub-blocks of the
+    /// segment change.
+    fn free(&mut self, sub_block: SubBlock, size: u64) -> FreeDelta;
 
-    /// Calls `visit` with the address and length of every free piece of the segment, in address order. Those and the taken ones
-    /// tile the segment.
+    /// Calls `visit` with the address and the bytes of every free sub-block of the segment, in
+    /// address order. Free and live sub-blocks tile the segment.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64));
 
-    /// Checks every invariant, for tests: it visits everything.
+    /// Checks every invariant, for tests. Visits every entry.
     fn check(&self) -> Result<(), &'static str>;
 }
 
-/// The suballocator of a heap, in a place of its own: most heaps have none. Its kind is known before that place is looked at.
+/// The sub-allocator of a heap. Boxed, because most heaps have none; the discriminant lies in the
+/// heap, so the kind is known before the box is read.
 #[repr(u8)]
 pub(crate) enum AnySubAllocator<S: Storage> {
     #[cfg(feature = "alloc")]
@@ -92,11 +104,13 @@ pub(crate) enum AnySubAllocator<S: Storage> {
     Slab(Box<slab::Slabs<S>>),
     #[cfg(feature = "alloc")]
     Planned(Box<crate::heap::suballoc::planned::PlanSegment<S>>),
-    /// Without the host's heap there are no sub-allocators: their tables would lie in every heap.
+    /// Stands for all sub-allocators in a build without `alloc`, where their tables would lie in
+    /// every heap. Has no value.
     #[cfg(not(feature = "alloc"))]
     None(core::convert::Infallible, core::marker::PhantomData<fn(S)>),
 }
 
+// Evaluates `$call` with the sub-allocator of any kind.
 macro_rules! on_any {
     ($any:ident, $suballocator:ident => $call:expr) => {
         match $any {
@@ -114,9 +128,9 @@ macro_rules! on_any {
     };
 }
 
-/// A suballocator whose kind is known.
+/// A sub-allocator of a kind known at compile time.
 pub(crate) trait Kind<S: Storage>: SubAllocator<S> + Sized {
-    /// The suballocator of a heap, if it is of this kind.
+    /// Returns the sub-allocator of a heap, if of this kind.
     fn of(any: &mut Option<AnySubAllocator<S>>) -> Option<&mut Self>;
 }
 
@@ -141,8 +155,8 @@ kind!(Slab, slab::Slabs<S>);
 #[cfg(feature = "alloc")]
 kind!(Planned, crate::heap::suballoc::planned::PlanSegment<S>);
 
-/// Evaluates an expression with `$SubAllocator<S>` as the kind that a suballocator is of: what is often called is compiled for each kind, and
-/// each has the registers for itself.
+/// Evaluates `$call` with `$SubAllocator<S>` as the kind of a sub-allocator. Compiles the hot path
+/// once for each kind: each copy then has all registers to itself.
 macro_rules! for_kind {
     ($any:expr, $SubAllocator:ident => $call:expr) => {
         match $any {
@@ -175,7 +189,7 @@ pub(crate) use for_kind;
 
 #[cfg_attr(not(feature = "alloc"), allow(unused_variables, reason = "there is none to be called"))]
 impl<S: Storage> AnySubAllocator<S> {
-    /// Whether the segment is a lane's of the planned policy.
+    /// Whether the segment belongs to a lane of the planned policy.
     pub(crate) fn is_planned(&self) -> bool {
         #[cfg(feature = "alloc")]
         return matches!(self, Self::Planned(_));
@@ -184,7 +198,7 @@ impl<S: Storage> AnySubAllocator<S> {
     }
 }
 
-/// What is called seldom needs no dispatch of its own.
+/// Dispatches the rare calls dynamically. The hot path uses [`for_kind`] instead.
 impl<S: Storage> core::ops::Deref for AnySubAllocator<S> {
     type Target = dyn SubAllocator<S>;
 

@@ -1,20 +1,24 @@
-//! The sub-allocator of a segment that a plan serves from. It knows the blocks in the care of the heap, and cuts nothing by itself.
+//! The sub-allocator of a segment that a plan serves: a list of the blocks delegated to the heap.
+//! Allocates nothing by itself.
 
-use crate::heap::suballoc::{Free, SubAllocator, SubBlock};
+use crate::heap::suballoc::{FreeDelta, SubAllocator, SubBlock};
 use crate::tables::{CapacityError, Storage};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-/// The suballocator of a lane's heap. It cuts nothing by itself.
+/// The sub-allocator of the heap behind a lane.
 pub(crate) struct PlanSegment<S> {
-    /// The lane is gone.
+    /// Whether the lane has ended.
     pub(crate) ended: bool,
+    /// Address and bytes of the segment; (0, 0) without one.
     segment: (u64, u64),
-    /// Address and length of each block in the heap's care.
+    /// The delegated blocks: address and bytes of each.
     pub(crate) taken: BTreeMap<u64, u64>,
-    /// Addresses of those that have become free since the lane asked last.
+    /// Addresses of the delegated blocks that became free since the lane last collected them. Empty
+    /// once the lane has ended.
     pub(crate) returned: Vec<u64>,
+    /// Ties the type to the tables of the heap.
     of_heap: PhantomData<fn(S)>,
 }
 
@@ -41,7 +45,7 @@ impl<S: Storage> SubAllocator<S> for PlanSegment<S> {
         self.segment = (0, 0);
     }
 
-    fn take(&mut self, _size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError> {
+    fn allocate(&mut self, _size: u64) -> Result<Option<(SubBlock, FreeDelta)>, CapacityError> {
         Ok(None)
     }
 
@@ -49,15 +53,17 @@ impl<S: Storage> SubAllocator<S> for PlanSegment<S> {
         None
     }
 
-    /// What is free beside its blocks does not count as pieces, and to the last one the [heap](Heap::rest_if_free) sees itself. Not
-    /// inlined: it comes seldom, where others come often.
+    /// Removes a delegated block. The free memory beside such blocks does not count, so the
+    /// returned delta is empty, and [`Heap::update_live`](crate::heap::Heap::update_live) decides
+    /// whether the segment is wholly free. Not inlined: rare, where the other policies' frees are
+    /// frequent.
     #[inline(never)]
-    fn give(&mut self, piece: SubBlock, _size: u64) -> Free {
-        self.taken.remove(&piece.addr);
+    fn free(&mut self, sub_block: SubBlock, _size: u64) -> FreeDelta {
+        self.taken.remove(&sub_block.addr);
         if !self.ended {
-            self.returned.push(piece.addr);
+            self.returned.push(sub_block.addr);
         }
-        Free { alone: true, before: 0, now: 0 }
+        FreeDelta { alone: true, before: 0, now: 0 }
     }
 
     fn visit_free(&self, _segment: u32, visit: &mut dyn FnMut(u64, u64)) {

@@ -1,20 +1,22 @@
-//! What a suballocator keeps of each of its segments, found by the number that the heap gave the segment.
+//! A table with one entry for each segment of a sub-allocator, indexed by the segment's number in
+//! the heap.
 
 use crate::tables::{Storage, Table};
 use core::ops::{Index, IndexMut};
 
 /// An entry of [`SegmentTable`].
 pub(crate) trait SegmentEntry: Send + 'static {
-    /// What stands for a number that no segment has.
+    /// The entry of a number that no segment has.
     const VACANT: Self;
 }
 
-/// A table of `T` over the numbers of segments.
+/// A table of `T`, indexed by segment number.
 pub(crate) struct SegmentTable<T: SegmentEntry, S: Storage> {
+    /// The entries of all numbers up to the highest ever used.
     table: S::Table<T>,
-    /// How many numbers are given.
+    /// Number of segments in the table.
     count: u32,
-    /// A further segment fits, whatever number it is given.
+    /// Whether one more segment fits, with any number that the heap may choose.
     ready: bool,
 }
 
@@ -25,16 +27,17 @@ impl<T: SegmentEntry, S: Storage> Default for SegmentTable<T, S> {
 }
 
 impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
-    /// Whether a further segment fits as it is.
+    /// Whether one more segment fits without growing the table.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
         self.ready
     }
 
-    /// Makes sure that a further segment fits.
+    /// Makes room for one more segment. Returns false if the table is full.
     #[cold]
     pub(crate) fn make_room(&mut self) -> bool {
-        // The heap numbers segments by a table that doubles, or that holds no more than this one can.
+        // The heap reuses numbers, from a table that doubles or has no more entries than this table
+        // can have. The next number is thus below `wanted`.
         let wanted = (self.count as usize + 1) * 2;
         while self.table.len() < wanted && self.table.make_room(1) {
             self.table.add(T::VACANT);
@@ -43,7 +46,7 @@ impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
         self.ready
     }
 
-    /// Gives a number that no segment has; room was made.
+    /// Sets the entry of a number that no segment has. Room was made.
     pub(crate) fn insert(&mut self, segment: u32, entry: T) {
         while self.table.len() <= segment as usize {
             self.table.add(T::VACANT);
@@ -53,24 +56,25 @@ impl<T: SegmentEntry, S: Storage> SegmentTable<T, S> {
         self.ready = false;
     }
 
-    /// Takes a number back.
+    /// Resets the entry of `segment` to vacant.
     pub(crate) fn remove(&mut self, segment: u32) {
+        debug_assert!(self.count > 0, "the table has the segment");
         self.table[segment as usize] = T::VACANT;
         self.count -= 1;
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub(crate) fn len(&self) -> u32 {
         self.count
     }
 
-    /// The entry of a number, given or not, up to the highest that ever was.
+    /// Returns the entry of a number, vacant or not. `None` above the highest number ever used.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, segment: u32) -> Option<&mut T> {
         self.table.get_mut(segment as usize)
     }
 
-    /// The entries of all numbers, given or not.
+    /// Returns the entries of all numbers, vacant or not.
     #[inline(always)]
     pub(crate) fn entries(&self) -> &[T] {
         &self.table

@@ -1,72 +1,79 @@
-//! Exact sizes: requests are rounded to 1 KiB, and what was given back serves the next request of just that size.
+//! The size-class policy: requests are rounded to 1 KiB, and a freed sub-block serves the next
+//! request of exactly its size.
 //!
 //! ```text
-//! class 3 KiB    ■ ─ ■ ─ ■               free pieces, the one given back last first
-//! chunk          │3│3│ 5 │3│····tail····│ pieces are cut from the front on, and are neither split nor merged
-//! chunk          │······················│ nothing taken ⟹ whole again: its pieces are gone once others need the room
+//! class 3 KiB    ■ ─ ■ ─ ■               free sub-blocks, last freed first
+//! chunk          │3│3│ 5 │3│····tail····│ cut from the front on; no sub-block is split or merged
+//! chunk          │······················│ no live sub-block ⟹ dissolved once the room is needed
 //! ```
 //!
-//! A request that no free piece serves is cut from the chunk whose tail is the smallest that suffices, the lowest address among
-//! equals. A chunk of which nothing is taken counts as one free piece, but keeps its cuts while no tail and no request of
-//! another size needs its room: what a program asks for again it finds as it was. Nothing here depends on how many pieces
-//! are free; to dissolve a chunk costs as much as it did to cut it.
+//! A request without a free sub-block of its size is cut from the chunk with the smallest tail that
+//! suffices, the lowest address among equals. A chunk without live sub-blocks is *idle*: it counts
+//! as one free sub-block, but keeps its cuts until another size needs the room. A program that
+//! repeats its requests finds the same cuts again. The cost of a request does not depend on the
+//! number of free sub-blocks. Dissolving an idle chunk costs as much as its cuts did.
 
-use super::pieces::Pieces;
 use super::segment_table::{SegmentEntry, SegmentTable};
-use super::{Free, SubAllocator, SubBlock};
+use super::sub_blocks::SubBlocks;
+use super::{FreeDelta, SubAllocator, SubBlock};
 use crate::config;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{MAX_REQUEST, MIB};
 
-/// Every size is a multiple of it, in bytes (1 KiB in the allocator that this policy is known from).
+/// Every size is a multiple of this number of bytes (1 KiB in the allocator that this policy is
+/// known from).
 pub(crate) const CLASS_STEP: u64 = 1024;
 
-/// Every chunk is a multiple of it, in bytes: the granule of virtual memory.
+/// Every chunk is a multiple of this number of bytes: the granule of virtual memory.
 pub(crate) const CHUNK_STEP: u64 = 2 * MIB;
 
-/// A segment.
+/// A segment, cut from the front on.
 struct Chunk {
+    /// Address of the first byte.
     base: u64,
-    /// 0 ⟺ no segment has this number.
+    /// Length in bytes; 0 ⟺ no segment has this number.
     bytes: u64,
-    /// Bytes at the front that are cut into pieces.
+    /// Bytes at the front that are cut into sub-blocks. The rest is the tail.
     cut: u64,
-    /// The piece at `base`, and the one before the tail. None ⟺ nothing is cut.
+    /// The sub-block at `base`; `NONE` ⟺ nothing is cut.
     first: u32,
+    /// The sub-block before the tail; `NONE` ⟺ nothing is cut.
     last: u32,
-    /// How many pieces are taken.
-    taken: u32,
-    /// How many are free, and one more for the tail, if there is one.
+    /// Number of live sub-blocks.
+    live: u32,
+    /// Number of free sub-blocks, plus one for a tail that is not empty.
     free: u32,
-    /// Neighbours among the idle chunks.
+    /// The previous idle chunk, or `NONE`.
     prev: u32,
+    /// The next idle chunk, or `NONE`.
     next: u32,
 }
 
 impl SegmentEntry for Chunk {
     const VACANT: Self =
-        Self { base: 0, bytes: 0, cut: 0, first: NONE, last: NONE, taken: 0, free: 0, prev: NONE, next: NONE };
+        Self { base: 0, bytes: 0, cut: 0, first: NONE, last: NONE, live: 0, free: 0, prev: NONE, next: NONE };
 }
 
 impl Chunk {
-    /// A chunk that is all tail.
+    /// Returns a chunk that is all tail.
     fn whole(base: u64, bytes: u64) -> Self {
         Self { base, bytes, free: 1, ..Self::VACANT }
     }
 
+    /// Returns the bytes of the tail.
     fn tail(&self) -> u64 {
         self.bytes - self.cut
     }
 
-    /// Cut into pieces none of which is taken.
+    /// Whether the chunk is cut, and no sub-block is live.
     fn is_idle(&self) -> bool {
-        self.taken == 0 && self.cut > 0
+        self.live == 0 && self.cut > 0
     }
 }
 
-/// The order of the chunks.
+/// Returns a function that orders chunks by tail, then by address.
 fn key(chunks: &[Chunk]) -> impl Fn(u32) -> Key {
     |chunk| {
         let chunk = &chunks[chunk as usize];
@@ -74,40 +81,45 @@ fn key(chunks: &[Chunk]) -> impl Fn(u32) -> Key {
     }
 }
 
-/// The policy.
+/// The size-class policy of one heap.
 pub(crate) struct SizeClasses<S: Storage> {
+    /// Bytes of a new chunk, at least; a multiple of [`CHUNK_STEP`].
     chunk_bytes: u64,
-    pieces: Pieces<S>,
+    /// All sub-blocks, live and free.
+    sub_blocks: SubBlocks<S>,
+    /// The chunks, by the numbers of their segments.
     chunks: SegmentTable<Chunk, S>,
-    /// Root of the set of all chunks, by (tail, address).
+    /// Root of the set of all chunks, ordered by (tail, address).
     by_tail: Link,
-    forks: RadixTree<S>,
-    /// Head of the list of idle chunks.
+    /// The nodes of the set `by_tail`.
+    tree: RadixTree<S>,
+    /// Head of the list of idle chunks, the latest first.
     idle: u32,
 }
 
 impl<S: Storage> SizeClasses<S> {
-    /// A policy without segments.
+    /// Creates the policy, without segments.
     pub(crate) fn new(options: config::SizeClass) -> Self {
         Self {
             chunk_bytes: options.chunk.clamp(1, MAX_REQUEST).next_multiple_of(CHUNK_STEP),
-            pieces: Pieces::default(),
+            sub_blocks: SubBlocks::default(),
             chunks: SegmentTable::default(),
             by_tail: Link::EMPTY,
-            forks: RadixTree::default(),
+            tree: RadixTree::default(),
             idle: NONE,
         }
     }
 
-    /// Makes room for a further chunk.
+    /// Makes room for one more chunk.
     #[cold]
     fn make_room_for_chunk(&mut self) -> bool {
-        self.chunks.make_room() && self.forks.make_room_for(self.chunks.len() + 1)
+        self.chunks.make_room() && self.tree.make_room_for(self.chunks.len() + 1)
     }
 
-    /// Makes room for a further piece, even if a chunk must be dissolved for it.
+    /// Makes room for one more sub-block. Dissolves idle chunks if only their entries can make the
+    /// room.
     fn make_room_for_sub_block(&mut self) -> bool {
-        while !self.pieces.make_room() {
+        while !self.sub_blocks.make_room() {
             if self.idle == NONE {
                 return false;
             }
@@ -116,15 +128,16 @@ impl<S: Storage> SizeClasses<S> {
         true
     }
 
-    /// The chunk to cut `size` from.
+    /// Returns the chunk to cut `size` bytes from. An idle chunk is dissolved first. If no tail
+    /// suffices, all idle chunks are dissolved.
     fn chunk_for(&mut self, size: u64) -> Option<u32> {
         let bound = Key { major: size, minor: 0 };
-        let mut found = self.forks.at_least(self.by_tail, bound, key(self.chunks.entries()));
+        let mut found = self.tree.at_least(self.by_tail, bound, key(self.chunks.entries()));
         if found.is_none() && self.idle != NONE {
             while self.idle != NONE {
                 self.dissolve(self.idle);
             }
-            found = self.forks.at_least(self.by_tail, bound, key(self.chunks.entries()));
+            found = self.tree.at_least(self.by_tail, bound, key(self.chunks.entries()));
         }
         let chunk = found?;
         if self.chunks[chunk].is_idle() {
@@ -133,44 +146,48 @@ impl<S: Storage> SizeClasses<S> {
         Some(chunk)
     }
 
-    /// Cuts a piece.
+    /// Cuts a sub-block of `size` bytes. Not inlined: a request for which the fast path found no
+    /// free sub-block.
     #[inline(never)]
-    fn cut(&mut self, size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError> {
+    fn cut(&mut self, size: u64) -> Result<Option<(SubBlock, FreeDelta)>, CapacityError> {
         if !self.make_room_for_sub_block() {
             return Err(CapacityError);
         }
         let Some(chunk) = self.chunk_for(size) else { return Ok(None) };
-        let Chunk { base, cut, last, taken, free: before, .. } = self.chunks[chunk];
+        let Chunk { base, cut, last, live, free: before, .. } = self.chunks[chunk];
         let addr = base + cut;
-        let piece = self.pieces.cut(addr, size, chunk, last);
+        let sub_block = self.sub_blocks.cut(addr, size, chunk, last);
         self.move_tail(chunk, |chunk| {
-            chunk.first = if last == NONE { piece } else { chunk.first };
-            chunk.last = piece;
+            chunk.first = if last == NONE { sub_block } else { chunk.first };
+            chunk.last = sub_block;
             chunk.cut += size;
-            chunk.taken += 1;
+            chunk.live += 1;
             chunk.free -= u32::from(chunk.tail() == 0);
         });
-        let free = Free { alone: taken == 0, before, now: self.chunks[chunk].free };
-        Ok(Some((SubBlock { addr, segment: chunk, number: piece }, free)))
+        let free = FreeDelta { alone: live == 0, before, now: self.chunks[chunk].free };
+        Ok(Some((SubBlock { addr, segment: chunk, number: sub_block }, free)))
     }
 
-    /// Changes where the tail of a chunk begins.
+    /// Applies `change` to a chunk, which may move the chunk's tail. The chunk leaves the ordered
+    /// set meanwhile.
     fn move_tail(&mut self, chunk: u32, change: impl FnOnce(&mut Chunk)) {
-        self.by_tail = self.forks.remove(self.by_tail, chunk, key(self.chunks.entries()));
+        self.by_tail = self.tree.remove(self.by_tail, chunk, key(self.chunks.entries()));
         change(&mut self.chunks[chunk]);
-        self.by_tail = self.forks.insert(self.by_tail, chunk, key(self.chunks.entries()));
+        self.by_tail = self.tree.insert(self.by_tail, chunk, key(self.chunks.entries()));
     }
 
-    /// Forgets the pieces of an idle chunk: all of it is tail.
+    /// Removes the sub-blocks of an idle chunk: all of the chunk is tail again.
     fn dissolve(&mut self, chunk: u32) {
+        debug_assert!(self.chunks[chunk].is_idle(), "only an idle chunk is dissolved");
         self.leave_idle(chunk);
         let mut at = self.chunks[chunk].first;
         while at != NONE {
-            at = self.pieces.forget(at);
+            at = self.sub_blocks.forget(at);
         }
         self.move_tail(chunk, |chunk| *chunk = Chunk::whole(chunk.base, chunk.bytes));
     }
 
+    /// Adds a chunk at the head of the list of idle chunks.
     #[inline(always)]
     fn enter_idle(&mut self, chunk: u32) {
         let next = core::mem::replace(&mut self.idle, chunk);
@@ -181,6 +198,7 @@ impl<S: Storage> SizeClasses<S> {
         }
     }
 
+    /// Removes a chunk from the list of idle chunks.
     #[inline(always)]
     fn leave_idle(&mut self, chunk: u32) {
         let Chunk { prev, next, .. } = self.chunks[chunk];
@@ -206,41 +224,41 @@ impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
 
     fn add_segment(&mut self, segment: u32, base: u64, bytes: u64, _size: u64) {
         self.chunks.insert(segment, Chunk::whole(base, bytes));
-        self.by_tail = self.forks.insert(self.by_tail, segment, key(self.chunks.entries()));
+        self.by_tail = self.tree.insert(self.by_tail, segment, key(self.chunks.entries()));
     }
 
     fn remove_segment(&mut self, segment: u32) {
         if self.chunks[segment].is_idle() {
             self.dissolve(segment);
         }
-        self.by_tail = self.forks.remove(self.by_tail, segment, key(self.chunks.entries()));
+        self.by_tail = self.tree.remove(self.by_tail, segment, key(self.chunks.entries()));
         self.chunks.remove(segment);
     }
 
     #[inline(always)]
-    fn take(&mut self, size: u64) -> Result<Option<(SubBlock, Free)>, CapacityError> {
-        let Some((number, addr, chunk)) = self.pieces.take_first(size) else { return self.cut(size) };
+    fn allocate(&mut self, size: u64) -> Result<Option<(SubBlock, FreeDelta)>, CapacityError> {
+        let Some((number, addr, chunk)) = self.sub_blocks.take_first(size) else { return self.cut(size) };
         let entry = &mut self.chunks[chunk];
-        entry.taken += 1;
+        entry.live += 1;
         entry.free -= 1;
-        let (taken, now) = (entry.taken, entry.free);
-        if taken == 1 {
+        let (live, now) = (entry.live, entry.free);
+        if live == 1 {
             self.leave_idle(chunk);
         }
-        Ok(Some((SubBlock { addr, segment: chunk, number }, Free { alone: taken == 1, before: now + 1, now })))
+        Ok(Some((SubBlock { addr, segment: chunk, number }, FreeDelta { alone: live == 1, before: now + 1, now })))
     }
 
     fn peek(&self, size: u64) -> Option<u64> {
-        if let Some(addr) = self.pieces.peek(size) {
+        if let Some(addr) = self.sub_blocks.peek(size) {
             return Some(addr);
         }
         let bound = Key { major: size, minor: 0 };
-        if let Some(chunk) = self.forks.at_least(self.by_tail, bound, key(self.chunks.entries())) {
+        if let Some(chunk) = self.tree.at_least(self.by_tail, bound, key(self.chunks.entries())) {
             let chunk = &self.chunks[chunk];
-            // An idle one is dissolved first, and cut from its front.
+            // An idle chunk would be dissolved first, and cut from the front.
             return Some(if chunk.is_idle() { chunk.base } else { chunk.base + chunk.cut });
         }
-        // No tail suffices, so every idle chunk is dissolved, and is all tail then.
+        // No tail suffices: every idle chunk would be dissolved, and be all tail then.
         let following = |chunk: &&Chunk| self.chunks.entries().get(chunk.next as usize);
         let idle = core::iter::successors(self.chunks.entries().get(self.idle as usize), following);
         let sufficing = idle.filter(|chunk| chunk.bytes >= size);
@@ -248,31 +266,32 @@ impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
     }
 
     #[inline(always)]
-    fn give(&mut self, piece: SubBlock, size: u64) -> Free {
-        self.pieces.give(piece.number, piece.addr, size);
-        let chunk = &mut self.chunks[piece.segment];
-        chunk.taken -= 1;
+    fn free(&mut self, sub_block: SubBlock, size: u64) -> FreeDelta {
+        self.sub_blocks.free(sub_block.number, sub_block.addr, size);
+        let chunk = &mut self.chunks[sub_block.segment];
+        chunk.live -= 1;
         chunk.free += 1;
-        let (taken, before) = (chunk.taken, chunk.free - 1);
-        if taken == 0 {
-            self.enter_idle(piece.segment);
+        let (live, before) = (chunk.live, chunk.free - 1);
+        if live == 0 {
+            self.enter_idle(sub_block.segment);
         }
-        Free { alone: taken == 0, before, now: before + 1 }
+        FreeDelta { alone: live == 0, before, now: before + 1 }
     }
 
-    /// A chunk of which nothing is taken is one piece; else every free piece is one, and so is the tail.
+    /// Visits a chunk without live sub-blocks as one free sub-block; otherwise each free sub-block,
+    /// and the tail.
     fn visit_free(&self, segment: u32, visit: &mut dyn FnMut(u64, u64)) {
         let chunk = &self.chunks[segment];
-        if chunk.taken == 0 {
+        if chunk.live == 0 {
             return visit(chunk.base, chunk.bytes);
         }
         let mut at = chunk.first;
         while at != NONE {
-            let (piece, size) = self.pieces.get(at);
-            if piece.free {
-                visit(piece.addr, size);
+            let (sub_block, size) = self.sub_blocks.get(at);
+            if sub_block.free {
+                visit(sub_block.addr, size);
             }
-            at = piece.after;
+            at = sub_block.after;
         }
         if chunk.tail() > 0 {
             visit(chunk.base + chunk.cut, chunk.tail());
@@ -280,27 +299,27 @@ impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
     }
 
     fn check(&self) -> Result<(), &'static str> {
-        let (mut pieces, mut free, mut idle) = (0, 0, 0);
+        let (mut sub_blocks, mut free, mut idle) = (0, 0, 0);
         for (number, chunk) in self.chunks.entries().iter().enumerate().filter(|(_, chunk)| chunk.bytes > 0) {
-            let (mut at, mut end, mut last, mut count, mut taken) = (chunk.first, chunk.base, NONE, 0, 0);
+            let (mut at, mut end, mut last, mut count, mut live) = (chunk.first, chunk.base, NONE, 0, 0);
             while at != NONE {
-                let (piece, size) = self.pieces.get(at);
-                if piece.addr != end || piece.chunk as usize != number {
-                    return Err("pieces do not tile the front of their chunk");
+                let (sub_block, size) = self.sub_blocks.get(at);
+                if sub_block.addr != end || sub_block.chunk as usize != number {
+                    return Err("sub-blocks do not tile the front of their chunk");
                 }
                 end += size;
-                (last, count, taken) = (at, count + 1, taken + u32::from(!piece.free));
-                at = piece.after;
+                (last, count, live) = (at, count + 1, live + u32::from(!sub_block.free));
+                at = sub_block.after;
             }
-            let free_here = count - taken + u32::from(chunk.tail() > 0);
-            if (end - chunk.base, last, taken, free_here) != (chunk.cut, chunk.last, chunk.taken, chunk.free) {
-                return Err("a chunk disagrees with its pieces");
+            let free_here = count - live + u32::from(chunk.tail() > 0);
+            if (end - chunk.base, last, live, free_here) != (chunk.cut, chunk.last, chunk.live, chunk.free) {
+                return Err("a chunk disagrees with its sub-blocks");
             }
             let key = key(self.chunks.entries());
-            if self.forks.at_least(self.by_tail, key(number as u32), &key) != Some(number as u32) {
+            if self.tree.at_least(self.by_tail, key(number as u32), &key) != Some(number as u32) {
                 return Err("a chunk is not found by its tail");
             }
-            (pieces, free, idle) = (pieces + count, free + count - taken, idle + u32::from(chunk.is_idle()));
+            (sub_blocks, free, idle) = (sub_blocks + count, free + count - live, idle + u32::from(chunk.is_idle()));
         }
         let (mut at, mut prev) = (self.idle, NONE);
         while at != NONE {
@@ -310,7 +329,7 @@ impl<S: Storage> SubAllocator<S> for SizeClasses<S> {
             idle -= 1;
             (prev, at) = (at, self.chunks[at].next);
         }
-        self.pieces.check(pieces, free)?;
+        self.sub_blocks.check(sub_blocks, free)?;
         if idle == 0 { Ok(()) } else { Err("an idle chunk is missing from the list") }
     }
 }

@@ -1,4 +1,5 @@
-//! A suballocator driven as a heap drives it: beside a naive account of what it must take, its segments tiled after every step.
+//! A suballocator driven as a heap drives it: beside a naive account of what it must take, its
+//! segments tiled after every step.
 
 use super::{SubAllocator, SubBlock};
 use crate::tables::{CapacityError, Storage};
@@ -10,31 +11,31 @@ use std::vec::Vec;
 pub(super) trait Naive {
     fn add(&mut self, segment: u32, base: u64, bytes: u64, size: u64);
     fn remove(&mut self, segment: u32);
-    /// The address of the piece and its segment.
+    /// Returns the address and the segment of the sub-block to allocate.
     fn take(&mut self, size: u64) -> Option<(u64, u32)>;
-    fn give(&mut self, piece: SubBlock, size: u64);
+    fn give(&mut self, sub_block: SubBlock, size: u64);
 }
 
-/// What a suballocator says, held against the free pieces that it visits.
+/// Compares what a sub-allocator returns with the free sub-blocks that `visit_free` reports.
 pub(super) trait Told<S: Storage>: SubAllocator<S> {
     fn take_told(&mut self, size: u64) -> Result<Option<SubBlock>, CapacityError> {
-        let Some((piece, free)) = self.take(size)? else { return Ok(None) };
-        assert_eq!(free.now, self.free_pieces(piece.segment));
-        Ok(Some(piece))
+        let Some((sub_block, free)) = self.allocate(size)? else { return Ok(None) };
+        assert_eq!(free.now, self.free_sub_blocks(sub_block.segment));
+        Ok(Some(sub_block))
     }
 
-    fn give_told(&mut self, piece: SubBlock, size: u64) {
-        let before = self.free_pieces(piece.segment);
-        let free = self.give(piece, size);
-        let visited = self.free_pieces(piece.segment);
+    fn give_told(&mut self, sub_block: SubBlock, size: u64) {
+        let before = self.free_sub_blocks(sub_block.segment);
+        let free = self.free(sub_block, size);
+        let visited = self.free_sub_blocks(sub_block.segment);
         assert_eq!(free.before, before);
-        assert!(free.now == visited || visited == 1, "{} pieces, not {visited}", free.now);
+        assert!(free.now == visited || visited == 1, "{} sub-blocks, not {visited}", free.now);
     }
 
-    fn free_pieces(&self, segment: u32) -> u32 {
-        let mut pieces = 0;
-        self.visit_free(segment, &mut |_, _| pieces += 1);
-        pieces
+    fn free_sub_blocks(&self, segment: u32) -> u32 {
+        let mut sub_blocks = 0;
+        self.visit_free(segment, &mut |_, _| sub_blocks += 1);
+        sub_blocks
     }
 }
 
@@ -45,7 +46,7 @@ impl<S: Storage, C: SubAllocator<S>> Told<S> for C {}
 pub(super) enum Step {
     /// Requests so many bytes.
     Take(u64),
-    /// Gives one of the pieces it holds back.
+    /// Frees a live sub-block.
     Give(usize),
     /// One of the wholly free segments goes.
     Remove(usize),
@@ -100,7 +101,8 @@ impl<'a, C> World<'a, C> {
         vacant.pop()
     }
 
-    /// An address where no segment is. The first ones descend, so that address order is not the order of numbers.
+    /// An address where no segment is. The first ones descend, so that address order is not the
+    /// order of numbers.
     fn base(&self) -> u64 {
         let mut bases = (1..=4096_u64).rev().map(|place| (place << 40) + place * 512);
         bases.find(|&base| self.segments.values().all(|&(held, _)| held != base)).unwrap()
@@ -139,11 +141,11 @@ impl<'a, C> World<'a, C> {
         prop_assert_eq!((self.round)(size), Some(size));
         let segment_bytes = self.suballocator.segment_bytes(size);
         prop_assert!(segment_bytes >= size);
-        let Ok(mut piece) = self.take_as_told(size)? else {
+        let Ok(mut sub_block) = self.take_as_told(size)? else {
             self.refused += 1;
             return Ok(());
         };
-        if piece.is_none() {
+        if sub_block.is_none() {
             if !self.unseen(|suballocator| suballocator.make_room(segment_bytes, size))? {
                 self.refused += 1;
                 return Ok(());
@@ -155,10 +157,10 @@ impl<'a, C> World<'a, C> {
                 naive.add(segment, base, segment_bytes, size);
             }
             self.segments.insert(segment, (base, segment_bytes));
-            piece = self.take_as_told(size)?.unwrap_or_default();
-            prop_assert!(piece.is_some(), "a new segment has a piece of the size that it was obtained for");
+            sub_block = self.take_as_told(size)?.unwrap_or_default();
+            prop_assert!(sub_block.is_some(), "a new segment has a sub_block of the size that it was obtained for");
         }
-        self.taken.extend(piece.map(|piece| (piece, size)));
+        self.taken.extend(sub_block.map(|sub_block| (sub_block, size)));
         Ok(())
     }
 
@@ -181,14 +183,18 @@ impl<'a, C> World<'a, C> {
         let foretold = self.suballocator.peek(size);
         let taken = self.suballocator.take_told(size);
         if self.most == u32::MAX {
-            prop_assert_eq!(Ok(foretold), taken.map(|piece| Some(piece?.addr)), "the piece that was foretold");
+            prop_assert_eq!(
+                Ok(foretold),
+                taken.map(|sub_block| Some(sub_block?.addr)),
+                "the sub_block that was foretold"
+            );
         }
         if !matches!(taken, Ok(Some(_))) {
             prop_assert_eq!(self.free(), before, "what is not served cannot be seen");
         }
         if let (Ok(taken), Some(naive)) = (taken, &mut self.naive) {
-            let place = taken.map(|piece| (piece.addr, piece.segment));
-            prop_assert_eq!(place, naive.take(size), "a piece of {}", size);
+            let place = taken.map(|sub_block| (sub_block.addr, sub_block.segment));
+            prop_assert_eq!(place, naive.take(size), "a sub-block of {}", size);
         }
         Ok(taken)
     }
@@ -197,10 +203,10 @@ impl<'a, C> World<'a, C> {
     where
         C: SubAllocator<S>,
     {
-        let (piece, size) = self.taken.swap_remove(which);
-        self.suballocator.give_told(piece, size);
+        let (sub_block, size) = self.taken.swap_remove(which);
+        self.suballocator.give_told(sub_block, size);
         if let Some(naive) = &mut self.naive {
-            naive.give(piece, size);
+            naive.give(sub_block, size);
         }
     }
 
@@ -208,7 +214,7 @@ impl<'a, C> World<'a, C> {
     where
         C: SubAllocator<S>,
     {
-        let in_use = |segment| self.taken.iter().any(|(piece, _)| piece.segment == segment);
+        let in_use = |segment| self.taken.iter().any(|(sub_block, _)| sub_block.segment == segment);
         let free: Vec<u32> = self.segments.keys().copied().filter(|&segment| !in_use(segment)).collect();
         let Some(&segment) = free.get(which % free.len().max(1)) else { return };
         self.suballocator.remove_segment(segment);
@@ -219,7 +225,7 @@ impl<'a, C> World<'a, C> {
         self.numbers.0.push(segment);
     }
 
-    /// Every free piece: its segment, address and length.
+    /// Every free sub-block: its segment, address and length.
     pub(super) fn free<S: Storage>(&self) -> Vec<(u32, u64, u64)>
     where
         C: SubAllocator<S>,
@@ -239,17 +245,17 @@ impl<'a, C> World<'a, C> {
         let all = self.free();
         for (&segment, &(base, bytes)) in &self.segments {
             let free: Vec<(u64, u64)> =
-                all.iter().filter(|piece| piece.0 == segment).map(|&(_, addr, bytes)| (addr, bytes)).collect();
+                all.iter().filter(|sub_block| sub_block.0 == segment).map(|&(_, addr, bytes)| (addr, bytes)).collect();
             prop_assert!(free.is_sorted());
-            let taken = self.taken.iter().filter(|(piece, _)| piece.segment == segment);
-            let mut tiles: Vec<(u64, u64)> = taken.map(|&(piece, size)| (piece.addr, size)).collect();
+            let taken = self.taken.iter().filter(|(sub_block, _)| sub_block.segment == segment);
+            let mut tiles: Vec<(u64, u64)> = taken.map(|&(sub_block, size)| (sub_block.addr, size)).collect();
             if tiles.is_empty() {
                 prop_assert_eq!(&free, &[(base, bytes)], "what is wholly free is whole");
             }
             tiles.extend(free);
             tiles.sort_unstable();
             let end = tiles.iter().try_fold(base, |at, &(addr, bytes)| (addr == at && bytes > 0).then_some(at + bytes));
-            prop_assert_eq!(end, Some(base + bytes), "pieces tile their segment");
+            prop_assert_eq!(end, Some(base + bytes), "sub-blocks tile their segment");
         }
         Ok(())
     }

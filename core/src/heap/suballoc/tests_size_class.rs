@@ -97,17 +97,17 @@ fn a_chunk_of_which_nothing_is_taken_is_whole() {
     let mut classes = of_chunks::<Growable>(2 * MIB);
     add(&mut classes, 0, KIB);
     let pieces = [5, 7, 9].map(|kib| (take(&mut classes, kib * KIB), kib * KIB));
-    assert_eq!(classes.free_pieces(0), 1);
+    assert_eq!(classes.free_sub_blocks(0), 1);
     for (piece, size) in pieces {
         classes.give_told(piece, size);
     }
-    assert_eq!(classes.free_pieces(0), 1);
+    assert_eq!(classes.free_sub_blocks(0), 1);
     let again = take(&mut classes, 7 * KIB);
     assert_eq!(again, (0, 5 * KIB), "as long as nothing else needs the room, its cuts are there");
-    assert_eq!(classes.free_pieces(0), 3);
+    assert_eq!(classes.free_sub_blocks(0), 3);
     classes.give_told(again, 7 * KIB);
     assert_eq!(take(&mut classes, 2 * MIB), (0, 0), "all of it can be had");
-    assert_eq!((classes.free_pieces(0), classes.take_told(KIB)), (0, Ok(None)));
+    assert_eq!((classes.free_sub_blocks(0), classes.take_told(KIB)), (0, Ok(None)));
     assert_eq!(classes.check(), Ok(()));
 }
 
@@ -126,7 +126,7 @@ fn the_smallest_tail_that_suffices_is_cut() {
 }
 
 #[test]
-fn a_removed_chunk_takes_its_free_pieces_along() {
+fn a_removed_chunk_takes_its_free_sub_blocks_along() {
     let mut classes = of_chunks::<Growable>(2 * MIB);
     add(&mut classes, 0, KIB);
     let pieces: Vec<_> = (0..10).map(|_| take(&mut classes, KIB)).collect();

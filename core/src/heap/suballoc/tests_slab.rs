@@ -89,11 +89,11 @@ fn a_slab_of_any_class_is_handed_out_from_its_front_to_its_tail_and_all_of_it() 
         assert!((0..objects).all(|object| take(&mut slabs, size) == (0, object * size)), "{size}");
         assert_eq!(slabs.take_told(size), Ok(None));
         assert_eq!(slabs.check(), Ok(()));
-        assert_eq!(slabs.free_pieces(0), u32::from(!SLAB_BYTES.is_multiple_of(size)));
+        assert_eq!(slabs.free_sub_blocks(0), u32::from(!SLAB_BYTES.is_multiple_of(size)));
         for object in (0..objects).rev() {
             give(&mut slabs, (0, object * size), size);
         }
-        assert_eq!(slabs.free_pieces(0), 1);
+        assert_eq!(slabs.free_sub_blocks(0), 1);
         assert_eq!(slabs.check(), Ok(()));
     }
 }
@@ -106,7 +106,7 @@ fn the_tail_that_no_object_fits_in_is_a_free_piece() {
     let mut last = (0, 0);
     slabs.visit_free(0, &mut |addr, bytes| last = (addr - SLAB_BYTES, bytes));
     assert_eq!(last, (5 * 384 * KIB, 128 * KIB));
-    assert_eq!(slabs.free_pieces(0), 5);
+    assert_eq!(slabs.free_sub_blocks(0), 5);
     give(&mut slabs, first, 384 * KIB);
 }
 
@@ -138,7 +138,7 @@ fn the_fullest_slab_comes_first_and_the_emptiest_runs_empty() {
     assert!((9..16).all(|object| take(&mut slabs, size) == (1, object * size)));
     assert!((3..10).all(|object| take(&mut slabs, size) == (2, object * size)));
     give(&mut slabs, (0, 0), size);
-    assert_eq!(slabs.free_pieces(0), 1);
+    assert_eq!(slabs.free_sub_blocks(0), 1);
     assert_eq!(take(&mut slabs, size).0, 2, "a whole slab comes last");
     slabs.remove_segment(0);
     assert_eq!(slabs.check(), Ok(()));
@@ -149,11 +149,11 @@ fn a_whole_slab_is_cut_anew_for_another_class() {
     let mut slabs = slabs();
     add(&mut slabs, 0, 512);
     assert_eq!(take(&mut slabs, 96 * KIB), (0, 0));
-    assert_eq!(slabs.free_pieces(0), 20 + 1);
+    assert_eq!(slabs.free_sub_blocks(0), 20 + 1);
     assert_eq!(slabs.take_told(512), Ok(None), "it is whole no longer");
     give(&mut slabs, (0, 0), 96 * KIB);
     assert_eq!(take(&mut slabs, 512), (0, 0));
-    assert_eq!(slabs.free_pieces(0), 4095);
+    assert_eq!(slabs.free_sub_blocks(0), 4095);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The trees of all arenas, and the first free block of every order among them.
 //!
-//! A block that becomes the only free one of its order is put into no tree until there is a second one: to take it and to give
-//! it back is to change one place and one bit, whatever the height of its tree.
+//! The only free block of an order is in no tree (*unplanted*) until a second one of the order
+//! becomes free. Allocating and freeing such a block changes one entry of `firsts` and one bit,
+//! whatever the height of the tree.
 
 use super::MIN_BLOCK;
 use super::order_bitmap::{ORDERS, OrderBitmap};
@@ -11,74 +12,83 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 use core::mem;
 
-/// A segment that is cut up.
+/// A segment of the buddy policy.
 #[derive(Clone, Copy)]
 pub(super) struct Arena {
-    /// The address that leaf 0 would have; the arena's own leaves begin with [`Tree::first_leaf`].
+    /// The address that leaf 0 would have. The arena's own leaves begin with [`Tree::first_leaf`].
     pub origin: u64,
-    /// How many of its blocks are free, in the tree or not.
+    /// Number of free blocks: in the tree, unplanted, or in the remainder.
     pub free: u32,
-    /// How many blocks are taken: 0 ⟺ it is one free block.
-    pub taken: u32,
+    /// Number of live blocks; 0 ⟺ the arena is one free block.
+    pub live: u32,
+    /// The position of the arena's bits.
     pub tree: Tree,
 }
 
 impl SegmentEntry for Arena {
-    const VACANT: Self = Self { origin: 0, free: 0, taken: 0, tree: Tree::NONE };
+    const VACANT: Self = Self { origin: 0, free: 0, live: 0, tree: Tree::NONE };
 }
 
-/// A block of an arena, ordered as blocks of one size are taken: by the arena's number, then by the node.
+/// A block of an arena. The order is that in which blocks of one size are allocated: by the arena's
+/// number, then by node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct HeapRef(u64);
+pub(super) struct BlockRef(u64);
 
 const NODE_BITS: u32 = MAX_ORDER + 1;
 
-impl HeapRef {
-    /// After every block.
+impl BlockRef {
+    /// Compares greater than every block.
     const NONE: Self = Self(u64::MAX);
 
+    /// Packs the arena's number above the node.
     #[inline(always)]
     pub(super) fn new(arena: u32, node: u64) -> Self {
         Self(u64::from(arena) << NODE_BITS | node)
     }
 
+    /// Returns the number of the arena.
     #[inline(always)]
     pub(super) fn arena(self) -> u32 {
         (self.0 >> NODE_BITS) as u32
     }
 
+    /// Returns the node in the arena's tree.
     #[inline(always)]
     pub(super) fn node(self) -> u64 {
         self.0 & !(!0 << NODE_BITS)
     }
 
-    /// The first of the blocks whose bits are in the word of this one.
+    /// Returns the first of the blocks `bits` in the word of this block.
     #[inline(always)]
     fn first_of(self, bits: u64) -> Self {
         Self(self.0 & !63 | u64::from(bits.trailing_zeros()))
     }
 }
 
-/// The trees of any number of arenas.
+/// The free blocks of any number of arenas, except for the remainder.
 pub(super) struct FreeTrees<S: Storage> {
-    holders: OrderBitmap<S>,
-    /// For each order the first free block; `HeapRef::NONE` iff there is none. As many as a `u64` has bits, to be indexed by one.
-    firsts: [HeapRef; 64],
-    /// Bit `k` is set iff `firsts[k]` is in no tree; it is the only free block of its order then.
-    apart: u64,
+    /// The arenas whose tree holds a free block, for each order.
+    arenas_by_order: OrderBitmap<S>,
+    /// The first free block of each order; `BlockRef::NONE` iff no block is free. As long as a
+    /// `u64` has bits, so that an order needs no bounds check.
+    firsts: [BlockRef; 64],
+    /// Bit `k` is set iff `firsts[k]` is in no tree, and then no other block of order `k` is free.
+    unplanted: u64,
+    /// The arenas, by the numbers of their segments.
     pub arenas: SegmentTable<Arena, S>,
-    /// The bits of all arenas. The words of a removed one are zero, but for the first.
+    /// The bits of all arenas. The words of a removed arena are zero, except the first.
     pub words: S::Table<u64>,
-    /// For each order the words of a removed arena, the first of which says where those of the next one are; else `NONE`.
+    /// For each order, the words of a removed arena, or `NONE`. The first of these words links to
+    /// the next removed arena.
     vacant: [u32; ORDERS],
 }
 
 impl<S: Storage> Default for FreeTrees<S> {
     fn default() -> Self {
         Self {
-            holders: OrderBitmap::default(),
-            firsts: [HeapRef::NONE; 64],
-            apart: 0,
+            arenas_by_order: OrderBitmap::default(),
+            firsts: [BlockRef::NONE; 64],
+            unplanted: 0,
             arenas: SegmentTable::default(),
             words: Default::default(),
             vacant: [NONE; ORDERS],
@@ -87,16 +97,16 @@ impl<S: Storage> Default for FreeTrees<S> {
 }
 
 impl<S: Storage> FreeTrees<S> {
-    /// Makes sure that a further arena of `order` fits.
+    /// Makes room for one more arena of `order`. Returns false if a table is full.
     pub(super) fn make_room(&mut self, order: u32) -> bool {
         let words = Tree::words(order);
         self.arenas.make_room()
-            && self.holders.make_room_for(self.arenas.entries().len())
+            && self.arenas_by_order.make_room_for(self.arenas.entries().len())
             && (self.vacant[order as usize] != NONE
                 || self.words.len() + words < NONE as usize && self.words.make_room(words))
     }
 
-    /// Adds an arena, all free; room was made.
+    /// Adds a wholly free arena. Room was made.
     pub(super) fn add(&mut self, arena: u32, base: u64, order: u32) {
         let vacant = &mut self.vacant[order as usize];
         let mut start = *vacant;
@@ -108,11 +118,11 @@ impl<S: Storage> FreeTrees<S> {
         }
         let tree = Tree::at(start, order);
         let origin = base.wrapping_sub(tree.first_leaf() * MIN_BLOCK);
-        self.arenas.insert(arena, Arena { origin, free: 1, taken: 0, tree });
+        self.arenas.insert(arena, Arena { origin, free: 1, live: 0, tree });
         self.insert(arena, 1, order);
     }
 
-    /// Forgets an arena of which no block is free.
+    /// Removes an arena without free blocks.
     pub(super) fn forget(&mut self, arena: u32) {
         let tree = self.arenas[arena].tree;
         self.arenas.remove(arena);
@@ -120,15 +130,15 @@ impl<S: Storage> FreeTrees<S> {
         self.words[tree.start() as usize] = u64::from(mem::replace(vacant, tree.start()));
     }
 
-    /// The orders of which there is a free block, as bits.
+    /// Returns the orders that have a free block, as bits.
     #[inline(always)]
     pub(super) fn orders(&self) -> u64 {
-        self.holders.orders() | self.apart
+        self.arenas_by_order.orders() | self.unplanted
     }
 
-    /// The first free block of `order`. A place after every block, if there is none.
+    /// Returns the first free block of `order`, or `BlockRef::NONE`.
     #[inline(always)]
-    pub(super) fn first(&self, order: u32) -> HeapRef {
+    pub(super) fn first(&self, order: u32) -> BlockRef {
         self.firsts[order as usize % 64]
     }
 
@@ -136,19 +146,20 @@ impl<S: Storage> FreeTrees<S> {
     #[inline(always)]
     pub(super) fn holds(&self, arena: u32, node: u64, order: u32) -> bool {
         let first = self.first(order);
-        first != HeapRef::NONE
-            && (first == HeapRef::new(arena, node) || self.arenas[arena].tree.holds(node, &self.words))
+        first != BlockRef::NONE
+            && (first == BlockRef::new(arena, node) || self.arenas[arena].tree.holds(node, &self.words))
     }
 
+    /// Adds a free block of `order`.
     #[inline(always)]
     pub(super) fn insert(&mut self, arena: u32, node: u64, order: u32) {
-        let (place, first) = (HeapRef::new(arena, node), self.first(order));
+        let (place, first) = (BlockRef::new(arena, node), self.first(order));
         self.firsts[order as usize % 64] = place.min(first);
-        if first == HeapRef::NONE {
-            self.apart |= 1 << order;
+        if first == BlockRef::NONE {
+            self.unplanted |= 1 << order;
             return;
         }
-        if self.is_apart(order) {
+        if self.is_unplanted(order) {
             self.plant(first, order);
         }
         self.put(arena, node, order);
@@ -156,14 +167,14 @@ impl<S: Storage> FreeTrees<S> {
 
     /// Whether the only free block of `order` is in no tree.
     #[inline(always)]
-    fn is_apart(&self, order: u32) -> bool {
-        self.apart >> order & 1 == 1
+    fn is_unplanted(&self, order: u32) -> bool {
+        self.unplanted >> order & 1 == 1
     }
 
-    /// Puts the only free block of `order` into its tree: there is to be another one.
+    /// Puts the only free block of `order` into its tree, because a second one follows.
     #[cold]
-    fn plant(&mut self, only: HeapRef, order: u32) {
-        self.apart &= !(1 << order);
+    fn plant(&mut self, only: BlockRef, order: u32) {
+        self.unplanted &= !(1 << order);
         self.put(only.arena(), only.node(), order);
     }
 
@@ -175,19 +186,22 @@ impl<S: Storage> FreeTrees<S> {
         }
     }
 
+    /// Updates the summaries of a tree, and the bitmap of arenas, after a block was added.
     #[inline(never)]
     fn inserted(&mut self, arena: u32, node: u64, order: u32) {
         if self.arenas[arena].tree.inserted(node, &mut self.words) {
-            self.holders.insert(order, arena);
+            self.arenas_by_order.insert(order, arena);
         }
     }
 
-    /// Removes the first block of `order`. If another one is in the same word, that is the next.
+    /// Removes the first block of `order`. The next block of the same word, if any, is the new
+    /// first one.
     #[inline(always)]
-    pub(super) fn remove_first(&mut self, first: HeapRef, order: u32) {
-        if self.is_apart(order) {
-            self.apart &= !(1 << order);
-            self.firsts[order as usize % 64] = HeapRef::NONE;
+    pub(super) fn remove_first(&mut self, first: BlockRef, order: u32) {
+        debug_assert!(first == self.first(order) && first != BlockRef::NONE, "the first block of the order is free");
+        if self.is_unplanted(order) {
+            self.unplanted &= !(1 << order);
+            self.firsts[order as usize % 64] = BlockRef::NONE;
             return;
         }
         let tree = &self.arenas[first.arena()].tree;
@@ -197,15 +211,16 @@ impl<S: Storage> FreeTrees<S> {
             if beside != 0 { first.first_of(beside) } else { self.first_behind(first, order) };
     }
 
-    /// The first block of `order` after one was removed that was alone in its word.
+    /// Returns the new first block of `order`, after the removal of one that was alone in its word.
     #[inline(never)]
-    fn first_behind(&mut self, removed: HeapRef, order: u32) -> HeapRef {
+    fn first_behind(&mut self, removed: BlockRef, order: u32) -> BlockRef {
         self.removed(removed.arena(), removed.node(), order);
         self.find_first(order)
     }
 
+    /// Removes a free block of `order`.
     pub(super) fn remove(&mut self, arena: u32, node: u64, order: u32) {
-        let place = HeapRef::new(arena, node);
+        let place = BlockRef::new(arena, node);
         if self.first(order) == place {
             return self.remove_first(place, order);
         }
@@ -216,30 +231,32 @@ impl<S: Storage> FreeTrees<S> {
         }
     }
 
+    /// Updates the summaries of a tree, and the bitmap of arenas, after a block was removed.
     #[inline(always)]
     fn removed(&mut self, arena: u32, node: u64, order: u32) {
         if self.arenas[arena].tree.removed(node, &mut self.words) {
-            self.holders.remove(order, arena);
+            self.arenas_by_order.remove(order, arena);
         }
     }
 
-    fn find_first(&self, order: u32) -> HeapRef {
-        if self.holders.orders() >> order & 1 == 0 {
-            return HeapRef::NONE;
+    /// Finds the first block of `order` in the trees.
+    fn find_first(&self, order: u32) -> BlockRef {
+        if self.arenas_by_order.orders() >> order & 1 == 0 {
+            return BlockRef::NONE;
         }
-        let arena = self.holders.first(order);
-        HeapRef::new(arena, self.arenas[arena].tree.first(order, &self.words))
+        let arena = self.arenas_by_order.first(order);
+        BlockRef::new(arena, self.arenas[arena].tree.first(order, &self.words))
     }
 
-    /// The free blocks of an arena, in address order: their first leaves and orders.
+    /// Returns the free blocks of an arena as (first leaf, order), in address order.
     pub(super) fn blocks(&self, arena: u32) -> impl Iterator<Item = (u64, u32)> {
         let tree = self.arenas[arena].tree;
         let next = move |order, node| {
-            let found = if self.is_apart(order) {
+            let found = if self.is_unplanted(order) {
                 Some(self.first(order))
-                    .filter(|&only| only >= HeapRef::new(arena, node))
+                    .filter(|&only| only >= BlockRef::new(arena, node))
                     .filter(|only| only.arena() == arena)
-                    .map(HeapRef::node)
+                    .map(BlockRef::node)
             } else {
                 tree.next(tree.order() - order, node, &self.words)
             };
@@ -256,34 +273,38 @@ impl<S: Storage> FreeTrees<S> {
         })
     }
 
-    /// Checks all that says what is free. `open` are the orders of blocks of `opened` that are free but in no tree.
-    pub(super) fn check(&self, opened: u32, open: u64) -> Result<(), &'static str> {
-        if !self.holders.check() {
+    /// Checks the trees, the bitmap, and the counts. `run` holds the orders of the remainder's
+    /// blocks, which lie in `run_arena`.
+    pub(super) fn check(&self, run_arena: u32, run: u64) -> Result<(), &'static str> {
+        if !self.arenas_by_order.check() {
             return Err("a summary of the arenas disagrees with what it summarises");
         }
         for order in 0..=MAX_ORDER {
             let (first, in_trees) = (self.first(order), self.find_first(order));
-            let agree =
-                if self.is_apart(order) { in_trees == HeapRef::NONE && first != in_trees } else { first == in_trees };
+            let agree = if self.is_unplanted(order) {
+                in_trees == BlockRef::NONE && first != in_trees
+            } else {
+                first == in_trees
+            };
             if !agree {
                 return Err("another block is said to be the first of its order");
             }
         }
         for (arena, entry) in (0..).zip(self.arenas.entries()) {
             let mut held = 0_u64;
-            let mut count = if arena == opened { open.count_ones() } else { 0 };
+            let mut count = if arena == run_arena { run.count_ones() } else { 0 };
             if entry.free > 0 {
                 self.blocks(arena).for_each(|(_, order)| (held, count) = (held | 1 << order, count + 1));
             }
             if count != entry.free {
                 return Err("an arena's free blocks are not as many as were counted");
             }
-            let whole = entry.free == 1 && (held | if arena == opened { open } else { 0 }) == 1 << entry.tree.order();
-            if entry.free > 0 && whole != (entry.taken == 0) {
-                return Err("an arena of which nothing is taken is not one free block, or the other way round");
+            let whole = entry.free == 1 && (held | if arena == run_arena { run } else { 0 }) == 1 << entry.tree.order();
+            if entry.free > 0 && whole != (entry.live == 0) {
+                return Err("an arena of which nothing is live is not one free block, or the other way round");
             }
-            let in_tree = held & !self.apart;
-            if (0..=MAX_ORDER).any(|order| (in_tree >> order & 1 == 1) != self.holders.holds(order, arena)) {
+            let in_tree = held & !self.unplanted;
+            if (0..=MAX_ORDER).any(|order| (in_tree >> order & 1 == 1) != self.arenas_by_order.holds(order, arena)) {
                 return Err("an arena has a free block of another order than is said");
             }
             if entry.free > 0 && !entry.tree.check(&self.words) {

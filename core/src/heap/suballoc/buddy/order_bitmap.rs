@@ -1,23 +1,28 @@
-//! For every order, the arenas that have a free block of it: bitmaps with summaries, as high as there are arenas.
+//! A bitmap for every order, of the arenas that have a free block of the order, with summaries as
+//! high as the number of arenas needs.
 //!
 //! ```text
-//! orders     one bit an order: some arena has one
-//! top        for each order a word: bit a is set iff arena a has one, or the row below has one
-//! below      for each 64 arenas a row, which has a word for each order; for each 64 rows a row of the level above
+//! orders     one bit for each order: some arena has a block
+//! top        one word for each order: bit a set iff arena a, or row a below, has a block
+//! below      one row per 64 arenas, or per 64 rows below: a word for each order
 //! ```
 
 use super::tree::MAX_ORDER;
 use crate::tables::{Storage, Table};
 
+/// Number of orders.
 pub(super) const ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// Which arenas have free blocks of which orders.
+/// The arenas that have free blocks, for each order.
 pub(super) struct OrderBitmap<S: Storage> {
     /// Bit `k` is set iff `top[k]` is not zero.
     orders: u64,
+    /// The highest level, one word for each order.
     top: [u64; ORDERS],
-    /// The levels below `top`, the lowest first: `height` of them are used, each `ORDERS` words a row.
+    /// The levels below `top`, the lowest first, with `ORDERS` words per row. The first `height`
+    /// levels are in use.
     below: [S::Table<u64>; 2],
+    /// Number of levels below `top`.
     height: usize,
 }
 
@@ -28,7 +33,8 @@ impl<S: Storage> Default for OrderBitmap<S> {
 }
 
 impl<S: Storage> OrderBitmap<S> {
-    /// Makes sure that arenas of numbers below `count` fit: 262,144 at the most.
+    /// Makes room for arenas with numbers below `count`, at most 262,144. Returns false if a table
+    /// is full.
     pub(super) fn make_room_for(&mut self, count: usize) -> bool {
         while count > 64 << (6 * self.height) {
             let Some(table) = self.below.get_mut(self.height) else { return false };
@@ -52,13 +58,13 @@ impl<S: Storage> OrderBitmap<S> {
         })
     }
 
-    /// The orders of which there is a free block, as bits.
+    /// Returns the orders that have a free block, as bits.
     #[inline(always)]
     pub(super) fn orders(&self) -> u64 {
         self.orders
     }
 
-    /// Arena `arena` has a free block of `order` now.
+    /// Records that `arena` has a free block of `order`.
     pub(super) fn insert(&mut self, order: u32, arena: u32) {
         let order = order as usize;
         let mut at = arena as usize;
@@ -75,7 +81,7 @@ impl<S: Storage> OrderBitmap<S> {
         self.orders |= 1 << order;
     }
 
-    /// Arena `arena` has none of `order` any more.
+    /// Records that `arena` has no free block of `order`.
     pub(super) fn remove(&mut self, order: u32, arena: u32) {
         let order = order as usize;
         let mut at = arena as usize;
@@ -91,7 +97,8 @@ impl<S: Storage> OrderBitmap<S> {
         self.orders &= !(u64::from(self.top[order] == 0) << order);
     }
 
-    /// The arena of the lowest number that has a free block of `order`; one has.
+    /// Returns the lowest number of an arena with a free block of `order`. At least one arena has
+    /// one.
     pub(super) fn first(&self, order: u32) -> u32 {
         let order = order as usize;
         let mut at = self.top[order].trailing_zeros();
@@ -101,7 +108,7 @@ impl<S: Storage> OrderBitmap<S> {
         at
     }
 
-    /// Whether `arena` is said to have a free block of `order`.
+    /// Whether `arena` has a free block of `order`, as far as the bitmap knows.
     pub(super) fn holds(&self, order: u32, arena: u32) -> bool {
         let at = arena as usize;
         let word =
@@ -109,7 +116,7 @@ impl<S: Storage> OrderBitmap<S> {
         word >> (at % 64) & 1 == 1
     }
 
-    /// Whether the summaries agree with what they summarise.
+    /// Whether the summaries agree with the rows below.
     pub(super) fn check(&self) -> bool {
         (0..ORDERS).all(|order| {
             let is_set = |level: usize, at: usize| {

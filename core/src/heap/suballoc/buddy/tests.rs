@@ -81,7 +81,7 @@ fn blocks_split_leftmost_and_merge_with_their_siblings() {
     assert_eq!(take(&mut all, 2 * KIB), 8 * KIB);
     assert_eq!(map(&all), [(1, 1), (10, 2), (12, 4)]);
     assert_eq!(all.take_told(8 * KIB).unwrap_or_default(), None);
-    // Neighbours that are not siblings stay apart: [1, 2) and [2, 4).
+    // Neighbours that are not siblings stay separate: [1, 2) and [2, 4).
     give(&mut all, 2 * KIB, 2 * KIB);
     assert_eq!(map(&all), [(1, 1), (2, 2), (10, 2), (12, 4)]);
     // Of two equal blocks the one at the lower address.
@@ -96,7 +96,7 @@ fn blocks_split_leftmost_and_merge_with_their_siblings() {
 }
 
 #[test]
-fn a_block_that_was_split_earlier_merges_while_another_is_open() {
+fn a_block_that_was_split_earlier_merges_while_another_is_the_remainder() {
     let mut all = buddies::<Growable>(16 * KIB);
     obtain(&mut all, 0, BASE, KIB);
     assert_eq!([1, 8, 1, 2].map(|kib| take(&mut all, kib * KIB) / KIB), [0, 8, 1, 2]);
@@ -125,7 +125,7 @@ fn an_arena_fills_to_the_last_leaf() {
     for at in (0..4096).step_by(2) {
         all.give_told(piece(BASE + at * KIB, 0), KIB);
     }
-    assert_eq!((all.take_told(2 * KIB).unwrap_or_default(), all.free_pieces(0), all.check()), (None, 2048, Ok(())));
+    assert_eq!((all.take_told(2 * KIB).unwrap_or_default(), all.free_sub_blocks(0), all.check()), (None, 2048, Ok(())));
     for at in (0..2048).map(|pair| 4095 - 2 * pair) {
         all.give_told(piece(BASE + at * KIB, 0), KIB);
     }
@@ -146,9 +146,9 @@ fn the_smallest_block_is_taken_whichever_arena_has_it() {
     all.remove_segment(0);
     assert_eq!(all.check(), Ok(()));
     // The words of an arena are used again, and its number.
-    let words = all.forest.words.len();
+    let words = all.trees.words.len();
     assert_eq!(obtain(&mut all, 0, BASE * 2, KIB), Some(8 * KIB));
-    assert_eq!(all.forest.words.len(), words);
+    assert_eq!(all.trees.words.len(), words);
     assert_eq!((free(&all, 0), all.check()), (Vec::from([(BASE * 2, 8 * KIB)]), Ok(())));
 }
 
@@ -187,21 +187,21 @@ fn a_table_that_is_full_is_found_out_before_anything_changes() {
 #[test]
 fn arenas_are_found_in_order_however_many() {
     for count in [1_u32, 64, 65, 4096, 4097, 20_000] {
-        let mut holders = OrderBitmap::<Growable>::default();
+        let mut bitmap = OrderBitmap::<Growable>::default();
         let mut room = 0;
         for arena in (0..count).map(|at| at.wrapping_mul(7919) % count) {
             room = room.max(arena as usize + 1);
-            assert!(holders.make_room_for(room));
-            holders.insert(arena % 2 * 3, arena);
+            assert!(bitmap.make_room_for(room));
+            bitmap.insert(arena % 2 * 3, arena);
         }
-        assert!(holders.check());
+        assert!(bitmap.check());
         let odd = count / 2;
-        assert_eq!(holders.orders(), if odd > 0 { 0b1001 } else { 1 });
+        assert_eq!(bitmap.orders(), if odd > 0 { 0b1001 } else { 1 });
         for at in 0..odd {
-            assert_eq!(holders.first(3), 2 * at + 1);
-            holders.remove(3, 2 * at + 1);
+            assert_eq!(bitmap.first(3), 2 * at + 1);
+            bitmap.remove(3, 2 * at + 1);
         }
-        assert!(holders.check() && holders.orders() == 1 && holders.first(0) == 0);
+        assert!(bitmap.check() && bitmap.orders() == 1 && bitmap.first(0) == 0);
     }
     assert!(!OrderBitmap::<Growable>::default().make_room_for((1 << 18) + 1));
 }
@@ -209,7 +209,7 @@ fn arenas_are_found_in_order_however_many() {
 /// A buddy system that keeps its free blocks in a set, and splits and merges at once.
 #[derive(Default)]
 struct Model {
-    /// EventQueues, segment, offset.
+    /// Order, segment and offset of each free block.
     free: BTreeSet<(u32, u32, u64)>,
     /// Of the segments in use.
     orders: BTreeMap<u32, u32>,

@@ -1,34 +1,38 @@
-//! The free blocks of one arena as bits: an implicit binary tree, and summaries to find the first of a depth.
+//! The free blocks of one arena as bits: an implicit binary tree, with summaries that find the
+//! first block of a depth.
 //!
 //! ```text
-//! node           1               the arena           bit n of level 0 is set  iff  block n is free
-//!            10     11           its halves          bit n of level 1 is set  iff  word n of level 0 is not zero
-//!         100 101 110 111                            bit n of level 2 is set  iff  word n of level 1 is not zero
+//! node           1       the arena    bit n of level 0 is set  iff  block n is free
+//!            10     11   its halves   bit n of level 1 is set  iff  word n of level 0 is not zero
+//!         100 101 110 111              bit n of level 2 is set  iff  word n of level 1 is not zero
 //! ```
 //!
-//! Block `n` consists of `2n` and `2n + 1`, its sibling is `n ^ 1`, and its first leaf is `n << order`. A word has 64 nodes, all
-//! of one depth save in word 0, which has the depths 0 to 5 from bit 1 on. Bit `q` of a summary stands for word `q` and so for
-//! 64 nodes six levels further down: word 0 of level `j` is where the search at the depths `6j` to `6j + 5` begins.
+//! Block `n` consists of `2n` and `2n + 1`, the sibling of block `n` is `n ^ 1`, and the first leaf
+//! is `n << order`. A word has 64 nodes of one depth, except word 0, which has the depths 0 to 5
+//! from bit 1 on. Bit `q` of a summary stands for word `q`, and so for 64 nodes six levels further
+//! down. The search at the depths `6j` to `6j + 5` therefore begins at word 0 of level `j`.
 
 /// The highest order of an arena: as many levels as fit in [`Tree`].
 pub(super) const MAX_ORDER: u32 = 6 * LEVELS as u32 - 1;
 const LEVELS: usize = 6;
 
-/// Where the bits of one arena lie among those of all.
+/// The position of one arena's bits among those of all arenas.
 #[derive(Clone, Copy)]
 pub(super) struct Tree {
-    /// Log2 of the arena's leaves.
+    /// Log2 of the number of leaves.
     order: u32,
-    /// The first word of every level; 0 where there is no such level.
+    /// The first word of every level; 0 for a level that the tree does not have.
     levels: [u32; LEVELS],
 }
 
-/// Words of a level. No level is empty: there is a word for the nodes that the search begins with.
+/// Returns the number of words of a level, at least 1: word 0 holds the nodes at which a search
+/// begins.
 fn level_words(order: u32, level: usize) -> usize {
     1 << order.saturating_sub(5 + 6 * level as u32)
 }
 
-/// For every depth the level that the search begins at, and the bits of its word 0 that are of that depth.
+/// For every depth, the level at which the search begins, and the bits of that level's word 0 that
+/// belong to the depth.
 const BEGIN: [(u8, u64); MAX_ORDER as usize + 1] = {
     let mut begin = [(0, 0); MAX_ORDER as usize + 1];
     let mut depth = 0;
@@ -40,21 +44,22 @@ const BEGIN: [(u8, u64); MAX_ORDER as usize + 1] = {
     begin
 };
 
-/// The bits of word 0 of a level that are of the same depth as bit `at`.
+/// Returns the bits of a level's word 0 that have the same depth as bit `at`.
 fn same_depth(at: u64) -> u64 {
     BEGIN[at.max(1).ilog2() as usize].1
 }
 
 impl Tree {
-    /// The tree of no arena.
+    /// The tree of a vacant entry.
     pub(super) const NONE: Self = Self { order: 0, levels: [0; LEVELS] };
 
-    /// The words that an arena of `order` needs, zero at first: 2 bits a leaf, and a 63rd of that.
+    /// Returns the number of words of an arena of `order`: 2 bits per leaf, and a 63rd more. All
+    /// words are zero at first.
     pub(super) fn words(order: u32) -> usize {
         (0..=order as usize / 6).map(|level| level_words(order, level)).sum()
     }
 
-    /// The tree whose words begin at `start`.
+    /// Returns the tree whose words begin at `start`.
     pub(super) fn at(start: u32, order: u32) -> Self {
         let mut levels = [0; LEVELS];
         let mut at = start;
@@ -65,26 +70,30 @@ impl Tree {
         Self { order, levels }
     }
 
+    /// Returns the first word.
     pub(super) fn start(&self) -> u32 {
         self.levels[0]
     }
 
+    /// Returns log2 of the number of leaves.
     pub(super) fn order(&self) -> u32 {
         self.order
     }
 
-    /// The node of the first leaf.
+    /// Returns the node of the first leaf.
     pub(super) fn first_leaf(&self) -> u64 {
         1 << self.order
     }
 
-    /// Whether block `node` is free. Node 0 is none, and not free.
+    /// Whether block `node` is free. Node 0 is no block, and is never free.
     #[inline(always)]
     pub(super) fn holds(&self, node: u64, words: &[u64]) -> bool {
         words[self.word(0, node)] >> (node % 64) & 1 == 1
     }
 
-    /// Block `node` becomes free. True if it is not the only free one in its word: then all is done.
+    /// Sets the bit of block `node`. Returns true if the word was not zero before: the summaries
+    /// are right then. Returns false for word 0, whose depths share one word, and the caller
+    /// continues with [`inserted`](Self::inserted).
     #[inline(always)]
     pub(super) fn insert(&self, node: u64, words: &mut [u64]) -> bool {
         let word = &mut words[self.word(0, node)];
@@ -93,7 +102,8 @@ impl Tree {
         before != 0 && node >= 64
     }
 
-    /// Corrects the summaries after [`insert`](Self::insert). True if the block is the only free one of its order.
+    /// Updates the summaries after [`insert`](Self::insert). Returns true if the block is the only
+    /// free one of its order.
     pub(super) fn inserted(&self, node: u64, words: &mut [u64]) -> bool {
         let (mut level, mut at) = (0, node);
         while at >= 64 {
@@ -101,6 +111,7 @@ impl Tree {
             let word = &mut words[self.word(level, at)];
             let before = *word;
             *word |= 1 << (at % 64);
+            // A summary word that was not zero has its own bit set in the level above already.
             if at >= 64 && before != 0 {
                 return false;
             }
@@ -108,20 +119,23 @@ impl Tree {
         words[self.word(level, 0)] & same_depth(at) == 1 << at
     }
 
-    /// The other free blocks in the word of block `node`, as bits. None if it is word 0, which has several depths.
+    /// Returns the bits of the other free blocks in the word of block `node`; 0 for word 0, whose
+    /// blocks have several depths.
     #[inline(always)]
     pub(super) fn beside(&self, node: u64, words: &[u64]) -> u64 {
         let bits = words[self.word(0, node)] & !(1 << (node % 64));
         if node >= 64 { bits } else { 0 }
     }
 
-    /// Block `node` is free no more.
+    /// Clears the bit of block `node`. The caller continues with [`removed`](Self::removed) if the
+    /// word became zero.
     #[inline(always)]
     pub(super) fn remove(&self, node: u64, words: &mut [u64]) {
         words[self.word(0, node)] &= !(1 << (node % 64));
     }
 
-    /// Corrects the summaries after [`remove`](Self::remove). True if the block was the only free one of its order.
+    /// Updates the summaries after [`remove`](Self::remove). Returns true if the block was the only
+    /// free one of its order.
     pub(super) fn removed(&self, node: u64, words: &mut [u64]) -> bool {
         let (mut level, mut at) = (0, node);
         while at >= 64 {
@@ -135,13 +149,13 @@ impl Tree {
         words[self.word(level, 0)] & same_depth(at) == 0
     }
 
-    /// The word of a level that has bit `at`.
+    /// Returns the index of the word that holds bit `at` of a level.
     #[inline(always)]
     fn word(&self, level: usize, at: u64) -> usize {
         self.levels[level] as usize + (at / 64) as usize
     }
 
-    /// The first free block of `order`, of which there is one.
+    /// Returns the first free block of `order`. At least one is free.
     pub(super) fn first(&self, order: u32, words: &[u64]) -> u64 {
         let (level, bits) = BEGIN[(self.order - order) as usize];
         let mut level = level as usize;
@@ -153,7 +167,8 @@ impl Tree {
         at
     }
 
-    /// The first free block at or after `node`, which is at `depth` or just past its end. Reads every word on the way.
+    /// Returns the first free block at or after `node`, which lies at `depth` or just past the end
+    /// of `depth`. Reads every word on the way.
     pub(super) fn next(&self, depth: u32, node: u64, words: &[u64]) -> Option<u64> {
         let end = 2 << depth;
         let mut at = node;
@@ -167,7 +182,7 @@ impl Tree {
         None
     }
 
-    /// Whether the summaries agree with what they summarise.
+    /// Whether the summaries agree with the words below.
     pub(super) fn check(&self, words: &[u64]) -> bool {
         (1..=self.order as usize / 6).all(|level| {
             let (first, below) = (self.levels[level] as usize, self.levels[level - 1] as usize);

@@ -1,0 +1,94 @@
+//! The tables of a heap that only a heap with memory needs: the free index, the uses by other
+//! streams, the unmapped blocks.
+
+use crate::heap::block::{Block, Blocks, State, Use};
+use crate::heap::free_index::FreeIndex;
+use crate::tables::Storage;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::SlotTable;
+use crate::trace::ring::Buffer;
+
+/// The large tables of a heap, allocated with the heap's first block.
+pub(crate) struct Sets<S: Storage> {
+    /// Holds exactly the blocks that are [`State::Free`].
+    pub free: FreeIndex<S>,
+    /// The uses of blocks by other streams: one list for each block, headed by [`Block::uses`].
+    pub uses: SlotTable<Use, S>,
+    /// Root of the set of the blocks that are [`State::Unmapped`], ordered by address.
+    unmapped: Link,
+    /// The nodes of the set `unmapped`.
+    by_address: RadixTree<S>,
+    /// The latest events of the heap. Empty while events are not recorded.
+    pub trace: Buffer<S>,
+}
+
+impl<S: Storage> Default for Sets<S> {
+    fn default() -> Self {
+        Self {
+            free: FreeIndex::default(),
+            uses: SlotTable::default(),
+            unmapped: Link::EMPTY,
+            by_address: RadixTree::default(),
+            trace: Buffer::default(),
+        }
+    }
+}
+
+/// Returns a function that orders blocks by address.
+fn by_address<S: Storage>(blocks: &Blocks<S>) -> impl Fn(u32) -> Key {
+    |block| Key { major: 0, minor: blocks[block].addr }
+}
+
+impl<S: Storage> Sets<S> {
+    /// Marks a detached block without free neighbours as free at time `clock`, and adds the block
+    /// to the free index.
+    #[inline(always)]
+    pub(super) fn insert_free(&mut self, block: u32, clock: u64, blocks: &mut [Block]) {
+        let entry = &mut blocks[block as usize];
+        debug_assert!(!matches!(entry.state, State::Free | State::Unmapped), "the block is in no set yet");
+        entry.state = State::Free;
+        entry.freed_at = clock;
+        self.free.insert(block, blocks);
+    }
+
+    /// Marks a detached block without unmapped neighbours as unmapped, and adds the block to the
+    /// unmapped set.
+    pub(super) fn insert_unmapped(&mut self, block: u32, blocks: &mut Blocks<S>) {
+        debug_assert!(!matches!(blocks[block].state, State::Free | State::Unmapped), "the block is in no set yet");
+        blocks[block].state = State::Unmapped;
+        self.unmapped = self.by_address.insert(self.unmapped, block, by_address(blocks));
+    }
+
+    /// Removes a free or unmapped block from its set, and marks the block as [`State::Held`].
+    pub(super) fn detach(&mut self, block: u32, blocks: &mut Blocks<S>) {
+        debug_assert!(matches!(blocks[block].state, State::Free | State::Unmapped), "the block is in a set");
+        if blocks[block].state == State::Unmapped {
+            self.unmapped = self.by_address.remove(self.unmapped, block, by_address(blocks));
+        } else {
+            self.free.remove(block, blocks.entries_mut());
+        }
+        blocks[block].state = State::Held;
+    }
+
+    /// Finds the unmapped block at the lowest address that is at least `addr`.
+    pub(super) fn unmapped_from(&self, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
+        self.by_address.at_least(self.unmapped, Key { major: 0, minor: addr }, by_address(blocks))
+    }
+
+    /// Makes room in the unmapped set for `count` blocks. Returns false if the table is full.
+    pub(super) fn make_room_for_unmapped(&mut self, count: u32) -> bool {
+        self.by_address.make_room_for(count)
+    }
+
+    /// Checks that the unmapped set holds `count` blocks, all of them unmapped.
+    pub(super) fn check_unmapped(&self, count: u32, blocks: &Blocks<S>) -> Result<(), &'static str> {
+        let (mut seen, mut from) = (0, 0);
+        while let Some(block) = self.unmapped_from(from, blocks) {
+            if blocks[block].state != State::Unmapped {
+                return Err("the unmapped set holds a block that is mapped");
+            }
+            (seen, from) = (seen + 1, blocks[block].addr + 1);
+        }
+        if seen == count { Ok(()) } else { Err("an unmapped block is missing from the set") }
+    }
+}
