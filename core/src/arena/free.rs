@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! free ─ no flag set ─▶ detach ─ used by its own stream only ─▶ finish ─▶ done
-//!   │                     └─ otherwise ─▶ free_with_uses ─▶ events.rs
-//!   └─ traced ─▶ free_cold ─ observed, or nothing is cached ─▶ free_slow
+//!   └─ free_slow ────────▶  └─ otherwise ─▶ free_with_uses ─▶ events.rs
 //! ```
 
 use crate::arena::heaps::Slot;
@@ -33,9 +32,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     #[inline(always)]
     pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         let slot = self.slots.get(owner.heap).expect("an owner is a heap that exists");
-        if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED) {
+        // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that collect garbage.
+        if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED | flags::AGES) {
             let mut heap = slot.heap.lock();
-            self.set_clock(&mut heap);
             // The heap may have lost its last segment since the page map was read. It then holds no block at `ptr`.
             let outcome = heap.detach(ptr, requested, &slot.tally);
             if let FreeOutcome::Unused(block) = outcome {
@@ -44,32 +43,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             return self.free_with_uses(owner.heap, heap, outcome, FreeArgs { ptr, requested, site: 0 });
         }
-        self.free_cold(owner.heap, ptr, requested)
-    }
-
-    /// Frees a block while a trace is recorded, while requests are observed, or while nothing is cached.
-    #[cold]
-    fn free_cold(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
-        if self.flags.has(flags::DIRECT | flags::OBSERVED) {
-            return self.free_slow(number, ptr, requested);
-        }
-        // Before the heap is locked: the host may take long to find its call site.
-        let site = self.driver.device().call_site(CallSite::Free);
-        let slot = self.slot(number);
-        let mut heap = slot.heap.lock();
-        self.set_clock(&mut heap);
-        let outcome = heap.detach(ptr, requested, &slot.tally);
-        if let FreeOutcome::Unused(block) = outcome {
-            self.record_free(&mut heap, block, ptr, site);
-            self.finish(slot, heap, block);
-            return Ok(());
-        }
-        self.free_with_uses(number, heap, outcome, FreeArgs { ptr, requested, site })
+        self.free_slow(owner.heap, ptr, requested)
     }
 
     /// Frees a block under any flags.
     #[cold]
     fn free_slow(self, number: u32, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
+        // Before the heap is locked: the host may take long to find its call site.
         let site = self.call_site(CallSite::Free);
         // Before the block is free: another thread may be handed its address at once, and is then observed after this free.
         self.note_free(ptr);

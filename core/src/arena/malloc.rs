@@ -168,7 +168,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             // The map was read without a lock: the pair may be another stream's by now. `serves` is one comparison for this, for
             // an ended stream and for a vacant pair.
             if heap.serves == stream {
-                let served = if heap.rules.ages {
+                let served = if word & flags::AGES != 0 {
                     self.count_and_malloc(&mut heap, size, bytes, &slot.tally)?
                 } else {
                     heap.malloc(size, bytes, &slot.tally)?

@@ -186,15 +186,21 @@ impl<S: Storage> Heap<S> {
         let mut parts = self.parts();
         let Some(block) = parts.sets.free.best_fit(size, parts.blocks.entries()) else { return Ok(None) };
         let Block { expandable, size: whole, .. } = parts.blocks[block];
-        // Ordinary segments are the common case. The search among expandable blocks is a call, so
+        // Ordinary segments are the common case. The search among expandable blocks is one call, so
         // that its registers do not burden the fast path.
         if expandable {
-            return Ok(self.find(size).map(|block| self.allocate_from(block, size, requested, counters)));
+            return Ok(self.malloc_expandable(size, requested, counters));
         }
         if parts.rules.refuse(whole, size) {
             return Ok(None);
         }
         Ok(Some(parts.allocate_from(block, size, requested, counters)))
+    }
+
+    /// Allocates a cached block of an expandable segment for a request, as [`malloc`](Self::malloc) does.
+    #[inline(never)]
+    fn malloc_expandable(&mut self, size: u64, requested: u64, counters: &HeapCounters) -> Option<Outcome<DevicePtr>> {
+        self.find(size).map(|block| self.allocate_from(block, size, requested, counters))
     }
 
     /// Borrows the tables of a heap that has room for a block. Each table is looked up once.
