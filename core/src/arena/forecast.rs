@@ -34,7 +34,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(ptr) = self.planned_forecast(bytes, stream) {
             return Ok(Forecast::Hit(ptr));
         }
-        let foretold = self.with_request(bytes, stream, 0, Self::ask_pair, |request| self.forecast_of(request));
+        let foretold =
+            self.with_request(bytes, stream, 0, Self::use_pair_for_forecast, |request| self.forecast_of(request));
         if let Err(Error::TableFull(HEAPS | STREAMS)) = foretold
             && let Some(first) = self.first_idle()
         {
@@ -68,7 +69,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.ledger.has_room_for(bytes) && self.has_addresses(request)? {
             return Ok(Forecast::Expand);
         }
-        if let Some(ptr) = self.in_pools_for_anyone(request, |request| self.found(request)) {
+        if let Some(ptr) = self.in_oom_pools(request, |request| self.found(request)) {
             return Ok(Forecast::Hit(ptr));
         }
         if let Some(ptr) = self.oversize_victim(request) {

@@ -73,7 +73,7 @@ impl Ledger {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// The bytes that are left of the limit, and of the device if the device tells its size.
-    pub(super) fn left(&self) -> u64 {
+    pub(super) fn available_bytes(&self) -> u64 {
         let total = self.call(D::memory_info).map_or(u64::MAX, |info| info.total);
         self.ledger.limit().min(total).saturating_sub(self.ledger.reserved())
     }

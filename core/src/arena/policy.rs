@@ -83,14 +83,14 @@ impl Policy {
     }
 
     /// The largest segment that it can manage, in bytes.
-    pub(crate) fn most_bytes(self) -> u64 {
+    pub(crate) fn max_segment_bytes(self) -> u64 {
         if matches!(self, Self::Buddy(_)) { buddy::MAX_ARENA } else { MAX_REQUEST }
     }
 
     /// How many bytes to try after the device did not give `bytes`, of which `needed` are. `None` if the policy knows one size only, or
     /// no smaller one will do. Best fit with coalescing takes nine tenths (`kBackpedalFactor`, TensorFlow 2.16), and at last what is
     /// needed, which TensorFlow passes over; the others half.
-    pub(crate) fn less(self, bytes: u64, needed: u64) -> Option<u64> {
+    pub(crate) fn smaller_segment(self, bytes: u64, needed: u64) -> Option<u64> {
         let less = match self {
             Self::Bfc(_) => (bytes / 10 * 9).next_multiple_of(GRAIN).min(bytes.saturating_sub(GRAIN)),
             Self::Buddy(_) => bytes / 2,

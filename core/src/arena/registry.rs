@@ -88,7 +88,7 @@ pub(crate) struct Pair {
     /// The next vacant pair, of a vacant one; [`NONE`] at the end.
     next_vacant: u32,
     /// How many blocks the two heaps had handed out when idle pairs were last looked for.
-    pub seen: u64,
+    pub allocations_at_sweep: u64,
 }
 
 /// Empty and idle pairs are looked for when so many exist, which is more than most programs have streams at work, and then
@@ -339,7 +339,7 @@ impl<S: Storage> Registry<S> {
 
     /// Adds the pair for which there [is room](Self::room_for_pair).
     pub(crate) fn add_pair(&mut self, stream: StreamId, pool: u32) {
-        let entry = Pair { stream, pool, exists: true, next_vacant: NONE, seen: 0 };
+        let entry = Pair { stream, pool, exists: true, next_vacant: NONE, allocations_at_sweep: 0 };
         let pair = if self.vacant_pair == NONE {
             self.pairs.add(entry);
             self.pairs.len() as u32 - 1
