@@ -1,11 +1,12 @@
 //! Growth and release of expandable segments: maps more physical memory, and unmaps free granules.
 //!
-//! Physical memory is created and mapped one granule at a time. The handle of a granule is destroyed
-//! right after the mapping: the mapping keeps the memory alive, so the only state to remember is
-//! which blocks are mapped. Every step is undone if a later step fails.
+//! Physical memory is created and mapped one granule at a time. The handle of a granule is
+//! destroyed right after the mapping: the mapping keeps the memory alive, so the only state to
+//! remember is which blocks are mapped. Every step is undone if a later step fails.
 //!
-//! The device is never called under a heap's lock. The blocks of a run or range are first *detached*
-//! from every set of the heap, so no other call can touch the blocks while the lock is dropped.
+//! The device is never called under a heap's lock. The blocks of a run or range are first
+//! *detached* from every set of the heap, so no other call can touch the blocks while the lock is
+//! dropped.
 
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice};
