@@ -87,7 +87,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(Forecast::Release(ptr));
         }
         // Steps 6 and 7. Pending events are taken as they are, so the second search is left out.
-        let releases = !request.capturing && self.releases_to_obtain();
+        let releases = !request.capturing && self.may_release_cache();
         let first = if releases { self.first_releasable() } else { None };
         let first = first.or_else(|| self.first_idle_lane().filter(|_| !request.capturing));
         Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))

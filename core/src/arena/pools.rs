@@ -51,6 +51,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn create_pool(&self, id: Option<PoolId>, options: PoolOptions) -> Result<PoolId, Error> {
         let mut registry = self.registry.lock();
         let id = id.unwrap_or_else(|| {
+            // Above every name `(0, number)` so far; the loop is a safeguard.
             let mut name = registry.pools_made + 1;
             while registry.pool(PoolId(0, name)).is_some() {
                 name += 1;
@@ -61,6 +62,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Err(Error::PoolExists(id));
         }
         let pool = registry.add_pool(id, options).ok_or(Error::TableFull("pools"))?;
+        // The shared part of a removed pool is used again: its map of streams is empty.
         if self.pools.get_or_set(pool, SharedPool::default).is_none() {
             registry.remove_pool(pool);
             return Err(Error::TableFull("pools"));
@@ -175,6 +177,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn begin_route(&self, id: PoolId, route: Route, purpose: Purpose) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
+        // Read before the change: the new route itself is a use of the pool.
         let was_released = registry.is_released(pool);
         if !registry.add_route(RouteEntry::new(pool, route, purpose)) {
             return Err(Error::TableFull("routes"));
@@ -183,6 +186,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if was_released {
             self.apply_use(&registry, pool);
         }
+        // Under the registry's lock, so concurrent begins and ends leave the flags in agreement
+        // with the routes.
         self.flags.set(flags::ROUTES, true);
         self.flags.set(flags::CAPTURE, registry.is_capturing());
         drop(registry);

@@ -78,7 +78,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             {
                 return Ok(ptr);
             }
-            if self.releases_to_obtain() {
+            if self.may_release_cache() {
                 self.release_cached(None)?;
                 self.totals.count(Event::AllocRetry);
                 if let Some(ptr) = self.grow(request)? {
@@ -118,7 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if let Some(ptr) = self.search(request)? {
                 return Ok(Some(ptr));
             }
-            if self.releases_to_obtain() {
+            if self.may_release_cache() {
                 self.release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
@@ -163,7 +163,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Returns whether wholly free segments are released when a request cannot be served otherwise.
-    pub(super) fn releases_to_obtain(&self) -> bool {
+    pub(super) fn may_release_cache(&self) -> bool {
         !matches!(self.policy, Policy::Bfc(Bfc { region_garbage_collection: false, .. }))
     }
 

@@ -198,6 +198,7 @@ fn key_of_stream(pool: u32, stream: StreamId) -> Key {
 impl<S: Storage> Registry<S> {
     /// Returns the number of the pool named `id`.
     pub(crate) fn pool(&self, id: PoolId) -> Option<u32> {
+        // The tree finds the first name not below `id`, which may be another name.
         let found = self.pool_nodes.at_least(self.named, key_of(id), name_of(&self.pools))?;
         (self.pools[found as usize].id == id).then_some(found)
     }
@@ -214,6 +215,7 @@ impl<S: Storage> Registry<S> {
     /// Returns whether `pool` is a private pool without users and routes.
     pub(crate) fn is_released(&self, pool: u32) -> bool {
         let entry = &self.pools[pool as usize];
+        // Walked last and rarely: few routes are in force, and most pools have users.
         let routed = || self.routes[..self.routes_len].iter().any(|route| route.pool == pool);
         pool != 0 && entry.exists && entry.users == 0 && !routed()
     }
@@ -228,6 +230,7 @@ impl<S: Storage> Registry<S> {
     /// number. Returns `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
         let entry = PoolEntry { id, users: 1, requests: 0, exists: true, options };
+        // The lowest vacant number first: walks over all numbers stay short.
         let vacant = self.pool_nodes.first(self.vacant_pools);
         let pool = if let Some(vacant) = vacant {
             self.vacant_pools = self.pool_nodes.remove(self.vacant_pools, vacant, number_of);
@@ -382,6 +385,7 @@ impl<S: Storage> Registry<S> {
         if self.vacant_pair != NONE {
             return Some(self.vacant_pair);
         }
+        // Only makes room: the caller may still fail for another table, with nothing to undo.
         let room = self.pairs.make_room(1) && self.pair_nodes.make_room_for(self.pairs.len() as u32 + 1);
         room.then_some(self.pairs.len() as u32)
     }
