@@ -1,7 +1,12 @@
-//! Expandable segments against the device: mapping more, and unmapping what is free.
+//! Growth and release of expandable segments: maps more physical memory, and unmaps free granules.
 //!
-//! Physical memory is created, mapped and its handle dropped at once, one granule at a time: the mapping keeps the memory
-//! alive, so nothing has to be remembered but what is mapped. Every step is undone if a later one fails.
+//! Physical memory is created and mapped one granule at a time. The handle of a granule is
+//! destroyed right after the mapping: the mapping keeps the memory alive, so the only state to
+//! remember is which blocks are mapped. Every step is undone if a later step fails.
+//!
+//! The device is never called under a heap's lock. The blocks of a run or range are first
+//! *detached* from every set of the heap, so no other call can touch the blocks while the lock is
+//! dropped.
 
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice};
@@ -19,15 +24,17 @@ use crate::tables::slot_table::NONE;
 use crate::trace::Action;
 use crate::units::{DevicePtr, StreamId};
 
-/// By what part of the device's memory its reservation is larger, so that one segment can always hold all of it
+/// Divisor for the excess of a reserved address range over the device's memory. With 1/8 more
+/// addresses than memory, one segment can always hold all memory in spite of gaps
 /// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
 const RESERVE_EXTRA: u64 = 8;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Maps as much as the request needs behind or between what is mapped, and serves it. `None` if the device has not got it.
+    /// Maps as much memory as the request needs, in gaps of the mapped blocks or behind them, and
+    /// serves the request. Returns `None` if the device lacks the memory or the addresses.
     pub(crate) fn expand(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(memory) = self.driver.device().virtual_memory() else { return Ok(None) };
-        let Some(run) = self.hold_run(memory, request)? else { return Ok(None) };
+        let Some(run) = self.detach_run(memory, request)? else { return Ok(None) };
         let mapped = self.map_run(memory, request, run);
         if !matches!(mapped, Ok(true)) {
             self.unmap_run(memory, request.slot, run);
@@ -35,6 +42,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
+        // Serving may split the joined block. Other calls may have used the room since the run was
+        // detached, so room is made again before the run can no longer be undone.
         if heap.make_room().is_err() {
             drop(heap);
             self.unmap_run(memory, request.slot, run);
@@ -42,26 +51,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         let joined = heap.join_run(run, &slot.tally);
         let (block, parts) = joined.value;
+        // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {
             self.totals.count(Event::DeviceAlloc);
         }
+        // Served under the lock that joined the run: no other request can take the block first.
         let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.tally);
         self.trace_alloc(&mut heap, request, served.value);
         drop(heap);
+        // One reconciliation of the peaks covers the mapping and the block.
         served.peaks_stale |= joined.peaks_stale;
         Ok(Some(self.settle(slot, served)))
     }
 
-    /// Maps every part of a held run that is not mapped. False if the device has not got the memory; what was mapped is marked
-    /// so.
+    /// Maps every unmapped part of a detached run, and marks each part as mapped. Returns false if
+    /// the device lacks the memory; parts mapped before then stay mapped.
     fn map_run(self, memory: &dyn VirtualMemory, request: &Request, run: Run) -> Result<bool, Error> {
         let slot = request.slot;
         loop {
+            // The lock ends with this statement. The run is detached, so its blocks stay as found.
             let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapping) else { return Ok(true) };
             self.health()?;
+            // Listed before the mapping: a full page map is cheaper to undo than a mapping.
             self.pages.insert(range.at, range.bytes, Owner::Heap(self.heap_ref(slot)))?;
             if let Err(failure) = map(memory, range) {
                 self.pages.remove(range.at, range.bytes);
+                // The device may still hold bytes that the undo did not release: count the bytes as
+                // held and leaked, and never use the addresses again.
                 if failure.in_doubt > 0 {
                     self.ledger.add(failure.in_doubt);
                     self.ledger.leak(failure.in_doubt);
@@ -77,13 +93,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
     }
 
-    /// Undoes [`map_run`](Self::map_run), and gives the run up. Nothing in it was ever handed out, so nothing uses it.
+    /// Undoes [`map_run`](Self::map_run), and returns the run's blocks to the heap's sets. No block
+    /// of the run was ever handed out, so no stream uses the memory and no wait is needed.
     fn unmap_run(self, memory: &dyn VirtualMemory, slot: u32, run: Run) {
         loop {
             let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapped) else { break };
             self.pages.remove(range.at, range.bytes);
             let unmapped = self.unmap_counted(memory, range);
             let mut heap = self.lock(slot);
+            // A range in doubt is lost: its addresses are never mapped again.
             heap.blocks[block].state = if unmapped.is_ok() { State::Mapping } else { State::Lost };
             self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
         }
@@ -91,22 +109,30 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.unreserve(memory, emptied);
     }
 
-    /// Unmaps the whole granules of every free expandable block of a heap: those of the blocks free now, in the order of the index.
+    /// Unmaps the whole granules of every free expandable block in the heap of `slot`. Covers the
+    /// blocks that are free at the call, in the order of the free index.
+    ///
+    /// # Errors
+    ///
+    /// The first failure; the unmapping goes on after a failure unless the context is lost.
     pub(crate) fn unmap_cached(self, slot: u32) -> Result<(), Error> {
         let Some(memory) = self.driver.device().virtual_memory() else { return Ok(()) };
-        let (stream, mut held, mut result) = self.hold_unmappable(slot);
-        if held == NONE {
+        // All blocks are detached first, so one synchronization of the stream serves all of them.
+        let (stream, mut detached, mut result) = self.detach_unmappable(slot);
+        if detached == NONE {
             return result;
         }
         let waited = self.call(|device| device.synchronize(stream));
-        // Nothing can wait for a stream that captures a graph: what is free of it stays mapped.
+        // A capturing stream permits no wait: its free blocks stay mapped, which is no error.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
             result = result.and(waited.map_err(Error::from));
         }
-        while held != NONE {
+        while detached != NONE {
             let mut heap = self.lock(slot);
-            let (block, next) = (held, heap.blocks[held].chain);
-            held = next;
+            // `chain` links the detached blocks; read before the block returns to a set.
+            let (block, next) = (detached, heap.blocks[detached].chain);
+            detached = next;
+            // Without the wait a kernel may still use the memory: keep the mapping.
             if waited.is_err() || self.health().is_err() {
                 heap.put_back_range(block);
                 continue;
@@ -116,30 +142,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
             self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
             drop(heap);
-            result = result.and(self.unmap_held(memory, slot, block, range));
+            result = result.and(self.unmap_detached(memory, slot, block, range));
         }
         result
     }
 
-    /// Unmaps a held range, and gives its segment back if nothing in it is mapped any longer.
-    fn unmap_held(self, memory: &dyn VirtualMemory, slot: u32, block: u32, range: Range) -> Result<(), Error> {
-        let tally = &self.slot(slot).tally;
+    /// Unmaps a detached range, and releases the addresses of the segment if no part of the segment
+    /// is mapped any more.
+    fn unmap_detached(self, memory: &dyn VirtualMemory, slot: u32, block: u32, range: Range) -> Result<(), Error> {
+        let counters = &self.slot(slot).tally;
         self.pages.remove(range.at, range.bytes);
         self.totals.count(Event::DeviceFree);
         if let Err(error) = self.unmap_counted(memory, range) {
-            self.lock(slot).lose(block, tally);
+            self.lock(slot).lose(block, counters);
             return Err(error);
         }
-        let emptied = self.lock(slot).finish_unmap(block, tally);
+        let emptied = self.lock(slot).finish_unmap(block, counters);
         self.unreserve(memory, emptied);
         Ok(())
     }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Holds the lowest run that can become large enough; reserves a new range of addresses if there is none.
-    fn hold_run(&self, memory: &dyn VirtualMemory, request: &Request) -> Result<Option<Run>, Error> {
+    /// Detaches the lowest run of free and unmapped blocks that can hold the request. Reserves a
+    /// new range of addresses if no run is large enough. Returns `None` without enough addresses.
+    fn detach_run(&self, memory: &dyn VirtualMemory, request: &Request) -> Result<Option<Run>, Error> {
         let mut reserved = None;
+        // At most two passes in the common case: search, reserve without the lock, search again.
         loop {
             let mut heap = self.lock(request.slot);
             if heap.make_room().is_err() || !heap.make_room_for_range() {
@@ -147,7 +176,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 self.unreserve(memory, reserved.map(|(base, bytes, _)| (base, bytes)));
                 return Err(Error::TableFull("blocks"));
             }
-            // Another thread may have added a range since, which is enough for both.
+            // Another thread may have added a range while the lock was dropped. If the other range
+            // suffices for both threads, the range reserved here is not needed.
             let mut first = heap.find_run(request.size);
             if first.is_none()
                 && let Some((base, bytes, granule)) = reserved.take()
@@ -158,11 +188,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             if let Some(first) = first {
                 let run = heap.hold_run(first, request.size);
                 drop(heap);
+                // Still `Some` only if the reserved range was not needed.
                 self.unreserve(memory, reserved.map(|(base, bytes, _)| (base, bytes)));
                 return Ok(Some(run));
             }
             drop(heap);
             let (bytes, granule) = self.range_to_reserve(memory, request.kind)?;
+            // Without this test a too short range would be reserved again and again.
             if bytes < request.size {
                 return Ok(None);
             }
@@ -174,14 +206,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Whether there are addresses for a request, or may be: in a run, or in a range that would be reserved.
+    /// Returns whether addresses for a request exist, in a run of the heap or in a range that
+    /// [`expand`](OnDevice::expand) would reserve.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
         let Some(memory) = self.driver.device().virtual_memory() else { return Ok(false) };
         let in_a_run = self.lock(request.slot).find_run(request.size).is_some();
         Ok(in_a_run || self.range_to_reserve(memory, request.kind)?.0 >= request.size)
     }
 
-    /// The length of a new range of addresses, and of its granules.
+    /// Returns the length of a new range of addresses and the length of its granules, in bytes.
     fn range_to_reserve(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> Result<(u64, u64), Error> {
         let granule = self.granule(memory, kind);
         let total = self.call(D::memory_info)?.total;
@@ -190,7 +223,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok((wanted.max(granule).next_multiple_of(granule), granule))
     }
 
-    /// Bytes mapped at a time: the size of an ordinary shared segment of the same kind.
+    /// Returns the number of bytes mapped at a time: the size of an ordinary shared segment of the
+    /// same kind, as a multiple of the device's granularity.
     fn granule(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> u64 {
         let bytes = match kind {
             PoolKind::Small => SMALL_SEGMENT,
@@ -199,7 +233,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         bytes.next_multiple_of(memory.granularity())
     }
 
-    /// Gives the addresses of a segment back. If the device does not take them they are not used again; nothing else is lost.
+    /// Releases the addresses of a segment without mapped parts. If the device refuses, the
+    /// addresses are never used again; no memory is lost.
     fn unreserve(&self, memory: &dyn VirtualMemory, segment: Option<(DevicePtr, u64)>) {
         if let Some((base, bytes)) = segment
             && self.health().is_ok()
@@ -208,39 +243,45 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Unmaps a range and counts what is held no longer, and what is in doubt.
+    /// Unmaps a range, refunds the bytes that were unmapped, and counts the bytes in doubt as
+    /// leaked.
     fn unmap_counted(&self, memory: &dyn VirtualMemory, range: Range) -> Result<(), Error> {
         let unmapped = self.health().map_err(with_doubt(range.bytes)).and_then(|()| unmap(memory, range));
         let (result, in_doubt) = match unmapped {
             Ok(()) => (Ok(()), 0),
             Err(Failure { error, in_doubt }) => (Err(error), in_doubt),
         };
+        // No underflow: `unmap` puts each granule of the range in doubt at most once.
         self.ledger.refund(range.bytes - in_doubt);
         self.ledger.leak(in_doubt);
         Ok(self.note_loss(result)?)
     }
 
-    /// Takes what can be unmapped of a heap out of its index, as a list through the blocks. Blocks that would have to be cut
-    /// stay where they are if there are no entries for their parts.
-    fn hold_unmappable(&self, slot: u32) -> (StreamId, u32, Result<(), Error>) {
+    /// Detaches the unmappable ranges of the heap in `slot`. Returns the heap's stream, the first
+    /// block of a list linked by [`Block::chain`](crate::heap::block::Block::chain), and an error
+    /// if blocks were skipped because a table is full.
+    fn detach_unmappable(&self, slot: u32) -> (StreamId, u32, Result<(), Error>) {
         let mut heap = self.lock(slot);
         let (mut first, mut last, mut cursor) = (NONE, NONE, (0, 0));
         let mut result = Ok(());
         while let Some((block, range)) = next_unmappable(&mut heap, cursor) {
+            // Read before the block is cut: the cursor must move past the whole block.
             cursor = (heap.blocks[block].size, heap.blocks[block].addr);
             let whole = range.bytes == heap.blocks[block].size;
+            // A block with parts of granules at its ends is cut, which takes entries of the table.
             if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
                 result = Err(Error::TableFull("blocks"));
                 continue;
             }
-            let held = heap.hold_range(block, range);
-            heap.blocks[held].chain = NONE;
+            let detached = heap.hold_range(block, range);
+            // A detached block is in no index, so `chain` is free to link the list.
+            heap.blocks[detached].chain = NONE;
             if last == NONE {
-                first = held;
+                first = detached;
             } else {
-                heap.blocks[last].chain = held;
+                heap.blocks[last].chain = detached;
             }
-            last = held;
+            last = detached;
         }
         (heap.stream, first, result)
     }
@@ -248,37 +289,43 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
 /// A failed change of mappings.
 struct Failure {
+    /// Error to report.
     error: DeviceError,
-    /// Bytes that could not be brought back to what they were: the device may hold them or not.
+    /// Number of bytes whose former state could not be restored: the device may or may not hold
+    /// the bytes.
     in_doubt: u64,
 }
 
 impl Failure {
-    /// What a failure comes to after an attempt to undo what led to it, `bytes` of memory. None is made if the context is lost.
+    /// Runs `attempt` to undo the steps before a failure, which concern `bytes` of memory, and
+    /// returns the failure that results. Makes no attempt if the context is lost.
     fn undo(self, bytes: u64, attempt: impl FnOnce() -> Result<(), Self>) -> Self {
         let lost = Self { error: self.error, in_doubt: bytes };
-        match if is_well(self.error) { attempt() } else { Err(lost) } {
+        match if is_usable(self.error) { attempt() } else { Err(lost) } {
             Ok(()) => self,
             Err(Self { error, in_doubt }) => {
-                let error = if is_well(error) { self.error } else { error };
+                // The first error is the cause, and is reported unless the undo lost the context.
+                let error = if is_usable(error) { self.error } else { error };
                 Self { error, in_doubt: self.in_doubt + in_doubt }
             }
         }
     }
 }
 
-/// A failure with so many bytes in doubt.
+/// Returns a conversion from an error to a failure with `in_doubt` bytes in doubt.
 fn with_doubt(in_doubt: u64) -> impl Fn(DeviceError) -> Failure {
     move |error| Failure { error, in_doubt }
 }
 
-/// Whether the device may be called after an error.
-fn is_well(error: DeviceError) -> bool {
+/// Returns whether the device may be called after `error`.
+fn is_usable(error: DeviceError) -> bool {
     error.kind != ErrorKind::ContextLost
 }
 
-/// The first free block behind `cursor` that holds whole granules of an expandable segment, and those.
+/// Returns the first free block behind `cursor` with whole granules of an expandable segment, and
+/// the range of the granules. A heap of a private pool in use has no such block.
 pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
+    // An empty heap may have no tables, and `heap.sets` panics without tables.
     if heap.kept || heap.is_empty() {
         return None;
     }
@@ -294,11 +341,13 @@ pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)
     None
 }
 
+/// Iterates over the addresses of the granules of `range`, ascending.
 fn granules(range: Range) -> impl DoubleEndedIterator<Item = DevicePtr> {
     (0..range.bytes / range.granule).map(move |i| range.at.offset(i * range.granule))
 }
 
-/// Maps new memory at every granule of `range`. Nothing stays behind if that fails, as far as the device can undo it.
+/// Maps new memory at every granule of `range`. Unmaps the mapped granules if a later granule
+/// fails, as far as the device can undo the mapping.
 fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
     let mut mapped = 0;
     let mut result = Ok(());
@@ -309,29 +358,37 @@ fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
         }
         mapped += range.granule;
     }
+    // Access is set once for the whole range: one call to the device instead of one a granule.
     let accessible = || memory.set_access(range.at, range.bytes).map_err(with_doubt(0));
     let mapped = Range { bytes: mapped, ..range };
     result.and_then(|()| accessible()).map_err(|failure| failure.undo(mapped.bytes, || unmap(memory, mapped)))
 }
 
+/// Creates, maps and destroys the handle of one granule of physical memory.
 fn map_granule(memory: &dyn VirtualMemory, at: DevicePtr, bytes: u64) -> Result<(), Failure> {
     let handle = memory.create(bytes).map_err(with_doubt(0))?;
     let drop_handle = || memory.destroy(handle).map_err(with_doubt(bytes));
     memory.map(at, bytes, handle).map_err(with_doubt(0)).map_err(|failure| failure.undo(bytes, drop_handle))?;
-    // The mapping keeps the memory. With the handle in doubt it would stay when it is unmapped, so it is in doubt as well.
+    // The mapping keeps the memory alive. A handle in doubt would keep the memory alive after the
+    // unmapping as well, so the bytes stay in doubt even if the unmapping succeeds.
     let unmapped = || memory.unmap(at, bytes).map_err(with_doubt(0));
     drop_handle().map_err(|failure| failure.undo(0, unmapped))
 }
 
-/// Unmaps every granule of `range`, as far as that is possible; reports the first error.
+/// Unmaps every granule of `range`, as far as possible.
+///
+/// # Errors
+///
+/// The first error that lost the context, or else the first error.
 fn unmap(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
     let (mut first, mut in_doubt) = (None, 0);
     for at in granules(range) {
+        // After a lost context the device is not called: each further granule is in doubt.
         let result =
-            if first.is_none_or(is_well) { memory.unmap(at, range.granule) } else { first.map_or(Ok(()), Err) };
+            if first.is_none_or(is_usable) { memory.unmap(at, range.granule) } else { first.map_or(Ok(()), Err) };
         if let Err(error) = result {
-            // One that lost the context counts before one that did not.
-            first = first.filter(|_| is_well(error)).or(Some(error));
+            // An error that lost the context replaces an earlier error that did not.
+            first = first.filter(|_| is_usable(error)).or(Some(error));
             in_doubt += range.granule;
         }
     }

@@ -1,4 +1,6 @@
-//! What a request would do if it were made now.
+//! Forecast of a request: the first effect the request would have if it were made now.
+//!
+//! The order of the checks is the order of the reclaim ladder in reclaim.rs.
 
 use crate::arena::heaps::{HEAPS, STREAMS};
 use crate::arena::request::Request;
@@ -9,23 +11,26 @@ use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 
-/// What a request would do first if it were made now.
+/// First effect of a request if the request were made now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forecast {
-    /// The block at this address would be handed out, from the cache or a plan; for zero bytes, the null address.
+    /// The block at the given address would be handed out, from the cache or a plan. The address is
+    /// null for a request of zero bytes.
     Hit(DevicePtr),
-    /// A segment of so many bytes would be obtained.
+    /// A segment of the given number of bytes would be allocated from the device.
     Obtain(u64),
-    /// An expandable segment would grow.
+    /// An expandable segment would be extended by mapping more memory.
     Expand,
-    /// The segment (or, if it is expandable, the mapped range) at this address would be released.
+    /// The segment at the given address would be released; of an expandable segment, the mapped
+    /// range at the address.
     Release(DevicePtr),
-    /// It would fail.
+    /// The request would fail for lack of memory.
     OutOfMemory,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// What [`malloc`](Self::malloc) would do first. Changes nothing; pending events are taken as they are.
+    /// Returns the first effect of a request for `bytes` on `stream`. Changes no block and no
+    /// segment, and does not poll pending events.
     pub(crate) fn forecast(&self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
         if bytes == 0 {
             return Ok(Forecast::Hit(DevicePtr::NULL));
@@ -34,23 +39,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(ptr) = self.planned_forecast(bytes, stream) {
             return Ok(Forecast::Hit(ptr));
         }
-        let foretold = self.with_request(bytes, stream, 0, Self::ask_pair, |request| self.forecast_of(request));
-        if let Err(Error::TableFull(HEAPS | STREAMS)) = foretold
+        let forecast =
+            self.with_request(bytes, stream, 0, Self::use_pair_for_forecast, |request| self.forecast_of(request));
+        // As in `malloc_at_site`: a full table of pairs makes the request release an idle pair.
+        if let Err(Error::TableFull(HEAPS | STREAMS)) = forecast
             && let Some(first) = self.first_idle()
         {
             return Ok(Forecast::Release(first));
         }
-        foretold
+        forecast
     }
 
+    /// Returns the first effect of a routed request.
     fn forecast_of(&self, request: &Request) -> Result<Forecast, Error> {
         let bytes = self.segment_bytes(request);
         if self.flags.has(flags::DIRECT) {
             return Ok(if self.ledger.has_room_for(bytes) { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
         }
-        if let Some(ptr) = self.found(request) {
+        if let Some(ptr) = self.cached_block(request) {
             return Ok(Forecast::Hit(ptr));
         }
+        // Step 2 of the ladder.
         if !request.capturing
             && let Some(first) = self.first_ended(request.slot / 2)
         {
@@ -62,26 +71,30 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.rejected(request)?.is_some() {
             return Ok(Forecast::OutOfMemory);
         }
+        // Step 3.
         if self.ledger.has_room_for(bytes) && !self.expands(request) {
             return Ok(Forecast::Obtain(bytes));
         }
         if self.ledger.has_room_for(bytes) && self.has_addresses(request)? {
             return Ok(Forecast::Expand);
         }
-        if let Some(ptr) = self.in_pools_for_anyone(request, |request| self.found(request)) {
+        // Step 4.
+        if let Some(ptr) = self.in_oom_pools(request, |request| self.cached_block(request)) {
             return Ok(Forecast::Hit(ptr));
         }
+        // Step 5.
         if let Some(ptr) = self.oversize_victim(request) {
             return Ok(Forecast::Release(ptr));
         }
-        let releases = !request.capturing && self.releases_to_obtain();
+        // Steps 6 and 7. Pending events are taken as they are, so the second search is left out.
+        let releases = !request.capturing && self.may_release_cache();
         let first = if releases { self.first_releasable() } else { None };
         let first = first.or_else(|| self.first_idle_lane().filter(|_| !request.capturing));
         Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
     }
 
-    /// The free block that would serve a request.
-    fn found(&self, request: &Request) -> Option<DevicePtr> {
+    /// Returns the address of the free block that would serve a request from the request's heap.
+    fn cached_block(&self, request: &Request) -> Option<DevicePtr> {
         self.lock(request.slot).peek(request.size)
     }
 }

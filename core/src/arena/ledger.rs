@@ -1,4 +1,4 @@
-//! The bytes that are held from the device, and the limit on them.
+//! Ledger of one device: the bytes held from the device, and the limit on the bytes.
 
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
@@ -7,78 +7,92 @@ use crate::sync::{AtomicU64, CachePadded, Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-/// The bytes of one device that the allocator answers for. Relaxed throughout: each figure stands alone.
+/// Counts of the bytes held from one device. All accesses are relaxed: no other memory depends on
+/// the order of a count.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    /// Bytes held from the device: those of all segments, and `leaked`. At most `limit`, unless the limit was lowered since.
+    /// Bytes held from the device: all segments, mapped ranges and leaked bytes. `reserved ≥
+    /// leaked`. `reserved ≤ limit`, unless the limit was lowered since or whole granules were
+    /// mapped.
     reserved: CachePadded<AtomicU64>,
-    /// The most bytes that may be held; `u64::MAX` for no limit.
+    /// Largest number of bytes that may be held; `u64::MAX` without a limit.
     limit: AtomicU64,
-    /// Bytes whose release failed. They may still be the device's, and are never handed out again.
+    /// Bytes whose release failed. The device may still hold the bytes, and the allocator never
+    /// hands the bytes out again.
     leaked: AtomicU64,
 }
 
 impl Ledger {
+    /// Makes a ledger with nothing held and no limit.
     pub(super) fn new() -> Self {
         Self { reserved: CachePadded(AtomicU64::new(0)), limit: AtomicU64::new(u64::MAX), leaked: AtomicU64::new(0) }
     }
 
-    /// Bytes held from the device.
+    /// Returns the number of bytes held from the device.
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that may be held; `u64::MAX` for no limit.
+    /// Returns the largest number of bytes that may be held, or `u64::MAX` without a limit.
     pub(crate) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the most bytes that may be held.
+    /// Sets the largest number of bytes that may be held; `u64::MAX` removes the limit.
     pub(crate) fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes whose release failed.
+    /// Returns the number of bytes whose release failed.
     pub(crate) fn leaked(&self) -> u64 {
         self.leaked.load(Ordering::Relaxed)
     }
 
-    /// Whether `more` bytes may be held within the limit.
+    /// Returns whether the limit allows `more` bytes. Charges nothing.
     pub(crate) fn has_room_for(&self, more: u64) -> bool {
         self.reserved().checked_add(more).is_some_and(|sum| sum <= self.limit())
     }
 
-    /// Charges `more` bytes against the limit before they are obtained. False, and nothing is charged, if that would exceed it.
+    /// Charges `more` bytes against the limit, before the bytes are allocated. Charges nothing and
+    /// returns false if the sum would exceed the limit.
     pub(crate) fn charge(&self, more: u64) -> bool {
+        // Test and addition are one atomic step, so concurrent charges cannot exceed the limit
+        // together.
         let limit = self.limit();
-        let add = |held: u64| held.checked_add(more).filter(|&sum| sum <= limit);
+        let add = |reserved: u64| reserved.checked_add(more).filter(|&sum| sum <= limit);
         self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Counts bytes as held that were obtained already, whatever the limit.
+    /// Adds bytes that the device has allocated already, regardless of the limit.
     pub(super) fn add(&self, bytes: u64) {
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes as held no longer: they were released, or charged and not obtained.
+    /// Subtracts bytes that were released, or charged and not allocated.
     pub(super) fn refund(&self, bytes: u64) {
-        self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        let reserved = self.reserved.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(reserved >= bytes, "refunded more bytes than charged");
     }
 
-    /// Counts bytes that are held as leaked: whether the device still has them is in doubt. They stay charged.
+    /// Adds bytes to the leaked bytes, after a release in doubt. The bytes stay charged.
     pub(super) fn leak(&self, bytes: u64) {
         self.leaked.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// The bytes that are left of the limit, and of the device if the device tells its size.
-    pub(super) fn left(&self) -> u64 {
+    /// Returns the number of bytes that can still be charged below both the limit and the device's
+    /// total memory. Uses the limit alone if the device does not report a total.
+    pub(super) fn available_bytes(&self) -> u64 {
         let total = self.call(D::memory_info).map_or(u64::MAX, |info| info.total);
         self.ledger.limit().min(total).saturating_sub(self.ledger.reserved())
     }
 
-    /// Gives a segment that is in no heap and not in the directory back to the device.
+    /// Releases a segment, which is in no heap and not in the page map, to the device.
+    ///
+    /// # Errors
+    ///
+    /// The device's error, after the bytes were counted as leaked.
     pub(crate) fn give_back(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
         match self.call(|device| device.release(base, bytes)) {
             Ok(()) => {
@@ -86,7 +100,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 Ok(())
             }
             Err(error) => {
-                // Whether the device still holds it is in doubt: it keeps counting as held.
+                // The device may still hold the segment: the bytes stay charged.
                 self.ledger.leak(bytes);
                 Err(error.into())
             }

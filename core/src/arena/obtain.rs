@@ -1,7 +1,9 @@
-//! Obtaining segments from the device: how much, within which limit, and what becomes of them.
+//! Growth of a heap: allocates a segment from the device, or expands one, and serves a request from
+//! the new memory. Also decides the segment's size.
 //!
-//! Heaps are locked one at a time and never across a call to the device: bytes are counted as held first, then obtained, then
-//! added to the heap.
+//! Heaps are locked one at a time, and never across a call to the device. The order is: charge the
+//! bytes against the limit, allocate the segment, list the segment in the page map, add the segment
+//! to the heap. Each step is undone if a later step fails.
 
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
@@ -15,66 +17,80 @@ use crate::tables::Storage;
 use crate::units::{DevicePtr, GRAIN, MAX_REQUEST};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Obtains a segment, or expands one, and serves the request from it. `None` if the device or the limit does not allow it.
-    pub(crate) fn obtain(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+    /// Allocates a segment for the request's heap, or expands one, and serves the request from the
+    /// new memory. Returns `None` if the device or the limit does not allow more memory.
+    pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
         if self.expands(request) {
-            // Whole granules may exceed the limit by less than one each, as they do in PyTorch.
+            // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
+            // the limit by less than one granule for each request, as in PyTorch.
             return if self.ledger.has_room_for(bytes) { self.expand(request) } else { Ok(None) };
         }
-        if bytes > self.policy.most_bytes() {
+        if bytes > self.policy.max_segment_bytes() {
             return Ok(None);
         }
+        // Some policies accept a smaller segment than the preferred size: try each size in turn.
+        // `smaller_segment` decreases strictly and never goes below the request, so the loop ends.
         loop {
-            let obtained = self.obtain_segment(request, bytes)?;
-            if obtained.is_some() {
-                return Ok(obtained);
+            let served = self.allocate_segment(request, bytes)?;
+            if served.is_some() {
+                return Ok(served);
             }
-            match self.policy.less(bytes, request.size) {
-                Some(less) => bytes = less,
+            match self.policy.smaller_segment(bytes, request.size) {
+                Some(smaller) => bytes = smaller,
                 None => return Ok(None),
             }
         }
     }
 
-    /// A segment of its own for every request, of its exact size.
+    /// Serves the request from a new segment of exactly the request's size, as direct mode does for
+    /// every request.
     pub(crate) fn obtain_directly(self, request: &Request) -> Result<DevicePtr, Error> {
-        if let Some(ptr) = self.obtain_segment(request, request.size)? {
+        if let Some(ptr) = self.allocate_segment(request, request.size)? {
             return Ok(ptr);
         }
         Err(self.run_out_of_memory(request))
     }
 
-    /// Obtains an ordinary segment of `bytes`, and serves the request from it. `None` if the device or the limit does not allow it.
-    pub(crate) fn obtain_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
-        // The request uses the pair, so the heap stays its stream's while the lock is given up.
+    /// Allocates an ordinary segment of `bytes`, and serves the request from the segment. Returns
+    /// `None` if the device or the limit does not allow `bytes` more.
+    pub(crate) fn allocate_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        // Full tables are found before the device is called. The request uses the pair, so the heap
+        // keeps its stream while the lock is dropped.
         self.lock(request.slot).make_room_for_segment(bytes, request.size)?;
+        // Charge first: two threads that both saw room below the limit cannot both exceed it.
         if !self.ledger.charge(bytes) {
             return Ok(None);
         }
-        let obtaining = &self.slot(request.slot).obtaining;
-        obtaining.fetch_add(1, Ordering::Relaxed);
-        let obtained = self.obtain_held_segment(request, bytes);
-        obtaining.fetch_sub(1, Ordering::Release);
-        obtained
+        // Until the segment is in the heap, another request of the heap finds neither room below
+        // the limit nor a free block. The count tells that request to wait and search again.
+        let pending = &self.slot(request.slot).pending_segments;
+        pending.fetch_add(1, Ordering::Relaxed);
+        let served = self.allocate_charged_segment(request, bytes);
+        // Release: a thread that reads zero with Acquire sees the heap with the new segment.
+        pending.fetch_sub(1, Ordering::Release);
+        served
     }
 
-    /// The same, with its bytes counted as held.
-    fn obtain_held_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+    /// Allocates a segment whose bytes are charged against the limit, and serves the request from
+    /// the segment. Refunds the charge on failure.
+    fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         let base = match self.call(|device| device.obtain(bytes)) {
             Ok(base) => base,
             Err(error) => {
                 self.ledger.refund(bytes);
+                // Only a certain lack of memory lets the ladder go on: any other error is reported.
                 return if error.kind == ErrorKind::OutOfMemory { Ok(None) } else { Err(error.into()) };
             }
         };
+        // Listed before any block of the segment can be returned, so every `free` finds the owner.
         if let Err(error) = self.pages.insert(base, bytes, Owner::Heap(self.heap_ref(request.slot))) {
             self.give_back(base, bytes)?;
             return Err(error);
         }
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
-        // Room was made before the lock was given up; other calls may have used it.
+        // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
             self.pages.remove(base, bytes);
@@ -87,19 +103,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if matches!(self.policy, Policy::Bfc(_)) && !self.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
+        // Served under the lock that added the segment: no other request can take the block first.
         let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.tally);
         if let Some(served) = &served {
             self.trace_alloc(&mut heap, request, served.value);
         }
         drop(heap);
+        // `None` if a sub-allocator has no entry for the sub-block. The segment stays in the heap.
         let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };
+        // One reconciliation of the peaks covers the segment and the block.
         served.peaks_stale |= segment.peaks_stale;
         Ok(Some(self.settle(slot, served)))
     }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// The bytes that would be obtained for a request.
+    /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
+    /// request.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
         if self.flags.has(flags::DIRECT) {
             return request.size;
@@ -107,6 +127,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         match self.policy {
             Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
             policy => {
+                // A sub-allocator sizes its own segments. The heap's lock ends with this statement,
+                // before `config` is locked.
                 let of_suballocator = self
                     .lock(request.slot)
                     .suballocator
@@ -114,61 +136,69 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                     .map(|suballocator| suballocator.segment_bytes(request.size));
                 let bytes = of_suballocator.unwrap_or_else(|| policy.segment_bytes(request.size, &self.config.lock()));
                 match policy {
-                    Policy::SizeClass(_) | Policy::Buddy(_) => self.clamped(bytes, request.size),
+                    Policy::SizeClass(_) | Policy::Buddy(_) => self.shrink_to_available(bytes, request.size),
                     _ => bytes,
                 }
             }
         }
     }
 
-    /// `bytes`, or as much less of them as the policy tries that it fits within the limit and the device.
-    fn clamped(&self, mut bytes: u64, needed: u64) -> u64 {
-        let left = self.left();
-        while bytes > left
-            && let Some(less) = self.policy.less(bytes, needed)
+    /// Returns the first of the policy's segment sizes, from `bytes` down, that fits within the
+    /// limit and the device. Returns the smallest size that holds `needed` bytes if none fits.
+    fn shrink_to_available(&self, mut bytes: u64, needed: u64) -> u64 {
+        let available = self.available_bytes();
+        while bytes > available
+            && let Some(smaller) = self.policy.smaller_segment(bytes, needed)
         {
-            bytes = less;
+            bytes = smaller;
         }
         bytes
     }
 
-    /// The size of a stream's first region; 0 if segments do not grow.
+    /// Returns the size in bytes of a heap's first region, or 0 if regions do not grow.
     pub(crate) fn first_region(&self) -> u64 {
         let Policy::Bfc(Bfc { first_region, .. }) = self.policy else { return 0 };
         first_region.clamp(GRAIN, MAX_REQUEST).next_multiple_of(GRAIN)
     }
 
-    /// The bytes of the next region: twice those of the last one or more, so that the request fits, or everything; within the
-    /// limit and the device. Where blocks are not split a larger region would serve nobody else.
+    /// Returns the size in bytes of a heap's next region under best fit with coalescing.
+    ///
+    /// With `allow_growth` the size doubles from region to region, and as often as the request
+    /// needs. Without `allow_growth` the region takes all available memory. Both are capped by the
+    /// limit and the device.
     fn region_bytes(&self, bfc: &Bfc, request: &Request) -> u64 {
         let (region, no_split) = {
             let heap = self.lock(request.slot);
             (heap.region, heap.rules.no_split)
         };
+        // Blocks are not split: the rest of a larger region could serve no other request.
         if no_split {
             return request.size;
         }
-        let left = self.left() / GRAIN * GRAIN;
-        let region = if bfc.allow_growth { grown(region, request.size) } else { left };
-        region.min(left).max(request.size)
+        // Round down, so that the cap is a multiple of the grain, as every region size is.
+        let available = self.available_bytes() / GRAIN * GRAIN;
+        let region = if bfc.allow_growth { double_to_fit(region, request.size) } else { available };
+        // At least the request, even above the cap: the charge or the device then refuses.
+        region.min(available).max(request.size)
     }
 
-    /// Whether a request's heap expands segments instead of obtaining them.
+    /// Returns whether the request's heap expands segments instead of allocating ordinary segments.
     pub(crate) fn expands(&self, request: &Request) -> bool {
         self.lock(request.slot).rules.expandable
     }
 }
 
-/// A region at least as large as `needed`: `region` doubled as often as it takes.
-fn grown(mut region: u64, needed: u64) -> u64 {
+/// Doubles `region` until the region holds `needed` bytes.
+fn double_to_fit(mut region: u64, needed: u64) -> u64 {
     while region < needed {
+        // `GRAIN` lifts a region of 0 bytes, which doubling alone would leave at 0.
         region = region.max(GRAIN).saturating_mul(2);
     }
     region
 }
 
-/// The size of the region after one that was obtained for `needed` bytes: regions double, and those that had to grow for their
-/// request have done so.
+/// Returns the size of the region after a region that was allocated for `needed` bytes.
 fn next_region(region: u64, needed: u64) -> u64 {
-    if region < needed { grown(region, needed) } else { region.saturating_mul(2) }
+    // A region that was doubled for the request is not doubled a second time.
+    if region < needed { double_to_fit(region, needed) } else { region.saturating_mul(2) }
 }

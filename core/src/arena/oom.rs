@@ -1,4 +1,4 @@
-//! What is reported when a request fails for want of memory.
+//! Report of a request that fails for lack of memory.
 
 use crate::arena::Arena;
 use crate::arena::request::Request;
@@ -10,8 +10,10 @@ use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// The report of a request that failed.
+    /// Returns the report of a failed request: the request, the device's memory, and sums over all
+    /// heaps. Heaps are read in turn, so the sums may disagree slightly while threads allocate.
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
+        // Moves the blocks served by plans into heaps, where the sums below include the blocks.
         self.show_lanes();
         let mut report = OutOfMemory {
             requested: request.bytes,
@@ -37,6 +39,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 .map(|stat| slot.tally.current(stat) as u64);
             report.allocated += allocated;
             report.reserved += reserved;
+            // Active blocks are live or pending, so the difference is the pending bytes.
             report.pending += active - allocated;
             if heap.pool != 0 {
                 report.private_free += reserved - active;

@@ -1,5 +1,5 @@
-//! What each policy does in its own way: what requests are rounded to, which kind of heap serves them, how much is obtained for
-//! them, and what cuts it.
+//! Differences between the policies: rounding of requests, choice of heap, size of segments, and
+//! the sub-allocator that divides segments.
 
 use crate::config::rounding::{OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up};
 use crate::config::{Config, Policy};
@@ -10,7 +10,7 @@ use crate::units::{GRAIN, MAX_REQUEST, UNIT};
 use alloc::boxed::Box;
 
 impl Policy {
-    /// What every size is a multiple of, in bytes: a power of two.
+    /// Returns the unit of sizes in bytes: a power of two that divides every block size.
     pub(crate) fn unit(self) -> u64 {
         match self {
             Self::Bfc(_) => GRAIN,
@@ -19,12 +19,14 @@ impl Policy {
         }
     }
 
-    /// Whether it rounds requests otherwise than to its [`unit`](Self::unit).
+    /// Returns whether the policy rounds requests by a rule of its own, and not to the
+    /// [`unit`](Self::unit).
     pub(crate) fn rounds_otherwise(self) -> bool {
         matches!(self, Self::Buddy(_) | Self::Slab(_))
     }
 
-    /// What a request of `bytes`, positive, is rounded to; `small_max` is [the policy's own](Self::small_max).
+    /// Rounds a request of `bytes > 0` up to a block size. `small_max` is the value of
+    /// [`small_max`](Self::small_max), which the arena computes once.
     #[inline(always)]
     pub(crate) fn round(self, bytes: u64, small_max: u64) -> u64 {
         match self {
@@ -34,7 +36,8 @@ impl Policy {
         }
     }
 
-    /// The largest size that the small heaps serve, in bytes; 0 if there are none.
+    /// Returns the largest block size of small heaps in bytes, or 0 if the policy has no small
+    /// heaps.
     pub(crate) fn small_max(self) -> u64 {
         match self {
             Self::Caching | Self::Direct => SMALL_MAX,
@@ -43,7 +46,7 @@ impl Policy {
         }
     }
 
-    /// Whether a suballocator cuts the segments of heaps of this kind.
+    /// Returns whether a sub-allocator divides the segments of heaps of `kind`.
     pub(crate) fn suballocates(self, kind: PoolKind) -> bool {
         match self {
             Self::Buddy(_) | Self::SizeClass(_) => kind == PoolKind::Large,
@@ -52,12 +55,13 @@ impl Policy {
         }
     }
 
-    /// Whether this build has it: those that carve need the `alloc` feature.
+    /// Returns whether the build supports the policy: sub-allocators need the feature `alloc`.
     pub(crate) fn is_available(self) -> bool {
         cfg!(feature = "alloc") || !(self.suballocates(PoolKind::Small) || self.suballocates(PoolKind::Large))
     }
 
-    /// What cuts the segments of a new heap, unless that is its rules; never anything in a build that has no such policy.
+    /// Makes the sub-allocator of a new heap of `kind`. Returns `None` if the heap divides segments
+    /// itself, by its split rules, and in a build without the feature `alloc`.
     pub(crate) fn suballocator<S: Storage>(self, kind: PoolKind) -> Option<AnySubAllocator<S>> {
         match self {
             _ if !self.suballocates(kind) => None,
@@ -73,25 +77,31 @@ impl Policy {
         }
     }
 
-    /// The bytes to obtain for a block of `size`, by a policy that does not let them grow, in a heap that nothing suballocates.
+    /// Returns the size in bytes of the segment to allocate for a block of `size`, in a heap
+    /// without a sub-allocator and without growing regions.
     pub(crate) fn segment_bytes(self, size: u64, config: &Config) -> u64 {
         match self {
-            // What is small elsewhere shares segments with the rest where slabs serve the smallest.
+            // Slabs serve the small sizes from small heaps. A size above the slabs' largest goes to
+            // the large heap, whose segments it shares with large blocks.
             Self::Slab(_) => segment_size(size.max(SMALL_MAX + UNIT), config),
             _ => segment_size(size, config),
         }
     }
 
-    /// The largest segment that it can manage, in bytes.
-    pub(crate) fn most_bytes(self) -> u64 {
+    /// Returns the size in bytes of the largest segment that the policy can manage.
+    pub(crate) fn max_segment_bytes(self) -> u64 {
         if matches!(self, Self::Buddy(_)) { buddy::MAX_ARENA } else { MAX_REQUEST }
     }
 
-    /// How many bytes to try after the device did not give `bytes`, of which `needed` are. `None` if the policy knows one size only, or
-    /// no smaller one will do. Best fit with coalescing takes nine tenths (`kBackpedalFactor`, TensorFlow 2.16), and at last what is
-    /// needed, which TensorFlow passes over; the others half.
-    pub(crate) fn less(self, bytes: u64, needed: u64) -> Option<u64> {
-        let less = match self {
+    /// Returns the next segment size to try after the device refused `bytes`, for a request that
+    /// needs `needed` bytes. Returns `None` if the policy has one size only, or if no smaller size
+    /// suffices.
+    ///
+    /// Best fit with coalescing tries nine tenths (`kBackpedalFactor`, TensorFlow 2.16) and finally
+    /// `needed`, a size TensorFlow omits. Buddy and size classes try half.
+    pub(crate) fn smaller_segment(self, bytes: u64, needed: u64) -> Option<u64> {
+        let smaller = match self {
+            // Rounding up could return `bytes` again: the cap is one grain below `bytes`.
             Self::Bfc(_) => (bytes / 10 * 9).next_multiple_of(GRAIN).min(bytes.saturating_sub(GRAIN)),
             Self::Buddy(_) => bytes / 2,
             Self::SizeClass(_) => (bytes / 2).next_multiple_of(size_class::CHUNK_STEP),
@@ -99,12 +109,13 @@ impl Policy {
         };
         let least =
             if matches!(self, Self::SizeClass(_)) { needed.next_multiple_of(size_class::CHUNK_STEP) } else { needed };
-        (bytes > least).then_some(less.max(least))
+        (bytes > least).then_some(smaller.max(least))
     }
 }
 
-/// The bytes to obtain from the device for a block of `size` bytes, as [`round_size`] returned it, that no
-/// cached block can serve. At least `size`.
+/// Returns the size in bytes of the segment to allocate from the device for a block of `size`
+/// bytes, as rounded by [`round_size`](crate::config::rounding::round_size), if no cached block can
+/// serve the request. At least `size`.
 #[inline]
 #[must_use]
 pub const fn segment_size(size: u64, config: &Config) -> u64 {

@@ -1,4 +1,8 @@
-//! Private pools of one device: made, allocated to, captured into, released.
+//! Operations on the private pools of one device: create, retain, route, capture, release.
+//!
+//! Each operation changes the registry under its lock, and updates the heaps and the flags that the
+//! change concerns under the same lock. Heap locks are taken under the registry's lock, one at a
+//! time. No memory is allocated or released under the registry's lock.
 
 use crate::arena::heaps::{PairUse, slot_of};
 use crate::arena::registry::{Purpose, Registry, RouteDecision, RouteEntry, SharedPool};
@@ -13,13 +17,21 @@ use crate::tables::{OnceTable, Storage};
 use crate::units::StreamId;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// The stream exists no longer: what it has cached is released, and its number may come to mean another stream.
-    /// Blocks of it that are still held stay valid, and so does what a captured graph uses. Its pairs become vacant with the last
-    /// segment in them.
+    /// Releases the cache of a stream that has ended, in every pool. The stream's number may be
+    /// used for another stream afterwards.
+    ///
+    /// Live blocks of the stream stay valid, and so do the segments of pools in use. Each pair of
+    /// the stream becomes vacant when its last segment is released.
+    ///
+    /// # Errors
+    ///
+    /// The first failure; the release goes on after a failure.
     pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
         let mut result = Ok(());
         let mut next = 0;
-        while let Some((pool, ended)) = self.next_ended(next, stream) {
+        // `end_next_pair` marks each pair before the release: a block freed after the release finds
+        // the mark, and queues its heap.
+        while let Some((pool, ended)) = self.end_next_pair(next, stream) {
             next = pool + 1;
             for kind in [PoolKind::Small, PoolKind::Large] {
                 result = result.and(self.release_heap(ended.slot(kind)));
@@ -30,10 +42,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Makes a pool with one user, named `id` or by the next free name.
+    /// Creates a pool with one user. The name is `id`, or the next unused name chosen by the
+    /// allocator.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PoolExists`], [`Error::TableFull`].
     pub(crate) fn create_pool(&self, id: Option<PoolId>, options: PoolOptions) -> Result<PoolId, Error> {
         let mut registry = self.registry.lock();
         let id = id.unwrap_or_else(|| {
+            // Above every name `(0, number)` so far; the loop is a safeguard.
             let mut name = registry.pools_made + 1;
             while registry.pool(PoolId(0, name)).is_some() {
                 name += 1;
@@ -44,25 +62,31 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Err(Error::PoolExists(id));
         }
         let pool = registry.add_pool(id, options).ok_or(Error::TableFull("pools"))?;
+        // The shared part of a removed pool is used again: its map of streams is empty.
         if self.pools.get_or_set(pool, SharedPool::default).is_none() {
             registry.remove_pool(pool);
             return Err(Error::TableFull("pools"));
         }
+        // Names the allocator chooses have a first number of 0: keep them ahead of the program's.
         if id.0 == 0 {
             registry.pools_made = registry.pools_made.max(id.1);
         }
         Ok(id)
     }
 
-    /// Adds a user to a pool, which is made if there is none of that name. One that nobody used any longer gets the options
-    /// of a new one.
+    /// Adds a user to the pool named `id`, or creates the pool with `options`. An existing pool
+    /// takes over `options` only if the pool had no users and routes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PoolExists`] for the default pool, [`Error::TableFull`].
     pub(crate) fn retain_pool(&self, id: PoolId, options: PoolOptions) -> Result<(), Error> {
         loop {
             let mut registry = self.registry.lock();
             let Ok(pool) = registry.private_pool(id) else {
                 drop(registry);
                 match self.create_pool(Some(id), options) {
-                    // Another thread has made it since.
+                    // Another thread has created the pool since the lock was dropped: retain it.
                     Err(Error::PoolExists(_)) if id != PoolId::DEFAULT => continue,
                     made => return made.map(|_| ()),
                 }
@@ -77,7 +101,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Changes how a pool differs from the default one.
+    /// Sets the options of a private pool.
     pub(crate) fn set_pool_options(&self, id: PoolId, options: PoolOptions) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
@@ -85,13 +109,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(())
     }
 
-    /// Tells every heap of a pool whether the pool is in use, after a change that may have ended or begun that. The registry is
-    /// locked, so no pair is made at the same time. The pairs of a pool without users become vacant once they are empty.
+    /// Updates every heap of `pool` after the pool came into use or fell out of use. The registry
+    /// is locked, so no pair is made meanwhile. Pairs of an unused pool are marked to become vacant
+    /// when they are empty.
     fn apply_use(&self, registry: &Registry<S>, pool: u32) {
         let unused = registry.is_unused(pool);
         for pair in registry.pairs_of(pool) {
             for slot in [PoolKind::Small, PoolKind::Large].map(|kind| self.slot(slot_of(pair, kind))) {
                 slot.heap.lock().kept = !unused;
+                // Free segments of an ended stream were retained for the pool: release them now.
                 if unused {
                     self.queue_if_ended(slot);
                 }
@@ -100,20 +126,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// A request that was led into a private pool is answered.
+    /// Counts the end of a request in a private pool, as counted by
+    /// [`enter_pool`](Self::enter_pool). Removes the pool if the request was the last use.
     pub(crate) fn leave_pool(&self, pool: u32) {
         let mut registry = self.registry.lock();
         registry.pools[pool as usize].requests -= 1;
         self.finish_use(&mut registry, pool);
     }
 
-    /// After the last use of a pool: its heaps are no longer kept, and what is empty of it becomes vacant. Does nothing for a pool
-    /// that is still used.
+    /// Makes the segments of `pool` releasable, vacates the pool's empty pairs, and removes the
+    /// pool if no pair is left. Does nothing for a pool in use.
     fn finish_use(&self, registry: &mut Registry<S>, pool: u32) {
         if !registry.is_unused(pool) {
             return;
         }
         self.apply_use(registry, pool);
+        // Steps by stream: `vacate` removes pairs from the set while the loop walks the set.
         let mut after = None;
         while let Some((stream, pair)) = registry.next_pair(pool, after) {
             self.vacate(registry, pair);
@@ -122,7 +150,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         registry.remove_pool_if_empty(pool);
     }
 
-    /// Puts options in force in every heap of a pool. The registry is locked, so no pair is made at the same time.
+    /// Applies `options` to every heap of `pool`. The registry is locked, so no pair is made
+    /// meanwhile.
     fn apply_pool_options(&self, registry: &mut Registry<S>, pool: u32, options: PoolOptions) {
         registry.pools[pool as usize].options = options;
         let config = self.config();
@@ -133,16 +162,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// How many users a pool has.
+    /// Returns the number of users of the private pool named `id`.
     pub(crate) fn pool_users(&self, id: PoolId) -> Result<u32, Error> {
         let registry = self.registry.lock();
         Ok(registry.pools[registry.private_pool(id)? as usize].users)
     }
 
-    /// Leads the requests of `route` into the pool, which gains a user.
+    /// Routes the requests that match `route` into the pool named `id`, and adds a user to the
+    /// pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPool`], [`Error::TableFull`].
     pub(crate) fn begin_route(&self, id: PoolId, route: Route, purpose: Purpose) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
+        // Read before the change: the new route itself is a use of the pool.
         let was_released = registry.is_released(pool);
         if !registry.add_route(RouteEntry::new(pool, route, purpose)) {
             return Err(Error::TableFull("routes"));
@@ -151,17 +186,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if was_released {
             self.apply_use(&registry, pool);
         }
+        // Under the registry's lock, so concurrent begins and ends leave the flags in agreement
+        // with the routes.
         self.flags.set(flags::ROUTES, true);
         self.flags.set(flags::CAPTURE, registry.is_capturing());
         drop(registry);
+        // Calls that looked at the flags before the change may still record events, which a capture
+        // forbids: wait for the end of those calls.
         if purpose != Purpose::Requests {
             self.driver.wait_for_recordings();
         }
         Ok(())
     }
 
-    /// Ends the latest route into the pool that was begun for this purpose. Its user stays until
-    /// [`release_pool`](Self::release_pool).
+    /// Ends the latest route of `purpose` into the pool named `id`, and returns the route. The
+    /// route's user remains until [`release_pool`](Self::release_pool).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPool`], [`Error::NotRouted`].
     pub(crate) fn end_route(&self, id: PoolId, purpose: Purpose) -> Result<Route, Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
@@ -172,19 +215,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(route)
     }
 
-    /// The route that leads a request, if any does. Its pool is not given up before [`leave_pool`](Self::leave_pool).
+    /// Returns the route that takes a request on `stream`, and counts the request in the route's
+    /// pool. The pool is not removed before [`leave_pool`](Self::leave_pool).
     pub(crate) fn enter_pool(&self, stream: StreamId) -> Option<RouteEntry> {
         let mut asked = None;
         loop {
             let mut registry = self.registry.lock();
             match registry.route(stream, || self.driver.device().thread_id(), asked) {
-                RouteDecision::Nowhere => return None,
-                RouteDecision::By(entry) => {
+                RouteDecision::DefaultPool => return None,
+                RouteDecision::Into(entry) => {
                     registry.pools[entry.pool as usize].requests += 1;
                     return Some(entry);
                 }
-                RouteDecision::Ask(number) => {
-                    // The host may wait for somebody else's request while it decides.
+                RouteDecision::AskHost(number) => {
+                    // Unlocked: the host may wait for another thread's request while it decides.
                     drop(registry);
                     asked = Some((number, self.driver.device().leads(number, stream)));
                 }
@@ -192,7 +236,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// What a route is for, if nobody said so, shows at the first request that it leads and no graph captures.
+    /// Clears the capture mark of an undeclared route whose request is on a stream without capture:
+    /// the request shows that the route is not for a capture.
     pub(crate) fn learn_purpose(&self, request: &Request) {
         if let Some(route) = request.route
             && !request.capturing
@@ -200,13 +245,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             && route.purpose == Purpose::SizeUnknown
         {
             let mut registry = self.registry.lock();
-            registry.rule_capture_out(route);
+            registry.clear_capture(route);
             self.flags.set(flags::CAPTURE, registry.is_capturing());
         }
     }
 
-    /// Takes a user away. Without users, the pool's free segments go back with the rest of the cache, and its options are
-    /// those of the default pool.
+    /// Removes a user of the pool named `id`. A pool without users gets the default options, and
+    /// its free segments are released with the rest of the cache.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPool`], also if the pool has no user.
     pub(crate) fn release_pool(&self, id: PoolId) -> Result<(), Error> {
         let mut registry = self.registry.lock();
         let pool = registry.private_pool(id)?;
@@ -219,13 +268,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(())
     }
 
-    /// The number of a private pool.
+    /// Returns the number of the private pool named `id`.
     pub(crate) fn private_pool(&self, id: PoolId) -> Result<u32, Error> {
         self.registry.lock().private_pool(id)
     }
 
-    /// The private pools that nobody uses.
+    /// Iterates over the numbers of the unused private pools.
     pub(crate) fn unused_pools(&self) -> impl Iterator<Item = u32> {
+        // The registry is locked for each step and not between steps: callers release segments.
         let mut pool = 0;
         core::iter::from_fn(move || {
             let registry = self.registry.lock();
@@ -234,8 +284,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         })
     }
 
-    /// Uses the pair of a stream in the first pool from number `from` on that has one, and says that the stream has ended.
-    fn next_ended(&self, from: u32, stream: StreamId) -> Option<(u32, PairUse<'_, D, R, S>)> {
+    /// Uses the stream's pair in the first pool from number `from` on with a pair of the stream,
+    /// and marks the pair as ended and leaving. Returns the pool and the guard.
+    fn end_next_pair(&self, from: u32, stream: StreamId) -> Option<(u32, PairUse<'_, D, R, S>)> {
         let registry = self.registry.lock();
         let (pool, pair) = registry.next_pair_of(from, stream)?;
         let ended = self.enter_pair(pair)?;

@@ -1,19 +1,21 @@
-//! The reclaim ladder: what is tried, in this order, when no free block may serve a request.
+//! The reclaim ladder: the steps a request takes, in order, when no free block of its heap fits.
 //!
-//! 1. ask the program to free something, and search again
-//! 2. release what streams that have ended have cached; collect old segments, if a limit and a collection threshold are set
-//! 3. obtain from the device, within the limit
-//! 4. search the private pools that allow it
-//! 5. release oversize segments of the stream, if sizes above one are kept apart, and obtain
-//! 6. wait for pending events *and search again*; release every wholly free segment, and obtain
-//! 7. give up the plans, whose segments serve nobody else, and obtain
-//! 8. wait for others to free something, if the policy says so
-//! 9. report
+//! 1. ask the program to free memory, and search again
+//! 2. release the cached segments of ended streams; collect old segments, if a limit and a
+//!    collection threshold are set
+//! 3. allocate a segment from the device, within the limit
+//! 4. search the private pools with the option `use_on_oom`
+//! 5. release oversize segments of the stream, if a largest split size is set, and allocate
+//! 6. wait for pending events *and search again*; release every wholly free segment, and allocate
+//! 7. release the plans' segments, and allocate
+//! 8. wait for other threads to free memory, if the policy has a retry time
+//! 9. report the failure
 //!
-//! The order and every choice are those of PyTorch's allocator (2.11), but for the second search in step 6, which spares a
-//! failure when the only block that fits was waiting for an event (pytorch issue 189504).
+//! The order and every choice are those of PyTorch's allocator (2.11), except for the second search
+//! in step 6. The second search prevents a failure when the only block that fits was waiting for an
+//! event (pytorch issue 189504).
 //!
-//! How much is obtained, and how: obtain.rs. What is released, and in which order: release.rs.
+//! Growth of a heap is in obtain.rs, release of segments in release.rs.
 
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
@@ -26,69 +28,88 @@ use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-/// How long a request that waits for others sleeps at a time, in microseconds: at first, and at most.
+/// First pause of a request that waits for other threads, in microseconds.
 const FIRST_PAUSE_US: u64 = 100;
+/// Longest pause of a request that waits for other threads, in microseconds.
 const LONGEST_PAUSE_US: u64 = 10_000;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Finds memory for a request that no free block of its heap may serve.
+    /// Serves a request for which the heap has no free block, by the steps of the reclaim ladder.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] after the last step, [`Error::Rejected`], and errors of the device.
     #[cold]
     pub(crate) fn reclaim(self, request: &Request) -> Result<DevicePtr, Error> {
+        // Step 1. No lock is held, so the program may free blocks from the callback.
         if self.driver.device().on_shortage(request.size)
             && let Some(ptr) = self.search(request)?
         {
             return Ok(ptr);
         }
+        // Step 2. A capture permits no synchronization. A capturing request skips the release of
+        // ended streams and steps 6 to 8.
         if !request.capturing {
             self.release_ended();
         }
         self.collect_garbage()?;
+        // A rejection comes before the steps that give up cached memory for the request.
         self.reject_early(request)?;
-        if let Some(ptr) = self.obtain(request)? {
+        // Step 3.
+        if let Some(ptr) = self.grow(request)? {
             return Ok(ptr);
         }
-        if let Some(ptr) = self.search_pools_for_anyone(request)? {
+        // Step 4.
+        if let Some(ptr) = self.search_oom_pools(request)? {
             return Ok(ptr);
         }
+        // Step 5. Only segments of the request's own heap.
         if self.release_oversize(request)?
-            && let Some(ptr) = self.obtain(request)?
+            && let Some(ptr) = self.grow(request)?
         {
             return Ok(ptr);
         }
         if !request.capturing {
+            // Step 6. The wait may free the one block that fits: search before the cache is given
+            // up. `single_search` switches to PyTorch's order without the search.
             self.wait_for_events()?;
             if self.single_search.load(Ordering::Relaxed) == 0
                 && let Some(ptr) = self.search(request)?
             {
                 return Ok(ptr);
             }
-            if self.releases_to_obtain() {
+            if self.may_release_cache() {
                 self.release_cached(None)?;
                 self.totals.count(Event::AllocRetry);
-                if let Some(ptr) = self.obtain(request)? {
+                if let Some(ptr) = self.grow(request)? {
                     return Ok(ptr);
                 }
             }
+            // Step 7. Last among the releases: a plan must be learnt again afterwards.
             if self.flags.has(flags::PLANNED) {
                 self.give_plans_up()?;
-                if let Some(ptr) = self.obtain(request)? {
+                if let Some(ptr) = self.grow(request)? {
                     return Ok(ptr);
                 }
             }
-            if let Some(ptr) = self.wait_for_others(request)? {
+            // Step 8.
+            if let Some(ptr) = self.retry_with_pauses(request)? {
                 return Ok(ptr);
             }
         }
-        if let Some(ptr) = self.search_after_others(request)? {
+        // Step 9, unless another thread was adding a segment to the heap all the while.
+        if let Some(ptr) = self.search_after_pending_segments(request)? {
             return Ok(ptr);
         }
         Err(self.run_out_of_memory(request))
     }
 
-    /// Lets others free memory for as long as the policy and the host allow, and serves the request as soon as they did. The first
-    /// pause is [`FIRST_PAUSE_US`], and each further one twice as long, up to [`LONGEST_PAUSE_US`].
-    fn wait_for_others(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+    /// Pauses and retries until the request is served, the policy's retry time has passed, or the
+    /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`]; each further pause is twice as
+    /// long, up to [`LONGEST_PAUSE_US`].
+    fn retry_with_pauses(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Policy::Bfc(Bfc { retry_ms, .. }) = self.policy else { return Ok(None) };
+        // Saturates, so that a huge retry time means a long wait and not a short one.
         let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
         while left > 0 && self.driver.device().pause(pause.min(left)) {
             left = left.saturating_sub(pause);
@@ -97,14 +118,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if let Some(ptr) = self.search(request)? {
                 return Ok(Some(ptr));
             }
-            if self.releases_to_obtain() {
+            if self.may_release_cache() {
                 self.release_cached(None)?;
             }
-            // Nobody waits for a region of the full size: what is needed is enough.
-            let obtained =
-                if self.expands(request) { self.obtain(request)? } else { self.obtain_segment(request, request.size)? };
-            if obtained.is_some() {
-                return Ok(obtained);
+            // Memory is short: ask for the request's own size instead of a full region.
+            let served =
+                if self.expands(request) { self.grow(request)? } else { self.allocate_segment(request, request.size)? };
+            if served.is_some() {
+                return Ok(served);
             }
         }
         Ok(None)
@@ -112,7 +133,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Counts and reports that a request fails for want of memory.
+    /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
     pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
         self.totals.count(Event::OutOfMemory);
         let report = self.out_of_memory(request);
@@ -121,14 +142,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Error::OutOfMemory(report)
     }
 
-    /// Serves a request from a segment that another call was obtaining for the same heap, if one was: between counting it as held and
-    /// adding it there is neither memory nor a block.
-    fn search_after_others(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let obtaining = &self.slot(request.slot).obtaining;
-        if obtaining.load(Ordering::Relaxed) == 0 {
+    /// Waits for segments that other calls are adding to the request's heap, and searches again.
+    /// Returns `None` at once if no segment is pending.
+    ///
+    /// A pending segment is charged against the limit and offers no free block yet. Without the
+    /// wait a request could fail although memory for the request is on the way.
+    fn search_after_pending_segments(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let pending = &self.slot(request.slot).pending_segments;
+        if pending.load(Ordering::Relaxed) == 0 {
             return Ok(None);
         }
-        while obtaining.load(Ordering::Acquire) > 0 {
+        // Acquire pairs with the Release in `allocate_segment`. The wait ends, because a call that
+        // adds a segment never waits for another request.
+        while pending.load(Ordering::Acquire) > 0 {
             if !self.driver.device().pause(FIRST_PAUSE_US) {
                 core::hint::spin_loop();
             }
@@ -136,20 +162,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.search(request)
     }
 
-    /// Whether wholly free segments are given back when a request cannot be served otherwise.
-    pub(super) fn releases_to_obtain(&self) -> bool {
+    /// Returns whether wholly free segments are released when a request cannot be served otherwise.
+    pub(super) fn may_release_cache(&self) -> bool {
         !matches!(self.policy, Policy::Bfc(Bfc { region_garbage_collection: false, .. }))
     }
 
-    /// With `throw_on_cudamalloc_oom` set, what would exceed the configured fraction of the device fails before anything is
-    /// released for it.
+    /// Fails a request whose segment would exceed the configured fraction of the device, before any
+    /// cached segment is released for the request. Applies if `throw_on_cudamalloc_oom` is set.
     fn reject_early(&self, request: &Request) -> Result<(), Error> {
         let Some(bytes) = self.rejected(request)? else { return Ok(()) };
         self.totals.count(Event::OomRejection);
         Err(Error::Rejected(bytes))
     }
 
-    /// The bytes that would be obtained for a request, if they are refused for that.
+    /// Returns the size in bytes of the segment that a request would need, if `reject_early` would
+    /// fail the request for the size.
     pub(super) fn rejected(&self, request: &Request) -> Result<Option<u64>, Error> {
         let config = self.config();
         if !config.throw_on_device_oom() {
@@ -161,14 +188,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok((self.ledger.reserved().saturating_add(more) > allowed).then_some(more))
     }
 
-    /// Serves a request of the default pool from a private pool that allows it rather than fail.
-    fn search_pools_for_anyone(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        self.in_pools_for_anyone(request, |request| self.search(request).transpose()).transpose()
+    /// Serves a request of the default pool from a private pool with the option `use_on_oom`.
+    fn search_oom_pools(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        self.in_oom_pools(request, |request| self.search(request).transpose()).transpose()
     }
 
-    /// Looks for a request of the default pool in each private pool that allows it, until something is found. A pool is not given
-    /// up while it is looked at.
-    pub(super) fn in_pools_for_anyone<T>(&self, request: &Request, look: impl Fn(&Request) -> Option<T>) -> Option<T> {
+    /// Calls `look` with the request moved to each private pool with the option `use_on_oom`, until
+    /// `look` returns a value. Returns `None` for a request of a private pool. A pool is counted as
+    /// serving a request while `look` runs, so the pool is not removed meanwhile.
+    pub(super) fn in_oom_pools<T>(&self, request: &Request, look: impl Fn(&Request) -> Option<T>) -> Option<T> {
         if request.pool != 0 {
             return None;
         }
@@ -176,13 +204,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         loop {
             {
                 let mut registry = self.registry.lock();
-                let willing = |&pool: &u32| {
+                let may_serve = |&pool: &u32| {
                     let entry = &registry.pools[pool as usize];
                     entry.exists && entry.options.use_on_oom
                 };
-                pool = (pool + 1..registry.pools.len() as u32).find(willing)?;
+                pool = (pool + 1..registry.pools.len() as u32).find(may_serve)?;
+                // Undone by `leave_pool`.
                 registry.pools[pool as usize].requests += 1;
             }
+            // Only the stream's own heap of the pool may serve: no pair, no free block.
             let pair = self.find_pair(pool, request.stream);
             let found = pair.and_then(|pair| look(&Request { pool, slot: pair.slot(request.kind), ..*request }));
             self.leave_pool(pool);

@@ -1,8 +1,11 @@
-//! Private pools: blocks kept apart from all others, and the routes that lead a stream's requests into them.
+//! Registry of one device: private pools, the routes of requests into pools, and the pairs of
+//! heaps.
 //!
-//! Pool 0 is the default one and always there. A pool is *used* as long as somebody may still allocate from it or replay a graph
-//! that was captured into it; after the last release its free segments go back to the device with the rest of the cache, and
-//! once nothing of it is left its number is vacant.
+//! A private pool keeps its blocks apart from all other blocks. Pool 0 is the default pool and
+//! always exists. A pool is *in use* as long as a user may allocate from the pool or replay a graph
+//! captured into the pool. After the last user has released the pool, the pool's free segments are
+//! released with the rest of the cache. A pool without users and segments is removed, and its
+//! number becomes vacant.
 
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route};
@@ -13,22 +16,23 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{Storage, Table};
 use crate::units::StreamId;
 
-/// What a route is for, as far as whoever begins it says.
+/// Purpose of a route, as declared at its begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
     /// Ordinary requests.
     Requests,
-    /// A graph that is captured meanwhile.
+    /// Requests of a graph capture, which lasts as long as the route.
     Capture,
-    /// One of the two.
+    /// Not declared: ordinary requests or a capture.
     SizeUnknown,
 }
 
-/// The part of a pool that is read without a lock.
+/// Part of a pool that calls read without the registry's lock.
 pub(crate) struct SharedPool<S: Storage> {
-    /// Stream → pair of heaps.
+    /// Map from stream to the number of the stream's pair. Written under the registry's lock.
     pub streams: AtomicMap<S::Cells>,
-    /// How often the free blocks of each kind were searched, while ages are kept: the clock of their ages.
+    /// Number of searches through the free blocks, by kind of heap: the clock of the blocks' ages.
+    /// Stands still unless a limit and a collection threshold are set.
     pub searches: [AtomicU64; 2],
 }
 
@@ -38,86 +42,107 @@ impl<S: Storage> Default for SharedPool<S> {
     }
 }
 
-/// What is known of a pool under the registry's lock.
+/// Part of a pool that the registry's lock protects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolEntry {
+    /// Name of the pool.
     pub id: PoolId,
-    /// Those who may allocate from it or replay what was captured into it; 0 ⟹ its free segments may be released.
+    /// Number of users, each of which may allocate or replay a captured graph. 0, no route and no
+    /// request ⟹ the pool's free segments may be released.
     pub users: u32,
-    /// Requests that were led into it and are not answered yet: its number and its heaps stay theirs.
+    /// Number of requests in progress. Not 0 ⟹ the pool keeps its number and its heaps.
     pub requests: u32,
-    /// False ⟹ the number is vacant.
+    /// False ⟺ the number of the entry is vacant.
     pub exists: bool,
+    /// Options in force for every heap of the pool.
     pub options: PoolOptions,
 }
 
-/// A way into a pool. Later routes come before earlier ones.
+/// Route of requests into a pool. Later routes take precedence over earlier routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RouteEntry {
+    /// Number of the pool.
     pub pool: u32,
+    /// Condition under which the route takes a request.
     pub route: Route,
+    /// Purpose declared at the begin of the route.
     pub purpose: Purpose,
-    /// A graph may be being captured. An unsaid purpose counts as a capture until a request shows that it is none.
+    /// True ⟺ a graph capture may be under way. A route of undeclared purpose counts as a capture
+    /// until a routed request on a stream without capture proves otherwise.
     pub capture: bool,
 }
 
 impl RouteEntry {
+    /// Makes a route of `purpose` into `pool`.
     pub(crate) fn new(pool: u32, route: Route, purpose: Purpose) -> Self {
         Self { pool, route, purpose, capture: purpose != Purpose::Requests }
     }
 }
 
-/// Where the routes lead a request.
+/// Decision of the routes on one request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RouteDecision {
-    /// Nowhere: to the default pool.
-    Nowhere,
-    /// Into the pool of this route.
-    By(RouteEntry),
-    /// That depends on whether the host's route of this number leads it.
-    Ask(u64),
+    /// No route takes the request: the default pool serves.
+    DefaultPool,
+    /// The route takes the request into its pool.
+    Into(RouteEntry),
+    /// The host must say whether its route with the given number takes the request.
+    AskHost(u64),
 }
 
-/// The heaps of one (stream, pool): slots `2 · pair` (small) and `2 · pair + 1` (large).
+/// Assignment of a pair of heaps to a stream and a pool. The heaps of pair `p` are in the slots
+/// `2 · p` (small) and `2 · p + 1` (large).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
+    /// Stream that the pair serves.
     pub stream: StreamId,
+    /// Number of the pool that the pair belongs to.
     pub pool: u32,
-    /// False ⟺ the pair is vacant: its heaps are empty and may become those of another stream.
+    /// False ⟺ the pair is vacant. Vacant ⟹ both heaps are empty and may be assigned to a stream.
     pub exists: bool,
-    /// The next vacant pair, of a vacant one; [`NONE`] at the end.
+    /// Link to the next vacant pair, or [`NONE`] at the end of the list. Valid if the pair is
+    /// vacant.
     next_vacant: u32,
-    /// How many blocks the two heaps had handed out when idle pairs were last looked for.
-    pub seen: u64,
+    /// Number of allocations of both heaps at the last sweep for idle pairs.
+    pub allocations_at_sweep: u64,
 }
 
-/// Empty and idle pairs are looked for when so many exist, which is more than most programs have streams at work, and then
-/// when half as many again as were left exist. A pair is idle at the second look at the earliest. So up to 96 idle pairs stay,
-/// or twice as many as are in use, each with some 36 KiB and its segments. Each pair that is made costs three looks.
+/// Number of pairs at which the first sweep for empty and idle pairs runs: more than the number of
+/// active streams in most programs.
+///
+/// The next sweep runs when the number of pairs left has grown by one half. A sweep finds a pair
+/// idle at the second visit at the earliest. Thus at most 96 idle pairs remain, or twice the number
+/// of pairs in use, each with some 36 KiB of tables and its segments. Sweeps visit three pairs for
+/// each pair made.
 const FIRST_SWEEP: u32 = 64;
 
-/// Pools, routes and pairs of one device, under one lock that the fast path does not take.
+/// Pools, routes and pairs of one device, under one lock. The fast path does not take the lock.
 pub(crate) struct Registry<S: Storage> {
+    /// Pools by number, entries of vacant numbers included.
     pub pools: S::Table<PoolEntry>,
-    /// Root of the set of pools that exist, by name.
+    /// Root of the set of existing pools, ordered by name.
     named: Link,
-    /// Root of the set of vacant pool numbers. Every pool is in this set or in `named`.
+    /// Root of the set of vacant pool numbers. Every number is in `vacant_pools` or in `named`.
     vacant_pools: Link,
+    /// Nodes of the sets `named` and `vacant_pools`.
     pool_nodes: RadixTree<S>,
+    /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
     pub routes: S::Table<RouteEntry>,
-    /// How many of `routes` are in force; those behind are leftovers.
+    /// Number of routes in force.
     pub routes_len: usize,
+    /// Pairs by number, vacant pairs included.
     pub pairs: S::Table<Pair>,
-    /// Root of the set of pairs that exist, by pool and stream.
+    /// Root of the set of existing pairs, ordered by pool and stream.
     by_stream: Link,
+    /// Nodes of the set `by_stream`.
     pair_nodes: RadixTree<S>,
-    /// Head of the list of vacant pairs.
+    /// Head of the list of vacant pairs, or [`NONE`].
     vacant_pair: u32,
-    /// How many pairs exist.
-    existing: u32,
-    /// A further pair is made only after the empty ones were made vacant if so many exist.
+    /// Number of existing pairs.
+    pair_count: u32,
+    /// Number of existing pairs from which on a sweep is due before a further pair is made.
     sweep_at: u32,
-    /// For the names of pools that the allocator chooses itself.
+    /// Highest number used in a pool name `(0, number)`: the allocator chooses higher numbers.
     pub pools_made: u64,
 }
 
@@ -134,73 +159,86 @@ impl<S: Storage> Default for Registry<S> {
             by_stream: Link::EMPTY,
             pair_nodes: RadixTree::default(),
             vacant_pair: NONE,
-            existing: 0,
+            pair_count: 0,
             sweep_at: FIRST_SWEEP,
             pools_made: 0,
         };
-        // The first pool gets number 0. Without room for it there is room for no other.
+        // The first pool gets number 0. A table without room for the default pool has room for no
+        // other pool either.
         let _default = registry.add_pool(PoolId::DEFAULT, PoolOptions::default());
         registry
     }
 }
 
-/// The order of pools by name.
+/// Returns the key function that orders pools by name.
 fn name_of(pools: &[PoolEntry]) -> impl Fn(u32) -> Key {
     |pool| key_of(pools[pool as usize].id)
 }
 
+/// Returns the key of a pool name.
 fn key_of(id: PoolId) -> Key {
     Key { major: id.0, minor: id.1 }
 }
 
-/// The order of vacant pool numbers.
+/// Returns the key of a vacant pool number.
 fn number_of(pool: u32) -> Key {
     Key { major: 0, minor: u64::from(pool) }
 }
 
-/// The order of pairs by pool and stream.
+/// Returns the key function that orders pairs by pool, and within a pool by stream.
 fn stream_of(pairs: &[Pair]) -> impl Fn(u32) -> Key {
     |pair| key_of_stream(pairs[pair as usize].pool, pairs[pair as usize].stream)
 }
 
+/// Returns the key of a (pool, stream) pair.
 fn key_of_stream(pool: u32, stream: StreamId) -> Key {
     Key { major: u64::from(pool), minor: stream.0 }
 }
 
 impl<S: Storage> Registry<S> {
-    /// The number of the pool named `id`.
+    /// Returns the number of the pool named `id`.
     pub(crate) fn pool(&self, id: PoolId) -> Option<u32> {
+        // The tree finds the first name not below `id`, which may be another name.
         let found = self.pool_nodes.at_least(self.named, key_of(id), name_of(&self.pools))?;
         (self.pools[found as usize].id == id).then_some(found)
     }
 
-    /// The number of a private pool.
+    /// Returns the number of the private pool named `id`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPool`], also for the default pool.
     pub(crate) fn private_pool(&self, id: PoolId) -> Result<u32, Error> {
         self.pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
     }
 
-    /// Whether a private pool is there that nobody may allocate from or replay a graph of.
+    /// Returns whether `pool` is a private pool without users and routes.
     pub(crate) fn is_released(&self, pool: u32) -> bool {
         let entry = &self.pools[pool as usize];
+        // Walked last and rarely: few routes are in force, and most pools have users.
         let routed = || self.routes[..self.routes_len].iter().any(|route| route.pool == pool);
         pool != 0 && entry.exists && entry.users == 0 && !routed()
     }
 
-    /// Whether such a pool has no request left that it is to answer either: its free segments may go, and then its number.
+    /// Returns whether `pool` is a private pool without users, routes and requests in progress. The
+    /// free segments of an unused pool may be released, and an empty unused pool may be removed.
     pub(crate) fn is_unused(&self, pool: u32) -> bool {
         self.is_released(pool) && self.pools[pool as usize].requests == 0
     }
 
-    /// Adds a pool with one user, under the lowest vacant number. `None` if the table is full.
+    /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new
+    /// number. Returns `None` if the table is full.
     pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
         let entry = PoolEntry { id, users: 1, requests: 0, exists: true, options };
+        // The lowest vacant number first: walks over all numbers stay short.
         let vacant = self.pool_nodes.first(self.vacant_pools);
         let pool = if let Some(vacant) = vacant {
             self.vacant_pools = self.pool_nodes.remove(self.vacant_pools, vacant, number_of);
             self.pools[vacant as usize] = entry;
             vacant
         } else {
-            // Two sets share the nodes: `n` pools in all need fewer than `n` of them.
+            // Each pool is in exactly one of the two sets, and a set of `n` keys needs fewer than
+            // `n` nodes: `n` nodes suffice for both sets.
             if !self.pools.make_room(1) || !self.pool_nodes.make_room_for(self.pools.len() as u32 + 1) {
                 return None;
             }
@@ -211,22 +249,25 @@ impl<S: Storage> Registry<S> {
         Some(pool)
     }
 
-    /// Forgets a private pool without users of which no pair is left.
+    /// Removes `pool` if the pool is unused and has no pair.
     pub(crate) fn remove_pool_if_empty(&mut self, pool: u32) {
         if self.is_unused(pool) && self.next_pair(pool, None).is_none() {
             self.remove_pool(pool);
         }
     }
 
-    /// Forgets a pool that has no pair: its number is vacant.
+    /// Removes a pool without pairs, and makes the number vacant.
     pub(crate) fn remove_pool(&mut self, pool: u32) {
         self.named = self.pool_nodes.remove(self.named, pool, name_of(&self.pools));
         self.pools[pool as usize].exists = false;
         self.vacant_pools = self.pool_nodes.insert(self.vacant_pools, pool, number_of);
     }
 
-    /// Where a request is led: by the latest route that leads it anywhere. `asked` is the host's route that was asked after last,
-    /// and the answer: the routes before it have led the request nowhere. If it has ended meanwhile, all are looked at again.
+    /// Finds the latest route that takes a request on `stream`.
+    ///
+    /// `asked` is the number of the host's route that the host was asked about last, and the host's
+    /// answer. Routes later than the asked route have been ruled out already. If the asked route
+    /// has ended meanwhile, the search starts again with the latest route.
     pub(crate) fn route(
         &self,
         stream: StreamId,
@@ -234,28 +275,32 @@ impl<S: Storage> Registry<S> {
         asked: Option<(u64, bool)>,
     ) -> RouteDecision {
         let mut routes = &self.routes[..self.routes_len];
-        if let Some((number, leads)) = asked
+        // The registry was unlocked while the host answered: find the asked route by its number,
+        // which no other route in force has.
+        if let Some((number, accepted)) = asked
             && let Some(at) = routes.iter().rposition(|entry| entry.route == Route::Host(number))
         {
-            if leads {
-                return RouteDecision::By(routes[at]);
+            if accepted {
+                return RouteDecision::Into(routes[at]);
             }
             routes = &routes[..at];
         }
         for entry in routes.iter().rev() {
             match entry.route {
-                Route::All => return RouteDecision::By(*entry),
-                Route::Stream(only) if only == stream => return RouteDecision::By(*entry),
-                Route::Thread(only) if only == thread() => return RouteDecision::By(*entry),
-                Route::Host(number) => return RouteDecision::Ask(number),
+                Route::All => return RouteDecision::Into(*entry),
+                Route::Stream(only) if only == stream => return RouteDecision::Into(*entry),
+                // The thread's number costs a call to the host: asked only where a route needs it.
+                Route::Thread(only) if only == thread() => return RouteDecision::Into(*entry),
+                Route::Host(number) => return RouteDecision::AskHost(number),
                 Route::Stream(_) | Route::Thread(_) => {}
             }
         }
-        RouteDecision::Nowhere
+        RouteDecision::DefaultPool
     }
 
-    /// Adds a route. False if the table is full.
+    /// Adds a route as the latest. Returns false if the table is full.
     pub(crate) fn add_route(&mut self, entry: RouteEntry) -> bool {
+        // Tables never shrink: an entry of an ended route is used again before the table grows.
         if self.routes_len == self.routes.len() {
             if !self.routes.make_room(1) {
                 return false;
@@ -267,30 +312,33 @@ impl<S: Storage> Registry<S> {
         true
     }
 
-    /// Takes the latest route into `pool` of this purpose out. `None` if there is none.
+    /// Removes the latest route of `purpose` into `pool`. Returns `None` if no route matches.
     pub(crate) fn remove_route(&mut self, pool: u32, purpose: Purpose) -> Option<Route> {
         let routes = &mut self.routes[..self.routes_len];
         let at = routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose)?;
         let route = routes[at].route;
+        // Moves the entry behind the last route in force, and keeps the order of the rest.
         routes[at..].rotate_left(1);
         self.routes_len -= 1;
         Some(route)
     }
 
-    /// Notes that no graph is captured by way of this route.
-    pub(crate) fn rule_capture_out(&mut self, entry: RouteEntry) {
+    /// Records that no graph is captured through the route `entry`.
+    pub(crate) fn clear_capture(&mut self, entry: RouteEntry) {
         if let Some(found) = self.routes[..self.routes_len].iter_mut().rfind(|found| **found == entry) {
             found.capture = false;
         }
     }
 
-    /// Whether a capture is, or may be, under way on this device.
+    /// Returns whether a graph capture is under way, or may be, on the device.
     pub(crate) fn is_capturing(&self) -> bool {
         self.routes[..self.routes_len].iter().any(|entry| entry.capture)
     }
 
-    /// The pair of `pool` with the lowest stream above `after`.
+    /// Returns the pair of `pool` with the lowest stream above `after`, as stream and pair number.
+    /// `None` for `after` starts with the lowest stream.
     pub(crate) fn next_pair(&self, pool: u32, after: Option<StreamId>) -> Option<(StreamId, u32)> {
+        // No overflow: `NO_STREAM`, the highest number, has no pair.
         let least = after.map_or(0, |after| after.0 + 1);
         let bound = key_of_stream(pool, StreamId(least));
         let found = self.pair_nodes.at_least(self.by_stream, bound, stream_of(&self.pairs))?;
@@ -298,7 +346,7 @@ impl<S: Storage> Registry<S> {
         (pair.pool == pool).then_some((pair.stream, found))
     }
 
-    /// The pair of `stream` in the first pool from number `pool` on that has one, and that pool.
+    /// Returns the first pool from number `pool` on with a pair of `stream`, and the pair's number.
     pub(crate) fn next_pair_of(&self, mut pool: u32, stream: StreamId) -> Option<(u32, u32)> {
         loop {
             let bound = key_of_stream(pool, stream);
@@ -307,39 +355,44 @@ impl<S: Storage> Registry<S> {
             if pair.stream == stream {
                 return Some((pair.pool, found));
             }
-            // Either a pool further on, or a higher stream of this one.
+            // The pair found belongs to a later pool, or to a higher stream of the same pool. Go on
+            // with the later pool in the first case, with the next pool number in the second.
             pool = pair.pool.max(pool + u32::from(pair.stream > stream));
         }
     }
 
-    /// The pairs of `pool`, by ascending stream.
+    /// Iterates over the numbers of the pairs of `pool`, by ascending stream.
     pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = u32> {
         let next = move |&(stream, _): &(StreamId, u32)| self.next_pair(pool, Some(stream));
         core::iter::successors(self.next_pair(pool, None), next).map(|(_, pair)| pair)
     }
 
-    /// Whether the empty pairs are to be made vacant before a further pair is made.
+    /// Returns whether a sweep for empty pairs is due before a further pair is made.
     pub(crate) fn is_sweep_due(&self) -> bool {
-        self.existing >= self.sweep_at
+        self.pair_count >= self.sweep_at
     }
 
-    /// The empty pairs were made vacant. Many pairs are looked at once for every so many that are made.
+    /// Sets the threshold of the next sweep, after a sweep has made the empty pairs vacant. The
+    /// threshold grows with the number of pairs, so the cost of sweeps stays constant for each pair
+    /// made.
     pub(crate) fn finish_sweep(&mut self) {
-        self.sweep_at = (self.existing + self.existing / 2).max(FIRST_SWEEP);
+        self.sweep_at = (self.pair_count + self.pair_count / 2).max(FIRST_SWEEP);
     }
 
-    /// The number of a further pair, and room for it: a vacant one, if there is any. `None` if the table is full.
+    /// Returns the number of the next pair to add, with room for the pair: a vacant pair, or else a
+    /// new number. Returns `None` if the table is full.
     pub(crate) fn room_for_pair(&mut self) -> Option<u32> {
         if self.vacant_pair != NONE {
             return Some(self.vacant_pair);
         }
+        // Only makes room: the caller may still fail for another table, with nothing to undo.
         let room = self.pairs.make_room(1) && self.pair_nodes.make_room_for(self.pairs.len() as u32 + 1);
         room.then_some(self.pairs.len() as u32)
     }
 
-    /// Adds the pair for which there [is room](Self::room_for_pair).
+    /// Adds the pair whose number [`room_for_pair`](Self::room_for_pair) has returned.
     pub(crate) fn add_pair(&mut self, stream: StreamId, pool: u32) {
-        let entry = Pair { stream, pool, exists: true, next_vacant: NONE, seen: 0 };
+        let entry = Pair { stream, pool, exists: true, next_vacant: NONE, allocations_at_sweep: 0 };
         let pair = if self.vacant_pair == NONE {
             self.pairs.add(entry);
             self.pairs.len() as u32 - 1
@@ -350,16 +403,16 @@ impl<S: Storage> Registry<S> {
             pair
         };
         self.by_stream = self.pair_nodes.insert(self.by_stream, pair, stream_of(&self.pairs));
-        self.existing += 1;
+        self.pair_count += 1;
     }
 
-    /// Makes a pair vacant.
+    /// Makes `pair` vacant. Both heaps are empty, and no call uses the pair.
     pub(crate) fn remove_pair(&mut self, pair: u32) {
         self.by_stream = self.pair_nodes.remove(self.by_stream, pair, stream_of(&self.pairs));
         let entry = &mut self.pairs[pair as usize];
         entry.exists = false;
         entry.next_vacant = self.vacant_pair;
         self.vacant_pair = pair;
-        self.existing -= 1;
+        self.pair_count -= 1;
     }
 }

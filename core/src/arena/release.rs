@@ -1,7 +1,9 @@
-//! Giving segments back to the device: all that are wholly free, old ones, oversize ones, or as many as it takes.
+//! Release of segments to the device: all wholly free segments, old ones, oversize ones, or as many
+//! as a target needs.
 //!
-//! Heaps are locked one at a time and never across a call to the device. What is to be released is first taken out of its
-//! heap and of the pages, so nobody can find it while the device gives it back.
+//! Heaps are locked one at a time, and never across a call to the device. A segment is removed from
+//! its heap and from the page map before the device releases the memory, so no other thread can
+//! find the segment meanwhile.
 
 use crate::arena::heaps::PairUse;
 use crate::arena::request::Request;
@@ -16,20 +18,25 @@ use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
-/// A place in the order of the free blocks of one heap: (size, address).
+/// Position in the order of a heap's free blocks: (size in bytes, address).
+///
+/// A position stays valid when the block is removed, so a walk can drop the heap's lock and go on.
 type Cursor = (u64, u64);
 
-/// Before every block: an address of 0 is never one.
+/// Position before every block: no block has address 0.
 const FROM_START: Cursor = (0, 0);
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Releases the segment that is `block` of a locked heap. The lock is given up.
+    /// Releases the segment that `block` fills, and drops the heap's lock. Returns the number of
+    /// bytes released.
     fn release_segment(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) -> Result<u64, Error> {
         self.health()?;
         let (base, bytes) = heap.remove_segment(block, &self.slot(slot).tally);
+        // Before the release: the device may return the same addresses to another thread at once,
+        // and the new segment must find the pages unlisted.
         self.pages.remove(base, bytes);
         self.trace_release(&mut heap, crate::trace::Action::SegmentFree, base, bytes);
-        // In direct mode the next request would make them again.
+        // In direct mode the next request would make the tables again.
         if !self.flags.has(flags::DIRECT) {
             self.drop_tables(&mut heap);
         }
@@ -39,20 +46,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         Ok(bytes)
     }
 
-    /// In direct mode, a block that has become free goes straight back. It is freed whatever the device makes of that:
-    /// a failure shows in the leaked bytes, or in the health of the context.
-    /// What a pool in use holds stays there: a graph that was captured into it uses it whenever it runs.
+    /// Releases the free segments of the heap in `slot`, after a block was freed in direct mode.
+    /// Does nothing for a private pool in use: a captured graph may write to the pool's memory at
+    /// every replay.
+    ///
+    /// The free itself has succeeded, so a failed release is not reported here. The leaked bytes
+    /// count the failure, and the health of the context shows a lost device.
     pub(crate) fn release_directly(self, slot: u32) {
-        // A block of the heap was freed a moment ago. If that was the last one the pair may be another stream's by now: what is
-        // free there goes back in direct mode as well.
+        // If the freed block was the pair's last, another stream may have the pair by now. In
+        // direct mode the free segments of the other stream are to be released as well.
         let Some(_used) = self.enter_pair(slot / 2) else { return };
+        // The heap's lock ends with this statement, before the registry is locked.
         let pool = self.lock(slot).pool;
         if pool == 0 || self.registry.lock().is_unused(pool) {
             let _freed = self.release_ordinary(slot, |_| true);
         }
     }
 
-    /// Releases everything that is wholly free in one heap, whose pair the caller uses.
+    /// Releases every wholly free segment of the heap in `slot`, and unmaps the free granules of
+    /// expandable segments. The caller uses the pair.
     pub(crate) fn release_heap(self, slot: u32) -> Result<(), Error> {
         let ordinary = self.release_ordinary(slot, |_| true).map(|_| ());
         let released = ordinary.and(self.unmap_cached(slot));
@@ -60,10 +72,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         released
     }
 
-    /// Releases the wholly free ordinary segments of one heap that are `wanted`, in the order of its index. Says how many bytes.
+    /// Releases the wholly free ordinary segments of one heap for which `wanted` returns true, in
+    /// ascending order of (size, address). Returns the number of bytes released.
+    ///
+    /// # Errors
+    ///
+    /// The last failure, after all other segments were released; or at once if the context is lost.
     fn release_ordinary(self, slot: u32, mut wanted: impl FnMut(&Block) -> bool) -> Result<u64, Error> {
         let (mut released, mut cursor, mut failed) = (0, FROM_START, None);
         loop {
+            // Locked anew for each segment: `release_segment` drops the lock to call the device.
+            // The cursor moves strictly forward, so the walk ends while other threads free blocks.
             let mut heap = self.lock(slot);
             let Some((block, at)) = next_releasable(&mut heap, cursor, &mut wanted) else { break };
             cursor = at;
@@ -76,18 +95,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         failed.map_or(Ok(released), Err)
     }
 
-    /// Releases every wholly free segment: of the default pool (large, then small), then of the private pools without users
-    /// (small, then large) or only of `only`. Ends with the first failure if the context is lost, else goes on and reports it.
+    /// Releases every wholly free segment: first of the default pool (large, then small), then of
+    /// the private pools without users (small, then large). With `only`, releases the segments of
+    /// one private pool without users.
+    ///
+    /// # Errors
+    ///
+    /// The first failure. The release goes on after a failure unless the context is lost.
     pub(crate) fn release_cached(self, only: Option<u32>) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut release = |pool: u32, kinds: [PoolKind; 2]| {
             for kind in kinds {
                 for pair in self.pairs_of(pool) {
                     let result = self.release_heap(pair.slot(kind));
+                    // Keep the first failure.
                     failed = core::mem::replace(&mut failed, Ok(())).and(result);
                 }
             }
         };
+        // The order of pools and kinds is PyTorch's.
         if only.is_none() {
             release(0, [PoolKind::Large, PoolKind::Small]);
         }
@@ -99,20 +125,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         failed
     }
 
-    /// Collects old segments, if a limit and a threshold are set and more than the threshold is held: the average age of the
-    /// releasable segments is fixed for one pass, which releases every one that is at least as old.
+    /// Releases old segments of the default pool until at most the collection threshold is held
+    /// from the device. Does nothing unless a limit and a threshold are set.
+    ///
+    /// Each pass computes the average age of the releasable segments, and releases every segment at
+    /// least as old. Only large segments are collected.
     pub(crate) fn collect_garbage(self) -> Result<(), Error> {
         let Some(target) = self.garbage_target() else { return Ok(()) };
         let (mut ages, mut count) = self.releasable_ages();
         let mut reclaimed = 0;
         while reclaimed < target && count > 0 {
+            // Fixed for the whole pass, although `ages` and `count` change during the pass.
             let threshold = ages as f64 / count as f64;
             let mut freed = 0;
             for pair in self.pairs_of(0) {
                 let slot = pair.slot(PoolKind::Large);
                 let clock = self.lock(slot).clock;
                 reclaimed += self.release_ordinary(slot, |block| {
-                    // What other threads freed since the ages were added up is younger than all that were counted.
+                    // Saturates: a block freed by another thread since `releasable_ages` is not
+                    // part of the sum, and may be younger than `clock`.
                     let age = clock.saturating_sub(block.freed_at);
                     let old = age as f64 >= threshold;
                     if old {
@@ -121,6 +152,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     old
                 })?;
             }
+            // Other threads may have taken every old segment: without progress the loop ends.
             if freed == 0 {
                 break;
             }
@@ -128,8 +160,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         Ok(())
     }
 
-    /// Releases oversize segments of the request's own heap: the smallest one that suffices, else from the largest down until
-    /// enough is released. True if enough was.
+    /// Releases oversize segments of the request's own heap: the smallest segment that suffices, or
+    /// else segments from the largest down. Returns true if enough bytes were released.
     pub(crate) fn release_oversize(self, request: &Request) -> Result<bool, Error> {
         let mut released = 0;
         loop {
@@ -142,10 +174,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
     }
 
-    /// Releases wholly free segments, largest first and of several the one at the highest address, then what is free of
-    /// expandable ones, until at most `keep` bytes are held. Pending events are not waited for.
+    /// Releases wholly free segments until at most `keep` bytes are held from the device: the
+    /// largest first, and of equal sizes the segment at the highest address. Then unmaps free
+    /// granules of expandable segments. Does not wait for pending events.
     pub(crate) fn trim(self, keep: u64) -> Result<(), Error> {
         while self.ledger.reserved() > keep {
+            // One walk over the heaps for each segment: only the largest of each heap is compared.
             let largest = self.releasable_slots().filter_map(|(_used, slot)| {
                 let heap = self.lock(slot);
                 let block = &heap.blocks[last_releasable(&heap)?];
@@ -154,7 +188,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let Some((_, _, slot)) = largest.max() else { break };
             let Some(_used) = self.enter_pair(slot / 2) else { continue };
             let heap = self.lock(slot);
-            // Others may have taken it since.
+            // Another thread may have taken the segment since the lock was dropped: search again.
             if let Some(block) = last_releasable(&heap) {
                 self.release_segment(slot, heap, block)?;
             }
@@ -170,9 +204,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// The pairs of a pool, by ascending stream. Each is used while the caller has it, so that its heaps stay that stream's.
+    /// Iterates over the pairs of a pool, by ascending stream. Each item is a guard: the pair keeps
+    /// its stream while the caller holds the item.
     pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, D, R, S>> {
         let mut after = None;
+        // Steps by stream and not by pair number, so pairs that come or go meanwhile do no harm.
         core::iter::from_fn(move || {
             let (stream, pair) = self.next_pair(pool, after)?;
             after = Some(stream);
@@ -180,7 +216,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         })
     }
 
-    /// How many bytes the collection should release, if it is on and should release any.
+    /// Returns the number of bytes held above the collection threshold. Returns `None` if the
+    /// collection is off or nothing is above the threshold.
     fn garbage_target(&self) -> Option<u64> {
         if !self.flags.has(flags::AGES) {
             return None;
@@ -190,20 +227,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.ledger.reserved().checked_sub((threshold * limit as f64) as u64).filter(|&bytes| bytes > 0)
     }
 
-    /// The sum of the ages of the releasable large segments of the default pool, and how many there are.
+    /// Returns the sum of the ages of the default pool's releasable large segments, and their
+    /// number.
     fn releasable_ages(&self) -> (u64, u64) {
         let (mut ages, mut count) = (0, 0);
         for pair in self.pairs_of(0) {
             let mut heap = self.lock(pair.slot(PoolKind::Large));
             let mut cursor = FROM_START;
             while let Some((block, at)) = next_releasable(&mut heap, cursor, |_| true) {
+                // No underflow: `lock` has set the clock, and `freed_at` is an earlier clock.
                 (ages, count, cursor) = (ages + heap.clock - heap.blocks[block].freed_at, count + 1, at);
             }
         }
         (ages, count)
     }
 
-    /// The first segment that the collection would release now.
+    /// Returns the address of the first segment that [`collect_garbage`](OnDevice::collect_garbage)
+    /// would release.
     pub(crate) fn first_garbage(&self) -> Option<DevicePtr> {
         self.garbage_target()?;
         let (ages, count) = self.releasable_ages();
@@ -216,12 +256,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         })
     }
 
+    /// Returns the address of the first segment that
+    /// [`release_oversize`](OnDevice::release_oversize) would release.
     pub(crate) fn oversize_victim(&self, request: &Request) -> Option<DevicePtr> {
         let mut heap = self.lock(request.slot);
         oversize_victim(&mut heap, request.size).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
     }
 
-    /// The first segment or range that releasing the whole cache would give back.
+    /// Returns the address of the first segment or range that
+    /// [`release_cached`](OnDevice::release_cached) would release.
     pub(crate) fn first_releasable(&self) -> Option<DevicePtr> {
         let of_pool = |pool: u32, kinds: [PoolKind; 2]| {
             kinds.into_iter().find_map(|kind| self.pairs_of(pool).find_map(|pair| self.first_of_heap(pair.slot(kind))))
@@ -230,7 +273,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             .or_else(|| self.unused_pools().find_map(|pool| of_pool(pool, [PoolKind::Small, PoolKind::Large])))
     }
 
-    /// The first segment or range that releasing one heap would give back.
+    /// Returns the address of the first segment or range that
+    /// [`release_heap`](OnDevice::release_heap) would release.
     pub(crate) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
         let mut heap = self.lock(slot);
         if let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) {
@@ -239,13 +283,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let (_, range) = crate::arena::expand::next_unmappable(&mut heap, FROM_START)?;
         let stream = heap.stream;
         drop(heap);
-        // What is free of a stream that captures a graph stays mapped.
+        // `unmap_cached` leaves the free granules of a capturing stream mapped.
         let captures = self.call(|device| device.is_capturing(stream));
         (captures != Ok(true)).then_some(range.at)
     }
 
-    /// The heaps whose free segments may go back, as pair and slot: those of the default pool, then those of private pools
-    /// without users.
+    /// Iterates over the heaps with releasable segments, as guard of the pair and slot number:
+    /// first the default pool, then the private pools without users.
     fn releasable_slots(&self) -> impl Iterator<Item = (PairUse<'_, D, R, S>, u32)> {
         let pools = core::iter::once(0).chain(self.unused_pools());
         pools
@@ -258,12 +302,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
-/// The first releasable segment behind `cursor` that is wanted, and its place. None of a pool in use is.
+/// Returns the first releasable segment behind `cursor` for which `wanted` returns true, as block
+/// and position. A heap of a private pool in use has no releasable segment.
 fn next_releasable<S: Storage>(
     heap: &mut Heap<S>,
     cursor: Cursor,
     mut wanted: impl FnMut(&Block) -> bool,
 ) -> Option<(u32, Cursor)> {
+    // An empty heap may have no tables, and `heap.sets` panics without tables.
     if heap.kept || heap.is_empty() {
         return None;
     }
@@ -278,7 +324,8 @@ fn next_releasable<S: Storage>(
     None
 }
 
-/// The largest releasable segment. None of a pool in use is.
+/// Returns the largest releasable segment of `heap`, as a block. A heap of a private pool in use
+/// has no releasable segment.
 fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
     if heap.kept || heap.is_empty() {
         return None;
@@ -290,9 +337,11 @@ fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
     at
 }
 
-/// The oversize segment to release first for a request of `size`, and how many bytes must be released in all.
+/// Returns the oversize segment to release first for a request of `size` bytes, as a block, and the
+/// number of bytes to release in all.
 fn oversize_victim<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<(u32, u64)> {
     let oversize = heap.rules.max_split;
+    // `u64::MAX`: no largest split size is set, so no segment is oversize.
     if oversize == u64::MAX || heap.is_empty() {
         return None;
     }
@@ -300,19 +349,22 @@ fn oversize_victim<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<(u32, u6
     let mut enough = heap.sets.free.best_fit(wanted, heap.blocks.entries());
     let heap = &*heap;
     let blocks = heap.blocks.entries();
-    let goes = |block: u32| heap.is_releasable(block);
-    // A part of an ordinary segment cannot be released at all, so it is as if it were not there.
-    let counts = |block: u32| goes(block) || blocks[block as usize].expandable;
+    let releasable = |block: u32| heap.is_releasable(block);
+    // A part of an ordinary segment cannot be released at all, so the walk skips the part. A block
+    // of an expandable segment is large enough but cannot be released here: it ends the walk.
+    let counts = |block: u32| releasable(block) || blocks[block as usize].expandable;
     while let Some(block) = enough.filter(|&block| !counts(block)) {
         enough = heap.sets.free.next(block, blocks);
     }
     let mut at = match enough {
-        Some(block) if goes(block) => return Some((block, wanted)),
+        // One segment suffices.
+        Some(block) if releasable(block) => return Some((block, wanted)),
+        // No single segment suffices: start with the largest segment below.
         Some(expandable) => heap.sets.free.previous(expandable, blocks),
         None => heap.sets.free.last(blocks),
     };
     while let Some(block) = at.filter(|&block| blocks[block as usize].size >= oversize) {
-        if goes(block) {
+        if releasable(block) {
             return Some((block, wanted));
         }
         at = heap.sets.free.previous(block, blocks);

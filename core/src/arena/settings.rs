@@ -1,4 +1,4 @@
-//! The configuration and the limit of one device, and what follows from them in every heap.
+//! Configuration and memory limit of one device, and the rules that heaps derive from both.
 
 use crate::arena::heaps::options_of;
 use crate::arena::{Arena, flags};
@@ -12,6 +12,8 @@ use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns the rules of a heap of `kind` in a pool with `options`. A heap is expandable if the
+    /// configuration says so, no sub-allocator manages the heap, and the device has virtual memory.
     pub(crate) fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
         let suballocated = self.policy.suballocates(kind);
         let expandable =
@@ -19,10 +21,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Rules::new(config, kind, options.no_split, self.flags.has(flags::AGES), expandable)
     }
 
-    /// Puts the configuration and the limit in force everywhere. The registry is locked, so no heap is made meanwhile.
+    /// Applies the configuration and the limit to the flags, the rounding and every heap. The
+    /// registry is locked, so no heap is made meanwhile.
     pub(crate) fn apply_config(&self) {
+        // Lock order: registry, config, then one heap at a time.
         let _registry = self.registry.lock();
         let mut config = self.config.lock();
+        // The policy is fixed when the arena is made.
         config.set_policy(self.policy);
         self.pin_planned(&mut config);
         let config = config.clone();
@@ -34,26 +39,35 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let limited = self.ledger.limit() != u64::MAX;
         self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
         for slot in self.slot_numbers() {
-            // Their clocks stand still while no ages are kept.
+            // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
+            // clock until its next lock.
             let mut heap = self.lock(slot);
             heap.rules = self.rules(&config, heap.rules.kind, options_of(&heap));
         }
     }
 
-    /// The configuration in force.
+    /// Returns a copy of the configuration in force.
     pub(crate) fn config(&self) -> Config {
         self.config.lock().clone()
     }
 
+    /// Returns the limit on the bytes held from the device, if a limit is set.
     pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.ledger.limit()).filter(|&limit| limit != u64::MAX)
     }
 
+    /// Sets or removes the limit. A lower limit releases nothing by itself.
     pub(crate) fn set_limit(&self, limit: Option<u64>) {
         self.ledger.set_limit(limit.unwrap_or(u64::MAX));
         self.apply_config();
     }
 
+    /// Limits the bytes held to a fraction of the device's total memory. A fraction of 1 removes
+    /// the limit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidFraction`] unless `fraction` is from 0 to 1, and errors of the device.
     pub(crate) fn set_fraction(&self, fraction: f64) -> Result<(), Error> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
@@ -64,7 +78,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
-/// A fraction of so many bytes, rounded to the nearest one (as `std::round` does for positive numbers).
+/// Returns `fraction` of `bytes`, rounded to the nearest byte and halves up, as C++'s `std::round`
+/// does for positive numbers.
 pub(crate) fn fraction_of(fraction: f64, bytes: u64) -> u64 {
     (fraction * bytes as f64 + 0.5) as u64
 }

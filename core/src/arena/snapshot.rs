@@ -1,4 +1,4 @@
-//! Taking a snapshot: every segment and block of one device.
+//! Snapshot of one device: every segment and every block.
 
 use crate::arena::Arena;
 use crate::config::rounding::PoolKind;
@@ -14,15 +14,16 @@ use crate::units::{DeviceIndex, DevicePtr};
 use alloc::vec::Vec;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Appends every segment of this device. Each heap is locked while it is read; the heaps are not locked together.
+    /// Appends every segment of the device to `segments`. Heaps are locked in turn, so the
+    /// snapshot shows no single moment of the whole device while threads allocate.
     pub(crate) fn snapshot(&self, segments: &mut Vec<SnapshotSegment>) {
         for slot in self.slot_numbers() {
             let heap = self.lock(slot);
-            let pieces = self.snapshot_sub_blocks(&heap);
+            let sub_blocks = self.snapshot_sub_blocks(&heap);
             let mut segment = heap.newest;
             while segment != NONE {
                 if heap.suballocator.is_some() {
-                    self.snapshot_suballocated(&heap, heap.rules.kind, segment, &pieces, segments);
+                    self.snapshot_suballocated(&heap, heap.rules.kind, segment, &sub_blocks, segments);
                 } else {
                     self.snapshot_segment(&heap, heap.rules.kind, segment, segments);
                 }
@@ -30,6 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
             let pool = heap.pool as usize;
             drop(heap);
+            // The registry is locked before heaps, so the pool's name is filled in afterwards.
             let id = self.registry.lock().pools.get(pool).map_or(PoolId::DEFAULT, |pool| pool.id);
             for segment in segments.iter_mut().rev().take_while(|segment| segment.pool == UNNAMED) {
                 segment.pool = id;
@@ -37,37 +39,40 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// The taken pieces of a heap whose segments a suballocator cuts, by address.
+    /// Returns the live and pending sub-blocks of a sub-allocated heap, ordered by address. Returns
+    /// an empty list for a heap without a sub-allocator.
     fn snapshot_sub_blocks(&self, heap: &Heap<S>) -> Vec<SnapshotBlock> {
         if heap.suballocator.is_none() {
             return Vec::new();
         }
-        let mut pieces: Vec<SnapshotBlock> = heap
+        let mut sub_blocks: Vec<SnapshotBlock> = heap
             .pieces()
             .map(|(_, &Block { addr, size, requested, state, .. })| {
-                let held = state == State::Allocated;
-                let state = if held { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
+                let live = state == State::Allocated;
+                let state = if live { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
                 let address = DevicePtr(addr);
                 SnapshotBlock { address, size, requested_size: requested, state, site: self.site_of(address) }
             })
             .collect();
-        pieces.sort_by_key(|piece| piece.address);
-        pieces
+        sub_blocks.sort_by_key(|block| block.address);
+        sub_blocks
     }
 
+    /// Appends a segment of a sub-allocated heap, with the free ranges and the sub-blocks inside.
     fn snapshot_suballocated(
         &self,
         heap: &Heap<S>,
         kind: PoolKind,
         segment: u32,
-        pieces: &[SnapshotBlock],
+        sub_blocks: &[SnapshotBlock],
         segments: &mut Vec<SnapshotSegment>,
     ) {
         let Some(suballocator) = &heap.suballocator else { return };
         let entry = &heap.segments[segment];
+        // `sub_blocks` covers the whole heap in address order: the segment's part is one range.
         let [from, to] = [entry.base, entry.base + entry.bytes]
-            .map(|addr| pieces.partition_point(|piece| piece.address < DevicePtr(addr)));
-        let mut blocks = pieces[from..to].to_vec();
+            .map(|addr| sub_blocks.partition_point(|block| block.address < DevicePtr(addr)));
+        let mut blocks = sub_blocks[from..to].to_vec();
         suballocator.visit_free(segment, &mut |addr, size| {
             let address = DevicePtr(addr);
             blocks.push(SnapshotBlock { address, size, requested_size: 0, state: BlockState::Inactive, site: 0 });
@@ -86,7 +91,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         });
     }
 
+    /// Appends a segment whose blocks the heap manages. Each mapped part of an expandable segment
+    /// becomes a separate segment of the snapshot.
     fn snapshot_segment(&self, heap: &Heap<S>, kind: PoolKind, segment: u32, segments: &mut Vec<SnapshotSegment>) {
+        // True ⟺ the next mapped block starts a new segment of the snapshot.
         let mut apart = true;
         let mut at = heap.segments[segment].first;
         while at != NONE {
@@ -124,5 +132,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 }
 
-/// Stands for the pool's name until the heap's lock is released: the registry is not locked under it.
+/// Placeholder for the pool's name while a heap is locked. The registry must not be locked under a
+/// heap's lock.
 const UNNAMED: PoolId = PoolId(u64::MAX, u64::MAX);
