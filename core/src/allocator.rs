@@ -463,8 +463,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Announces the end of an iteration of the program, a training step for example, and the
-    /// beginning of the next. Does nothing except under `policy:planned`; see
-    /// [`planned`](crate::planned).
+    /// beginning of the next. Does nothing except under `policy:planned`; see [`Observed`].
     ///
     /// One of the first iterations is observed. After plans for the observation were
     /// [adopted](Self::adopt_plans), the next announcement puts the plans in force. Without memory
