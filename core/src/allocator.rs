@@ -1,9 +1,13 @@
-//! The allocator: what programs call, for any number of devices, from any thread.
+//! The public interface of the allocator.
+//!
+//! An [`Allocator`] finds the device and the heap that a call concerns, and passes the call on to
+//! the state of the device (`arena`). Decisions are made there.
+
+mod pools;
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
-use crate::arena::registry::Purpose;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
@@ -11,7 +15,6 @@ use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef, MAX_DEVICES, Owner, OwnerWord, PageMap};
 #[cfg(feature = "alloc")]
 use crate::planned::{Observed, PlannedReport};
-use crate::pool::{PoolId, PoolOptions, Route};
 use crate::stats::Stats;
 use crate::sync::Lock;
 use crate::tables::{Storage, Table};
@@ -27,34 +30,57 @@ type Called<D> = D;
 #[cfg(feature = "paranoid")]
 type Called<D> = crate::device::Unlocked<D>;
 
-/// A caching allocator over the memory of one or more devices.
+/// Caches the memory of one or more devices, and serves requests for blocks from the cache.
 ///
-/// * `D` — the devices.
-/// * `R` — the lock of a heap: one that parks its waiters where there is an operating system, a spin lock where there is none.
-/// * `S` — where the tables live: [`Growable`](crate::tables::Growable) or [`Fixed`](crate::tables::Fixed).
+/// * `D`: the devices.
+/// * `R`: the lock of a heap. A parking lock where there is an operating system, a spin lock
+///   elsewhere.
+/// * `S`: where the tables live, [`Growable`](crate::tables::Growable) or
+///   [`Fixed`](crate::tables::Fixed).
+///
+/// All sizes are in bytes. The devices of an allocator must not use the same addresses.
 ///
 /// # Stream order
-/// A block may be used at once on the stream it was allocated on, and on any other stream once that one waits for it. A freed
-/// block is reused at once on its own stream; the program therefore frees it when its last use on that stream has been queued.
-/// Use on other streams is announced with [`record_stream`](Self::record_stream).
+/// A block is allocated on one stream, the block's *own* stream. Work on the own stream may use the
+/// block at once. Work on another stream may use the block after that stream has waited for the own
+/// stream, and is announced with [`record_stream`](Self::record_stream).
+///
+/// The program frees a block as soon as the last use on the own stream is queued, without waiting
+/// for the use to finish. The next block at the address goes to the same stream, behind the last
+/// use. A block with announced streams stays *pending* until their work is done.
 ///
 /// # Threads
-/// Every method may be called from any thread. Requests of different streams share no lock.
+/// Every method may be called from any thread at any time. Requests on different streams share no
+/// lock. No lock is held during a call to the device, except as
+/// [`DeviceMemory`](crate::DeviceMemory) says.
 ///
-/// # The device
-/// `malloc` calls it when no free block fits, or when frees wait for events; `free` calls it to record events when other streams
-/// used the block. Dropping the allocator calls nothing: memory that is still held goes back with the context.
+/// # Calls to the device
+/// A method calls the device, and may block, only where a *Device* line says so. After the first
+/// error that loses the context the device is not called again. Dropping the allocator calls
+/// nothing: the memory goes back to the device with the context.
+///
+/// # Errors
+/// A failed call leaves every block as it was. Segments may have been released, and pending blocks
+/// may have become free, in the attempt. [`Error::Device`] is a failed call to the device, or the
+/// loss of the context in an earlier call. [`Error::TableFull`] is a lack of host memory, or of
+/// entries in a table of fixed capacity.
 pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
+    /// The devices, by [`DeviceIndex`].
     arenas: S::Devices<Arena<Called<D>, R, S>>,
+    /// The owner of every page of device memory, for all devices.
     pages: PageMap<R, S>,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
-    /// An allocator over `devices`, numbered in the order given, all with the same configuration.
+    /// Makes an allocator over `devices`, numbered from 0 in the given order, all configured by
+    /// `config`. Obtains no memory.
+    ///
+    /// Device: asked for the size of its memory if `config` limits the allocator to a fraction.
     ///
     /// # Errors
-    /// [`Error::PolicyUnavailable`]; [`Error::TableFull`] for more devices than there can be; those of the device, if the configuration sets a fraction
-    /// of its memory.
+    /// * [`Error::PolicyUnavailable`]: the policy needs the feature `alloc`.
+    /// * [`Error::TableFull`]: more than 127 devices, or more than `S` has room for.
+    /// * [`Error::Device`].
     pub fn new(devices: impl IntoIterator<Item = D>, config: &Config) -> Result<Self, Error> {
         if !config.policy().is_available() || config.planned().is_some() && !cfg!(feature = "alloc") {
             return Err(Error::PolicyUnavailable(config.policy_name()));
@@ -73,24 +99,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(Self { arenas, pages: PageMap::default() })
     }
 
+    /// Returns the device with this number, for operations that change the page map.
     #[inline]
     fn on(&self, device: DeviceIndex) -> Result<OnDevice<'_, Called<D>, R, S>, Error> {
         Ok(OnDevice { arena: self.arena(device)?, pages: &self.pages })
     }
 
-    /// The device of an owner that the page map names.
+    /// Returns the device of an owner found in the page map. The map names only devices that exist.
     #[inline(always)]
     fn on_owner(&self, device: u32) -> OnDevice<'_, Called<D>, R, S> {
         OnDevice { arena: &self.arenas[device as usize], pages: &self.pages }
     }
 
+    /// Returns the state of the device with this number.
     #[inline]
     pub(crate) fn arena(&self, device: DeviceIndex) -> Result<&Arena<Called<D>, R, S>, Error> {
         self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
     }
 
-    /// Begins an operation on one device. Under the feature `paranoid` every invariant of the device is checked here, and again
-    /// when the returned value is dropped.
+    /// Begins an operation on one device. Under the feature `paranoid` every invariant of the device is
+    /// checked here, and again when the returned value is dropped.
     #[inline(always)]
     fn checked(&self, operation: &'static str, device: DeviceIndex) -> Checked<'_, Called<D>, R, S> {
         Checked::begin(operation, &self.arenas, || Some(device))
@@ -102,7 +130,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Checked::begin(operation, &self.arenas, || None)
     }
 
-    /// Begins an operation on the device that owns `ptr`; on all devices if the page map does not know which one does.
+    /// Begins an operation on the device that owns `ptr`, or on all devices if the page map does not
+    /// know the owner.
     #[inline(always)]
     fn checked_at(&self, operation: &'static str, ptr: DevicePtr) -> Checked<'_, Called<D>, R, S> {
         Checked::begin(operation, &self.arenas, || match self.pages.owner(ptr) {
@@ -111,54 +140,90 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         })
     }
 
-    /// The device with this number.
+    /// Returns the device with this number, `None` if there is none.
     pub fn device(&self, device: DeviceIndex) -> Option<&D> {
         self.arenas.get(device.0 as usize).map(|arena| arena.driver.device().borrow())
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub fn device_count(&self) -> u32 {
         self.arenas.len() as u32
     }
 
-    /// A block of at least `bytes`, aligned to 512 (under [`Policy::Bfc`](crate::config::Policy) to 256), for use on `stream` at once. Zero bytes are answered with the null address.
+    /// Allocates a block of at least `bytes` bytes on `device`, and returns the address of the
+    /// first byte.
+    ///
+    /// The address is a multiple of 512, or of 256 under [`Policy::Bfc`](crate::config::Policy).
+    /// Work on `stream` may use the block at once. The contents are unspecified. For zero bytes the
+    /// result is the null address.
+    ///
+    /// Device: called if no cached block fits, if frees are pending, and while a graph is captured.
+    /// Otherwise a cached block is handed out without a call.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] when everything that could be given back was, and it was not enough; [`Error::TooLarge`];
-    /// those of the device. Nothing has changed then, but for segments that were given back.
+    /// * [`Error::UnknownDevice`].
+    /// * [`Error::OutOfMemory`]: the device has too little memory, or the limit is reached, after
+    ///   the release of all memory that could be released.
+    /// * [`Error::Rejected`]: the request would exceed the memory fraction, and the configuration
+    ///   sets `throw_on_cudamalloc_oom`. Nothing was released for the request.
+    /// * [`Error::TooLarge`]: `bytes`, rounded up, is 1 EiB or more.
+    /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
+    /// * [`Error::TableFull`], [`Error::Device`].
     #[inline]
     pub fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let _checked = self.checked("malloc", device);
         self.on(device)?.malloc(bytes, stream)
     }
 
-    /// Frees the block at `ptr`, on its own stream's order. The null address is none, and fine.
+    /// Frees the block at `ptr`, in the order of the own stream. Does nothing for the null address.
+    ///
+    /// The last use on the own stream must be queued, but need not be done. If streams were
+    /// announced by [`record_stream`](Self::record_stream), the block stays pending until their
+    /// present work is done.
+    ///
+    /// Device: called to record an event on each announced stream, and with the cache [turned
+    /// off](Self::set_caching) to release the memory.
     ///
     /// # Errors
-    /// [`Error::InvalidPointer`] if the program holds no block that begins there; those of the device when an event of another
-    /// stream cannot be recorded. The block is the program's still.
+    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte. A second free
+    ///   of a block is detected until the address is handed out again.
+    /// * [`Error::TableFull`], [`Error::Device`]: an event cannot be recorded.
+    ///
+    /// After an error the program still holds the block.
     #[inline]
     pub fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
         self.free_checked(ptr, None)
     }
 
-    /// Frees the block at `ptr` once [`set_safe_frontier`](Self::set_safe_frontier) has reached `count`, at once if it has: for programs
-    /// that number their work instead of ordering it by streams. Until then the block is pending, and nothing makes anybody get
-    /// it: neither a shortage nor [`empty_cache`](Self::empty_cache). Uses on other streams are waited for as by
-    /// [`free`](Self::free).
+    /// Frees the block at `ptr` once the safe frontier has reached `count`.
+    ///
+    /// For programs that number their work and do not order it by streams. The work is numbered 1,
+    /// 2, 3 …, and a block last used by work 7 is freed at count 7. After
+    /// [`set_safe_frontier(device, 7)`](Self::set_safe_frontier), or a higher count, the block can
+    /// be reused. Until then the block is pending. Neither a shortage of memory nor
+    /// [`empty_cache`](Self::empty_cache) makes the block available earlier. Announced streams are
+    /// waited for as by [`free`](Self::free). With a `count` already reached the call is a plain
+    /// free.
+    ///
+    /// Device: as [`free`](Self::free).
     ///
     /// # Errors
-    /// [`Error::TableFull`], and those of [`free`](Self::free). The block is the program's still.
+    /// Those of [`free`](Self::free). After an error the program still holds the block.
     pub fn free_at(&self, ptr: DevicePtr, count: u64) -> Result<(), Error> {
+        let _checked = self.checked_at("free_at", ptr);
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        let _checked = self.checked_at("free_at", ptr);
         self.at_owner(ptr, |device, heap| device.free_at(heap, ptr, count))
     }
 
-    /// All work that the program has numbered up to `count` is done: blocks freed at such a count can be had again. The frontier
-    /// begins at 0 and never goes back: a count that it has passed changes nothing. Calls the device only where nothing is cached.
+    /// Declares all work numbered up to `count` as done, and frees the blocks that wait for these
+    /// counts; see [`free_at`](Self::free_at).
+    ///
+    /// Each device has a frontier of its own, which begins at 0 and never goes back. A `count`
+    /// below the frontier changes nothing.
+    ///
+    /// Device: called only with the cache [turned off](Self::set_caching), to release memory.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -168,22 +233,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// As [`free`](Self::free), if the block was requested with exactly `bytes`.
+    /// Frees the block at `ptr` if the program requested the block with exactly `bytes` bytes; see
+    /// [`free`](Self::free).
     ///
     /// # Errors
-    /// [`Error::WrongSize`] if it was not, and those of [`free`](Self::free).
+    /// * [`Error::WrongSize`]: the block was requested with another size. The program still holds
+    ///   the block.
+    /// * Those of [`free`](Self::free).
     #[inline]
     pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
         self.free_checked(ptr, Some(bytes))
     }
 
+    /// Frees the block at `ptr`, after a check of the requested size if `bytes` is given.
     #[inline]
     fn free_checked(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
+        let _checked = self.checked_at("free", ptr);
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        let _checked = self.checked_at("free", ptr);
+        // One test of one bit tells whether a heap owns the page: lanes and shared pages share that
+        // bit.
         let word = self.pages.word(ptr);
+        // `get` instead of an index keeps the code for a panic off the fast path.
         if let Some(heap) = word.heap()
             && let Some(arena) = self.arenas.get(heap.device as usize)
         {
@@ -192,8 +264,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.free_elsewhere(word, ptr, bytes)
     }
 
-    /// Frees the block at an address that belongs to a lane, or that leads to no single heap. Out of line, so that the
-    /// fast path needs no register for lanes: 3 instructions of a pair.
+    /// Frees the block at an address owned by a lane, or by no single heap.
+    // Out of line, so that the fast path needs no register for lanes: 3 instructions of a pair.
     #[inline(never)]
     fn free_elsewhere(&self, word: OwnerWord, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         match word.owner() {
@@ -202,13 +274,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         }
     }
 
-    /// Frees the block at an address whose page leads to no single heap.
+    /// Frees the block at an address on a page that no single heap owns.
     #[cold]
     fn free_anywhere(&self, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
         self.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes))
     }
 
-    /// Calls `act` with the heap that owns `ptr`. A heap that does not own it answers [`Error::InvalidPointer`].
+    /// Calls `act` with the heap that owns `ptr`. A block of a lane is first delegated to the heap
+    /// behind the lane. `act` returns [`Error::InvalidPointer`] if the heap has no such block.
     fn at_owner<T>(
         &self,
         ptr: DevicePtr,
@@ -220,20 +293,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
                 let device = self.on_owner(lane.device);
                 act(device, device.home_of(lane, ptr)?)
             }
-            Owner::Shared => self.ask_every_heap(ptr, &act),
+            Owner::Shared => self.search_every_heap(ptr, &act),
             Owner::None => Err(Error::InvalidPointer(ptr)),
         }
     }
 
-    /// Calls `act` with one heap after another until one owns `ptr`.
+    /// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two
+    /// segments.
     #[cold]
-    fn ask_every_heap<T>(
+    fn search_every_heap<T>(
         &self,
         ptr: DevicePtr,
         act: &impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for arena in self.arenas.iter() {
-            // Every block of a lane is in a heap's care afterwards.
+            // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
+            // there.
             arena.show_lanes();
             for slot in arena.slot_numbers() {
                 match act(OnDevice { arena, pages: &self.pages }, arena.heap_ref(slot)) {
@@ -245,16 +320,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Err(Error::InvalidPointer(ptr))
     }
 
-    /// Announces that work queued on `stream` uses the block at `ptr`: once it is freed, it is not reused before that work is
-    /// done. Does nothing for the block's own stream.
+    /// Announces that work queued on `stream` uses the block at `ptr`.
+    ///
+    /// Call this after the work is queued and before the block is freed. After the free, the block
+    /// is not reused before the work is done. Does nothing for the block's own stream and for the
+    /// null address.
+    ///
+    /// Device: called only while a graph is captured, to ask whether `stream` captures.
     ///
     /// # Errors
-    /// [`Error::InvalidPointer`] if the program holds no block that begins there.
+    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
+    /// * [`Error::TableFull`], [`Error::Device`].
     pub fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        let _checked = self.checked_at("record_stream", ptr);
         if ptr == DevicePtr::NULL {
             return Ok(());
         }
-        let _checked = self.checked_at("record_stream", ptr);
         if let Owner::Lane(lane) = self.pages.owner(ptr)
             && self.on_owner(lane.device).is_planned_on(lane, ptr, stream)
         {
@@ -263,10 +344,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.at_owner(ptr, |device, heap| device.record_stream(heap.heap, ptr, stream))
     }
 
-    /// The block that contains `ptr`, which may point anywhere into it.
+    /// Describes the block that contains `ptr`, which may point anywhere into the block.
     ///
     /// # Errors
-    /// [`Error::InvalidPointer`] if the program holds no such block.
+    /// [`Error::InvalidPointer`]: the program holds no block there.
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
         let _checked = self.checked_at("base_of", ptr);
         if let Owner::Lane(lane) = self.pages.owner(ptr)
@@ -277,20 +358,27 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.at_owner(ptr, |device, heap| device.allocation(heap.heap, ptr).ok_or(Error::InvalidPointer(ptr)))
     }
 
-    /// Frees the blocks that other streams no longer use. `malloc` does so by itself.
+    /// Frees the pending blocks whose events are complete. Does not wait. [`malloc`](Self::malloc)
+    /// does so by itself.
+    ///
+    /// Device: polled if frees are pending.
     ///
     /// # Errors
-    /// Those of the device; the blocks whose events could not be asked after stay as they are.
+    /// [`Error::UnknownDevice`]; [`Error::Device`]: the first failure. A block whose event cannot
+    /// be polled stays pending, and the others are freed.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("process_events", device);
         self.on(device)?.process_events()
     }
 
-    /// Waits for all pending frees, then gives every wholly free segment back: those of the default pool and of private
-    /// pools that nobody uses. Blocks the calling thread.
+    /// Waits for the pending frees, then releases every segment without blocks in use, except for
+    /// the segments of private pools with users.
+    ///
+    /// Device: called, and waited for.
     ///
     /// # Errors
-    /// The first error of the device; everything else is given back all the same.
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure. The
+    /// rest of the cache is released even so, unless the context is lost.
     pub fn empty_cache(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("empty_cache", device);
         let device = self.on(device)?;
@@ -298,37 +386,37 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         waited.and(device.release_cached(None))
     }
 
-    /// As [`empty_cache`](Self::empty_cache), for one private pool without users only.
+    /// Releases segments without blocks in use, the largest first, until the allocator holds at
+    /// most `keep` bytes of the device or no such segment is left. Does not wait for pending frees.
+    ///
+    /// Device: called if a segment is released. For expandable segments, waits for their stream.
     ///
     /// # Errors
-    /// [`Error::UnknownPool`], and those of [`empty_cache`](Self::empty_cache).
-    pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let _checked = self.checked("empty_pool", device);
-        let device = self.on(device)?;
-        let pool = device.private_pool(pool)?;
-        let waited = device.wait_for_events();
-        waited.and(device.release_cached(Some(pool)))
-    }
-
-    /// Gives wholly free segments back, the largest first, until at most `keep` bytes are held from the device or none is left.
-    ///
-    /// # Errors
-    /// The first error of the device.
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure, which
+    /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let _checked = self.checked("trim", device);
         self.on(device)?.trim(keep)
     }
 
-    /// What [`malloc`](Self::malloc) would do first, if it were called now. Changes nothing.
+    /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
+    /// nothing.
+    ///
+    /// Pending frees count as pending, although [`malloc`](Self::malloc) would poll their events.
+    ///
+    /// Device: asked for the size of its memory where the limit or the policy depends on the size,
+    /// and whether streams capture a graph. No memory is obtained or released.
     ///
     /// # Errors
-    /// Those by which `malloc` would refuse the request outright.
+    /// [`Error::UnknownDevice`], [`Error::TooLarge`], [`Error::InvalidStream`],
+    /// [`Error::TableFull`], [`Error::Device`], as for [`malloc`](Self::malloc).
     pub fn forecast(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
         let _checked = self.checked("forecast", device);
         self.arena(device)?.forecast(bytes, stream)
     }
 
-    /// Sets the most bytes that may be held from the device; what is held already is not given back.
+    /// Limits the bytes held from a device; `None` removes the limit. Memory held beyond the limit
+    /// is not released: see [`trim`](Self::trim).
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -338,7 +426,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// The most bytes that may be held from the device.
+    /// Returns the most bytes that may be held from the device, `None` for no limit.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -346,16 +434,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.arena(device)?.limit())
     }
 
-    /// Sets the limit to a fraction of the device's memory, rounded to bytes; 1 is no limit.
+    /// Limits the bytes held from a device to a fraction of its memory, rounded to the nearest
+    /// byte. The fraction 1 removes the limit.
+    ///
+    /// Device: asked for the size of its memory.
     ///
     /// # Errors
-    /// [`Error::InvalidFraction`] outside of 0 … 1; those of the device.
+    /// * [`Error::UnknownDevice`].
+    /// * [`Error::InvalidFraction`]: the fraction is outside of 0 … 1, or not a number.
+    /// * [`Error::Device`].
     pub fn set_memory_fraction(&self, device: DeviceIndex, fraction: f64) -> Result<(), Error> {
         let _checked = self.checked("set_memory_fraction", device);
         self.arena(device)?.set_fraction(fraction)
     }
 
-    /// Puts a configuration in force on every device, but for its policy: that stays, as do blocks and segments.
+    /// Replaces the configuration of every device, except for the policy. Blocks and segments stay
+    /// as they are, and so does the limit: a memory fraction in `config` takes effect through
+    /// [`set_memory_fraction`](Self::set_memory_fraction).
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked_everywhere("configure");
         for arena in self.arenas.iter() {
@@ -364,7 +459,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         }
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -372,8 +467,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.arena(device)?.config())
     }
 
-    /// Turns the cache off or on. Off, every request is a call to the device and every free gives the memory back: for debugging
-    /// with memory checkers. Blocks handed out before stay valid.
+    /// Turns the cache of a device on or off. Without the cache every request obtains memory from
+    /// the device and every free releases it, for memory checkers. Blocks handed out before stay
+    /// valid.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -383,8 +479,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Whether the free blocks are searched again after a wait for events, before anything is released: on from the start.
-    /// Off, the allocator does as `PyTorch` 2.11 does, so that a recorded program can be repeated exactly.
+    /// Selects whether a request searches the cache again after a wait for events, before any
+    /// memory is released. On by default. Off, the allocator decides as `PyTorch` 2.11 does, which
+    /// repeats recorded programs exactly.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -394,112 +491,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Makes a private pool with one user and a name of its own.
+    /// Announces that a stream is about to be destroyed, so that its number may name another
+    /// stream.
+    ///
+    /// Releases the memory cached for the stream. Blocks held by the program stay valid, and are
+    /// freed as usual. Work on the stream need not be done. Call this before the stream is
+    /// destroyed.
+    ///
+    /// Device: called to release memory.
     ///
     /// # Errors
-    /// [`Error::TableFull`].
-    pub fn create_pool(&self, device: DeviceIndex, options: PoolOptions) -> Result<PoolId, Error> {
-        let _checked = self.checked("create_pool", device);
-        self.arena(device)?.create_pool(None, options)
-    }
-
-    /// Adds a user to the pool of this name; it is made if there is none.
-    ///
-    /// # Errors
-    /// [`Error::TableFull`].
-    pub fn retain_pool(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
-        let _checked = self.checked("retain_pool", device);
-        self.arena(device)?.retain_pool(pool, options)
-    }
-
-    /// Changes a pool's options.
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`].
-    pub fn set_pool_options(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
-        let _checked = self.checked("set_pool_options", device);
-        self.arena(device)?.set_pool_options(pool, options)
-    }
-
-    /// How many users a pool has.
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`].
-    pub fn pool_users(&self, device: DeviceIndex, pool: PoolId) -> Result<u32, Error> {
-        self.arena(device)?.pool_users(pool)
-    }
-
-    /// Leads the requests of `route` into a pool from here on, before any route that is in force already. The pool gains a user.
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`], [`Error::TableFull`].
-    pub fn begin_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        let _checked = self.checked("begin_allocate_to_pool", device);
-        self.arena(device)?.begin_route(pool, route, Purpose::Requests)
-    }
-
-    /// Ends the latest such route into the pool. What it holds stays; so does the user, until [`release_pool`](Self::release_pool).
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`], [`Error::NotRouted`].
-    pub fn end_allocate_to_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let _checked = self.checked("end_allocate_to_pool", device);
-        self.arena(device)?.end_route(pool, Purpose::Requests).map(|_| ())
-    }
-
-    /// As [`begin_allocate_to_pool`](Self::begin_allocate_to_pool), for a graph that is captured meanwhile: on streams that are
-    /// capturing, events are neither recorded nor asked after, and nothing is released.
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`], [`Error::TableFull`].
-    pub fn begin_capture(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        let _checked = self.checked("begin_capture", device);
-        self.arena(device)?.begin_route(pool, route, Purpose::Capture)
-    }
-
-    /// The capture into the pool has ended. The graph uses the pool until [`release_pool`](Self::release_pool).
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`], [`Error::NotRouted`].
-    pub fn end_capture(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let _checked = self.checked("end_capture", device);
-        self.arena(device)?.end_route(pool, Purpose::Capture).map(|_| ())
-    }
-
-    /// As [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) or [`begin_capture`](Self::begin_capture), for a caller who
-    /// is not told which: `PyTorch` calls one hook for both, before the capture begins. It counts as a capture until a request
-    /// that it leads is on a stream which captures nothing.
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`], [`Error::TableFull`].
-    pub fn begin_route(&self, device: DeviceIndex, pool: PoolId, route: Route) -> Result<(), Error> {
-        let _checked = self.checked("begin_route", device);
-        self.arena(device)?.begin_route(pool, route, Purpose::SizeUnknown)
-    }
-
-    /// Ends the latest such route into the pool, and answers it. Its user stays until [`release_pool`](Self::release_pool).
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`], [`Error::NotRouted`].
-    pub fn end_route(&self, device: DeviceIndex, pool: PoolId) -> Result<Route, Error> {
-        let _checked = self.checked("end_route", device);
-        self.arena(device)?.end_route(pool, Purpose::SizeUnknown)
-    }
-
-    /// Takes a user of a pool away. The free segments of a pool without users go back with the rest of the cache.
-    ///
-    /// # Errors
-    /// [`Error::UnknownPool`].
-    pub fn release_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
-        let _checked = self.checked("release_pool", device);
-        self.arena(device)?.release_pool(pool)
-    }
-
-    /// The stream is no more: what it has cached is given back, and its number may come to mean another stream. Blocks of it
-    /// that the program holds stay valid.
-    ///
-    /// # Errors
-    /// The first error of the device.
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]: the first failure.
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked("stream_destroyed", device);
         let device = self.on(device)?;
@@ -507,23 +509,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         forgotten.and(device.stream_destroyed(stream))
     }
 
-    /// An iteration of the program ends, and the next begins: under `policy:planned`. One of the first iterations is observed;
-    /// once plans for it are [adopted](Self::adopt_plans) the next announcement puts them in force. See [`planned`](crate::planned).
+    /// Announces the end of an iteration of the program, a training step for example, and the
+    /// beginning of the next. Does nothing except under `policy:planned`; see [`Observed`].
     ///
-    /// Asks after pending events. When plans come into force, gives back what is cached and obtains a segment for each stream; when
-    /// they are given up, gives theirs back. Without memory for them everything stays as it is, until the next announcement.
-    /// Other threads may go on allocating; what they do meanwhile is of the one iteration or of the other. Does nothing under
-    /// another policy.
+    /// One of the first iterations is observed. After plans for the observation were
+    /// [adopted](Self::adopt_plans), the next announcement puts the plans in force. Without memory
+    /// for the plans nothing changes until a later announcement. Other threads may go on
+    /// allocating: their calls count for either iteration.
+    ///
+    /// Device: polled for pending frees. When plans come into force the cache is released, and one
+    /// segment is obtained for each stream. When plans are given up their segments are released.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`]; those of the device. The iteration has begun all the same.
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`]. The next iteration begins
+    /// even so, unless the context was lost before.
     #[cfg(feature = "alloc")]
     pub fn iteration(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("iteration", device);
         self.on(device)?.iteration()
     }
 
-    /// Takes out what the observed iteration was, to be planned, on whatever thread: once for each observation.
+    /// Takes out the record of the observed iteration, to be planned on any thread. Returns `None`
+    /// if no observation is complete, or the record was taken before.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -533,29 +540,35 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.arena(device)?.observed())
     }
 
-    /// Brings plans for what was [`observed`](Self::observed), one for each of its streams, in their order. They are verified, and
-    /// the next [`iteration`](Self::iteration) puts them in force. Calls no device.
+    /// Verifies plans for an [`observed`](Self::observed) iteration, one for each observed stream
+    /// in order. The next [`iteration`](Self::iteration) puts the plans in force.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`]; [`Error::PlanRefused`] for plans that are none, or too late; [`Error::TooLarge`].
+    /// * [`Error::UnknownDevice`].
+    /// * [`Error::PlanRefused`]: a plan does not solve its problem, the number of plans is wrong,
+    ///   or a later observation has begun.
+    /// * [`Error::TooLarge`]: a plan needs 1 EiB or more.
     #[cfg(feature = "alloc")]
     pub fn adopt_plans(&self, device: DeviceIndex, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
         let _checked = self.checked("adopt_plans", device);
         self.arena(device)?.adopt_plans(observed, plans)
     }
 
-    /// Gives up the plans in force, and what is observed or planned so far: the next [`iteration`](Self::iteration) is observed. The
-    /// segments go back to the device as soon as nothing of them is in use.
+    /// Gives up the plans in force, and everything observed or planned so far. The next
+    /// [`iteration`](Self::iteration) is observed. Each plan's segment is released once no block in
+    /// the segment is in use.
+    ///
+    /// Device: called to release memory.
     ///
     /// # Errors
-    /// [`Error::UnknownDevice`]; those of the device.
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`], [`Error::Device`].
     #[cfg(feature = "alloc")]
     pub fn give_plans_up(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("give_plans_up", device);
         self.on(device)?.give_plans_up()
     }
 
-    /// How the planned policy has done. Under another policy everything is 0.
+    /// Returns the figures of the planned policy. Under another policy all figures are 0.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -564,7 +577,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.arena(device)?.planned_report())
     }
 
-    /// The statistics of a device.
+    /// Returns the statistics of a device. Peaks are exact, except that one of two calls which
+    /// overlap in time may be missing until the next call.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -573,7 +587,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(arena.with_totals(|totals| totals.stats(arena.tallies())))
     }
 
-    /// Every peak becomes what there is now.
+    /// Sets every peak to the current value.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -584,7 +598,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Everything that was ever allocated or freed counts as 0 from here on, as do the counts of events.
+    /// Sets the amounts ever allocated and freed, and the counts of events, to 0.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -595,7 +609,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Bytes whose release failed: whether the device still holds them is in doubt, and they are never handed out again.
+    /// Returns the bytes whose release failed. The device may still hold the memory, which is never
+    /// handed out again and counts as held.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -603,26 +618,30 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(self.arena(device)?.ledger.leaked())
     }
 
-    /// Whether the context is well. After the first error that lost it the device is not called any more.
+    /// Checks that the context of a device is not lost. Does not call the device.
     ///
     /// # Errors
-    /// [`Error::Device`] with the code that lost the context.
+    /// [`Error::UnknownDevice`]; [`Error::Device`] with the code of the call that lost the context.
     pub fn health(&self, device: DeviceIndex) -> Result<(), Error> {
         Ok(self.arena(device)?.health()?)
     }
 
-    /// Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped. Where more than 16 streams
-    /// and pools are busy at the same time it may be a few hundred fewer: an event is told only with all that came after it.
+    /// Records the latest `capacity` events of a device from now on, 40 bytes each; 0 ends the
+    /// recording. Earlier events are dropped.
+    ///
+    /// Events are reported without gaps: with more than 16 streams and pools busy at a time, up to
+    /// a few hundred of the `capacity` events may be left out.
     ///
     /// # Errors
-    /// [`Error::TableFull`] if there is no room for so many.
+    /// [`Error::UnknownDevice`]; [`Error::TableFull`]: there is no room for `capacity` events.
     pub fn record_trace(&self, device: DeviceIndex, capacity: usize) -> Result<(), Error> {
         let _checked = self.checked("record_trace", device);
         let arena = self.arena(device)?;
         if arena.start_trace(capacity) { Ok(()) } else { Err(Error::TableFull("trace entries")) }
     }
 
-    /// Calls `visit` with every recorded event, oldest first. The allocator must not be called from there.
+    /// Calls `visit` with every recorded event, oldest first. `visit` must not call the allocator:
+    /// the trace is locked.
     ///
     /// # Errors
     /// [`Error::UnknownDevice`].
@@ -632,7 +651,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         Ok(())
     }
 
-    /// Every segment and block of every device, by address.
+    /// Lists the segments of all devices with their blocks, by address. Heaps are locked one at a
+    /// time: for an exact picture no other thread may allocate or free meanwhile.
     #[cfg(feature = "alloc")]
     pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
         let _checked = self.checked_everywhere("snapshot");
@@ -645,10 +665,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         segments
     }
 
-    /// Checks every invariant of every heap. For tests: it visits every block.
+    /// Checks every invariant of every heap, for tests. Visits every block.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         for arena in self.arenas.iter() {
             let mut reserved = arena.ledger.leaked();

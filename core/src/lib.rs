@@ -1,13 +1,32 @@
 //! The core of cachalot: every decision of a GPU memory allocator, over an abstract device.
 //!
+//! The crate is `no_std` and has no unsafe code. Without the feature `alloc` the tables have a
+//! fixed capacity and nothing is allocated on the host. No CUDA type appears: the host implements
+//! [`DeviceMemory`] for a device. The module `simulated` is a device without a GPU.
+//!
+//! # Layers
+//! A module uses only modules further down in the list.
+//!
 //! ```text
-//! allocator   what programs call                 ─┐
-//! arena       one device: the fast path           │  reclaim · obtain · release · expand · events · routing
-//! heap        one (stream, pool): placement       │  free_index · sorted_list · trie · chains · block
-//! device      what the host provides             ─┘  memory, order, virtual memory
+//! allocator             the public interface, for any number of devices
+//! arena                 one device: malloc, free, reclaim, release, pools, plans, statistics
+//! page_map              address → heap or lane, without a lock
+//! heap                  one stream in one pool: placement, splitting, joining, sub-allocators
+//! streams · snapshot    frees waiting for events or a count · segments and blocks as values
+//! error                 why a call failed
+//! planned · device      recorded iterations and plans · the interface that the host implements
+//! trace · stats         recorded events · counters and peaks
+//! config · pool         settings, policies, rounding · names, options and routes of pools
+//! tables · sync · units tables of growing or fixed capacity · atomics · addresses, streams, sizes
 //! ```
 //!
-//! `no_std`, no unsafe code, no heap without the `alloc` feature; names nothing of CUDA.
+//! # Words
+//! * A *block* is a range of device memory handed out to the program, or cached for a later
+//!   request.
+//! * A *segment* is a range obtained from the device as a whole, and divided into blocks.
+//! * A *stream* is a queue of work on the device. Blocks are used in the order of a stream.
+//! * A *pool* is a set of blocks kept apart: the default pool, or a private pool of a graph.
+//! * A *heap* manages the segments of a stream in a pool.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -67,7 +86,7 @@ pub use tables::{Fixed, Storage};
 pub use trace::{Action, CallSite, TraceEntry};
 pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, StreamId, UNIT};
 
-/// The rules by which sizes are rounded and segments are measured, for programs that reckon with them.
+/// Rounds sizes and chooses segment lengths as the allocator does, for programs which predict both.
 pub mod rounding {
     pub use crate::arena::policy::segment_size;
     pub use crate::config::rounding::*;

@@ -1,38 +1,43 @@
-//! What is known of one block that the program holds.
+//! Describes one block held by the program.
 
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
-use crate::heap::block::Block;
+use crate::heap::block::{Block, State};
 use crate::sync::Lock;
 use crate::tables::{OnceTable, Storage};
 use crate::units::{DeviceIndex, DevicePtr, StreamId};
 
-/// What is known of a block that the program holds.
+/// Describes a block held by the program; see [`Allocator::base_of`](crate::Allocator::base_of).
+///
+/// The block lies in the segment: `segment ≤ base`, and `base + size ≤ segment + segment_bytes`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocation {
-    /// Its first byte.
+    /// Address of the first byte of the block.
     pub base: DevicePtr,
-    /// Its length in bytes: at least what was asked for.
+    /// Length of the block in bytes: `requested`, rounded up, or more.
     pub size: u64,
-    /// What was asked for, in bytes.
+    /// Bytes requested by the program; not 0.
     pub requested: u64,
-    /// The stream it was allocated on.
+    /// Own stream of the block: the stream of the request.
     pub stream: StreamId,
-    /// Its device.
+    /// Device of the block.
     pub device: DeviceIndex,
-    /// The first byte of its segment.
+    /// Address of the first byte of the segment that contains the block.
     pub segment: DevicePtr,
-    /// The length of its segment in bytes.
+    /// Length of the segment in bytes.
     pub segment_bytes: u64,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Describes the allocated block of a heap that contains `ptr`. `None` if the heap has none.
     pub(crate) fn allocation(&self, slot: u32, ptr: DevicePtr) -> Option<Allocation> {
         let heap = self.slots.get(slot)?.heap.lock();
+        // The first byte is found by a hash. Only an address inside a block needs the walk.
         let block = heap.lookup(ptr).or_else(|| heap.containing(ptr))?;
         let Block { addr, size, requested, segment, state, .. } = heap.blocks[block];
         let segment = &heap.segments[segment];
-        (state == crate::heap::block::State::Allocated).then_some(Allocation {
+        // `containing` also finds free and pending blocks. These are not the program's.
+        (state == State::Allocated).then_some(Allocation {
             base: DevicePtr(addr),
             size,
             requested,

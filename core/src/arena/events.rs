@@ -1,7 +1,26 @@
-//! Events: blocks that other streams used become free when every event behind those uses is complete.
+//! Waits for events before blocks used by several streams become free.
+//!
+//! A block has its *own* stream, and *user* streams: streams announced for the block by
+//! [`Allocator::record_stream`](crate::Allocator::record_stream). When the program frees a block
+//! with user streams, the block is *pending*. The allocator records an event on each user stream.
+//! The block becomes free when all events are complete.
+//!
+//! ```text
+//!               no capture                          every event complete
+//! free ─ pend ─────────────▶ events in the queues ──────────────────────▶ block free
+//!          │                        ▲
+//!          │ a graph is captured    │ the capture has ended
+//!          └──────────▶ deferred ───┘
+//! ```
+//!
+//! Recording an event on a stream during a capture would add the event to the graph. Until the
+//! capture ends, the block is deferred instead and keeps its list of user streams.
+//!
+//! No lock is held across a call to the device. The lock of the event queues (`order`) and the lock
+//! of a heap are never held together.
 
 use crate::arena::{Arena, OnDevice, flags};
-use crate::device::{DeviceError, DeviceMemory, ErrorKind, Event};
+use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Use;
@@ -13,48 +32,62 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
-/// What became of the events of a block that other streams use.
+/// Outcome of recording the events of a block.
 enum Recorded {
-    /// One is recorded on each of the streams.
+    /// Every user stream has an event for the block.
     All,
-    /// None is: this stream captures a graph, of which the event would become a part.
-    NoneBehind(StreamId),
+    /// No event of the block is queued: the given user stream captures a graph.
+    Capturing(StreamId),
 }
 
-/// Whether a call failed because a graph is being captured.
-fn is_of_capture(error: &Error) -> bool {
+/// Returns whether a device call failed because a stream captures a graph.
+fn is_capture_error(error: &Error) -> bool {
     matches!(error, Error::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// A block that was given up, and is pending, becomes free when the streams that use it are done. If that cannot be arranged it is
-    /// the program's again.
+    /// Frees a pending block once the user streams have finished with the block.
+    ///
+    /// Records the events now, or defers the recording during a capture. On an error the free is
+    /// undone: the block is allocated again, with all user streams.
     pub(crate) fn wait_for_uses(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
-        let tally = &self.slot(slot).tally;
-        self.with_totals(|_| tally.follow_pending());
+        let counters = &self.slot(slot).tally;
+        // The block has just become pending, but stays active. The thresholds for allocated blocks
+        // must follow, or the peak of active blocks could rise unnoticed.
+        self.with_totals(|_| counters.follow_pending());
         let waiting = if let Some(_permission) = self.driver.may_record(&self.flags) {
             match self.record_events(slot, block, Some(site)) {
                 Ok(Recorded::All) => Ok(()),
-                Ok(Recorded::NoneBehind(stream)) => self.defer(slot, block, Some(stream), site),
+                // The program captures without `begin_capture`, so no flag told of the capture.
+                Ok(Recorded::Capturing(stream)) => self.defer(slot, block, Some(stream), site),
                 Err(error) => Err(error),
             }
         } else {
             self.defer(slot, block, None, site)
         };
-        self.set_pending(&self.order.lock());
+        // Also after an error: the queues may have changed before the failure.
+        self.update_pending_flags(&self.order.lock());
         if waiting.is_err() {
             let mut heap = self.lock(slot);
+            // No event of the block is queued any longer, so only the frontier's bit can be set
+            // here. A free at a count fails as a whole, so the bit goes too.
+            debug_assert_eq!(heap.blocks[block].events & !AHEAD, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
-            heap.undo_free(block, tally);
+            heap.undo_free(block, counters);
         }
         waiting
     }
 
-    /// Records an event on every stream that uses a pending block; from then on the events decide when it becomes free. If one
-    /// cannot be recorded the block waits for none, and still knows the streams. `requested`: where the block
-    /// was freed, which is certain only now.
+    /// Records an event on every user stream of a pending block. Afterwards the events alone decide
+    /// when the block becomes free, and the block forgets the user streams.
+    ///
+    /// If a recording fails, the block waits for no event and keeps the user streams. `requested`
+    /// is the call site of the free, traced here once the free can no longer fail; `None` if the
+    /// free is traced already.
     fn record_events(self, slot: u32, block: u32, requested: Option<u32>) -> Result<Recorded, Error> {
         self.health()?;
+        // A pending block is in no set, so only this call changes its list of uses. The list can be
+        // walked one entry at a time, with the heap unlocked in between for the device call.
         let mut at = self.lock(slot).blocks[block].uses;
         while at != NONE {
             let (stream, captured, next) = {
@@ -62,16 +95,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 let Use { stream, captured, next } = heap.sets.uses[at];
                 (stream, captured, next)
             };
+            // The capture itself orders a use noted during the capture, so no event is needed.
             if !captured {
                 match self.record_event(stream) {
                     Ok(event) => {
-                        // Counted before it is queued: whoever finds it complete takes it away again.
+                        // Count before queueing: a thread that polls the queue may find the event
+                        // complete at once, and decrements the count.
                         self.lock(slot).blocks[block].events += 1;
                         self.order.lock().push(stream, event, slot, block);
                     }
                     Err(error) => {
                         self.cancel_events(slot, block);
-                        return if is_of_capture(&error) { Ok(Recorded::NoneBehind(stream)) } else { Err(error) };
+                        return if is_capture_error(&error) { Ok(Recorded::Capturing(stream)) } else { Err(error) };
                     }
                 }
             }
@@ -81,20 +116,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if let Some(site) = requested {
             self.trace_free(&mut heap, block, site);
         }
+        // Until here `uses` kept the block pending, even if all its events were complete already.
+        // Dropping the uses and the check must therefore happen under one lock.
         heap.drop_uses(block);
         self.finish_free_if_unused(slot, heap, block);
         Ok(Recorded::All)
     }
 
-    /// Frees every block whose events are complete, and records those that a capture had deferred.
+    /// Frees every block whose events are complete, after recording the events deferred by a
+    /// capture that has ended. Does not wait.
     pub(crate) fn process_events(self) -> Result<(), Error> {
         self.health()?;
-        // What there is no room for stays deferred until other events are complete.
+        // A full table is no error here: the blocks stay deferred until other events are complete.
+        // Poll even if a recording failed, so that one failure holds up no other block.
         let recorded = self.record_deferred().map(|_all| ());
         recorded.and(self.poll_events(false, |event| self.driver.device().is_complete(event)))
     }
 
-    /// Waits until nothing is pending, and frees all of it. Counts as a synchronisation of all streams.
+    /// Waits until no event is pending, and frees all blocks behind the events. Blocks deferred
+    /// behind a stream that still captures stay pending. Counts as a synchronisation of all
+    /// streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
         self.totals.count(stats::Event::SyncAllStreams);
         if !self.flags.has(flags::PENDING) {
@@ -106,66 +147,80 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let waiting = self.order.lock().is_waiting();
             let waited = self.poll_events(true, |event| self.driver.device().wait(event).map(|()| true));
             match recorded {
-                // There is room for more events now.
+                // The table of events was full. The wait has completed some, so there is room now.
                 Ok(false) if waiting && waited.is_ok() => {}
+                // The table is full although no event is queued: further rounds cannot help.
                 Ok(false) => return waited.and(Err(Error::TableFull("events"))),
                 recorded => return recorded.map(|_all| ()).and(waited),
             }
         }
     }
 
-    /// Records the events of the blocks for which a capture had deferred that, but for those that a capturing stream uses. False if
-    /// there is no room for all.
+    /// Records the events of deferred blocks, except for blocks used by a stream that still
+    /// captures. Returns false if the table of events has no room for all.
     fn record_deferred(self) -> Result<bool, Error> {
+        // Blocks before `from` have been tried in this call, and are behind a capturing stream.
         let (mut from, mut capturing) = (0, None);
         while self.flags.has(flags::DEFERRED)
             && let Some(_permission) = self.driver.may_record(&self.flags)
         {
-            // One answer counts for every block behind the same stream.
+            // Skip further blocks behind the stream just found capturing: one driver call answers
+            // for all.
             let tried = self.order.lock().try_deferred(from, capturing);
             let Some((number, deferred)) = tried else { break };
-            let recorded = self.record_late(deferred);
+            let recorded = self.record_deferred_block(deferred);
             let mut order = self.order.lock();
             match recorded {
                 Ok(Recorded::All) => {
                     order.end_deferral(deferred);
+                    // The entry is gone, and the next one has moved to its number.
                     from = number;
                 }
-                Ok(Recorded::NoneBehind(stream)) => {
+                Ok(Recorded::Capturing(stream)) => {
                     order.defer_longer(deferred, stream);
                     (from, capturing) = (number + 1, Some(stream));
                 }
                 Err(error) => {
+                    // Goes to the end of the list, so that a block that always fails blocks no
+                    // other.
                     order.defer_again(deferred);
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
-            self.set_pending(&order);
+            self.update_pending_flags(&order);
         }
         Ok(true)
     }
 
-    /// Records the events of a deferred block, unless the stream that it was behind still captures.
-    fn record_late(self, deferred: Deferred) -> Result<Recorded, Error> {
+    /// Records the events of a deferred block, unless the stream behind which the block was
+    /// deferred still captures.
+    fn record_deferred_block(self, deferred: Deferred) -> Result<Recorded, Error> {
         let Deferred { heap, block, behind, .. } = deferred;
         match behind {
-            Some(stream) if self.call(|device| device.is_capturing(stream))? => Ok(Recorded::NoneBehind(stream)),
+            Some(stream) if self.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
+            // The free was traced when the block was deferred.
             _ => self.record_events(heap, block, None),
         }
     }
 
-    /// Asks after the oldest event of every stream, and goes on with the next of the same stream as long as they are complete.
-    /// An event that cannot be asked after stays where it is, and its block with it: the rest goes on unless the context is
-    /// lost, the first such error is returned. `all`: also those that another thread is asking after at the moment.
-    fn poll_events(self, all: bool, ask: impl Fn(Event) -> crate::device::DeviceResult<bool>) -> Result<(), Error> {
+    /// Polls the oldest event of every stream with `poll`, then the next event of the stream as
+    /// long as events are complete.
+    ///
+    /// An event with a failed poll stays queued, and the block stays pending. Polling goes on with
+    /// the other streams unless the context is lost, and the first error is returned. With `wait`,
+    /// also waits for the events that another thread is polling.
+    fn poll_events(self, wait: bool, poll: impl Fn(Event) -> DeviceResult<bool>) -> Result<(), Error> {
         let mut failed = None;
+        // Events of one stream complete in order, so the head of a queue stands for the rest. The
+        // queue is marked busy during the device call, since the lock of the queues is not held
+        // then.
         let mut next = self.order.lock().ask(0);
         loop {
-            let Some((queue, wait)) = next else {
-                if !all || failed.is_some() {
+            let Some((queue, waiting)) = next else {
+                if !wait || failed.is_some() {
                     break;
                 }
-                // What others are asking after is not complete before they have the answer.
+                // The only queues left are busy: another thread is inside its device call.
                 let mut order = self.order.lock();
                 if !order.is_asked() {
                     break;
@@ -174,33 +229,40 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 core::hint::spin_loop();
                 continue;
             };
-            let answer = self.call(|_| ask(wait.event));
-            let complete = matches!(answer, Ok(true));
-            failed = failed.or(answer.err());
+            let polled = self.call(|_| poll(waiting.event));
+            let complete = matches!(polled, Ok(true));
+            failed = failed.or(polled.err());
             next = {
                 let mut order = self.order.lock();
                 order.answer(queue, complete);
-                self.set_pending(&order);
-                let more = if complete { queue } else { queue + 1 };
-                if self.flags.has(flags::LOST) { None } else { order.ask(more) }
+                self.update_pending_flags(&order);
+                let from = if complete { queue } else { queue + 1 };
+                if self.flags.has(flags::LOST) { None } else { order.ask(from) }
             };
             if complete {
-                let mut heap = self.lock(wait.heap);
-                heap.blocks[wait.block].events -= 1;
-                self.finish_free_if_unused(wait.heap, heap, wait.block);
+                // The block cannot have become free or been reused: its count includes this event.
+                let mut heap = self.lock(waiting.heap);
+                debug_assert!(heap.blocks[waiting.block].events & !AHEAD > 0, "a queued event is not counted");
+                heap.blocks[waiting.block].events -= 1;
+                self.finish_free_if_unused(waiting.heap, heap, waiting.block);
             }
         }
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// A pending block becomes free if nothing uses it any longer. The lock is held from the change that may have made it so, so
-    /// that of several such changes exactly one finds it unused; it is given up.
+    /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
+    ///
+    /// The caller removed a use or an event under the lock passed here. Of several threads removing
+    /// uses and events of a block, exactly one finds the block unused.
     pub(crate) fn finish_free_if_unused(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
+        // `events` includes the bit for the frontier, so a free at a count is covered too.
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return;
         }
         self.trace_completion(&mut heap, block);
         let peaks_stale = heap.unpend(block, &self.slot(slot).tally);
+        // Reconciling reads the counters of other heaps, and a release calls the device: unlock
+        // first.
         drop(heap);
         if peaks_stale {
             self.reconcile_peaks(self.slot(slot));
@@ -212,8 +274,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Defers the recording of a pending block's events: a graph is being captured, perhaps on the stream `behind`, which uses it.
+    /// Defers the recording of a pending block's events until a capture ends. `behind` is the user
+    /// stream known to capture, or `None` if only the flag told of a capture.
     fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
+        // Reserve the entry first: after the free is traced, deferring can no longer fail.
         if !self.order.lock().promise_deferral() {
             return Err(Error::TableFull("deferred frees"));
         }
@@ -222,13 +286,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(())
     }
 
-    /// Takes a block's events back. One that somebody is asking after is theirs: it comes back when they have the answer, or
-    /// they take it off the block's count.
+    /// Cancels the events queued for a block, and returns when none is left.
+    ///
+    /// An event being polled by another thread stays queued. If the event is complete, the other
+    /// thread decrements the block's count; if not, the next round cancels the event.
     fn cancel_events(&self, slot: u32, block: u32) {
         loop {
-            let withdrawn = self.order.lock().withdraw(slot, block);
+            let cancelled = self.order.lock().withdraw(slot, block);
             let mut heap = self.lock(slot);
-            heap.blocks[block].events -= withdrawn;
+            debug_assert!(heap.blocks[block].events & !AHEAD >= cancelled, "a queued event is not counted");
+            heap.blocks[block].events -= cancelled;
             if heap.blocks[block].events & !AHEAD == 0 {
                 return;
             }
@@ -237,20 +304,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// An event that marks the present end of `stream`, to be queued.
+    /// Records an event at the present end of `stream`, for the caller to queue. Takes an idle
+    /// event if possible, and makes a new event otherwise.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
-        let promised = self.order.lock().promise();
-        let resting = promised.map_err(|CapacityError| Error::TableFull("events"))?;
-        let made = resting.map_or_else(|| self.call(D::create_event), Ok);
+        // Reserve room in the queues first: a recorded event must always find a place.
+        let reserved = self.order.lock().promise();
+        let idle = reserved.map_err(|CapacityError| Error::TableFull("events"))?;
+        let made = idle.map_or_else(|| self.call(D::create_event), Ok);
         let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)).map(|()| event));
         if recorded.is_err() {
+            // Cancels the reservation, and keeps an event that was made for the next use.
             self.order.lock().give_promise_back(made.ok());
         }
         Ok(recorded?)
     }
 
-    /// Sets the flag that sends requests the attentive way while anything is pending.
-    fn set_pending(&self, order: &EventQueues<S>) {
+    /// Sets the flags that send requests to the slow path while frees are pending or deferred. The
+    /// caller holds the lock of the queues, so the flags match them.
+    fn update_pending_flags(&self, order: &EventQueues<S>) {
         self.flags.set(flags::PENDING, !order.is_idle());
         self.flags.set(flags::DEFERRED, order.has_deferred());
     }

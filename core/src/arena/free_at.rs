@@ -1,4 +1,15 @@
-//! Frees at a count: the block waits until the safe frontier has reached the count.
+//! Frees at a count: a block stays pending until the safe frontier reaches the count.
+//!
+//! A program that numbers its work frees a block with the number of the last work using the block.
+//! The *safe frontier* is the number up to which all work is done. The bit [`AHEAD`] of a block's
+//! `events` is set while the block waits for the frontier, so a wait for the frontier and waits for
+//! events end by the same test.
+//!
+//! ```text
+//! free_at ─ reserve ─ detach ─ pend, set AHEAD ─ queue by count
+//!                                                     │ frontier ≥ count
+//!                                                     └─▶ clear AHEAD ─▶ free
+//! ```
 
 use crate::arena::OnDevice;
 use crate::device::DeviceMemory;
@@ -13,18 +24,25 @@ use crate::trace::CallSite;
 use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Frees the block at `ptr`, if this heap owns it, once the frontier has reached `count` and other streams are done with it.
+    /// Frees the block at `ptr` once the frontier has reached `count` and no user stream is left.
+    /// Fails with [`Error::InvalidPointer`] if the heap does not own the block.
     pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {
+        // To a planner that observes this iteration: the bytes are not free at the moment of the
+        // free.
         self.note_use(ptr);
         self.note_free(ptr);
-        let promised = self.frontier.lock().promise(count);
-        if !promised.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
+        // Reserve room in the queue first: once the block is detached, queueing must not fail.
+        let reserved = self.frontier.lock().promise(count);
+        if !reserved.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
+            // The frontier has reached the count already, and nothing is reserved.
             return self.free(place, ptr, None);
         }
         match self.detach_pending(place.heap, ptr) {
             Ok(block) => {
-                let waits = self.frontier.lock().push(count, place.heap, block);
-                if !waits {
+                // The frontier may have moved since the reservation. The queue then refuses the
+                // block.
+                let queued = self.frontier.lock().push(count, place.heap, block);
+                if !queued {
                     self.reach(place.heap, block);
                 }
                 Ok(())
@@ -36,36 +54,46 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
     }
 
-    /// The program gives up the block at `ptr`, which is pending from then on at least until it is [reached](Self::reach).
+    /// Detaches the block at `ptr` from the program. The block stays pending at least until
+    /// [reached](Self::reach).
     fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
+        // The host's callback may make requests of its own: no lock may be held.
         let site = self.call_site(CallSite::Free);
         let mut heap = self.lock(slot);
-        let tally = &self.slot(slot).tally;
-        let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, tally) else {
+        let counters = &self.slot(slot).tally;
+        let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, counters) else {
             return Err(Error::InvalidPointer(ptr));
         };
-        heap.pend(block, tally);
+        heap.pend(block, counters);
+        debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
+        // Set before the heap is unlocked: events that complete meanwhile must not free the block.
         heap.blocks[block].events |= AHEAD;
         if heap.blocks[block].uses != NONE {
             drop(heap);
+            // On an error the block is allocated again, without the bit.
             return self.wait_for_uses(slot, block, site).map(|()| block);
         }
         self.trace_free(&mut heap, block, site);
         drop(heap);
-        self.with_totals(|_| tally.follow_pending());
+        // The thresholds follow the block from allocated to pending. `wait_for_uses` does the like.
+        self.with_totals(|_| counters.follow_pending());
         Ok(block)
     }
 
-    /// The frontier has reached a block that waits for it.
+    /// Ends a block's wait for the frontier, and frees the block unless events are still awaited.
     fn reach(self, slot: u32, block: u32) {
         let mut heap = self.lock(slot);
+        debug_assert!(heap.blocks[block].events & AHEAD != 0, "the block waits for the frontier");
         heap.blocks[block].events &= !AHEAD;
         self.finish_free_if_unused(slot, heap, block);
     }
 
-    /// Moves the frontier on to `count`, if it is not there yet, and frees what it reaches.
+    /// Moves the frontier up to `count`, and frees the blocks reached. Does nothing if the frontier
+    /// is there already.
     pub(crate) fn set_safe_frontier(self, count: u64) {
         self.frontier.lock().advance(count);
+        // One block at a time: `reach` locks a heap, which must not happen under the frontier's
+        // lock. Several threads may take blocks out at once, each block goes to one of them.
         loop {
             let reached = self.frontier.lock().pop();
             let Some((heap, block)) = reached else { break };

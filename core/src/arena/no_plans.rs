@@ -1,4 +1,9 @@
-//! The planned policy in a build without `alloc`, which has none: no stream has a lane, and nothing is observed.
+//! Stands in for the planned policy in builds without the feature `alloc`, which have no plans.
+//!
+//! No stream has a lane and no iteration is observed. [`Allocator::new`](crate::Allocator::new)
+//! refuses a configuration with `policy:planned`, so no page is ever assigned to a lane. The
+//! functions have the signatures of `planned.rs`, `plan_cycle.rs` and `plan_switch.rs`, which
+//! spares the callers a `cfg`.
 
 #![allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the signatures are those of a build with `alloc`")]
 
@@ -15,64 +20,81 @@ use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Passes every request on: no request is the next of a plan.
     #[inline(always)]
     pub(super) fn malloc_next(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         self.malloc_unplanned(bytes, stream)
     }
 
+    /// Serves no request.
     pub(super) fn malloc_planned(self, _flags: u32, _bytes: u64, _stream: StreamId) -> Option<DevicePtr> {
         None
     }
 
+    /// Refuses every address: no lane owns a block.
     pub(crate) fn free_planned(self, _: LaneRef, ptr: DevicePtr, _: Option<u64>) -> Result<(), Error> {
         Err(Error::InvalidPointer(ptr))
     }
 
+    /// Refuses every address: no lane has a home heap.
     pub(crate) fn home_of(self, _: LaneRef, ptr: DevicePtr) -> Result<HeapRef, Error> {
         Err(Error::InvalidPointer(ptr))
     }
 
+    /// Gives up no plan.
     pub(super) fn give_plans_up(self) -> Result<(), Error> {
         Ok(())
     }
 
+    /// Ends no lane.
     pub(crate) fn forget_stream(self, _: StreamId) -> Result<(), Error> {
         Ok(())
     }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Delegates no block.
     pub(crate) fn show_lanes(&self) {}
 
+    /// Checks no lane.
     pub(crate) fn check_lanes(&self) -> Result<(), &'static str> {
         Ok(())
     }
 
+    /// Finds no block.
     pub(crate) fn planned_allocation(&self, _: LaneRef, _: DevicePtr) -> Option<Allocation> {
         None
     }
 
+    /// Returns false: no lane holds a block.
     pub(crate) fn is_planned_on(&self, _: LaneRef, _: DevicePtr, _: StreamId) -> bool {
         false
     }
 
+    /// Predicts no address.
     pub(super) fn planned_forecast(&self, _: u64, _: StreamId) -> Option<DevicePtr> {
         None
     }
 
+    /// Finds no lane.
     pub(super) fn first_idle_lane(&self) -> Option<DevicePtr> {
         None
     }
 
+    /// Iterates over no counters.
     pub(super) fn lane_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
         core::iter::empty()
     }
 
+    /// Leaves the configuration as it is.
     pub(super) fn pin_planned(&self, _: &mut Config) {}
 
+    /// Notes nothing: no iteration is observed.
     pub(super) fn note_malloc(&self, _: &Request, _: DevicePtr) {}
 
+    /// Notes nothing: no iteration is observed.
     pub(super) fn note_free(&self, _: DevicePtr) {}
 
+    /// Notes nothing: no iteration is observed.
     pub(super) fn note_use(&self, _: DevicePtr) {}
 }

@@ -1,4 +1,10 @@
-//! Peaks of the statistics: heaps count by themselves, and ask for room when a count rises above its threshold.
+//! Keeps the peaks of the statistics exact without a lock shared by all heaps.
+//!
+//! Each heap counts under the lock of the heap. A heap has a *lease* for every statistic: an amount
+//! up to which the heap may rise unnoticed. The leases of all heaps together never exceed the
+//! recorded peak. A heap rising above the threshold given by the lease *reconciles* the peaks: the
+//! heap takes lease from other heaps, and raises the peak only if all leases together are too
+//! small.
 
 use crate::arena::Arena;
 use crate::arena::heaps::Slot;
@@ -9,11 +15,12 @@ use crate::stats::{DevicePeaks, HeapCounters, KindCounters};
 use crate::sync::Lock;
 use crate::tables::{OnceTable, Storage};
 
-/// How many heaps are asked for room before all are.
+/// Number of heaps to take lease from before all heaps are visited.
 const NEAR: usize = 4;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Brings the peaks up to date if `done` says so, and passes its value on.
+    /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
+    /// stale. The caller has unlocked the heap.
     #[inline]
     pub(crate) fn settle<T>(&self, slot: &Slot<R, S>, done: Outcome<T>) -> T {
         if done.peaks_stale {
@@ -22,35 +29,42 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         done.value
     }
 
+    /// Reconciles the peaks for a heap that rose above a threshold, or whose stream has ended. The
+    /// fast path tests one flag for both.
     #[cold]
     pub(crate) fn reconcile_peaks(&self, slot: &Slot<R, S>) {
         self.queue_if_ended(slot);
         self.reconcile_peaks_of((slot.kind(), &slot.tally), Some(slot.number));
     }
 
-    /// The same for what is counted by `asking`, which is a heap's if it has a number.
-    pub(crate) fn reconcile_peaks_of(&self, asking: KindCounters<'_>, number: Option<u32>) {
-        // Whoever is settling does so for a call that overlaps this one: to wait for them would let threads queue up here.
-        // Looking first keeps the line of whoever settles from being taken away.
+    /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, `None`
+    /// for the counters of a lane.
+    pub(crate) fn reconcile_peaks_of(&self, rising: KindCounters<'_>, number: Option<u32>) {
+        // Do not wait for another thread: threads would queue up here. The thread that holds the
+        // lock reconciles for a call that overlaps this one, and the statistics allow one of two
+        // overlapping calls to be missing from a peak. Load before trying to lock: a failed
+        // compare-exchange would take the cache line away from the lock's owner.
         if self.peaks.is_locked() {
             return;
         }
-        let Some(mut settled) = self.peaks.try_lock() else { return };
-        // The heap that was settled last, and those behind it: they have the room, or are in turn to give some.
-        let last = *settled;
+        let Some(mut reconciled) = self.peaks.try_lock() else { return };
+        // Try the heap that reconciled last and its successors first. That heap has just gained
+        // lease, and starting there takes from the heaps by turns.
+        let last = *reconciled;
         let near =
             (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind(), &near.tally));
-        self.totals.settle(&self.tallies(), asking, &near);
-        *settled = number.unwrap_or(last);
+        self.totals.settle(&self.tallies(), rising, &near);
+        *reconciled = number.unwrap_or(last);
     }
 
-    /// With the peaks held still.
-    pub(crate) fn with_totals<T>(&self, use_them: impl FnOnce(&DevicePeaks) -> T) -> T {
+    /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
+    pub(crate) fn with_totals<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
         let _peaks = self.peaks.lock();
-        use_them(&self.totals)
+        act(&self.totals)
     }
 
-    /// Every heap's counters, those of vacant pairs too: what they counted still counts.
+    /// Iterates over the counters of every heap and lane. Vacant pairs are included: their
+    /// accumulated counts are still part of the sums.
     pub(crate) fn tallies(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
         self.heap_tallies().chain(self.lane_counters())
     }

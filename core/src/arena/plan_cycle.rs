@@ -1,4 +1,16 @@
-//! From announcement to announcement: what is observed, what is planned, what is in force.
+//! Moves the planned policy on at each announcement of an iteration.
+//!
+//! ```text
+//! Waiting ── announce ─▶ Observing ── announce ─▶ Observed ── observed() ─▶ Planning
+//!                            ▲                                                  │ adopt_plans()
+//!                            └── announce, bad plans ── Serving ◀── announce ── Ready
+//! ```
+//!
+//! The phase is kept in the planner's state, under the lock `learning`. An announcement with slow
+//! work to do takes the phase out, leaves [`Phase::Turning`] in place, and works without the lock.
+//! Other announcements meanwhile do nothing.
+//!
+//! `learning` is never held while a heap, a lane or another lock of the allocator is taken.
 
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
@@ -14,54 +26,64 @@ use crate::units::{DevicePtr, MAX_REQUEST, StreamId};
 use alloc::vec::Vec;
 use cachalot_planner::{Plan, lower_bound, verify};
 
-/// A plan is given up if more than one request in so many deviates.
-const TOLERATED: u64 = 4;
+/// Requests per tolerated deviation: an iteration is bad if more than a quarter of the requests
+/// deviate from the plan.
+const REQUESTS_PER_DEVIATION: u64 = 4;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// An iteration ends, and the next begins. See [`Allocator::iteration`](crate::Allocator::iteration).
+    /// Ends an iteration and begins the next; see
+    /// [`Allocator::iteration`](crate::Allocator::iteration).
     pub(crate) fn iteration(self) -> Result<(), Error> {
-        let Some(front) = self.planned.as_deref() else { return Ok(()) };
+        let Some(server) = self.planned.as_deref() else { return Ok(()) };
         self.health()?;
-        let asked = if self.flags.has(flags::CAPTURE) { Ok(()) } else { self.process_events() };
+        // Frees first, so that blocks whose events are complete return to the lanes before the
+        // lanes restart.
+        let polled = if self.flags.has(flags::CAPTURE) { Ok(()) } else { self.process_events() };
         let phase = {
-            let mut learning = front.learning.lock();
+            let mut learning = server.learning.lock();
             learning.report.announced += 1;
             match &mut learning.phase {
-                Phase::Observed(_) | Phase::Planning | Phase::Turning => return asked,
-                // A driver call would disturb the capture.
-                Phase::Ready(_) if self.flags.has(flags::CAPTURE) => return asked,
+                Phase::Observed(_) | Phase::Planning | Phase::Turning => return polled,
+                // Putting plans in force calls the device, which could invalidate the capture.
+                Phase::Ready(_) if self.flags.has(flags::CAPTURE) => return polled,
+                // This thread alone works on the phase now: every other announcement finds
+                // `Turning`.
                 phase => core::mem::replace(phase, Phase::Turning),
             }
         };
         let (next, turned) = match phase {
-            Phase::Observing(log) => (self.observed_or_again(front, log), Ok(())),
-            Phase::Ready(prepared) => self.switch_or_wait(front, prepared),
-            // What a plan leaves behind is given back to the device, which would disturb a capture.
-            Phase::Serving if !self.is_given_up(front) || self.flags.has(flags::CAPTURE) => (Phase::Serving, Ok(())),
+            Phase::Observing(log) => (self.finish_observation(server, log), Ok(())),
+            Phase::Ready(prepared) => self.begin_serving(server, prepared),
+            // `restart_lanes` runs at every announcement, so it must come first in the condition.
+            // During a capture the plans stay even if they are bad: ending a lane releases memory.
+            Phase::Serving if !self.restart_lanes(server) || self.flags.has(flags::CAPTURE) => (Phase::Serving, Ok(())),
             Phase::Serving => {
-                let ended = self.end_lanes(front);
-                front.learning.lock().report.given_up += 1;
+                let ended = self.end_lanes(server);
+                server.learning.lock().report.given_up += 1;
                 (self.observe(), ended)
             }
             _ => (self.observe(), Ok(())),
         };
-        front.learning.lock().phase = next;
-        asked.and(turned)
+        server.learning.lock().phase = next;
+        polled.and(turned)
     }
 
-    /// The plans come into force, if there is memory for them, else at a later announcement.
-    fn switch_or_wait(self, front: &PlanServer<R>, prepared: Vec<Prepared>) -> (Phase, Result<(), Error>) {
-        let begun = self.begin_lanes(front, &prepared);
-        let mut learning = front.learning.lock();
+    /// Puts the plans in force if there is memory, and leaves them for the next announcement
+    /// otherwise.
+    fn begin_serving(self, server: &PlanServer<R>, prepared: Vec<Prepared>) -> (Phase, Result<(), Error>) {
+        let begun = self.begin_lanes(server, &prepared);
+        let mut learning = server.learning.lock();
         match begun {
             Ok(true) => {
                 learning.report.plans += 1;
                 learning.report.peak_bytes = prepared.iter().map(|prepared| prepared.peak).sum();
                 learning.report.lower_bound_bytes = prepared.iter().map(|prepared| prepared.lower_bound).sum();
                 learning.bad = 0;
+                // `sums` takes the lock itself. Counts of earlier plans are part of the sums: judge
+                // later iterations by the difference from here.
                 drop(learning);
-                let judged = front.sums();
-                front.learning.lock().judged = judged;
+                let baseline = server.sums();
+                server.learning.lock().judged = baseline;
                 (Phase::Serving, Ok(()))
             }
             begun => {
@@ -71,40 +93,45 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
     }
 
-    /// Gives up what is in force, observed or planned: the next announcement begins an iteration that is observed.
+    /// Gives up the plans in force, and discards observations and plans not yet in force. The next
+    /// announcement begins an observed iteration.
     pub(crate) fn give_plans_up(self) -> Result<(), Error> {
-        let Some(front) = self.planned.as_deref() else { return Ok(()) };
-        front.learning.lock().phase = Phase::Waiting;
+        let Some(server) = self.planned.as_deref() else { return Ok(()) };
+        // Also makes `adopt_plans` refuse plans for an observation made before.
+        server.learning.lock().phase = Phase::Waiting;
         self.flags.set(flags::OBSERVED, false);
-        self.end_lanes(front)
+        self.end_lanes(server)
     }
 
-    /// A stream is no more: its lane goes, and nothing that was observed of it comes into force.
+    /// Ends the lane of a destroyed stream, and discards observations and plans that involve the
+    /// stream.
     pub(crate) fn forget_stream(self, stream: StreamId) -> Result<(), Error> {
-        let Some(front) = self.planned.as_deref() else { return Ok(()) };
+        let Some(server) = self.planned.as_deref() else { return Ok(()) };
         {
-            let mut learning = front.learning.lock();
+            let mut learning = server.learning.lock();
             let known = learning.streams.contains(&stream);
             match &mut learning.phase {
+                // The number may come to name another stream: the log would mix the two.
                 Phase::Observing(log) if log.knows(stream) => log.spoil(),
                 phase @ (Phase::Observed(_) | Phase::Planning | Phase::Ready(_)) if known => *phase = Phase::Waiting,
                 _ => {}
             }
         }
-        self.end_lane_of(front, stream)
+        self.end_lane_of(server, stream)
     }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// The next iteration is observed.
+    /// Begins the observation of an iteration.
     fn observe(&self) -> Phase {
         self.flags.set(flags::OBSERVED, true);
         Phase::Observing(Log::default())
     }
 
-    /// What was observed, if anything of it can be planned, else the next iteration is observed too.
-    fn observed_or_again(&self, front: &PlanServer<R>, log: Log) -> Phase {
-        let mut learning = front.learning.lock();
+    /// Ends the observation if the log can be planned, and observes the next iteration otherwise.
+    fn finish_observation(&self, server: &PlanServer<R>, log: Log) -> Phase {
+        let mut learning = server.learning.lock();
+        // Tells plans for this observation from plans that arrive late for an earlier one.
         learning.serial += 1;
         let Some(observed) = log.finish(learning.serial) else { return Phase::Observing(Log::default()) };
         learning.streams = observed.streams.iter().map(|stream| stream.stream).collect();
@@ -112,22 +139,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Phase::Observed(observed)
     }
 
-    /// Every lane begins its sequence anew. True if that is of no use any longer.
-    fn is_given_up(&self, front: &PlanServer<R>) -> bool {
-        for lane_slot in &front.lane_slots {
+    /// Restarts the sequence of every lane, and judges the iteration that has ended. Returns true
+    /// if the plans are to be given up: too many bad iterations in a row, or no lane left.
+    fn restart_lanes(&self, server: &PlanServer<R>) -> bool {
+        for lane_slot in &server.lane_slots {
             let mut lane = lane_slot.lane.lock();
             if let Some(lane) = lane.as_mut() {
                 self.reclaim_returned(lane);
                 lane.sequence.begin_anew();
             }
         }
-        let (deviations, requests) = front.sums();
-        let without_lanes = front.lane_slots.iter().all(|lane_slot| lane_slot.lane.lock().is_none());
-        let mut learning = front.learning.lock();
+        // Both take lane locks, so they come before `learning` is locked.
+        let (deviations, requests) = server.sums();
+        let without_lanes = server.lane_slots.iter().all(|lane_slot| lane_slot.lane.lock().is_none());
+        let mut learning = server.learning.lock();
+        // The sums since the last announcement. Sums of ended lanes are kept, so no difference is
+        // negative.
         let before = core::mem::replace(&mut learning.judged, (deviations, requests));
         let (deviations, requests) = (deviations - before.0, requests - before.1);
-        learning.bad = match deviations > requests / TOLERATED {
-            // An iteration without requests says nothing.
+        learning.bad = match deviations > requests / REQUESTS_PER_DEVIATION {
+            // An iteration without requests is neither good nor bad.
             _ if deviations == 0 && requests == 0 => learning.bad,
             true => learning.bad + 1,
             false => 0,
@@ -135,7 +166,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         learning.bad >= learning.patience() || without_lanes
     }
 
-    /// Takes out what was observed, to be planned.
+    /// Takes the finished observation out, to be planned. Returns `None` in any other phase.
     pub(crate) fn observed(&self) -> Option<Observed> {
         let mut learning = self.planned.as_deref()?.learning.lock();
         match core::mem::replace(&mut learning.phase, Phase::Planning) {
@@ -147,24 +178,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Takes plans in, one for each stream that was observed.
+    /// Verifies plans, one for each observed stream in order, and makes them ready for the next
+    /// announcement.
     pub(crate) fn adopt_plans(&self, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
-        let stale = Error::PlanRefused("it is not of the latest observation");
-        let front = self.planned.as_deref().ok_or(stale)?;
+        let stale = Error::PlanRefused("it is not for the latest observation");
+        let server = self.planned.as_deref().ok_or(stale)?;
         if plans.len() != observed.streams.len() {
-            return Err(Error::PlanRefused("there is not one plan for each stream"));
+            return Err(Error::PlanRefused("each observed stream needs exactly one plan"));
         }
+        // Everything is verified without the lock: a plan may have a million offsets.
         let serial = observed.serial;
         let mut prepared = Vec::with_capacity(plans.len());
         for (stream, plan) in observed.streams.into_iter().zip(plans) {
             if verify(&stream.problem, plan).is_err() {
-                return Err(Error::PlanRefused("it is none of the problem"));
+                return Err(Error::PlanRefused("it does not solve the problem of its stream"));
             }
             if plan.peak >= MAX_REQUEST {
                 return Err(Error::TooLarge(plan.peak));
             }
             let lower_bound = lower_bound(&stream.problem);
             let mut offsets = plan.offsets.iter();
+            // Buffers of the problem are the requests that end within the iteration, in order. The
+            // request of a buffer is the step at which the buffer starts. The other steps stay
+            // without an offset.
             let planned = stream.problem.buffers.iter().map(|buffer| buffer.start as usize);
             let mut steps = stream.steps;
             for number in planned {
@@ -172,7 +208,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
             prepared.push(Prepared { stream: stream.stream, steps, peak: plan.peak, lower_bound });
         }
-        let mut learning = front.learning.lock();
+        let mut learning = server.learning.lock();
+        // The phase may have changed since `observed`: the plans were given up, or a stream
+        // destroyed.
         if learning.serial != serial || !matches!(learning.phase, Phase::Planning) {
             return Err(stale);
         }
@@ -180,36 +218,41 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(())
     }
 
-    /// How the policy has done.
+    /// Returns the figures of the planned policy; all 0 under another policy.
     pub(crate) fn planned_report(&self) -> PlannedReport {
         self.planned.as_deref().map_or_else(PlannedReport::default, PlanServer::report)
     }
 
-    /// Notes a request that was served, while an iteration is observed.
+    /// Logs a served request while an iteration is observed. Requests led into a private pool, or
+    /// made during a capture, are not planned.
     pub(crate) fn note_malloc(&self, request: &Request, ptr: DevicePtr) {
         if self.flags.has(flags::OBSERVED) && request.pool == 0 && !self.flags.has(flags::CAPTURE) {
             self.note(|log| log.malloc(request.stream, request.bytes, ptr.0));
         }
     }
 
-    /// Notes that the program gives a block up, before anyone else can have it.
+    /// Logs a free while an iteration is observed. Called before the free: afterwards another
+    /// thread may be given the address.
     pub(crate) fn note_free(&self, ptr: DevicePtr) {
         if self.flags.has(flags::OBSERVED) {
             self.note(|log| log.free(ptr.0));
         }
     }
 
-    /// Notes that a block will not be free as soon as the program gives it up.
+    /// Logs a block whose bytes stay in use beyond the free: used on another stream, or freed at a
+    /// count. Such a block is planned to the end of the iteration.
     pub(crate) fn note_use(&self, ptr: DevicePtr) {
         if self.flags.has(flags::OBSERVED) {
             self.note(|log| log.used(ptr.0));
         }
     }
 
+    /// Calls `note` with the log of the observed iteration, if any. Takes the lock `learning`, so
+    /// no heap may be locked.
     #[cold]
     fn note(&self, note: impl FnOnce(&mut Log)) {
-        if let Some(front) = self.planned.as_deref()
-            && let Phase::Observing(log) = &mut front.learning.lock().phase
+        if let Some(server) = self.planned.as_deref()
+            && let Phase::Observing(log) = &mut server.learning.lock().phase
         {
             note(log);
         }

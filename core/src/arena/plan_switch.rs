@@ -1,4 +1,8 @@
-//! Putting plans in force, and giving them up.
+//! Puts plans in force and gives plans up.
+//!
+//! A plan in force is a lane: an entry in the table of lanes, a private pool known to no program,
+//! and one segment in the *home* heap of the lane's stream in that pool. After the end of a plan,
+//! the home heap keeps the blocks in use and caches the rest of the segment.
 
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -16,44 +20,56 @@ use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::{DevicePtr, MIB, StreamId};
 
-/// What the length of a lane's segment is a multiple of: a page of the pages, and what devices give in any case.
+/// Unit of the length of a lane's segment, in bytes: a page of the page map, and the unit in which
+/// known devices obtain memory.
 const SEGMENT_GRAIN: u64 = 2 * MIB;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Begins a lane for each stream, each with a segment. What the fallback has cached is given back first: what the plans serve
-    /// will not need it. False if there is no memory for all; then there is no lane.
-    pub(super) fn begin_lanes(self, front: &PlanServer<R>, prepared: &[Prepared]) -> Result<bool, Error> {
+    /// Begins a lane, with a segment, for each prepared stream. Returns false, and begins no lane,
+    /// if the device or the limit has too little memory.
+    ///
+    /// Releases the cache first. The plans replace most of the cached memory, and holding both
+    /// would double the use of memory.
+    pub(super) fn begin_lanes(self, server: &PlanServer<R>, prepared: &[Prepared]) -> Result<bool, Error> {
         self.release_cached(None)?;
         for (number, prepared) in prepared.iter().enumerate().take(LANES) {
-            let begun = self.begin_lane(front, number, prepared);
+            let begun = self.begin_lane(server, number, prepared);
             if !matches!(begun, Ok(true)) {
-                return self.end_lanes(front).and(begun);
+                // All lanes or none: the plans are one decision, and are judged together.
+                return self.end_lanes(server).and(begun);
             }
         }
         self.flags.set(flags::PLANNED, true);
         Ok(true)
     }
 
-    fn begin_lane(self, front: &PlanServer<R>, number: usize, prepared: &Prepared) -> Result<bool, Error> {
+    /// Begins the lane `number` in a new private pool. Returns false if there is no memory.
+    fn begin_lane(self, server: &PlanServer<R>, number: usize, prepared: &Prepared) -> Result<bool, Error> {
         let bytes = prepared.peak.next_multiple_of(SEGMENT_GRAIN);
         let pool = self.create_planned_pool()?;
-        let begun = self.begin_lane_in(front, number, prepared, pool, bytes);
+        let begun = self.begin_lane_in(server, number, prepared, pool, bytes);
         if !matches!(begun, Ok(true)) {
             self.release_pool(pool)?;
         }
         begun
     }
 
+    /// Begins the lane `number` with a segment of `bytes` in `pool`. Returns false if there is no
+    /// memory. On failure nothing of the lane is left.
     fn begin_lane_in(
         self,
-        front: &PlanServer<R>,
+        server: &PlanServer<R>,
         number: usize,
         prepared: &Prepared,
         pool: PoolId,
         bytes: u64,
     ) -> Result<bool, Error> {
+        debug_assert_eq!(bytes % SEGMENT_GRAIN, 0, "the segment ends on a page");
+        // The pair stays in use until the segment keeps it from becoming vacant.
         let pair = self.use_pair(self.private_pool(pool)?, prepared.stream)?;
         let home = pair.slot(PoolKind::Large);
+        // Everything that can fail cheaply comes before the device call: room in the tables, the
+        // limit.
         self.lock(home).make_room_for_plan()?;
         if !self.ledger.charge(bytes) {
             return Ok(false);
@@ -65,6 +81,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
         };
+        // From now on frees find the lane by address, although the program holds no address yet.
         let owner = Owner::Lane(LaneRef { device: self.number, lane: number as u32 });
         if let Err(error) = self.pages.insert(base, bytes, owner) {
             self.give_back(base, bytes)?;
@@ -72,7 +89,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         let slot = self.slot(home);
         let mut heap = self.lock(home);
-        // Room was made before the lock was given up; the tables of an empty heap may have been dropped since.
+        // The heap was unlocked during the device call, and empty heaps may drop their tables. Make
+        // room again under the lock that uses it.
         if let Err(full) = heap.make_room_for_plan() {
             drop(heap);
             self.pages.remove(base, bytes);
@@ -87,49 +105,55 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.settle(slot, begun);
         let sequence = Sequence::new(base.0, &prepared.steps);
         let lane = Lane { stream: prepared.stream, sequence, home, pool, base: base.0, bytes, oversize };
-        *front.lane_slots[number].lane.lock() = Some(lane);
-        front.lead(number, Some(prepared.stream));
+        *server.lane_slots[number].lane.lock() = Some(lane);
+        // Last: requests of the stream find the lane from here on, and the lane is complete.
+        server.lead(number, Some(prepared.stream));
         Ok(true)
     }
 
-    /// Gives every plan up.
-    pub(super) fn end_lanes(self, front: &PlanServer<R>) -> Result<(), Error> {
+    /// Ends every lane, and returns the first error. A lane stays if the home heap has no room for
+    /// the blocks.
+    pub(super) fn end_lanes(self, server: &PlanServer<R>) -> Result<(), Error> {
         let mut ended = Ok(());
         for number in 0..LANES {
-            let lane = self.end_lane(front, number);
+            let lane = self.end_lane(server, number);
             ended = ended.and(lane);
         }
         self.flags.set(flags::PLANNED, false);
         ended
     }
 
-    /// Gives the plan of one stream up.
-    pub(super) fn end_lane_of(self, front: &PlanServer<R>, stream: StreamId) -> Result<(), Error> {
+    /// Ends the lane of a stream, if any.
+    pub(super) fn end_lane_of(self, server: &PlanServer<R>, stream: StreamId) -> Result<(), Error> {
         let of_stream =
-            |number: &usize| front.lane_slots[*number].lane.lock().as_ref().is_some_and(|lane| lane.stream == stream);
-        (0..LANES).find(of_stream).map_or(Ok(()), |number| self.end_lane(front, number))
+            |number: &usize| server.lane_slots[*number].lane.lock().as_ref().is_some_and(|lane| lane.stream == stream);
+        (0..LANES).find(of_stream).map_or(Ok(()), |number| self.end_lane(server, number))
     }
 
-    /// Gives a plan up: its blocks are its heap's from here on, and what is free of it is cached.
-    fn end_lane(self, front: &PlanServer<R>, number: usize) -> Result<(), Error> {
-        let lane_slot = &front.lane_slots[number];
+    /// Ends a lane: hands the blocks in use and the pages to the home heap, and releases the
+    /// segment if no block is in use. A segment with blocks in use becomes part of the cache.
+    fn end_lane(self, server: &PlanServer<R>, number: usize) -> Result<(), Error> {
+        let lane_slot = &server.lane_slots[number];
         let mut guard = lane_slot.lane.lock();
         let Some(lane) = guard.as_mut() else { return Ok(()) };
+        // Can fail for want of table entries, so this comes before anything that cannot be undone.
         let peaks_stale = self.move_all_to_plan_segment(lane_slot, lane)?;
         let Lane { home, pool, base, bytes, .. } = *lane;
         self.lock(home).end_plan();
-        // Whoever was led here before finds no lane, and looks again.
+        // A thread that has read the old owner waits for the lane's lock, finds no lane, and reads
+        // the page map again. So the map must change before the lock is released.
         self.pages.change(DevicePtr(base), bytes, Owner::Heap(self.heap_ref(home)));
-        front.lead(number, None);
-        let gone = guard.take();
+        server.lead(number, None);
+        let ended = guard.take();
         drop(guard);
-        if let Some(lane) = gone {
-            lane.add_to(&mut front.learning.lock().report);
+        if let Some(lane) = ended {
+            lane.add_to(&mut server.learning.lock().report);
         }
         if peaks_stale {
             self.reconcile_peaks(self.slot(home));
         }
-        // Keeps the pair the lane's until its segment is released.
+        // Releasing the pool makes its empty pairs vacant. The use keeps this pair until the
+        // segment is released, so that `home` cannot become the heap of another stream.
         let _used = self.enter_pair(home / 2);
         self.release_pool(pool)?;
         self.release_heap(home)
@@ -137,8 +161,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// A pool that only lanes know.
+    /// Makes the private pool of a lane, under a name reserved for plans.
     fn create_planned_pool(&self) -> Result<PoolId, Error> {
+        // The pool of an ended lane may still exist for the blocks in its segment: take the next
+        // name.
         let mut name = PoolId(crate::planned::POOLS, 0);
         loop {
             match self.create_pool(Some(name), PoolOptions::default()) {
@@ -148,12 +174,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// The segment of the first plan of which the program holds nothing: it is released when the plans are given up. The segment of
-    /// another plan stays for the blocks in it.
+    /// Finds the segment of the first lane without blocks in use, for a forecast. Giving the plans
+    /// up releases this segment. Segments with blocks in use stay.
     pub(crate) fn first_idle_lane(&self) -> Option<DevicePtr> {
         self.planned.as_deref()?.lane_slots.iter().find_map(|lane_slot| {
             let lane = lane_slot.lane.lock();
             let &Lane { home, base, .. } = lane.as_ref()?;
+            // Resident blocks are counted by the lane, delegated blocks are entries of the home
+            // heap.
             let idle = lane_slot.tally.current(Stat::Allocation) == 0 && self.lock(home).pieces().next().is_none();
             idle.then_some(DevicePtr(base))
         })

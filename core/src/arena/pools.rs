@@ -242,7 +242,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(route) = request.route
             && !request.capturing
             && route.capture
-            && route.purpose == Purpose::SizeUnknown
+            && route.purpose == Purpose::Undeclared
         {
             let mut registry = self.registry.lock();
             registry.clear_capture(route);

@@ -24,7 +24,7 @@ pub(crate) enum Purpose {
     /// Requests of a graph capture, which lasts as long as the route.
     Capture,
     /// Not declared: ordinary requests or a capture.
-    SizeUnknown,
+    Undeclared,
 }
 
 /// Part of a pool that calls read without the registry's lock.
