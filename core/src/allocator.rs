@@ -584,7 +584,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn stats(&self, device: DeviceIndex) -> Result<Stats, Error> {
         let arena = self.arena(device)?;
-        Ok(arena.with_totals(|totals| totals.stats(arena.tallies())))
+        Ok(arena.with_totals(|totals| totals.stats(arena.all_counters())))
     }
 
     /// Sets every peak to the current value.
@@ -594,7 +594,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
-        arena.with_totals(|totals| totals.reset_peaks(arena.tallies()));
+        arena.with_totals(|totals| totals.reset_peaks(arena.all_counters()));
         Ok(())
     }
 
@@ -605,7 +605,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_accumulated_stats", device);
         let arena = self.arena(device)?;
-        arena.with_totals(|totals| totals.reset_accumulated(arena.tallies()));
+        arena.with_totals(|totals| totals.reset_accumulated(arena.all_counters()));
         Ok(())
     }
 
@@ -675,7 +675,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             arena.check_lanes()?;
             for slot in arena.slot_numbers() {
                 let heap = arena.lock(slot);
-                reserved += heap.check_invariants(&arena.slot(slot).tally)?;
+                reserved += heap.check_invariants(&arena.slot(slot).counters)?;
             }
             if reserved != arena.ledger.reserved() {
                 return Err("the bytes held from the device are not the sum of the segments");

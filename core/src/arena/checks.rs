@@ -129,13 +129,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.check_lanes()?;
         // Each block of a lane is compared with all others of the lane.
         let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
-        let mut visits: u64 = self.lane_counters().map(|(_, tally)| of_lane(tally.current(Stat::Allocation))).sum();
+        let mut visits: u64 =
+            self.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
         let mut reserved = self.ledger.leaked();
         for number in self.slot_numbers() {
             let slot = self.slot(number);
             let heap = slot.heap.lock();
             if is_exclusive || !is_held_in_part(&heap) {
-                reserved += heap.check_invariants(&slot.tally)?;
+                reserved += heap.check_invariants(&slot.counters)?;
             }
             visits += 1 + u64::from(heap.blocks.len());
         }

@@ -26,7 +26,7 @@ use crate::heap::Heap;
 use crate::heap::block::Use;
 use crate::stats;
 use crate::streams::event_queue::{Deferred, EventQueues};
-use crate::streams::frontier::AHEAD;
+use crate::streams::frontier::FRONTIER_BIT;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
@@ -51,7 +51,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Records the events now, or defers the recording during a capture. On an error the free is
     /// undone: the block is allocated again, with all user streams.
     pub(crate) fn wait_for_uses(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
-        let counters = &self.slot(slot).tally;
+        let counters = &self.slot(slot).counters;
         // The block has just become pending, but stays active. The thresholds for allocated blocks
         // must follow, or the peak of active blocks could rise unnoticed.
         self.with_totals(|_| counters.follow_pending());
@@ -71,7 +71,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let mut heap = self.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
             // here. A free at a count fails as a whole, so the bit goes too.
-            debug_assert_eq!(heap.blocks[block].events & !AHEAD, 0, "a cancelled event is still counted");
+            debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
             heap.undo_free(block, counters);
         }
@@ -222,7 +222,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 }
                 // The only queues left are busy: another thread is inside its device call.
                 let mut order = self.order.lock();
-                if !order.is_asked() {
+                if !order.is_polling() {
                     break;
                 }
                 next = order.ask(0);
@@ -242,7 +242,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if complete {
                 // The block cannot have become free or been reused: its count includes this event.
                 let mut heap = self.lock(waiting.heap);
-                debug_assert!(heap.blocks[waiting.block].events & !AHEAD > 0, "a queued event is not counted");
+                debug_assert!(heap.blocks[waiting.block].events & !FRONTIER_BIT > 0, "a queued event is not counted");
                 heap.blocks[waiting.block].events -= 1;
                 self.finish_free_if_unused(waiting.heap, heap, waiting.block);
             }
@@ -260,7 +260,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return;
         }
         self.trace_completion(&mut heap, block);
-        let peaks_stale = heap.unpend(block, &self.slot(slot).tally);
+        let peaks_stale = heap.unpend(block, &self.slot(slot).counters);
         // Reconciling reads the counters of other heaps, and a release calls the device: unlock
         // first.
         drop(heap);
@@ -278,7 +278,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// stream known to capture, or `None` if only the flag told of a capture.
     fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
         // Reserve the entry first: after the free is traced, deferring can no longer fail.
-        if !self.order.lock().promise_deferral() {
+        if !self.order.lock().reserve_deferral() {
             return Err(Error::TableFull("deferred frees"));
         }
         self.trace_free(&mut self.lock(slot), block, site);
@@ -292,11 +292,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// thread decrements the block's count; if not, the next round cancels the event.
     fn cancel_events(&self, slot: u32, block: u32) {
         loop {
-            let cancelled = self.order.lock().withdraw(slot, block);
+            let cancelled = self.order.lock().cancel(slot, block);
             let mut heap = self.lock(slot);
-            debug_assert!(heap.blocks[block].events & !AHEAD >= cancelled, "a queued event is not counted");
+            debug_assert!(heap.blocks[block].events & !FRONTIER_BIT >= cancelled, "a queued event is not counted");
             heap.blocks[block].events -= cancelled;
-            if heap.blocks[block].events & !AHEAD == 0 {
+            if heap.blocks[block].events & !FRONTIER_BIT == 0 {
                 return;
             }
             drop(heap);
@@ -308,13 +308,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// event if possible, and makes a new event otherwise.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         // Reserve room in the queues first: a recorded event must always find a place.
-        let reserved = self.order.lock().promise();
+        let reserved = self.order.lock().reserve();
         let idle = reserved.map_err(|CapacityError| Error::TableFull("events"))?;
         let made = idle.map_or_else(|| self.call(D::create_event), Ok);
         let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)).map(|()| event));
         if recorded.is_err() {
             // Cancels the reservation, and keeps an event that was made for the next use.
-            self.order.lock().give_promise_back(made.ok());
+            self.order.lock().cancel_reservation(made.ok());
         }
         Ok(recorded?)
     }

@@ -49,19 +49,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.unmap_run(memory, request.slot, run);
             return Err(Error::TableFull("blocks"));
         }
-        let joined = heap.join_run(run, &slot.tally);
+        let joined = heap.join_run(run, &slot.counters);
         let (block, parts) = joined.value;
         // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {
             self.totals.count(Event::DeviceAlloc);
         }
         // Served under the lock that joined the run: no other request can take the block first.
-        let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.tally);
+        let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
         self.trace_alloc(&mut heap, request, served.value);
         drop(heap);
         // One reconciliation of the peaks covers the mapping and the block.
         served.peaks_stale |= joined.peaks_stale;
-        Ok(Some(self.settle(slot, served)))
+        Ok(Some(self.reconcile(slot, served)))
     }
 
     /// Maps every unmapped part of a detached run, and marks each part as mapped. Returns false if
@@ -150,7 +150,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Unmaps a detached range, and releases the addresses of the segment if no part of the segment
     /// is mapped any more.
     fn unmap_detached(self, memory: &dyn VirtualMemory, slot: u32, block: u32, range: Range) -> Result<(), Error> {
-        let counters = &self.slot(slot).tally;
+        let counters = &self.slot(slot).counters;
         self.pages.remove(range.at, range.bytes);
         self.totals.count(Event::DeviceFree);
         if let Err(error) = self.unmap_counted(memory, range) {
@@ -326,7 +326,7 @@ fn is_usable(error: DeviceError) -> bool {
 /// the range of the granules. A heap of a private pool in use has no such block.
 pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
     // An empty heap may have no tables, and `heap.sets` panics without tables.
-    if heap.kept || heap.is_empty() {
+    if heap.retained || heap.is_empty() {
         return None;
     }
     let mut at = heap.sets.free.after(cursor, heap.blocks.entries());

@@ -36,7 +36,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED | flags::AGES) {
             let mut heap = slot.heap.lock();
             // The heap may have lost its last segment since the page map was read. It then holds no block at `ptr`.
-            let outcome = heap.detach(ptr, requested, &slot.tally);
+            let outcome = heap.detach(ptr, requested, &slot.counters);
             if let FreeOutcome::Unused(block) = outcome {
                 self.finish(slot, heap, block);
                 return Ok(());
@@ -55,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.note_free(ptr);
         let mut heap = self.lock(number);
         let slot = self.slot(number);
-        let outcome = heap.detach(ptr, requested, &slot.tally);
+        let outcome = heap.detach(ptr, requested, &slot.counters);
         if let FreeOutcome::Unused(block) = outcome
             && !self.flags.has(flags::DIRECT)
         {
@@ -85,7 +85,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             _ => return Err(Error::InvalidPointer(ptr)),
         };
-        heap.pend(block, &self.slot(number).tally);
+        heap.pend(block, &self.slot(number).counters);
         // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
         if heap.blocks[block].uses == NONE {
             self.trace_free(&mut heap, block, site);
@@ -101,7 +101,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Joins a detached block with its free neighbours and unlocks the heap.
     #[inline(always)]
     fn finish(&self, slot: &Slot<R, S>, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) {
-        let peaks_stale = heap.finish_free(block, &slot.tally);
+        let peaks_stale = heap.finish_free(block, &slot.counters);
         // Reconciling the peaks takes another lock, so this one goes first.
         drop(heap);
         if peaks_stale {

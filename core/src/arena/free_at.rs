@@ -1,14 +1,14 @@
 //! Frees at a count: a block stays pending until the safe frontier reaches the count.
 //!
 //! A program that numbers its work frees a block with the number of the last work using the block.
-//! The *safe frontier* is the number up to which all work is done. The bit [`AHEAD`] of a block's
+//! The *safe frontier* is the number up to which all work is done. The bit [`FRONTIER_BIT`] of a block's
 //! `events` is set while the block waits for the frontier, so a wait for the frontier and waits for
 //! events end by the same test.
 //!
 //! ```text
-//! free_at ─ reserve ─ detach ─ pend, set AHEAD ─ queue by count
+//! free_at ─ reserve ─ detach ─ pend, set FRONTIER_BIT ─ queue by count
 //!                                                     │ frontier ≥ count
-//!                                                     └─▶ clear AHEAD ─▶ free
+//!                                                     └─▶ clear FRONTIER_BIT ─▶ free
 //! ```
 
 use crate::arena::OnDevice;
@@ -16,7 +16,7 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::FreeOutcome;
 use crate::page_map::HeapRef;
-use crate::streams::frontier::AHEAD;
+use crate::streams::frontier::FRONTIER_BIT;
 use crate::sync::Lock;
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
@@ -32,7 +32,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.note_use(ptr);
         self.note_free(ptr);
         // Reserve room in the queue first: once the block is detached, queueing must not fail.
-        let reserved = self.frontier.lock().promise(count);
+        let reserved = self.frontier.lock().reserve(count);
         if !reserved.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
             // The frontier has reached the count already, and nothing is reserved.
             return self.free(place, ptr, None);
@@ -48,7 +48,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 Ok(())
             }
             Err(error) => {
-                self.frontier.lock().give_promise_back();
+                self.frontier.lock().cancel_reservation();
                 Err(error)
             }
         }
@@ -60,14 +60,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // The host's callback may make requests of its own: no lock may be held.
         let site = self.call_site(CallSite::Free);
         let mut heap = self.lock(slot);
-        let counters = &self.slot(slot).tally;
+        let counters = &self.slot(slot).counters;
         let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, counters) else {
             return Err(Error::InvalidPointer(ptr));
         };
         heap.pend(block, counters);
         debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
         // Set before the heap is unlocked: events that complete meanwhile must not free the block.
-        heap.blocks[block].events |= AHEAD;
+        heap.blocks[block].events |= FRONTIER_BIT;
         if heap.blocks[block].uses != NONE {
             drop(heap);
             // On an error the block is allocated again, without the bit.
@@ -83,8 +83,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Ends a block's wait for the frontier, and frees the block unless events are still awaited.
     fn reach(self, slot: u32, block: u32) {
         let mut heap = self.lock(slot);
-        debug_assert!(heap.blocks[block].events & AHEAD != 0, "the block waits for the frontier");
-        heap.blocks[block].events &= !AHEAD;
+        debug_assert!(heap.blocks[block].events & FRONTIER_BIT != 0, "the block waits for the frontier");
+        heap.blocks[block].events &= !FRONTIER_BIT;
         self.finish_free_if_unused(slot, heap, block);
     }
 

@@ -56,7 +56,7 @@ pub(crate) struct Slot<R: Lock, S: Storage> {
     /// Number of segments that are charged against the limit and not yet added to the heap.
     pub pending_segments: AtomicU32,
     /// Counters of the heap's statistics. Vacating the pair does not reset the counters.
-    pub tally: HeapCounters,
+    pub counters: HeapCounters,
     /// The heap, under a lock that is never held across a call to the device.
     pub heap: Ranked<R, Heap<S>>,
 }
@@ -321,7 +321,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 state: PairState::default(),
                 stream_state: AtomicU32::new(LIVE),
                 pending_segments: AtomicU32::new(0),
-                tally: HeapCounters::default(),
+                counters: HeapCounters::default(),
                 heap: Ranked::new(rank_of(kind), Heap::vacant(kind)),
             };
             self.slots.get_or_set(slot_of(pair, kind), make).ok_or(Error::TableFull(HEAPS))?;
@@ -337,7 +337,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let mut heap = self.slot(slot_of(pair, kind)).heap.lock();
             debug_assert!(heap.is_empty(), "a vacant pair has no segment");
             heap.begin(stream, pool, self.rules(&config, kind, options), self.policy.suballocator(kind));
-            heap.kept = pool != 0 && !registry.is_unused(pool);
+            heap.retained = pool != 0 && !registry.is_unused(pool);
             heap.clock = self.shared_pool(pool).searches[kind as usize].load(Ordering::Relaxed);
             heap.region = self.first_region();
         }
@@ -492,10 +492,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let is_idle = |used: &PairUse<'_, D, R, S>| {
                 [PoolKind::Small, PoolKind::Large].into_iter().all(|kind| {
                     let slot = self.slot(used.slot(kind));
-                    let retained = slot.heap.lock().kept;
+                    let retained = slot.heap.lock().retained;
                     // A pending segment is about to get a live block: the pair is not idle.
                     !retained
-                        && slot.tally.current(Stat::Active) == 0
+                        && slot.counters.current(Stat::Active) == 0
                         && slot.pending_segments.load(Ordering::Relaxed) == 0
                 })
             };
@@ -519,7 +519,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut registry = self.registry.lock();
         let pairs = registry.pairs.get(from as usize..)?;
         let pair = from + pairs.iter().position(|pair| pair.exists)? as u32;
-        let counters = [PoolKind::Small, PoolKind::Large].map(|kind| &self.slot(slot_of(pair, kind)).tally);
+        let counters = [PoolKind::Small, PoolKind::Large].map(|kind| &self.slot(slot_of(pair, kind)).counters);
         let allocations = counters.iter().map(|counters| counters.ever_added(Stat::Allocation)).sum();
         let active: i64 = counters.iter().map(|counters| counters.current(Stat::Active)).sum();
         let previous = core::mem::replace(&mut registry.pairs[pair as usize].allocations_at_sweep, allocations);
@@ -529,7 +529,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Iterates over the counters of every heap. Includes the heaps of vacant pairs, whose totals
     /// remain part of the device's statistics.
     pub(crate) fn heap_tallies(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind(), &found.tally)))
+        (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind(), &found.counters)))
     }
 }
 

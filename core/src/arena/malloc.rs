@@ -134,12 +134,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let mut heap = slot.heap.lock();
             if heap.serves == stream
                 && !heap.rules.ages
-                && let Some(served) = heap.malloc(size, bytes, &slot.tally)?
+                && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
             {
                 // Under the heap's lock, so that the events of the block stay in the order in which they happened.
                 self.record_alloc(&mut heap, site, served.value, bytes);
                 drop(heap);
-                return Ok(self.settle(slot, served));
+                return Ok(self.reconcile(slot, served));
             }
         }
         self.malloc_at_site(bytes, stream, site)
@@ -169,14 +169,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             // an ended stream and for a vacant pair.
             if heap.serves == stream {
                 let served = if word & flags::AGES != 0 {
-                    self.count_and_malloc(&mut heap, size, bytes, &slot.tally)?
+                    self.count_and_malloc(&mut heap, size, bytes, &slot.counters)?
                 } else {
-                    heap.malloc(size, bytes, &slot.tally)?
+                    heap.malloc(size, bytes, &slot.counters)?
                 };
                 // Reconciling the peaks takes another lock, so this one goes first.
                 drop(heap);
                 if let Some(served) = served {
-                    return Ok(self.settle(slot, served));
+                    return Ok(self.reconcile(slot, served));
                 }
             }
         }
@@ -206,11 +206,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let slot = self.slot(request.slot);
         let mut heap = self.lock(request.slot);
-        let served = heap.malloc(request.size, request.bytes, &slot.tally)?;
+        let served = heap.malloc(request.size, request.bytes, &slot.counters)?;
         if let Some(served) = &served {
             self.trace_alloc(&mut heap, request, served.value);
         }
         drop(heap);
-        Ok(served.map(|served| self.settle(slot, served)))
+        Ok(served.map(|served| self.reconcile(slot, served)))
     }
 }

@@ -99,12 +99,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         self.totals.count(Event::DeviceAlloc);
         self.trace_segment(&mut heap, crate::trace::Action::SegmentAlloc, request.site, base, bytes);
-        let segment = heap.add_segment(base, bytes, request.size, &slot.tally);
+        let segment = heap.add_segment(base, bytes, request.size, &slot.counters);
         if matches!(self.policy, Policy::Bfc(_)) && !self.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         // Served under the lock that added the segment: no other request can take the block first.
-        let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.tally);
+        let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.counters);
         if let Some(served) = &served {
             self.trace_alloc(&mut heap, request, served.value);
         }
@@ -113,7 +113,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };
         // One reconciliation of the peaks covers the segment and the block.
         served.peaks_stale |= segment.peaks_stale;
-        Ok(Some(self.settle(slot, served)))
+        Ok(Some(self.reconcile(slot, served)))
     }
 }
 

@@ -36,7 +36,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let slot = self.slot(number);
             let heap = self.lock(number);
             let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
-                .map(|stat| slot.tally.current(stat) as u64);
+                .map(|stat| slot.counters.current(stat) as u64);
             report.allocated += allocated;
             report.reserved += reserved;
             // Active blocks are live or pending, so the difference is the pending bytes.

@@ -22,7 +22,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Unwraps the outcome of a heap operation, and reconciles the peaks if the operation made them
     /// stale. The caller has unlocked the heap.
     #[inline]
-    pub(crate) fn settle<T>(&self, slot: &Slot<R, S>, done: Outcome<T>) -> T {
+    pub(crate) fn reconcile<T>(&self, slot: &Slot<R, S>, done: Outcome<T>) -> T {
         if done.peaks_stale {
             self.reconcile_peaks(slot);
         }
@@ -34,7 +34,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[cold]
     pub(crate) fn reconcile_peaks(&self, slot: &Slot<R, S>) {
         self.queue_if_ended(slot);
-        self.reconcile_peaks_of((slot.kind(), &slot.tally), Some(slot.number));
+        self.reconcile_peaks_of((slot.kind(), &slot.counters), Some(slot.number));
     }
 
     /// Reconciles the peaks for the counters `rising`. `number` is the slot of their heap, `None`
@@ -52,8 +52,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // lease, and starting there takes from the heaps by turns.
         let last = *reconciled;
         let near =
-            (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind(), &near.tally));
-        self.totals.settle(&self.tallies(), rising, &near);
+            (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind(), &near.counters));
+        self.totals.reconcile(&self.all_counters(), rising, &near);
         *reconciled = number.unwrap_or(last);
     }
 
@@ -65,7 +65,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Iterates over the counters of every heap and lane. Vacant pairs are included: their
     /// accumulated counts are still part of the sums.
-    pub(crate) fn tallies(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
+    pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
         self.heap_tallies().chain(self.lane_counters())
     }
 }

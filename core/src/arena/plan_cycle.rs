@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The phase is kept in the planner's state, under the lock `learning`. An announcement with slow
-//! work to do takes the phase out, leaves [`Phase::Turning`] in place, and works without the lock.
+//! work to do takes the phase out, leaves [`Phase::Switching`] in place, and works without the lock.
 //! Other announcements meanwhile do nothing.
 //!
 //! `learning` is never held while a heap, a lane or another lock of the allocator is taken.
@@ -43,12 +43,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let mut learning = server.learning.lock();
             learning.report.announced += 1;
             match &mut learning.phase {
-                Phase::Observed(_) | Phase::Planning | Phase::Turning => return polled,
+                Phase::Observed(_) | Phase::Planning | Phase::Switching => return polled,
                 // Putting plans in force calls the device, which could invalidate the capture.
                 Phase::Ready(_) if self.flags.has(flags::CAPTURE) => return polled,
                 // This thread alone works on the phase now: every other announcement finds
-                // `Turning`.
-                phase => core::mem::replace(phase, Phase::Turning),
+                // `Switching`.
+                phase => core::mem::replace(phase, Phase::Switching),
             }
         };
         let (next, turned) = match phase {
@@ -83,7 +83,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 // later iterations by the difference from here.
                 drop(learning);
                 let baseline = server.sums();
-                server.learning.lock().judged = baseline;
+                server.learning.lock().baseline = baseline;
                 (Phase::Serving, Ok(()))
             }
             begun => {
@@ -112,7 +112,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let known = learning.streams.contains(&stream);
             match &mut learning.phase {
                 // The number may come to name another stream: the log would mix the two.
-                Phase::Observing(log) if log.knows(stream) => log.spoil(),
+                Phase::Observing(log) if log.knows(stream) => log.invalidate(),
                 phase @ (Phase::Observed(_) | Phase::Planning | Phase::Ready(_)) if known => *phase = Phase::Waiting,
                 _ => {}
             }
@@ -155,7 +155,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut learning = server.learning.lock();
         // The sums since the last announcement. Sums of ended lanes are kept, so no difference is
         // negative.
-        let before = core::mem::replace(&mut learning.judged, (deviations, requests));
+        let before = core::mem::replace(&mut learning.baseline, (deviations, requests));
         let (deviations, requests) = (deviations - before.0, requests - before.1);
         learning.bad = match deviations > requests / REQUESTS_PER_DEVIATION {
             // An iteration without requests is neither good nor bad.
@@ -163,7 +163,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             true => learning.bad + 1,
             false => 0,
         };
-        learning.bad >= learning.patience() || without_lanes
+        learning.bad >= learning.tolerance() || without_lanes
     }
 
     /// Takes the finished observation out, to be planned. Returns `None` in any other phase.

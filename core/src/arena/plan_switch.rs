@@ -35,7 +35,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         for (number, prepared) in prepared.iter().enumerate().take(LANES) {
             let begun = self.begin_lane(server, number, prepared);
             if !matches!(begun, Ok(true)) {
-                // All lanes or none: the plans are one decision, and are judged together.
+                // All lanes or none: the plans are one decision, and are baseline together.
                 return self.end_lanes(server).and(begun);
             }
         }
@@ -99,10 +99,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         self.totals.count(Event::DeviceAlloc);
         self.trace_segment(&mut heap, Action::SegmentAlloc, 0, base, bytes);
-        let begun = heap.begin_plan(base, bytes, &slot.tally);
+        let begun = heap.begin_plan(base, bytes, &slot.counters);
         let oversize = heap.rules.max_split;
         drop(heap);
-        self.settle(slot, begun);
+        self.reconcile(slot, begun);
         let sequence = Sequence::new(base.0, &prepared.steps);
         let lane = Lane { stream: prepared.stream, sequence, home, pool, base: base.0, bytes, oversize };
         *server.lane_slots[number].lane.lock() = Some(lane);
@@ -182,7 +182,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let &Lane { home, base, .. } = lane.as_ref()?;
             // Resident blocks are counted by the lane, delegated blocks are entries of the home
             // heap.
-            let idle = lane_slot.tally.current(Stat::Allocation) == 0 && self.lock(home).pieces().next().is_none();
+            let idle = lane_slot.counters.current(Stat::Allocation) == 0 && self.lock(home).pieces().next().is_none();
             idle.then_some(DevicePtr(base))
         })
     }

@@ -86,11 +86,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             && let Some(Placement { addr, size }) = lane.sequence.next(bytes)
         {
             debug_assert!(lane.contains(DevicePtr(addr)), "a plan places its blocks in the lane's segment");
-            let peaks_stale = count_allocated(&lane_slot.tally, lane, size, bytes);
+            let peaks_stale = count_allocated(&lane_slot.counters, lane, size, bytes);
             // Reconciling looks at other lanes and heaps, and takes its own lock: unlock first.
             drop(guard);
             if peaks_stale {
-                return self.reconcile_and_return(&lane_slot.tally, DevicePtr(addr));
+                return self.reconcile_and_return(&lane_slot.counters, DevicePtr(addr));
             }
             return Ok(DevicePtr(addr));
         }
@@ -153,10 +153,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Searches nearby requests of the sequence, and moves the cursor if the program has skipped
         // some.
         let Placement { addr, size } = lane.sequence.otherwise(bytes)?;
-        let peaks_stale = count_allocated(&lane_slot.tally, lane, size, bytes);
+        let peaks_stale = count_allocated(&lane_slot.counters, lane, size, bytes);
         drop(guard);
         if peaks_stale {
-            self.reconcile_lane(&lane_slot.tally);
+            self.reconcile_lane(&lane_slot.counters);
         }
         Some(DevicePtr(addr))
     }
@@ -335,7 +335,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Iterates over the counters of all lanes. Blocks of lanes count as large.
     pub(super) fn lane_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
-        self.planned.iter().flat_map(|server| server.tallies()).map(|counters| (PoolKind::Large, counters))
+        self.planned.iter().flat_map(|server| server.all_counters()).map(|counters| (PoolKind::Large, counters))
     }
 
     /// Sets the planned policy's settings in `config` to the settings the allocator was made with.
@@ -353,7 +353,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // Can fail for want of a table entry, so this comes before the lane is changed. The counts
         // move from the lane's counters to the heap's, and no sum changes.
         let peaks_stale =
-            heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.tally, &slot.tally))?;
+            heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.counters, &slot.counters))?;
         lane.sequence.go_away(addr);
         Ok(peaks_stale)
     }
@@ -403,7 +403,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             // Delegated blocks are counted by the home heap. A slot without a lane counts nothing.
             let counted =
                 [(Stat::Allocation, blocks), (Stat::AllocatedBytes, bytes), (Stat::RequestedBytes, requested_bytes)];
-            if counted.iter().any(|&(stat, sum)| lane_slot.tally.current(stat) != sum as i64) {
+            if counted.iter().any(|&(stat, sum)| lane_slot.counters.current(stat) != sum as i64) {
                 return Err("a counter of a lane differs from the sum over its blocks");
             }
         }
@@ -458,7 +458,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 #[inline(always)]
 fn free_resident<R: Lock>(lane_slot: &LaneSlot<R>, lane: &mut Lane, ptr: DevicePtr, requested: Option<u64>) -> bool {
     let Some((block, requested)) = lane.sequence.free(ptr.0, requested) else { return false };
-    count_freed(&lane_slot.tally, lane, block.size, requested);
+    count_freed(&lane_slot.counters, lane, block.size, requested);
     true
 }
 

@@ -116,7 +116,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let unused = registry.is_unused(pool);
         for pair in registry.pairs_of(pool) {
             for slot in [PoolKind::Small, PoolKind::Large].map(|kind| self.slot(slot_of(pair, kind))) {
-                slot.heap.lock().kept = !unused;
+                slot.heap.lock().retained = !unused;
                 // Free segments of an ended stream were retained for the pool: release them now.
                 if unused {
                     self.queue_if_ended(slot);

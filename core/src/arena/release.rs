@@ -31,7 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// bytes released.
     fn release_segment(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) -> Result<u64, Error> {
         self.health()?;
-        let (base, bytes) = heap.remove_segment(block, &self.slot(slot).tally);
+        let (base, bytes) = heap.remove_segment(block, &self.slot(slot).counters);
         // Before the release: the device may return the same addresses to another thread at once,
         // and the new segment must find the pages unlisted.
         self.pages.remove(base, bytes);
@@ -310,7 +310,7 @@ fn next_releasable<S: Storage>(
     mut wanted: impl FnMut(&Block) -> bool,
 ) -> Option<(u32, Cursor)> {
     // An empty heap may have no tables, and `heap.sets` panics without tables.
-    if heap.kept || heap.is_empty() {
+    if heap.retained || heap.is_empty() {
         return None;
     }
     let mut at = heap.sets.free.after(cursor, heap.blocks.entries());
@@ -327,7 +327,7 @@ fn next_releasable<S: Storage>(
 /// Returns the largest releasable segment of `heap`, as a block. A heap of a private pool in use
 /// has no releasable segment.
 fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
-    if heap.kept || heap.is_empty() {
+    if heap.retained || heap.is_empty() {
         return None;
     }
     let mut at = heap.sets.free.last(heap.blocks.entries());

@@ -61,7 +61,7 @@ pub(crate) struct Block {
     /// Head of the list of other streams that use the block; not `NONE` ⟹ allocated or pending.
     pub uses: u32,
     /// Number of events that the block waits for, and a bit for the
-    /// [frontier](crate::streams::frontier::AHEAD); not 0 ⟹ pending.
+    /// [frontier](crate::streams::frontier::FRONTIER_BIT); not 0 ⟹ pending.
     pub events: u32,
     /// The bin of the free index for `size`; meaningless for a sub-block. Computed when the size
     /// changes: computed at the free, the result would delay the free, and the next request that

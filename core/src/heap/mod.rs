@@ -73,7 +73,7 @@ pub(crate) struct Heap<S: Storage> {
     pub rules: Rules,
     /// Whether free memory stays in the heap: true for a private pool in use, since a captured
     /// graph may write to the pool.
-    pub kept: bool,
+    pub retained: bool,
     /// Whether the stream was reported as ended. A segment that becomes wholly free is released
     /// then.
     pub ended: bool,
@@ -109,7 +109,7 @@ impl<S: Storage> Heap<S> {
             serves: NO_STREAM,
             pool: 0,
             rules: Rules::unset(kind),
-            kept: false,
+            retained: false,
             ended: false,
             suballocator: None,
             clock: 0,

@@ -44,7 +44,7 @@ pub(crate) struct LaneSlot<R: Lock> {
     /// The lane; `None` ⟺ the slot is vacant.
     pub lane: Ranked<R, Option<Lane>>,
     /// Counts the lane's blocks, except delegated blocks. Written under the lane's lock.
-    pub tally: HeapCounters,
+    pub counters: HeapCounters,
 }
 
 /// The planned policy's state on a device.
@@ -68,7 +68,7 @@ impl<R: Lock> PlanServer<R> {
         Self {
             streams: core::array::from_fn(|_| AtomicU64::new(UNUSED)),
             lane_slots: core::array::from_fn(|_| {
-                CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, None), tally: HeapCounters::default() })
+                CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, None), counters: HeapCounters::default() })
             }),
             elsewhere: AtomicU64::new(0),
             learning: Ranked::new(Rank::Learning, PlannerState::default()),
@@ -98,8 +98,8 @@ impl<R: Lock> PlanServer<R> {
     }
 
     /// Returns the counters of each lane.
-    pub(crate) fn tallies(&self) -> impl Iterator<Item = &HeapCounters> + Clone {
-        self.lane_slots.iter().map(|lane_slot| &lane_slot.tally)
+    pub(crate) fn all_counters(&self) -> impl Iterator<Item = &HeapCounters> + Clone {
+        self.lane_slots.iter().map(|lane_slot| &lane_slot.counters)
     }
 }
 

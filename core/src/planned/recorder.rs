@@ -109,7 +109,7 @@ impl Log {
     }
 
     /// Invalidates the record: this iteration is not planned.
-    pub(crate) fn spoil(&mut self) {
+    pub(crate) fn invalidate(&mut self) {
         *self = Self { invalid: true, ..Self::default() };
     }
 

@@ -42,7 +42,7 @@ pub(crate) enum Phase {
     /// The plans are in force.
     Serving,
     /// A thread is switching phases, without the lock. No other thread changes the phase meanwhile.
-    Turning,
+    Switching,
 }
 
 /// The planned policy's phase on a device, and the history on which its decisions rest.
@@ -58,7 +58,7 @@ pub(crate) struct PlannerState {
     pub(crate) bad: u32,
     /// The deviations and the requests of all lanes at the latest announcement: the baseline of the
     /// next.
-    pub(crate) judged: (u64, u64),
+    pub(crate) baseline: (u64, u64),
     /// The counts of removed lanes, and everything in the report not counted by lanes.
     pub(crate) report: PlannedReport,
 }
@@ -71,12 +71,12 @@ impl PlannerState {
             Phase::Observing(_) => Stage::Observing,
             Phase::Observed(_) | Phase::Planning => Stage::Planning,
             Phase::Ready(_) => Stage::Ready,
-            Phase::Serving | Phase::Turning => Stage::Serving,
+            Phase::Serving | Phase::Switching => Stage::Serving,
         }
     }
 
     /// Returns how many consecutive iterations with too many deviations are tolerated.
-    pub(crate) fn patience(&self) -> u32 {
+    pub(crate) fn tolerance(&self) -> u32 {
         TOLERATED_IN_A_ROW << self.report.given_up.min(MAX_DOUBLINGS)
     }
 }

@@ -7,7 +7,7 @@
 //! lease for every statistic, and the leases of all heaps add up to no more than the recorded peak.
 //! While every heap stays within its lease, the sum stays below the peak. A heap that exceeds its
 //! lease reads the counters of the others, raises the peak if the sum did, and takes a larger lease
-//! (`DevicePeaks::settle`).
+//! (`DevicePeaks::reconcile`).
 //!
 //! So peaks are exact for calls that follow one another, on any threads. Calls that overlap do not
 //! wait for the thread that reconciles the peaks: their additions are missing from the peaks until

@@ -49,7 +49,7 @@ impl DevicePeaks {
     /// The lease comes from the part of the peak that no heap has leased; else from half of the
     /// room that the heaps in `near` have left; else from all `heaps`, after the peaks were raised
     /// to the current sums. The caller holds the owner's lock, so one thread reconciles at a time.
-    pub(crate) fn settle<'a, I, N>(&self, heaps: &I, asking: KindCounters<'a>, near: &N)
+    pub(crate) fn reconcile<'a, I, N>(&self, heaps: &I, asking: KindCounters<'a>, near: &N)
     where
         I: Iterator<Item = KindCounters<'a>> + Clone,
         N: Iterator<Item = KindCounters<'a>> + Clone,

@@ -5,8 +5,8 @@
 //! order, so only the head of a queue needs polling. No call to the device is made under the lock
 //! of the queues: the queue whose head is polled is marked busy instead.
 //!
-//! Infallible operations reserve their entries beforehand: [`EventQueues::promise`] before an event
-//! is recorded, [`EventQueues::promise_deferral`] before a block is deferred.
+//! Infallible operations reserve their entries beforehand: [`EventQueues::reserve`] before an event
+//! is recorded, [`EventQueues::reserve_deferral`] before a block is deferred.
 
 use crate::device::Event;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -89,12 +89,12 @@ pub(crate) struct EventQueues<S: Storage> {
     queues: S::Table<Queue>,
     /// Events of no queue, recorded again, because creating one is a call to the device.
     idle_events: S::Table<Event>,
-    /// Reservations by [`promise`](Self::promise), neither used nor cancelled. Each has an entry in
+    /// Reservations by [`reserve`](Self::reserve), neither used nor cancelled. Each has an entry in
     /// `waits`, a queue, and room in `idle_events`.
     reserved: u32,
     /// The deferred blocks, in the order in which they are retried.
     deferred: S::Table<Deferred>,
-    /// Reservations by [`promise_deferral`](Self::promise_deferral), not yet used.
+    /// Reservations by [`reserve_deferral`](Self::reserve_deferral), not yet used.
     deferrals_reserved: usize,
 }
 
@@ -114,11 +114,11 @@ impl<S: Storage> Default for EventQueues<S> {
 impl<S: Storage> EventQueues<S> {
     /// Reserves the entries for a further event, and returns an idle event, or `None` if the caller
     /// must create one. The reservation is used by [`push`](Self::push), or cancelled by
-    /// [`give_promise_back`](Self::give_promise_back).
+    /// [`cancel_reservation`](Self::cancel_reservation).
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. Nothing is reserved then.
-    pub(crate) fn promise(&mut self) -> Result<Option<Event>, CapacityError> {
+    pub(crate) fn reserve(&mut self) -> Result<Option<Event>, CapacityError> {
         // Every reservation may turn out to be on a stream of its own, and then needs a queue.
         let vacant = self.queues.iter().filter(|queue| queue.is_vacant()).count();
         // Room for every event in use, so that `recycle` cannot fail, and for the one the caller
@@ -137,7 +137,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Cancels a reservation: the event was not recorded. An event, if the caller has one, becomes
     /// idle.
-    pub(crate) fn give_promise_back(&mut self, event: Option<Event>) {
+    pub(crate) fn cancel_reservation(&mut self, event: Option<Event>) {
         debug_assert!(self.reserved > 0, "a reservation is cancelled once");
         self.reserved -= 1;
         if let Some(event) = event {
@@ -152,7 +152,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Queues an event recorded on `stream`, using a reservation.
     pub(crate) fn push(&mut self, stream: StreamId, event: Event, heap: u32, block: u32) {
-        debug_assert!(self.reserved > 0, "an event is queued after `promise`");
+        debug_assert!(self.reserved > 0, "an event is queued after `reserve`");
         self.reserved -= 1;
         let wait = self.waits.insert(Wait { event, heap, block, next: NONE });
         let known = self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE);
@@ -193,14 +193,14 @@ impl<S: Storage> EventQueues<S> {
     }
 
     /// Returns whether a thread is polling an event.
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn is_polling(&self) -> bool {
         self.queues.iter().any(|queue| queue.busy)
     }
 
     /// Cancels the events of a block whose free is undone, and returns their number. An event that
     /// another thread is polling stays in its queue: that thread decrements the block's count
     /// itself.
-    pub(crate) fn withdraw(&mut self, heap: u32, block: u32) -> u32 {
+    pub(crate) fn cancel(&mut self, heap: u32, block: u32) -> u32 {
         let mut cancelled = 0;
         for queue in 0..self.queues.len() {
             // The head of a busy queue belongs to the polling thread: start behind it.
@@ -227,7 +227,7 @@ impl<S: Storage> EventQueues<S> {
     }
 
     /// Reserves an entry for [`defer`](Self::defer). Returns false if there is no room.
-    pub(crate) fn promise_deferral(&mut self) -> bool {
+    pub(crate) fn reserve_deferral(&mut self) -> bool {
         let room = self.deferred.make_room(self.deferrals_reserved + 1);
         self.deferrals_reserved += usize::from(room);
         room
@@ -235,7 +235,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Defers the recording of a block's events, using a reservation.
     pub(crate) fn defer(&mut self, block: Deferred) {
-        debug_assert!(self.deferrals_reserved > 0, "a block is deferred after `promise_deferral`");
+        debug_assert!(self.deferrals_reserved > 0, "a block is deferred after `reserve_deferral`");
         self.deferrals_reserved -= 1;
         self.deferred.add(block);
     }

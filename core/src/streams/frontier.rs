@@ -9,7 +9,7 @@ use crate::tables::{CapacityError, Storage, Table};
 
 /// The bit of [`Block::events`](crate::heap::block::Block::events) for the frontier: set while the
 /// block waits for its count.
-pub(crate) const AHEAD: u32 = 1 << 31;
+pub(crate) const FRONTIER_BIT: u32 = 1 << 31;
 
 /// A block whose count the frontier has not reached. Ordered by count first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,11 +41,11 @@ impl<S: Storage> Default for Frontier<S> {
 impl<S: Storage> Frontier<S> {
     /// Reserves an entry for a block that waits for `count`. Returns false, and reserves nothing,
     /// if the frontier has reached the count. The reservation is used by [`push`](Self::push), or
-    /// cancelled by [`give_promise_back`](Self::give_promise_back).
+    /// cancelled by [`cancel_reservation`](Self::cancel_reservation).
     ///
     /// # Errors
     /// [`CapacityError`] if the table is full. Nothing is reserved then.
-    pub(crate) fn promise(&mut self, count: u64) -> Result<bool, CapacityError> {
+    pub(crate) fn reserve(&mut self, count: u64) -> Result<bool, CapacityError> {
         if count <= self.reached {
             return Ok(false);
         }
@@ -57,7 +57,7 @@ impl<S: Storage> Frontier<S> {
     }
 
     /// Cancels a reservation.
-    pub(crate) fn give_promise_back(&mut self) {
+    pub(crate) fn cancel_reservation(&mut self) {
         debug_assert!(self.reserved > 0, "a reservation is used or cancelled once");
         self.reserved -= 1;
     }

@@ -107,34 +107,34 @@ fn loom_a_removed_key_may_come_back_with_another_value() {
 /// Two heaps and their peaks, settled as the arena does: by whoever gets the lock. Threads own a heap each, as its lock makes
 /// them.
 struct Heaps {
-    tallies: [HeapCounters; 2],
+    all_counters: [HeapCounters; 2],
     peaks: Mutex<DevicePeaks>,
 }
 
 impl Heaps {
     fn new() -> Arc<Self> {
-        Arc::new(Self { tallies: Default::default(), peaks: Mutex::new(DevicePeaks::new(None)) })
+        Arc::new(Self { all_counters: Default::default(), peaks: Mutex::new(DevicePeaks::new(None)) })
     }
 
     fn parties(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
-        self.tallies.iter().map(|tally| (PoolKind::Small, tally))
+        self.all_counters.iter().map(|counters| (PoolKind::Small, counters))
     }
 
     /// One heap allocates `bytes`.
     fn allocate(&self, heap: usize, bytes: u64) {
-        if self.tallies[heap].up(Stat::AllocatedBytes, bytes)
+        if self.all_counters[heap].up(Stat::AllocatedBytes, bytes)
             && let Ok(totals) = self.peaks.try_lock()
         {
-            totals.settle(&self.parties(), (PoolKind::Small, &self.tallies[heap]), &self.parties().take(1));
+            totals.reconcile(&self.parties(), (PoolKind::Small, &self.all_counters[heap]), &self.parties().take(1));
         }
     }
 
     /// One heap frees `bytes` that another stream still uses.
     fn free_with_uses(&self, heap: usize, bytes: u64) {
-        self.tallies[heap].down(Stat::AllocatedBytes, bytes);
-        self.tallies[heap].pend(bytes);
+        self.all_counters[heap].down(Stat::AllocatedBytes, bytes);
+        self.all_counters[heap].pend(bytes);
         let _settled = self.peaks.lock().unwrap();
-        self.tallies[heap].follow_pending();
+        self.all_counters[heap].follow_pending();
     }
 
     /// The peaks of allocated and of active bytes.
@@ -167,7 +167,7 @@ fn loom_a_block_that_becomes_pending_while_others_settle_still_counts_as_active(
         // The first heap has room: it held 100 bytes, and holds 60.
         heaps.allocate(0, 60);
         heaps.allocate(0, 40);
-        heaps.tallies[0].down(Stat::AllocatedBytes, 40);
+        heaps.all_counters[0].down(Stat::AllocatedBytes, 40);
         let settling = heaps.clone();
         let other = thread::spawn(move || settling.allocate(1, 30));
         // Allocated no longer, but active.
@@ -178,7 +178,7 @@ fn loom_a_block_that_becomes_pending_while_others_settle_still_counts_as_active(
         heaps.allocate(1, 1);
         heaps.allocate(0, 50);
         assert_eq!(heaps.peaks()[1], (60 + 1 + 50 + 30 + 1).max(100));
-        heaps.tallies[0].down(Stat::AllocatedBytes, 51);
+        heaps.all_counters[0].down(Stat::AllocatedBytes, 51);
         heaps.allocate(1, 1);
         assert_eq!(heaps.peaks(), [100, 142]);
     });
@@ -192,7 +192,7 @@ fn loom_a_pending_block_that_is_allocated_again_while_others_settle_counts_once(
         heaps.free_with_uses(0, 60);
         let settling = heaps.clone();
         let other = thread::spawn(move || settling.allocate(1, 30));
-        heaps.tallies[0].unpend(60);
+        heaps.all_counters[0].unpend(60);
         heaps.allocate(0, 60);
         other.join().unwrap();
         assert_eq!(heaps.peaks(), [90, 90]);
@@ -205,11 +205,11 @@ fn loom_what_was_pending_once_does_not_send_every_request_to_settle() {
         let heaps = Heaps::new();
         heaps.allocate(0, 100);
         heaps.free_with_uses(0, 100);
-        heaps.tallies[0].unpend(100);
+        heaps.all_counters[0].unpend(100);
         // The first notices that nothing is pending any more.
         heaps.allocate(0, 60);
-        heaps.tallies[0].down(Stat::AllocatedBytes, 60);
-        assert!(!heaps.tallies[0].up(Stat::AllocatedBytes, 60), "the lease is enough");
+        heaps.all_counters[0].down(Stat::AllocatedBytes, 60);
+        assert!(!heaps.all_counters[0].up(Stat::AllocatedBytes, 60), "the lease is enough");
     });
 }
 

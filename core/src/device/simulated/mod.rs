@@ -516,7 +516,7 @@ impl DeviceMemory for SimulatedDevice {
         self.0.lock().led.get(&route).is_some_and(|streams| streams.contains(&stream))
     }
 
-    /// Advances the clock. Returns false for pauses beyond the patience.
+    /// Advances the clock. Returns false for pauses beyond the tolerance.
     fn pause(&self, us: u64) -> bool {
         let mut state = self.0.lock();
         let end = state.clock_us.saturating_add(us);
