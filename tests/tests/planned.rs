@@ -5,9 +5,11 @@ use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, Stage, StreamId, UNIT};
 use cachalot_planner::{Algorithm, Plan, greedy::Greedy};
 use cachalot_tests::consistency;
+use cachalot_tests::hooked::Hooked;
 use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -442,4 +444,46 @@ fn what_never_repeats_is_served_rightly() {
             }
         }
     }
+}
+
+/// Another thread may give the plans up while an announcement puts them in force: the plans stay given up, and a later iteration is
+/// observed again.
+#[test]
+fn plans_given_up_while_they_come_into_force_stay_given_up() {
+    type Interrupted = Allocator<Hooked, spin::mutex::SpinMutex<()>, Growable>;
+    let device = DeviceIndex(0);
+    let config = Config::parse("policy:planned").unwrap();
+    let allocator = Arc::new(Interrupted::new([Hooked::new(SimulatedDevice::new(1 << 30))], &config).unwrap());
+    let announce = || {
+        allocator.iteration(device).unwrap();
+        allocator.check_invariants().unwrap();
+        let Some(observed) = allocator.observed(device).unwrap() else { return };
+        let plans: Vec<Plan> = observed
+            .streams
+            .iter()
+            .map(|stream| Algorithm::plan(&Greedy::Size, &stream.problem, &mut ()).expect("nobody stops it"))
+            .collect();
+        allocator.adopt_plans(device, observed, &plans).unwrap();
+    };
+    let iterate = || {
+        for bytes in [3 << 20, 1000] {
+            let block = allocator.malloc(device, bytes, StreamId(1)).unwrap();
+            allocator.free(block).unwrap();
+        }
+    };
+    announce();
+    iterate();
+    announce();
+    assert_eq!(allocator.planned_report(device).unwrap().stage, Stage::Ready);
+    // What the observed iteration has cached is released for the plans' segments.
+    let other = Arc::clone(&allocator);
+    allocator.device(device).unwrap().on_release(move || other.give_plans_up(device).unwrap());
+    announce();
+    assert_eq!(allocator.planned_report(device).unwrap().stage, Stage::Waiting);
+    for _ in 0..2 {
+        announce();
+        iterate();
+    }
+    announce();
+    assert_eq!(allocator.planned_report(device).unwrap().stage, Stage::Serving);
 }

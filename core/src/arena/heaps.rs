@@ -437,10 +437,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[cold]
     fn queue_ended(&self, slot: &Slot<R, S>) {
         let mut ended = self.ended.lock();
-        // The exchange admits a heap once. If the table is full the state stays `QUEUED` and the
-        // free segments stay cached until the whole cache is released: nothing else is lost.
-        let queued = slot.stream_state.compare_exchange(ENDED, QUEUED, Ordering::Relaxed, Ordering::Relaxed);
-        if queued.is_ok() && ended.make_room(1) {
+        // Room first: a heap that found the table full is queued at its next free. The exchange
+        // admits a heap once.
+        let queue = || slot.stream_state.compare_exchange(ENDED, QUEUED, Ordering::Relaxed, Ordering::Relaxed);
+        if ended.make_room(1) && queue().is_ok() {
             ended.add(slot.number);
             self.ended_count.store(ended.len() as u32, Ordering::Relaxed);
         }

@@ -125,7 +125,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     #[inline(never)]
     fn malloc_traced(self, word: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // Before the heap is locked: the host may take long.
-        let site = self.driver.device().call_site(CallSite::Alloc);
+        let call_site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
             && let Some(pair) = self.default_pool.streams.get(stream.0)
         {
@@ -137,12 +137,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
             {
                 // Under the heap's lock, so that the events of the block stay in the order in which they happened.
-                self.record_alloc(&mut heap, site, served.value, bytes);
+                self.record_alloc(&mut heap, call_site, served.value, bytes);
                 drop(heap);
                 return Ok(self.reconcile(slot, served));
             }
         }
-        self.malloc_at_site(bytes, stream, site)
+        self.malloc_at_site(bytes, stream, call_site)
     }
 }
 

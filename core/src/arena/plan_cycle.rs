@@ -52,7 +52,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
         };
         let (next, turned) = match phase {
-            Phase::Observing(log) => (self.finish_observation(server, log), Ok(())),
+            Phase::Observing(log) => (finish_observation(server, log), Ok(())),
             Phase::Ready(prepared) => self.begin_serving(server, prepared),
             // `restart_lanes` runs at every announcement, so it must come first in the condition.
             // During a capture the plans stay even if they are bad: ending a lane releases memory.
@@ -60,12 +60,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             Phase::Serving => {
                 let ended = self.end_lanes(server);
                 server.learning.lock().report.given_up += 1;
-                (self.observe(), ended)
+                (Phase::Observing(Log::default()), ended)
             }
-            _ => (self.observe(), Ok(())),
+            _ => (Phase::Observing(Log::default()), Ok(())),
         };
-        server.learning.lock().phase = next;
-        polled.and(turned)
+        polled.and(turned).and(self.enter_phase(server, next))
+    }
+
+    /// Ends the switch of phases. If the plans were given up meanwhile, that stands: a lane that began
+    /// since then ends.
+    fn enter_phase(self, server: &PlanServer<R>, next: Phase) -> Result<(), Error> {
+        {
+            let mut learning = server.learning.lock();
+            if matches!(learning.phase, Phase::Switching) {
+                // Under the lock: a flag set before another thread gives up would outlive the log.
+                self.flags.set(flags::OBSERVED, matches!(next, Phase::Observing(_)));
+                learning.phase = next;
+                return Ok(());
+            }
+        }
+        self.end_lanes(server)
     }
 
     /// Puts the plans in force if there is memory, and leaves them for the next announcement
@@ -98,8 +112,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn give_plans_up(self) -> Result<(), Error> {
         let Some(server) = self.planned.as_deref() else { return Ok(()) };
         // Also makes `adopt_plans` refuse plans for an observation made before.
-        server.learning.lock().phase = Phase::Waiting;
-        self.flags.set(flags::OBSERVED, false);
+        {
+            let mut learning = server.learning.lock();
+            learning.phase = Phase::Waiting;
+            self.flags.set(flags::OBSERVED, false);
+        }
         self.end_lanes(server)
     }
 
@@ -122,23 +139,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Begins the observation of an iteration.
-    fn observe(&self) -> Phase {
-        self.flags.set(flags::OBSERVED, true);
-        Phase::Observing(Log::default())
-    }
-
-    /// Ends the observation if the log can be planned, and observes the next iteration otherwise.
-    fn finish_observation(&self, server: &PlanServer<R>, log: Log) -> Phase {
-        let mut learning = server.learning.lock();
-        // Tells plans for this observation from plans that arrive late for an earlier one.
-        learning.serial += 1;
-        let Some(observed) = log.finish(learning.serial) else { return Phase::Observing(Log::default()) };
-        learning.streams = observed.streams.iter().map(|stream| stream.stream).collect();
-        self.flags.set(flags::OBSERVED, false);
-        Phase::Observed(observed)
-    }
-
     /// Restarts the sequence of every lane, and judges the iteration that has ended. Returns true
     /// if the plans are to be given up: too many bad iterations in a row, or no lane left.
     fn restart_lanes(&self, server: &PlanServer<R>) -> bool {
@@ -257,4 +257,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             note(log);
         }
     }
+}
+
+/// Ends the observation if the log can be planned, and observes the next iteration otherwise.
+fn finish_observation<R: Lock>(server: &PlanServer<R>, log: Log) -> Phase {
+    let mut learning = server.learning.lock();
+    // Tells plans for this observation from plans that arrive late for an earlier one.
+    learning.serial += 1;
+    let Some(observed) = log.finish(learning.serial) else { return Phase::Observing(Log::default()) };
+    learning.streams = observed.streams.iter().map(|stream| stream.stream).collect();
+    Phase::Observed(observed)
 }

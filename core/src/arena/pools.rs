@@ -51,10 +51,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn create_pool(&self, id: Option<PoolId>, options: PoolOptions) -> Result<PoolId, Error> {
         let mut registry = self.registry.lock();
         let id = id.unwrap_or_else(|| {
-            // Above every name `(0, number)` so far; the loop is a safeguard.
-            let mut name = registry.pools_made + 1;
+            // Above every name `(0, number)` so far. The loop ends at the first step unless the program
+            // has taken the highest number: then the numbers begin anew, and pool 0 is passed over.
+            let mut name = registry.pools_made.wrapping_add(1);
             while registry.pool(PoolId(0, name)).is_some() {
-                name += 1;
+                name = name.wrapping_add(1);
             }
             PoolId(0, name)
         });

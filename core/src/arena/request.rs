@@ -42,7 +42,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         &self,
         bytes: u64,
         stream: StreamId,
-        site: u32,
+        call_site: u32,
         pair: impl for<'a> FnOnce(&'a Self, u32, StreamId) -> Result<PairUse<'a, D, R, S>, Error>,
         serve: impl FnOnce(&Request) -> Result<T, Error>,
     ) -> Result<T, Error> {
@@ -57,7 +57,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let is_capturing = || Ok(self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?);
         let serve = |capturing| {
             let pair = pair(self, pool, stream)?;
-            serve(&Request { bytes, size, kind, stream, pool, slot: pair.slot(kind), route, capturing, site })
+            serve(&Request {
+                bytes,
+                size,
+                kind,
+                stream,
+                pool,
+                slot: pair.slot(kind),
+                route,
+                capturing,
+                site: call_site,
+            })
         };
         // One way out, whatever fails: a pool that was entered is left again.
         let served = is_capturing().and_then(serve);

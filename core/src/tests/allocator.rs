@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::device::simulated::SimulatedDevice;
 use crate::error::Error;
+use crate::pool::{PoolId, PoolOptions};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 
@@ -105,4 +106,14 @@ fn expandable_segments_grow_in_place_and_give_back() {
     assert_eq!(device.outstanding(), crate::device::simulated::Outstanding::default());
     assert_eq!(device.memory_info().unwrap().free, 1 << 30);
     allocator.check_invariants().unwrap();
+}
+
+#[test]
+fn the_highest_pool_number_leaves_names_for_others() {
+    let allocator = allocator("");
+    let highest = PoolId(0, u64::MAX);
+    allocator.retain_pool(DEVICE, highest, PoolOptions::default()).unwrap();
+    let made = [0; 3].map(|_| allocator.create_pool(DEVICE, PoolOptions::default()).unwrap());
+    assert!(made.iter().all(|&pool| pool != highest && pool != PoolId::DEFAULT));
+    assert_eq!(std::collections::BTreeSet::from(made).len(), 3);
 }
