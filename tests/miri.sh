@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs tests under Miri, which finds undefined behaviour: reads of what is not initialised, references that alias, data races.
 #
-#   tests/miri.sh memory        the driver's memory calls over a fake driver: seconds, a part of tests/run
+#   tests/miri.sh memory        the driver's memory calls over a fake driver: seconds
 #   tests/miri.sh driver        all tests of the driver's device over the fake driver: many minutes
 #   tests/miri.sh interface     the C interface on simulated devices: minutes
 #   tests/miri.sh core          the core's and the planner's own tests: the longest, and neither crate has unsafe code
