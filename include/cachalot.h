@@ -512,7 +512,7 @@ CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *al
  * freed as usual; their memory goes back before a later request obtains more from the driver.
  * For cudaStreamPerThread it says that the calling thread is about to end. A thread that goes on may use that stream again.
  * Driver: yes.
- * Errors: INVALID_STREAM, also for the legacy default stream, which cannot be destroyed. */
+ * Errors: INVALID_STREAM, also for the legacy default stream, which cannot be destroyed; TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream);
 
@@ -532,17 +532,20 @@ CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocat
 /* ---- The cache ---- */
 
 /* Makes blocks that other streams no longer use available. cachalot_malloc does so by itself.
- * Driver: if frees are pending. */
+ * Driver: if frees are pending.
+ * Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *allocator, int device);
 
 /* Waits for pending frees, then gives every segment without blocks in use back, but for those of private pools with
  * users.
- * Driver: yes, and it waits for the streams. What can be given back is, even if some of it fails. */
+ * Driver: yes, and it waits for the streams. What can be given back is, even if some of it fails.
+ * Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allocator, int device);
 
 /* Gives such segments back, the largest first, until at most `keep_bytes` are held or none is left. Does not wait for
  * pending frees.
- * Driver: if anything is given back. */
+ * Driver: if anything is given back.
+ * Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
 
 /* Turns the cache off (0) or on. Off, every request and every free goes to the driver. Blocks handed out before stay
