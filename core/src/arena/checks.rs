@@ -5,12 +5,8 @@
 
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
-use crate::heap::Heap;
-use crate::heap::block::State;
-use crate::stats::Stat;
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
 use crate::tables::Storage;
-use crate::tables::slot_table::NONE;
 use crate::units::DeviceIndex;
 
 /// How many blocks each beginning and each end of an operation pays for. A check that visited more delays the next one until
@@ -115,50 +111,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return;
         }
         let exclusive = self.schedule.try_exclusive();
-        let checked = self.check(exclusive.is_some());
+        let checked = self.check_invariants(exclusive.is_some());
         drop(exclusive);
         match checked {
             Ok(visits) => self.schedule.unpaid.store(visits, Ordering::Relaxed),
             Err(invariant) => panic!("{when} `{operation}` on device {}: {invariant}", self.number),
         }
     }
-
-    /// Checks every invariant of the device if no operation runs, else those that hold under the lock of a heap or a lane. Returns
-    /// how many blocks were visited.
-    fn check(&self, is_exclusive: bool) -> Result<u64, &'static str> {
-        self.check_lanes()?;
-        // Each block of a lane is compared with all others of the lane.
-        let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
-        let mut visits: u64 =
-            self.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
-        let mut reserved = self.ledger.leaked();
-        for number in self.slot_numbers() {
-            let slot = self.slot(number);
-            let heap = slot.heap.lock();
-            if is_exclusive || !is_held_in_part(&heap) {
-                reserved += heap.check_invariants(&slot.counters)?;
-            }
-            visits += 1 + u64::from(heap.blocks.len());
-        }
-        if is_exclusive && reserved != self.ledger.reserved() {
-            return Err("the bytes held from the device are not the sum of the segments");
-        }
-        Ok(visits)
-    }
-}
-
-/// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the device without the lock.
-fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
-    let mut segment = heap.newest;
-    while segment != NONE {
-        let mut block = heap.segments[segment].first;
-        while block != NONE {
-            if matches!(heap.blocks[block].state, State::Held | State::Mapping | State::Mapped) {
-                return true;
-            }
-            block = heap.blocks[block].next;
-        }
-        segment = heap.segments[segment].next;
-    }
-    false
 }

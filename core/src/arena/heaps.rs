@@ -126,14 +126,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut next = 0;
         while let Some((pair, idle)) = self.sweep_pair(next) {
             next = pair + 1;
-            let Some(used) = idle.then(|| self.enter_pair(pair)).flatten() else { continue };
-            for kind in [PoolKind::Small, PoolKind::Large] {
-                // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
-                let _counted = self.release_heap(used.slot(kind));
+            if let Some(used) = idle.then(|| self.enter_pair(pair)).flatten() {
+                self.release_pair(used);
             }
-            // A pair in use cannot become vacant, so the guard is dropped first.
-            drop(used);
-            self.vacate_if_empty(pair);
         }
         // Set the threshold of the next sweep from the pairs left after the release.
         self.registry.lock().finish_sweep();
@@ -144,14 +139,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     #[cold]
     pub(crate) fn release_one_idle(self) -> bool {
         let Some(used) = self.idle_pair() else { return false };
+        let pair = used.pair;
+        self.release_pair(used);
+        !self.registry.lock().pairs[pair as usize].exists
+    }
+
+    /// Releases the caches of both heaps of a pair, and makes the pair vacant if nothing is left.
+    fn release_pair(self, used: PairUse<'_, D, R, S>) {
         for kind in [PoolKind::Small, PoolKind::Large] {
+            // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
             let _counted = self.release_heap(used.slot(kind));
         }
         let pair = used.pair;
         // A pair in use cannot become vacant, so the guard is dropped first.
         drop(used);
         self.vacate_if_empty(pair);
-        !self.registry.lock().pairs[pair as usize].exists
     }
 }
 
@@ -484,8 +486,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             // dropping a guard may lock the registry again.
             let used = {
                 let registry = self.registry.lock();
-                let pairs = registry.pairs.get(next as usize..)?;
-                next += pairs.iter().position(|pair| pair.exists)? as u32;
+                next = registry.existing_pair(next)?;
                 self.enter_pair(next)
             };
             next += 1;
@@ -517,8 +518,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// has served no request since the previous sweep.
     fn sweep_pair(&self, from: u32) -> Option<(u32, bool)> {
         let mut registry = self.registry.lock();
-        let pairs = registry.pairs.get(from as usize..)?;
-        let pair = from + pairs.iter().position(|pair| pair.exists)? as u32;
+        let pair = registry.existing_pair(from)?;
         let counters = [PoolKind::Small, PoolKind::Large].map(|kind| &self.slot(slot_of(pair, kind)).counters);
         let allocations = counters.iter().map(|counters| counters.ever_added(Stat::Allocation)).sum();
         let active: i64 = counters.iter().map(|counters| counters.current(Stat::Active)).sum();
@@ -528,7 +528,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Iterates over the counters of every heap. Includes the heaps of vacant pairs, whose totals
     /// remain part of the device's statistics.
-    pub(crate) fn heap_tallies(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
+    pub(crate) fn heap_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
         (0..).map_while(|slot| self.slots.get(slot).map(|found| (found.kind(), &found.counters)))
     }
 }

@@ -24,6 +24,7 @@ pub(crate) mod forecast;
 mod free;
 mod free_at;
 pub(crate) mod heaps;
+mod invariants;
 mod ledger;
 mod malloc;
 #[cfg(not(feature = "alloc"))]

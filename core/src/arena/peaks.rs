@@ -66,6 +66,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Iterates over the counters of every heap and lane. Vacant pairs are included: their
     /// accumulated counts are still part of the sums.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        self.heap_tallies().chain(self.lane_counters())
+        self.heap_counters().chain(self.lane_counters())
     }
 }

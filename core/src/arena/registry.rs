@@ -361,6 +361,12 @@ impl<S: Storage> Registry<S> {
         }
     }
 
+    /// Returns the number of the first pair that exists, from number `from` on.
+    pub(crate) fn existing_pair(&self, from: u32) -> Option<u32> {
+        let pairs = self.pairs.get(from as usize..)?;
+        Some(from + pairs.iter().position(|pair| pair.exists)? as u32)
+    }
+
     /// Iterates over the numbers of the pairs of `pool`, by ascending stream.
     pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = u32> {
         let next = move |&(stream, _): &(StreamId, u32)| self.next_pair(pool, Some(stream));

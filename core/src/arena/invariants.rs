@@ -1,0 +1,55 @@
+//! The invariants of one device: those of its lanes and heaps, and the sum of the bytes held.
+
+use crate::arena::Arena;
+use crate::device::DeviceMemory;
+use crate::heap::Heap;
+use crate::heap::block::State;
+use crate::stats::Stat;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Checks every invariant of the device, and returns how many blocks were visited. While other
+    /// operations run, `is_exclusive` is false: then only the invariants that hold under the lock of
+    /// one heap or one lane are checked.
+    ///
+    /// # Errors
+    /// A description of the first invariant that does not hold.
+    pub(crate) fn check_invariants(&self, is_exclusive: bool) -> Result<u64, &'static str> {
+        self.check_lanes()?;
+        // Each block of a lane is compared with all others of the lane.
+        let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
+        let mut visits: u64 =
+            self.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
+        let mut reserved = self.ledger.leaked();
+        for number in self.slot_numbers() {
+            let slot = self.slot(number);
+            let heap = slot.heap.lock();
+            if is_exclusive || !is_held_in_part(&heap) {
+                reserved += heap.check_invariants(&slot.counters)?;
+            }
+            visits += 1 + u64::from(heap.blocks.len());
+        }
+        if is_exclusive && reserved != self.ledger.reserved() {
+            return Err("the bytes held from the device are not the sum of the segments");
+        }
+        Ok(visits)
+    }
+}
+
+/// Whether an operation holds blocks of the heap for a mapping or a release, while it calls the device without the lock.
+fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
+    let mut segment = heap.newest;
+    while segment != NONE {
+        let mut block = heap.segments[segment].first;
+        while block != NONE {
+            if matches!(heap.blocks[block].state, State::Held | State::Mapping | State::Mapped) {
+                return true;
+            }
+            block = heap.blocks[block].next;
+        }
+        segment = heap.segments[segment].next;
+    }
+    false
+}
