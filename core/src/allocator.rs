@@ -646,7 +646,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     }
 
     /// Lists the segments of all devices with their blocks, by address. Heaps are locked one at a
-    /// time: for an exact picture no other thread may allocate or free meanwhile.
+    /// time. The picture is exact only if no other thread allocates or frees during the call.
     #[cfg(feature = "alloc")]
     pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
         let _checked = self.checked_everywhere("snapshot");

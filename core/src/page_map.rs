@@ -152,8 +152,8 @@ impl<R: Lock, S: Storage> PageMap<R, S> {
         Ok(())
     }
 
-    /// Changes the owner of a range in the map. A lookup meanwhile finds the old owner or the new
-    /// owner.
+    /// Changes the owner of a range in the map. A lookup on another thread finds the old
+    /// owner or the new owner.
     #[cfg(feature = "alloc")]
     pub(crate) fn change(&self, base: DevicePtr, bytes: u64, owner: Owner) {
         let _writer = self.writer.lock();

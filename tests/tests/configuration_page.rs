@@ -4,7 +4,9 @@
 
 use cachalot_core::Config;
 use cachalot_core::config::{ConfigError, PLANNED, POLICIES, REFERENCE, SettingDefault, SettingReference};
+use cachalot_tests::generated;
 use std::fmt::Write as _;
+use std::path::Path;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
 const BEGIN: &str = "<!-- The tables are generated: see tests/tests/configuration_page.rs. -->\n";
@@ -81,11 +83,7 @@ fn the_page_has_the_library_s_settings() {
     let (before, rest) = page.split_once(BEGIN).expect("the page says where the tables begin");
     let (_, after) = rest.split_once(END).expect("the page says where the tables end");
     let fresh = format!("{before}{BEGIN}{}\n{END}{after}", tables());
-    if std::env::var_os("CACHALOT_WRITE_DOCS").is_some() {
-        std::fs::write(PAGE, &fresh).expect("the page can be written");
-    } else {
-        assert!(page == fresh, "docs/configuration.md is out of date; set CACHALOT_WRITE_DOCS=1 to write it anew");
-    }
+    generated::assert_current(Path::new(PAGE), &fresh);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test results_csv` writes them anew.
 
 use cachalot_tests::figures::csv;
+use cachalot_tests::generated;
 use std::ffi::OsStr;
 use std::fs;
 
@@ -16,15 +17,6 @@ fn the_figures_are_beside_their_tables() {
     assert!(pages.len() >= 8, "{pages:?}");
     for page in pages {
         let Some(figures) = csv(&fs::read_to_string(&page).expect("Markdown is text")) else { continue };
-        let file = page.with_extension("csv");
-        if std::env::var_os("CACHALOT_WRITE_DOCS").is_some() {
-            fs::write(&file, &figures).expect("the folder can be written");
-        }
-        let found = fs::read_to_string(&file).unwrap_or_default();
-        assert!(
-            found == figures,
-            "{} differs from its tables: run this test with CACHALOT_WRITE_DOCS=1",
-            file.display()
-        );
+        generated::assert_current(&page.with_extension("csv"), &figures);
     }
 }

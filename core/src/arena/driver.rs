@@ -32,7 +32,7 @@ impl<D> Driver<D> {
         Self { device, lost: AtomicU64::new(HEALTHY), recording: AtomicU32::new(0) }
     }
 
-    /// The device, for its clock and for the program's own functions. What may fail for a lost context goes by [`Arena::call`].
+    /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
     #[inline]
     pub(crate) fn device(&self) -> &D {
         &self.device

@@ -347,7 +347,7 @@ fn granules(range: Range) -> impl DoubleEndedIterator<Item = DevicePtr> {
 }
 
 /// Maps new memory at every granule of `range`. Unmaps the mapped granules if a later granule
-/// fails, as far as the device can undo the mapping.
+/// fails, unless the device cannot undo the mapping.
 fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
     let mut mapped = 0;
     let mut result = Ok(());
@@ -375,7 +375,7 @@ fn map_granule(memory: &dyn VirtualMemory, at: DevicePtr, bytes: u64) -> Result<
     drop_handle().map_err(|failure| failure.undo(0, unmapped))
 }
 
-/// Unmaps every granule of `range`, as far as possible.
+/// Unmaps every granule of `range` that the device can unmap.
 ///
 /// # Errors
 ///

@@ -66,7 +66,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         };
         heap.pend(block, counters);
         debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");
-        // Set before the heap is unlocked: events that complete meanwhile must not free the block.
+        // Set before the heap is unlocked: an event that completes right afterwards must not free the block.
         heap.blocks[block].events |= FRONTIER_BIT;
         if heap.blocks[block].uses != NONE {
             drop(heap);

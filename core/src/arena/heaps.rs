@@ -272,8 +272,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Makes and uses the pair of (stream, pool), or uses a pair that another thread has made since
-    /// the caller looked. If `permanent` is false, the pair becomes vacant after the call unless a
-    /// segment is added meanwhile.
+    /// the caller looked. If `permanent` is false, the pair becomes vacant after the call unless the
+    /// call adds a segment.
     #[cold]
     fn make_pair(&self, pool: u32, stream: StreamId, permanent: bool) -> Result<PairUse<'_, D, R, S>, Error> {
         if stream == NO_STREAM {
@@ -473,7 +473,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let slot = ended.pop()?;
         self.ended_count.store(ended.len() as u32, Ordering::Relaxed);
         let state = &self.slot(slot).stream_state;
-        // Fails if the stream was revived or the pair vacated meanwhile: then `LIVE` must stay.
+        // Fails if the stream was revived or the pair vacated since it was queued: then `LIVE` must stay.
         let _changed_since = state.compare_exchange(QUEUED, ENDED, Ordering::Relaxed, Ordering::Relaxed);
         Some(slot)
     }

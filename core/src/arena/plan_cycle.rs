@@ -8,7 +8,8 @@
 //!
 //! The phase is kept in the planner's state, under the lock `learning`. An announcement with slow
 //! work to do takes the phase out, leaves [`Phase::Switching`] in place, and works without the lock.
-//! Other announcements meanwhile do nothing.
+//! An announcement that finds [`Phase::Switching`] does nothing. Plans that are given up during a
+//! switch stay given up.
 //!
 //! `learning` is never held while a heap, a lane or another lock of the allocator is taken.
 
@@ -67,8 +68,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         polled.and(turned).and(self.enter_phase(server, next))
     }
 
-    /// Ends the switch of phases. If the plans were given up meanwhile, that stands: a lane that began
-    /// since then ends.
+    /// Ends a switch of phases: `next` is the phase from here on. If another thread gave the plans up
+    /// during the switch, `next` is dropped, and the lanes that the switch began end.
     fn enter_phase(self, server: &PlanServer<R>, next: Phase) -> Result<(), Error> {
         {
             let mut learning = server.learning.lock();

@@ -302,7 +302,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn trace_planned(&self, stream: StreamId, site: u32, ptr: DevicePtr, bytes: u64) {
         let lane_slot = self.planned.as_deref().and_then(|server| server.lane_slot(stream));
         let home = lane_slot.and_then(|lane_slot| Some(lane_slot.lane.lock().as_ref()?.home));
-        // A lane that has ended meanwhile leaves the event out of the trace.
+        // If the lane has ended since the request was served, the event is left out of the trace.
         if let Some(home) = home {
             self.record_alloc(&mut self.lock(home), site, ptr, bytes);
         }
@@ -315,7 +315,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         lane.sequence.away > 0 && lane.sequence.is_occupied(bytes)
     }
 
-    /// Returns the bytes of delegated blocks to a lane, as far as the home heap has freed the
+    /// Returns the bytes of delegated blocks to a lane, if the home heap has freed the
     /// blocks.
     pub(super) fn reclaim_returned(&self, lane: &mut Lane) {
         // Without delegated blocks the home heap need not be locked.

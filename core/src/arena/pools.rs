@@ -111,7 +111,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Updates every heap of `pool` after the pool came into use or fell out of use. The registry
-    /// is locked, so no pair is made meanwhile. Pairs of an unused pool are marked to become vacant
+    /// is locked, so no other thread makes a pair. Pairs of an unused pool are marked to become vacant
     /// when they are empty.
     fn apply_use(&self, registry: &Registry<S>, pool: u32) {
         let unused = registry.is_unused(pool);
@@ -151,8 +151,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         registry.remove_pool_if_empty(pool);
     }
 
-    /// Applies `options` to every heap of `pool`. The registry is locked, so no pair is made
-    /// meanwhile.
+    /// Applies `options` to every heap of `pool`. The registry is locked, so no other
+    /// thread makes a pair.
     fn apply_pool_options(&self, registry: &mut Registry<S>, pool: u32, options: PoolOptions) {
         registry.pools[pool as usize].options = options;
         let config = self.config();

@@ -195,7 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Calls `look` with the request moved to each private pool with the option `use_on_oom`, until
     /// `look` returns a value. Returns `None` for a request of a private pool. A pool is counted as
-    /// serving a request while `look` runs, so the pool is not removed meanwhile.
+    /// serving a request while `look` runs, so no other thread removes the pool.
     pub(super) fn in_oom_pools<T>(&self, request: &Request, look: impl Fn(&Request) -> Option<T>) -> Option<T> {
         if request.pool != 0 {
             return None;

@@ -267,7 +267,7 @@ impl<S: Storage> Registry<S> {
     ///
     /// `asked` is the number of the host's route that the host was asked about last, and the host's
     /// answer. Routes later than the asked route have been ruled out already. If the asked route
-    /// has ended meanwhile, the search starts again with the latest route.
+    /// has ended since, the search starts again with the latest route.
     pub(crate) fn route(
         &self,
         stream: StreamId,

@@ -3,7 +3,7 @@
 //!
 //! Heaps are locked one at a time, and never across a call to the device. A segment is removed from
 //! its heap and from the page map before the device releases the memory, so no other thread can
-//! find the segment meanwhile.
+//! find the segment during the call.
 
 use crate::arena::heaps::PairUse;
 use crate::arena::request::Request;
@@ -208,7 +208,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// its stream while the caller holds the item.
     pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, D, R, S>> {
         let mut after = None;
-        // Steps by stream and not by pair number, so pairs that come or go meanwhile do no harm.
+        // Steps by stream and not by pair number, so pairs that come or go between two steps do no harm.
         core::iter::from_fn(move || {
             let (stream, pair) = self.next_pair(pool, after)?;
             after = Some(stream);

@@ -22,7 +22,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Applies the configuration and the limit to the flags, the rounding and every heap. The
-    /// registry is locked, so no heap is made meanwhile.
+    /// registry is locked, so no other thread makes a heap.
     pub(crate) fn apply_config(&self) {
         // Lock order: registry, config, then one heap at a time.
         let _registry = self.registry.lock();

@@ -33,7 +33,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         started
     }
 
-    /// Calls `visit` with every recorded event, oldest first. The ring is locked meanwhile.
+    /// Calls `visit` with every recorded event, oldest first. The ring is locked during the visits.
     pub(crate) fn visit_trace(&self, mut visit: impl FnMut(&TraceEntry)) {
         // Buffers first: the ring alone lacks the latest events of each heap.
         for slot in self.slot_numbers() {

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Two free blocks are never neighbours, and neither are two unmapped ones. Unmapped blocks begin
-//! and end on granules. The device maps and unmaps outside the heap's lock. The blocks concerned
-//! are *detached* meanwhile: in no set, so no other operation touches them. An operation has two
+//! and end on granules. The device maps and unmaps outside the heap's lock. During the call
+//! the blocks concerned are *detached*: in no set, so no other operation touches them. An operation has two
 //! steps under the lock, before and after the call to the device:
 //!
 //! ```text

@@ -41,7 +41,8 @@ pub(crate) enum Phase {
     Ready(Vec<Prepared>),
     /// The plans are in force.
     Serving,
-    /// A thread is switching phases, without the lock. No other thread changes the phase meanwhile.
+    /// A thread is switching phases, without the lock. Of the other threads, only one that gives the plans
+    /// up changes the phase.
     Switching,
 }
 

@@ -153,7 +153,7 @@ impl HeapCounters {
     /// Returns the current value of a row, with the allocated blocks in the rows of active blocks.
     pub(super) fn current_of(&self, stat: usize) -> i64 {
         // Load every addition before any removal, and pending blocks first. A block that moves
-        // between two rows meanwhile may be missing from the sum, and is never counted twice.
+        // between two rows during the sum may be missing from it, and is never counted twice.
         let rows = [Some(stat), included(stat)];
         let added: i64 = rows.iter().flatten().map(|&row| self.added[row].load(Acquire) as i64).sum();
         let removed: i64 = rows.iter().flatten().map(|&row| self.removed[row].load(Relaxed) as i64).sum();

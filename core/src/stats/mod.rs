@@ -12,7 +12,7 @@
 //! So peaks are exact for calls that follow one another, on any threads. Calls that overlap do not
 //! wait for the thread that reconciles the peaks: their additions are missing from the peaks until
 //! their heap reconciles next, or another thread reads all heaps. A block that moves between two
-//! heaps meanwhile may be counted in both.
+//! heaps during the sum may be counted in both.
 
 #![allow(clippy::needless_range_loop, reason = "several tables are walked by the same statistic")]
 

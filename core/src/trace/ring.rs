@@ -203,7 +203,7 @@ impl<R: Lock, S: Storage> Trace<R, S> {
     }
 
     /// Calls `visit` with every stored event, oldest first, with times in ticks. The ring is locked
-    /// meanwhile.
+    /// during the visits.
     pub(crate) fn for_each(&self, visit: impl FnMut(TraceEntry)) {
         self.ring.lock().sort().for_each(visit);
     }

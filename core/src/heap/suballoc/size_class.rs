@@ -168,8 +168,8 @@ impl<S: Storage> SizeClasses<S> {
         Ok(Some((SubBlock { addr, segment: chunk, number: sub_block }, free)))
     }
 
-    /// Applies `change` to a chunk, which may move the chunk's tail. The chunk leaves the ordered
-    /// set meanwhile.
+    /// Applies `change` to a chunk, which may move the chunk's tail. The chunk is outside
+    /// the ordered set during the change.
     fn move_tail(&mut self, chunk: u32, change: impl FnOnce(&mut Chunk)) {
         self.by_tail = self.tree.remove(self.by_tail, chunk, key(self.chunks.entries()));
         change(&mut self.chunks[chunk]);
