@@ -452,11 +452,19 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         }
         let judged = self.judge(&core, |model| model.malloc(bytes, stream));
         // A table was full, and the cache of an idle stream made room. The model's tables grow: it keeps that cache, or releases
-        // it for another reason.
+        // it for another reason, which it counts as a retry.
         let gave_back = self.limited && given_back(self.simulated()) > of_core;
-        let made_room = gave_back && (judged.is_err() || self.real.snapshot() != self.model.snapshot());
+        let made_room = gave_back
+            && (judged.is_err() || self.real.snapshot() != self.model.snapshot() || self.model_retried_alone());
         self.parted |= made_room;
         if made_room { Ok(()) } else { judged }
+    }
+
+    /// Whether the model has released its cache for a request that the core has served without.
+    fn model_retried_alone(&self) -> bool {
+        let key = "num_alloc_retries";
+        let core = self.real.stats(self.device).ok().and_then(|stats| stats.get(key));
+        core < self.model.statistics().get(key).copied()
     }
 
     fn calls(&self) -> BTreeMap<Call, u64> {
