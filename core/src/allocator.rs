@@ -4,6 +4,8 @@
 //! the state of the device (`arena`). Decisions are made there.
 
 mod pools;
+#[cfg(feature = "alloc")]
+mod restore;
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;

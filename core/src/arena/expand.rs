@@ -215,7 +215,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Returns the length of a new range of addresses and the length of its granules, in bytes.
-    fn range_to_reserve(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> Result<(u64, u64), Error> {
+    pub(super) fn range_to_reserve(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> Result<(u64, u64), Error> {
         let granule = self.granule(memory, kind);
         let total = self.call(D::memory_info)?.total;
         let largest = total + total / RESERVE_EXTRA;
@@ -235,7 +235,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Releases the addresses of a segment without mapped parts. If the device refuses, the
     /// addresses are never used again; no memory is lost.
-    fn unreserve(&self, memory: &dyn VirtualMemory, segment: Option<(DevicePtr, u64)>) {
+    pub(super) fn unreserve(&self, memory: &dyn VirtualMemory, segment: Option<(DevicePtr, u64)>) {
         if let Some((base, bytes)) = segment
             && self.health().is_ok()
         {
@@ -288,9 +288,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 }
 
 /// A failed change of mappings.
-struct Failure {
+pub(super) struct Failure {
     /// Error to report.
-    error: DeviceError,
+    pub(super) error: DeviceError,
     /// Number of bytes whose former state could not be restored: the device may or may not hold
     /// the bytes.
     in_doubt: u64,
@@ -348,7 +348,7 @@ fn granules(range: Range) -> impl DoubleEndedIterator<Item = DevicePtr> {
 
 /// Maps new memory at every granule of `range`. Unmaps the mapped granules if a later granule
 /// fails, unless the device cannot undo the mapping.
-fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
+pub(super) fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
     let mut mapped = 0;
     let mut result = Ok(());
     for at in granules(range) {

@@ -45,6 +45,8 @@ mod reclaim;
 pub(crate) mod registry;
 mod release;
 pub(crate) mod request;
+#[cfg(feature = "alloc")]
+mod restore;
 pub(crate) mod settings;
 #[cfg(feature = "alloc")]
 mod snapshot;

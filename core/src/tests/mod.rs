@@ -7,4 +7,6 @@ mod loom;
 #[cfg(not(loom))]
 mod planned;
 #[cfg(not(loom))]
+mod restore;
+#[cfg(not(loom))]
 mod sizes;
