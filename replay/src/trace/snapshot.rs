@@ -1,7 +1,7 @@
 //! Memory snapshots of `PyTorch` and of cachalot: the trace of every device, with the segments and settings at its end.
 
 use super::error::describe_io;
-use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Segment, Trace, open};
+use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Place, Segment, Trace, open};
 use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
 use std::io::{BufRead, Read};
@@ -67,6 +67,7 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Re
             name: if several { format!("{name}#{device}") } else { name.to_owned() },
             file: file.to_owned(),
             events,
+            start: None,
             expected: Some(Expected {
                 config: config.clone(),
                 segments: segments_of(file, &snapshot.segments, device)?,
@@ -129,8 +130,9 @@ pub(crate) fn state(name: &str) -> Result<BlockState, String> {
 
 fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<Vec<Event>, BadInput> {
     let mut events = Vec::with_capacity(entries.len());
-    for (line, entry) in (1..).zip(entries) {
-        let complain = |what: String| BadInput::at(file, line, what);
+    for (number, entry) in (0..).zip(entries) {
+        let place = Place::Event(number);
+        let complain = |what: String| BadInput::at_place(file, place, what);
         let Some(action) = action(&entry.action).map_err(complain)? else {
             continue;
         };
@@ -138,7 +140,7 @@ fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<Vec<Event
             complain(format!("the size {} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)", entry.size))
         })?;
         let (addr, stream) = (entry.addr.unwrap_or(0), entry.stream.cast_unsigned());
-        events.push(Event { action, addr, size, stream, note: Note::None, line });
+        events.push(Event { action, addr, size, stream, note: Note::None, place });
     }
     Ok(events)
 }
