@@ -8,10 +8,12 @@
 //! * the address of the next block that was allocated right behind it while it was there: that block began where this one
 //!   ended, since two free blocks are never neighbours;
 //! * the rules: a rest that would not have been split off belongs to the block;
-//! * the request, rounded.
+//! * the rules again: the block may have kept a rest of up to 1 MiB, and is taken to have kept all of it.
 //!
-//! The last of these is a guess, and the only one; [`Start::assumed`] counts it where the rules left a choice. What no event
-//! and no final state can tell is not needed either, but for the ages of free blocks (`garbage_collection_threshold`).
+//! [`Start::assumed`] counts the last of these. Whatever the true size was, no difference can follow from it: nothing was
+//! allocated right behind the block while it was there, and the less is free there, the less a request finds. What else no event
+//! and no final state can tell: the ages of free blocks (`garbage_collection_threshold`), and the private pool of a segment
+//! that was given back before the end.
 
 use super::start::Start;
 use super::{Action, Block, BlockState, Event, Expected, Segment};
@@ -116,7 +118,7 @@ impl<'c> Memory<'c> {
             return Err(format!("allocation of {size} bytes at {addr:x}, which are not there afterwards"));
         }
         self.blocks.remove(&addr);
-        let Some((start, _)) = self.part_around(addr, addr + 1) else { return Ok(()) };
+        let Some((start, _)) = self.part_around(addr, addr.saturating_add(1)) else { return Ok(()) };
         // The block before this one ends here, else there would have been free memory between them.
         if let Some((&before, live)) = self.blocks.range_mut(start..addr).next_back()
             && live.size.is_none()
@@ -128,13 +130,15 @@ impl<'c> Memory<'c> {
 
     fn undo_free(&mut self, addr: u64, size: u64) -> Result<(), String> {
         let rounded = self.rounded(size);
+        let block_end = addr.saturating_add(rounded);
         let (_, end) = self
-            .part_around(addr, addr + rounded)
+            .part_around(addr, block_end)
             .ok_or_else(|| format!("a free at {addr:x} is completed, outside of every segment"))?;
         let before = self.blocks.range(..addr).next_back();
-        let before_end = before.map_or(0, |(at, live)| at + live.size.unwrap_or(1));
+        let before_end =
+            before.map_or(0, |(at, live)| at.saturating_add(live.size.unwrap_or_else(|| self.rounded(live.requested))));
         let next = self.blocks.range(addr..end).next().map_or(end, |(&at, _)| at);
-        if before_end > addr || addr + rounded > next {
+        if before_end > addr || block_end > next {
             return Err(format!("a free of {size} bytes at {addr:x} is completed, which are in use afterwards"));
         }
         // The block became part of the free memory around it, which remembers it and not what was there before.
@@ -264,15 +268,20 @@ impl<'c> Memory<'c> {
             let next = live.peek().map_or(part.end, |&(&next, _)| next);
             let size = block.size.unwrap_or_else(|| {
                 let (least, most) = (self.rounded(block.requested), next - address);
-                let splits = self.splits(kind, least, most - least);
-                *assumed += u64::from(splits && kind == PoolKind::Large && !self.config.expandable_segments());
-                if splits { least } else { most }
+                let splits = self.splits(kind, least, most.saturating_sub(least));
+                let may_have_rest = kind == PoolKind::Large && !self.config.expandable_segments();
+                *assumed += u64::from(splits && may_have_rest);
+                match (splits, may_have_rest) {
+                    (false, _) => most,
+                    (true, true) => least + SMALL_MAX,
+                    (true, false) => least,
+                }
             });
             let state = if block.pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
             // The oldest snapshots do not tell what was asked for.
             let requested_size = if block.requested == 0 { size } else { block.requested };
             blocks.push(Block { address, size, requested_size, state });
-            at = address + size;
+            at = address.saturating_add(size);
         }
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Start {
     /// Every segment with its blocks, by address. Free blocks whose last request is not known have a requested size of 0.
     pub segments: Vec<Segment>,
-    /// Blocks whose sizes the history does not show: they count as their requests, rounded.
+    /// Blocks whose sizes the history does not show: they are as large as the rules allow for their requests.
     pub assumed: u64,
 }
 
@@ -38,8 +38,7 @@ impl fmt::Display for Start {
         let count = |is: BlockState| self.blocks().filter(|(_, block)| block.state == is).count() as u64;
         let (held, pending) = (count(BlockState::ActiveAllocated), count(BlockState::ActivePendingFree));
         let reserved: u64 = self.segments.iter().map(|segment| segment.total_size).sum();
-        let allocated: u64 = self.segments.iter().map(|segment| segment.allocated_size).sum();
-        write!(f, "the history begins in the middle: {} ({})", plural(held, "block"), size(allocated))?;
+        write!(f, "the history begins in the middle: {} ({})", plural(held, "block"), size(self.live_bytes()))?;
         if pending > 0 {
             write!(f, " and {}", plural(pending, "pending block"))?;
         }
