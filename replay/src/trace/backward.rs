@@ -8,12 +8,12 @@
 //! * the address of the next block that was allocated right behind it while it was there: that block began where this one
 //!   ended, since two free blocks are never neighbours;
 //! * the rules: a rest that would not have been split off belongs to the block;
-//! * the rules again: the block may have kept a rest of up to 1 MiB, and is taken to have kept all of it.
+//! * the request, rounded.
 //!
-//! [`Start::assumed`] counts the last of these. Whatever the true size was, no difference can follow from it: nothing was
-//! allocated right behind the block while it was there, and the less is free there, the less a request finds. What else no event
-//! and no final state can tell: the ages of free blocks (`garbage_collection_threshold`), and the private pool of a segment
-//! that was given back before the end.
+//! The last of these is a guess, and the only one: a block of more than 1 MiB may have kept a rest of up to 1 MiB.
+//! [`Start::assumed`] counts it. A wrong guess shows only if a request fits into the free memory behind the block and no other
+//! block fits better. What else no event and no final state can tell: the ages of free blocks
+//! (`garbage_collection_threshold`), and the private pool of a segment that was given back before the end.
 
 use super::start::Start;
 use super::{Action, Block, BlockState, Event, Expected, Segment};
@@ -269,13 +269,8 @@ impl<'c> Memory<'c> {
             let size = block.size.unwrap_or_else(|| {
                 let (least, most) = (self.rounded(block.requested), next - address);
                 let splits = self.splits(kind, least, most.saturating_sub(least));
-                let may_have_rest = kind == PoolKind::Large && !self.config.expandable_segments();
-                *assumed += u64::from(splits && may_have_rest);
-                match (splits, may_have_rest) {
-                    (false, _) => most,
-                    (true, true) => least + SMALL_MAX,
-                    (true, false) => least,
-                }
+                *assumed += u64::from(splits && kind == PoolKind::Large && !self.config.expandable_segments());
+                if splits { least } else { most }
             });
             let state = if block.pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
             // The oldest snapshots do not tell what was asked for.

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Start {
     /// Every segment with its blocks, by address. Free blocks whose last request is not known have a requested size of 0.
     pub segments: Vec<Segment>,
-    /// Blocks whose sizes the history does not show: they are as large as the rules allow for their requests.
+    /// Blocks whose sizes the history does not show: they count as their requests, rounded.
     pub assumed: u64,
 }
 
