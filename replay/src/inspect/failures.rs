@@ -65,7 +65,7 @@ pub enum Remedy {
 
 fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failure {
     let wanted = u64::try_from(event.size).unwrap_or(0);
-    let device_free = event.device_free.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
+    let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
     let (allocated, pending) = memory.used();
     // If the device had enough, a limit forbade to take it, and what is given back makes room below that.
     let left = if device_free >= wanted { 0 } else { device_free };

@@ -58,7 +58,7 @@ impl Memory {
             "free_completed" => drop(self.used.insert(address, (bytes.next_multiple_of(UNIT), true))),
             "segment_alloc" | "segment_map" => self.cut(address, bytes),
             "segment_free" | "segment_unmap" => {
-                let part = Part { bytes, stream: event.stream, pool: event.pool_id };
+                let part = Part { bytes, stream: event.stream, pool: event.pool_id() };
                 self.parts.insert(address, part);
             }
             _ => {}

@@ -4,7 +4,7 @@ use super::error::describe_io;
 use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Place, Segment, Trace, open};
 use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::path::Path;
 
 /// Reads a snapshot from a file, which may be compressed: a pickle or JSON.
@@ -23,16 +23,15 @@ pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Snapshot, BadInput> {
     parse(file, open::decompress(file, bytes.len() as u64, bytes)?)
 }
 
-fn parse(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
-    let mut bytes = Vec::new();
-    reader.read_to_end(&mut bytes).map_err(|error| BadInput::whole(file, describe_io(&error)))?;
-    let snapshot = cachalot_snapshot::read(&bytes).map_err(|error| {
+fn parse(file: &Path, reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
+    let snapshot = cachalot_snapshot::read_from(reader).map_err(|error| {
         BadInput::whole(
             file,
             match error {
                 ReadError::Pickle(pickle::Error::Truncated(at)) => {
                     format!("the snapshot ends early, behind byte {at}: the file is truncated")
                 }
+                ReadError::Io(error) => describe_io(&error),
                 error => format!("not a memory snapshot: {error}"),
             },
         )
