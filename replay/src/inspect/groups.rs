@@ -15,6 +15,8 @@ pub struct Group {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Of those, what was freed and other streams still use.
+    pub pending: u64,
     /// Bytes of the largest.
     pub largest: u64,
     /// How many events ago the oldest was allocated; `None` if that was before the first event, or none were recorded.
@@ -24,12 +26,13 @@ pub struct Group {
 }
 
 /// A block that is not free.
-struct Live<'s> {
-    stack: Option<&'s Stack>,
-    size: u64,
+pub(super) struct Live<'s> {
+    pub(super) stack: Option<&'s Stack>,
+    pub(super) size: u64,
+    pub(super) is_pending: bool,
     /// How many events, and microseconds, ago.
-    events: Option<u64>,
-    us: Option<i64>,
+    pub(super) events: Option<u64>,
+    pub(super) us: Option<i64>,
 }
 
 /// The trace of one device: by address, the number of its latest allocation.
@@ -53,6 +56,7 @@ fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
             found.push(Live {
                 stack: own.or_else(|| event?.frames.as_ref()),
                 size: block.size,
+                is_pending: State::of(block) == State::Pending,
                 events: recorded.map(|(at, trace)| (trace.len() - at) as u64),
                 us,
             });
@@ -70,12 +74,14 @@ fn group(found: &[Live<'_>]) -> Vec<Group> {
             stack: lines(stack),
             blocks: 0,
             bytes: 0,
+            pending: 0,
             largest: 0,
             oldest_events: Some(0),
             oldest_us: live.us,
         });
         group.blocks += 1;
-        group.bytes += live.size;
+        group.bytes = group.bytes.saturating_add(live.size);
+        group.pending = group.pending.saturating_add(if live.is_pending { live.size } else { 0 });
         group.largest = group.largest.max(live.size);
         group.oldest_events = group.oldest_events.zip(live.events).map(|(one, other)| one.max(other));
         group.oldest_us = group.oldest_us.max(live.us);
@@ -85,7 +91,12 @@ fn group(found: &[Live<'_>]) -> Vec<Group> {
 
 /// Those with the most bytes.
 pub(super) fn largest(snapshot: &Snapshot, most: usize) -> Vec<Group> {
-    let mut groups = group(&live(snapshot));
+    largest_of(&live(snapshot), most)
+}
+
+/// Those of these blocks with the most bytes.
+pub(super) fn largest_of(found: &[Live<'_>], most: usize) -> Vec<Group> {
+    let mut groups = group(found);
     groups.sort_by(|one, other| (Reverse(one.bytes), &one.stack).cmp(&(Reverse(other.bytes), &other.stack)));
     groups.truncate(most);
     groups

@@ -3,11 +3,13 @@
 mod failures;
 mod groups;
 mod past;
+mod peaks;
 mod segments;
 mod totals;
 
 pub use failures::{Failure, Remedy};
 pub use groups::Group;
+pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
 pub use totals::Totals;
 
@@ -19,6 +21,8 @@ use serde::Serialize;
 pub struct Report {
     /// Of each device that has segments or events.
     pub totals: Vec<Totals>,
+    /// Each device with events at its peaks.
+    pub peaks: Vec<Peak>,
     /// Blocks that are not free, by where they were allocated: those with the most bytes first.
     pub largest: Vec<Group>,
     /// The same by the age of their oldest block: the oldest first. Empty if no events were recorded.
@@ -33,6 +37,7 @@ pub struct Report {
 pub fn inspect(snapshot: &Snapshot, most: usize) -> Report {
     Report {
         totals: totals::totals(snapshot),
+        peaks: peaks::peaks(snapshot, most),
         largest: groups::largest(snapshot, most),
         oldest: groups::oldest(snapshot, most),
         segments: segments::fragmented(snapshot, most),

@@ -15,6 +15,14 @@ pub fn load(file: &Path) -> Result<Snapshot, BadInput> {
     parse(file, open::decompressed(file)?)
 }
 
+/// Reads a snapshot from a file as [`load`] does, and calls `watch` with the bytes of the file that were read since the last call.
+///
+/// # Errors
+/// If it is no snapshot.
+pub fn load_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Snapshot, BadInput> {
+    parse(file, open::decompressed_watched(file, watch)?)
+}
+
 /// Reads a snapshot from the bytes of a file.
 ///
 /// # Errors
@@ -23,7 +31,13 @@ pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Snapshot, BadInput> {
     parse(file, open::decompress(file, bytes.len() as u64, bytes)?)
 }
 
-fn parse(file: &Path, reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
+fn parse(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
+    let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
+    if start.starts_with(b"action,") {
+        let what = "this is a record for `cachalot replay`, `compare` and `plan`: accepted is a memory snapshot";
+        return Err(BadInput::whole(file, format!("{what} (.pickle, .json, also .gz)")));
+    }
+    let is_known = start.first() == Some(&open::PICKLE_PROTO) || start.trim_ascii_start().first() == Some(&b'{');
     let snapshot = cachalot_snapshot::read_from(reader).map_err(|error| {
         BadInput::whole(
             file,
@@ -32,6 +46,10 @@ fn parse(file: &Path, reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInpu
                     format!("the snapshot ends early, behind byte {at}: the file is truncated")
                 }
                 ReadError::Io(error) => describe_io(&error),
+                ReadError::Pickle(_) if !is_known => {
+                    "not a memory snapshot: neither a pickle, as torch.cuda.memory._dump_snapshot() writes it, nor JSON"
+                        .to_owned()
+                }
                 error => format!("not a memory snapshot: {error}"),
             },
         )
