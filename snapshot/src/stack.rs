@@ -21,7 +21,7 @@ pub struct Frame {
 }
 
 /// A stack: frames, the innermost first. Empty if none was recorded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Stack(Arc<Box<[Arc<Frame>]>>);
 
 impl Stack {
@@ -45,12 +45,6 @@ impl From<Vec<Frame>> for Stack {
 impl FromIterator<Arc<Frame>> for Stack {
     fn from_iter<I: IntoIterator<Item = Arc<Frame>>>(frames: I) -> Self {
         Self(Arc::new(frames.into_iter().collect()))
-    }
-}
-
-impl Default for Stack {
-    fn default() -> Self {
-        Self(Arc::default())
     }
 }
 

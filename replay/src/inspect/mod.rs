@@ -35,11 +35,12 @@ pub struct Report {
 
 /// Looks at a snapshot. `most`: how many groups and segments of each kind are told.
 pub fn inspect(snapshot: &Snapshot, most: usize) -> Report {
+    let live = groups::live(snapshot);
     Report {
         totals: totals::totals(snapshot),
         peaks: peaks::peaks(snapshot, most),
-        largest: groups::largest(snapshot, most),
-        oldest: groups::oldest(snapshot, most),
+        largest: groups::largest(&live, most),
+        oldest: groups::oldest(snapshot, &live, most),
         segments: segments::fragmented(snapshot, most),
         failures: failures::failures(snapshot),
     }

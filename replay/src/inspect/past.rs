@@ -95,8 +95,8 @@ impl Memory {
     /// Takes a range out of the parts that it lies in.
     fn cut(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
-        let touches = |(start, part): &(&u64, &Part)| start.saturating_add(part.bytes) > address;
-        let below = self.parts.range(..end).rev().take_while(touches);
+        let reaches = |(start, part): &(&u64, &Part)| start.saturating_add(part.bytes) > address;
+        let below = self.parts.range(..end).rev().take_while(reaches);
         let touched: Vec<_> = below.map(|(&start, part)| (start, part.clone())).collect();
         for (start, part) in touched {
             let part_end = start.saturating_add(part.bytes);

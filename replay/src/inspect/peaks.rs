@@ -1,6 +1,6 @@
 //! A device at the times at which the most was reserved, and the most was allocated.
 
-use super::groups::{Group, Live, largest_of};
+use super::groups::{Group, Live, largest};
 use super::past::Memory;
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
@@ -112,7 +112,7 @@ fn peak(memory: &Memory, snapshot: &Snapshot, (device, of): (i64, PeakOf), event
         releasable: 0,
         in_holes: 0,
         largest_hole: 0,
-        largest: largest_of(&live(memory, snapshot, device, trace, event), most),
+        largest: largest(&live(memory, snapshot, device, trace, event), most),
     };
     for (&address, part) in &memory.parts {
         for hole in memory.holes(address, part, false) {
