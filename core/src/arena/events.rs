@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Use;
 use crate::stats;
-use crate::streams::event_queue::{Deferred, EventQueues};
+use crate::streams::event_queue::Deferred;
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
@@ -51,7 +51,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Records the events now, or defers the recording during a capture. On an error the free is
     /// undone: the block is allocated again, with all user streams.
     pub(crate) fn wait_for_uses(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
-        let counters = &self.slot(slot).counters;
+        let counters = &self.heaps.slot(slot).counters;
         // The block has just become pending, but stays active. The thresholds for allocated blocks
         // must follow, or the peak of active blocks could rise unnoticed.
         self.with_totals(|_| counters.follow_pending());
@@ -66,9 +66,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.defer(slot, block, None, site)
         };
         // Also after an error: the queues may have changed before the failure.
-        self.update_pending_flags(&self.order.lock());
+        self.flags.follow(&self.order.lock());
         if waiting.is_err() {
-            let mut heap = self.lock(slot);
+            let mut heap = self.heaps.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
             // here. A free at a count fails as a whole, so the bit goes too.
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
@@ -88,10 +88,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked one entry at a time, with the heap unlocked in between for the device call.
-        let mut at = self.lock(slot).blocks[block].uses;
+        let mut at = self.heaps.lock(slot).blocks[block].uses;
         while at != NONE {
             let (stream, captured, next) = {
-                let heap = self.lock(slot);
+                let heap = self.heaps.lock(slot);
                 let Use { stream, captured, next } = heap.sets.uses[at];
                 (stream, captured, next)
             };
@@ -101,7 +101,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     Ok(event) => {
                         // Count before queueing: a thread that polls the queue may find the event
                         // complete at once, and decrements the count.
-                        self.lock(slot).blocks[block].events += 1;
+                        self.heaps.lock(slot).blocks[block].events += 1;
                         self.order.lock().push(stream, event, slot, block);
                     }
                     Err(error) => {
@@ -112,9 +112,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             at = next;
         }
-        let mut heap = self.lock(slot);
+        let mut heap = self.heaps.lock(slot);
         if let Some(site) = requested {
-            self.trace_free(&mut heap, block, site);
+            if let Some(recorder) = self.tracing() {
+                recorder.free_requested(&mut heap, block, site);
+            }
         }
         // Until here `uses` kept the block pending, even if all its events were complete already.
         // Dropping the uses and the check must therefore happen under one lock.
@@ -187,7 +189,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
-            self.update_pending_flags(&order);
+            self.flags.follow(&order);
         }
         Ok(true)
     }
@@ -235,13 +237,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             next = {
                 let mut order = self.order.lock();
                 order.answer(queue, complete);
-                self.update_pending_flags(&order);
+                self.flags.follow(&order);
                 let from = if complete { queue } else { queue + 1 };
                 if self.flags.has(flags::LOST) { None } else { order.ask(from) }
             };
             if complete {
                 // The block cannot have become free or been reused: its count includes this event.
-                let mut heap = self.lock(waiting.heap);
+                let mut heap = self.heaps.lock(waiting.heap);
                 debug_assert!(heap.blocks[waiting.block].events & !FRONTIER_BIT > 0, "a queued event is not counted");
                 heap.blocks[waiting.block].events -= 1;
                 self.finish_free_if_unused(waiting.heap, heap, waiting.block);
@@ -259,13 +261,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return;
         }
-        self.trace_completion(&mut heap, block);
-        let peaks_stale = heap.unpend(block, &self.slot(slot).counters);
+        if let Some(recorder) = self.tracing() {
+            recorder.free_completed(&mut heap, block);
+        }
+        let peaks_stale = heap.unpend(block, &self.heaps.slot(slot).counters);
         // Reconciling reads the counters of other heaps, and a release calls the device: unlock
         // first.
         drop(heap);
         if peaks_stale {
-            self.reconcile_peaks(self.slot(slot));
+            self.reconcile_peaks(self.heaps.slot(slot));
         }
         if self.flags.has(flags::DIRECT) {
             self.release_directly(slot);
@@ -281,7 +285,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if !self.order.lock().reserve_deferral() {
             return Err(Error::TableFull("deferred frees"));
         }
-        self.trace_free(&mut self.lock(slot), block, site);
+        if let Some(recorder) = self.tracing() {
+            recorder.free_requested(&mut self.heaps.lock(slot), block, site);
+        }
         self.order.lock().defer(Deferred::new(slot, block, behind));
         Ok(())
     }
@@ -293,7 +299,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn cancel_events(&self, slot: u32, block: u32) {
         loop {
             let cancelled = self.order.lock().cancel(slot, block);
-            let mut heap = self.lock(slot);
+            let mut heap = self.heaps.lock(slot);
             debug_assert!(heap.blocks[block].events & !FRONTIER_BIT >= cancelled, "a queued event is not counted");
             heap.blocks[block].events -= cancelled;
             if heap.blocks[block].events & !FRONTIER_BIT == 0 {
@@ -317,12 +323,5 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.order.lock().cancel_reservation(made.ok());
         }
         Ok(recorded?)
-    }
-
-    /// Sets the flags that send requests to the slow path while frees are pending or deferred. The
-    /// caller holds the lock of the queues, so the flags match them.
-    fn update_pending_flags(&self, order: &EventQueues<S>) {
-        self.flags.set(flags::PENDING, !order.is_idle());
-        self.flags.set(flags::DEFERRED, order.has_deferred());
     }
 }

@@ -33,7 +33,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// fast path tests one flag for both.
     #[cold]
     pub(crate) fn reconcile_peaks(&self, slot: &Slot<R, S>) {
-        self.queue_if_ended(slot);
+        self.heaps.queue_if_ended(slot);
         self.reconcile_peaks_of((slot.kind(), &slot.counters), Some(slot.number));
     }
 
@@ -51,8 +51,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // Try the heap that reconciled last and its successors first. That heap has just gained
         // lease, and starting there takes from the heaps by turns.
         let last = *reconciled;
-        let near =
-            (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind(), &near.counters));
+        let near = (last..)
+            .take(NEAR)
+            .map_while(|number| self.heaps.slots.get(number))
+            .map(|near| (near.kind(), &near.counters));
         self.totals.reconcile(&self.all_counters(), rising, &near);
         *reconciled = number.unwrap_or(last);
     }
@@ -66,6 +68,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Iterates over the counters of every heap and lane. Vacant pairs are included: their
     /// accumulated counts are still part of the sums.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        self.heap_counters().chain(self.lane_counters())
+        self.heaps.heap_counters().chain(self.plans.lane_counters())
     }
 }
