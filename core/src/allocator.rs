@@ -578,7 +578,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn stats(&self, device: DeviceIndex) -> Result<Stats, Error> {
         let arena = self.arena(device)?;
-        Ok(arena.with_totals(|totals| totals.stats(arena.all_counters())))
+        Ok(arena.with_device_peaks(|totals| totals.stats(arena.all_counters())))
     }
 
     /// Sets every peak to the current value.
@@ -588,7 +588,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
-        arena.with_totals(|totals| totals.reset_peaks(arena.all_counters()));
+        arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
         Ok(())
     }
 
@@ -599,7 +599,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_accumulated_stats", device);
         let arena = self.arena(device)?;
-        arena.with_totals(|totals| totals.reset_accumulated(arena.all_counters()));
+        arena.with_device_peaks(|totals| totals.reset_accumulated(arena.all_counters()));
         Ok(())
     }
 

@@ -16,8 +16,8 @@
 //! Recording an event on a stream during a capture would add the event to the graph. Until the
 //! capture ends, the block is deferred instead and keeps its list of user streams.
 //!
-//! No lock is held across a call to the device. The lock of the event queues (`order`) and the lock
-//! of a heap are never held together.
+//! No lock is held across a call to the device. The lock of the event queues and the lock of a
+//! heap are never held together.
 
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event};
@@ -54,7 +54,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let counters = &self.heaps.slot(slot).counters;
         // The block has just become pending, but stays active. The thresholds for allocated blocks
         // must follow, or the peak of active blocks could rise unnoticed.
-        self.with_totals(|_| counters.follow_pending());
+        self.with_device_peaks(|_| counters.follow_pending());
         let waiting = if let Some(_permission) = self.driver.may_record(&self.flags) {
             match self.record_events(slot, block, Some(site)) {
                 Ok(Recorded::All) => Ok(()),
@@ -66,7 +66,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.defer(slot, block, None, site)
         };
         // Also after an error: the queues may have changed before the failure.
-        self.flags.follow(&self.order.lock());
+        self.flags.follow(&self.event_queues.lock());
         if waiting.is_err() {
             let mut heap = self.heaps.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
@@ -102,7 +102,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                         // Count before queueing: a thread that polls the queue may find the event
                         // complete at once, and decrements the count.
                         self.heaps.lock(slot).blocks[block].events += 1;
-                        self.order.lock().push(stream, event, slot, block);
+                        self.event_queues.lock().push(stream, event, slot, block);
                     }
                     Err(error) => {
                         self.cancel_events(slot, block);
@@ -113,10 +113,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             at = next;
         }
         let mut heap = self.heaps.lock(slot);
-        if let Some(site) = requested {
-            if let Some(recorder) = self.tracing() {
-                recorder.free_requested(&mut heap, block, site);
-            }
+        if let Some(site) = requested
+            && let Some(recorder) = self.tracing()
+        {
+            recorder.free_requested(&mut heap, block, site);
         }
         // Until here `uses` kept the block pending, even if all its events were complete already.
         // Dropping the uses and the check must therefore happen under one lock.
@@ -139,14 +139,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// behind a stream that still captures stay pending. Counts as a synchronisation of all
     /// streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
-        self.totals.count(stats::Event::SyncAllStreams);
+        self.device_peaks.count(stats::Event::SyncAllStreams);
         if !self.flags.has(flags::PENDING) {
             return Ok(());
         }
         self.health()?;
         loop {
             let recorded = self.record_deferred();
-            let waiting = self.order.lock().is_waiting();
+            let waiting = self.event_queues.lock().is_waiting();
             let waited = self.poll_events(true, |event| self.driver.device().wait(event).map(|()| true));
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.
@@ -168,10 +168,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         {
             // Skip further blocks behind the stream just found capturing: one driver call answers
             // for all.
-            let tried = self.order.lock().try_deferred(from, capturing);
+            let tried = self.event_queues.lock().try_deferred(from, capturing);
             let Some((number, deferred)) = tried else { break };
             let recorded = self.record_deferred_block(deferred);
-            let mut order = self.order.lock();
+            let mut order = self.event_queues.lock();
             match recorded {
                 Ok(Recorded::All) => {
                     order.end_deferral(deferred);
@@ -216,18 +216,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Events of one stream complete in order, so the head of a queue stands for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
         // then.
-        let mut next = self.order.lock().ask(0);
+        let mut next = self.event_queues.lock().next_to_poll(0);
         loop {
             let Some((queue, waiting)) = next else {
                 if !wait || failed.is_some() {
                     break;
                 }
                 // The only queues left are busy: another thread is inside its device call.
-                let mut order = self.order.lock();
+                let mut order = self.event_queues.lock();
                 if !order.is_polling() {
                     break;
                 }
-                next = order.ask(0);
+                next = order.next_to_poll(0);
                 core::hint::spin_loop();
                 continue;
             };
@@ -235,11 +235,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
             next = {
-                let mut order = self.order.lock();
-                order.answer(queue, complete);
+                let mut order = self.event_queues.lock();
+                order.finish_poll(queue, complete);
                 self.flags.follow(&order);
                 let from = if complete { queue } else { queue + 1 };
-                if self.flags.has(flags::LOST) { None } else { order.ask(from) }
+                if self.flags.has(flags::LOST) { None } else { order.next_to_poll(from) }
             };
             if complete {
                 // The block cannot have become free or been reused: its count includes this event.
@@ -282,13 +282,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// stream known to capture, or `None` if only the flag told of a capture.
     fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
         // Reserve the entry first: after the free is traced, deferring can no longer fail.
-        if !self.order.lock().reserve_deferral() {
+        if !self.event_queues.lock().reserve_deferral() {
             return Err(Error::TableFull("deferred frees"));
         }
         if let Some(recorder) = self.tracing() {
             recorder.free_requested(&mut self.heaps.lock(slot), block, site);
         }
-        self.order.lock().defer(Deferred::new(slot, block, behind));
+        self.event_queues.lock().defer(Deferred::new(slot, block, behind));
         Ok(())
     }
 
@@ -298,7 +298,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// thread decrements the block's count; if not, the next round cancels the event.
     fn cancel_events(&self, slot: u32, block: u32) {
         loop {
-            let cancelled = self.order.lock().cancel(slot, block);
+            let cancelled = self.event_queues.lock().cancel(slot, block);
             let mut heap = self.heaps.lock(slot);
             debug_assert!(heap.blocks[block].events & !FRONTIER_BIT >= cancelled, "a queued event is not counted");
             heap.blocks[block].events -= cancelled;
@@ -314,13 +314,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// event if possible, and makes a new event otherwise.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         // Reserve room in the queues first: a recorded event must always find a place.
-        let reserved = self.order.lock().reserve();
+        let reserved = self.event_queues.lock().reserve();
         let idle = reserved.map_err(|CapacityError| Error::TableFull("events"))?;
         let made = idle.map_or_else(|| self.call(D::create_event), Ok);
         let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)).map(|()| event));
         if recorded.is_err() {
             // Cancels the reservation, and keeps an event that was made for the next use.
-            self.order.lock().cancel_reservation(made.ok());
+            self.event_queues.lock().cancel_reservation(made.ok());
         }
         Ok(recorded?)
     }

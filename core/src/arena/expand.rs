@@ -65,7 +65,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
         let (block, parts) = joined.value;
         // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {
-            self.device.totals.count(Event::DeviceAlloc);
+            self.device.device_peaks.count(Event::DeviceAlloc);
         }
         // Served under the lock that joined the run: no other request can take the block first.
         let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
@@ -125,7 +125,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
                 recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
             }
         }
-        let emptied = self.device.heaps.lock(slot).put_back_run(run);
+        let emptied = self.device.heaps.lock(slot).attach_run(run);
         self.unreserve(emptied);
     }
 
@@ -153,7 +153,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
             detached = next;
             // Without the wait a kernel may still use the memory: keep the mapping.
             if waited.is_err() || self.device.health().is_err() {
-                heap.put_back_range(block);
+                heap.attach_range(block);
                 continue;
             }
             let entry = &heap.blocks[block];
@@ -173,7 +173,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
     fn unmap_detached(&self, slot: u32, block: u32, range: Range) -> Result<(), Error> {
         let counters = &self.device.heaps.slot(slot).counters;
         self.device.pages.remove(range.at, range.bytes);
-        self.device.totals.count(Event::DeviceFree);
+        self.device.device_peaks.count(Event::DeviceFree);
         if let Err(error) = self.unmap_counted(range) {
             self.device.heaps.lock(slot).lose(block, counters);
             return Err(error);
@@ -205,7 +205,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
                 first = heap.find_run(request.size);
             }
             if let Some(first) = first {
-                let run = heap.hold_run(first, request.size);
+                let run = heap.detach_run(first, request.size);
                 drop(heap);
                 // Still `Some` only if the reserved range was not needed.
                 self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
@@ -265,7 +265,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
                 result = Err(Error::TableFull("blocks"));
                 continue;
             }
-            let detached = heap.hold_range(block, range);
+            let detached = heap.detach_range(block, range);
             // A detached block is in no index, so `chain` is free to link the list.
             heap.blocks[detached].chain = NONE;
             if last == NONE {

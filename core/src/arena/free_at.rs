@@ -78,7 +78,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         drop(heap);
         // The thresholds follow the block from allocated to pending. `wait_for_uses` does the like.
-        self.with_totals(|_| counters.follow_pending());
+        self.with_device_peaks(|_| counters.follow_pending());
         Ok(block)
     }
 

@@ -44,7 +44,7 @@ fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
     while segment != NONE {
         let mut block = heap.segments[segment].first;
         while block != NONE {
-            if matches!(heap.blocks[block].state, State::Held | State::Mapping | State::Mapped) {
+            if matches!(heap.blocks[block].state, State::Detached | State::Mapping | State::Mapped) {
                 return true;
             }
             block = heap.blocks[block].next;

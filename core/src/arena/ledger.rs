@@ -98,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// # Errors
     ///
     /// The device's error, after the bytes were counted as leaked.
-    pub(crate) fn give_back(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn release_memory(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
         match self.call(|device| device.release(base, bytes)) {
             Ok(()) => {
                 self.ledger.refund(bytes);

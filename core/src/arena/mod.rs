@@ -5,12 +5,13 @@
 //!   └─▶ reclaim                 the ladder: events, cache, device, other pools
 //!         ├─▶ obtain · expand   more memory from the device
 //!         └─▶ release           memory back to the device
-//! heaps · registry · pools      pairs of heaps for streams and pools
-//! planned · plan_cycle · …      requests served from plans
+//! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
+//! plans · planned · plan_…      requests served from plans
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
 //!
-//! Each file is one of these parts and adds methods to [`Arena`], or to [`OnDevice`] if it adds or removes segments. Locks and
+//! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Driver`], [`Ledger`], [`Flags`]. What takes
+//! several parts is a method of [`Arena`], or of [`OnDevice`] if it adds or removes segments. Locks and
 //! their order are in ARCHITECTURE.md. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
@@ -79,13 +80,13 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
     /// Blocks that wait for events.
-    pub order: CachePadded<Ranked<R, EventQueues<S>>>,
+    pub event_queues: CachePadded<Ranked<R, EventQueues<S>>>,
     /// Blocks that wait for the safe frontier.
     pub frontier: Ranked<R, Frontier<S>>,
     /// Locked while peaks are reconciled. Holds the slot for which that was done last.
     peaks: CachePadded<Ranked<R, u32>>,
     /// Peaks and event counts of the device.
-    pub totals: CachePadded<DevicePeaks>,
+    pub device_peaks: CachePadded<DevicePeaks>,
     /// Bytes held from the device, and the limit.
     pub ledger: Ledger,
     /// 0 ⟺ a request searches the free blocks again after it has waited for events.
@@ -129,10 +130,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             flags: Flags::new(),
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
-            order: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
+            event_queues: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
             peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),
-            totals: CachePadded(DevicePeaks::new(config.max_split_size())),
+            device_peaks: CachePadded(DevicePeaks::new(config.max_split_size())),
             ledger: Ledger::new(),
             single_search: AtomicU32::new(0),
             sites: CallSites::default(),

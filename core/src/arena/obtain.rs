@@ -76,9 +76,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         served
     }
 
-    /// Allocates a segment whose bytes are charged against the limit, and serves the request from
-    /// the segment. Refunds the charge on failure.
-    fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+    /// Allocates `bytes`, which are charged against the limit, from the device, and lists them as
+    /// `owner`'s in the page map. Returns `None` if the device lacks the memory. Refunds the charge
+    /// unless the memory is returned.
+    pub(super) fn allocate_charged(self, bytes: u64, owner: Owner) -> Result<Option<DevicePtr>, Error> {
         let base = match self.call(|device| device.obtain(bytes)) {
             Ok(base) => base,
             Err(error) => {
@@ -88,20 +89,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
         };
         // Listed before any block of the segment can be returned, so every `free` finds the owner.
-        if let Err(error) = self.pages.insert(base, bytes, Owner::Heap(self.heaps.heap_ref(request.slot))) {
-            self.give_back(base, bytes)?;
+        if let Err(error) = self.pages.insert(base, bytes, owner) {
+            self.release_memory(base, bytes)?;
             return Err(error);
         }
+        Ok(Some(base))
+    }
+
+    /// Undoes [`allocate_charged`](Self::allocate_charged).
+    pub(super) fn undo_allocation(self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
+        self.pages.remove(base, bytes);
+        self.release_memory(base, bytes)
+    }
+
+    /// Allocates a segment whose bytes are charged against the limit, and serves the request from
+    /// the segment. Refunds the charge on failure.
+    fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        let owner = Owner::Heap(self.heaps.heap_ref(request.slot));
+        let Some(base) = self.allocate_charged(bytes, owner)? else { return Ok(None) };
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
         // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
-            self.pages.remove(base, bytes);
-            self.give_back(base, bytes)?;
+            self.undo_allocation(base, bytes)?;
             return Err(Error::TableFull("segments"));
         }
-        self.totals.count(Event::DeviceAlloc);
+        self.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = self.tracing() {
             recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes);
         }
@@ -111,14 +125,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         // Served under the lock that added the segment: no other request can take the block first.
         let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.counters);
-        if let Some(served) = &served {
-            if let Some(recorder) = self.tracing() {
-                recorder.alloc(&mut heap, request.site, served.value, request.bytes);
-            }
+        if let Some(served) = &served
+            && let Some(recorder) = self.tracing()
+        {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
         }
         drop(heap);
         // `None` if a sub-allocator has no entry for the sub-block. The segment stays in the heap.
-        let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };
+        let Some(mut served) = served else { return Err(Error::TableFull("sub-blocks")) };
         // One reconciliation of the peaks covers the segment and the block.
         served.peaks_stale |= segment.peaks_stale;
         Ok(Some(self.reconcile(slot, served)))

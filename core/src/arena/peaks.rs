@@ -55,14 +55,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             .take(NEAR)
             .map_while(|number| self.heaps.slots.get(number))
             .map(|near| (near.kind(), &near.counters));
-        self.totals.reconcile(&self.all_counters(), rising, &near);
+        self.device_peaks.reconcile(&self.all_counters(), rising, &near);
         *reconciled = number.unwrap_or(last);
     }
 
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
-    pub(crate) fn with_totals<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
+    pub(crate) fn with_device_peaks<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
         let _peaks = self.peaks.lock();
-        act(&self.totals)
+        act(&self.device_peaks)
     }
 
     /// Iterates over the counters of every heap and lane. Vacant pairs are included: their

@@ -6,12 +6,12 @@
 //!                            └── announce, bad plans ── Serving ◀── announce ── Ready
 //! ```
 //!
-//! The phase is kept in the planner's state, under the lock `learning`. An announcement with slow
+//! The phase is kept in the planner's state, under the lock `planner`. An announcement with slow
 //! work to do takes the phase out, leaves [`Phase::Switching`] in place, and works without the lock.
 //! An announcement that finds [`Phase::Switching`] does nothing. Plans that are given up during a
 //! switch stay given up.
 //!
-//! `learning` is never held while a heap, a lane or another lock of the allocator is taken.
+//! `planner` is never held while a heap, a lane or another lock of the allocator is taken.
 
 use crate::arena::plan_switch::PlanSwitch;
 use crate::arena::{OnDevice, flags};
@@ -53,9 +53,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         // lanes restart.
         let polled = if self.device.flags.has(flags::CAPTURE) { Ok(()) } else { self.device.process_events() };
         let phase = {
-            let mut learning = self.server.learning.lock();
-            learning.report.announced += 1;
-            match &mut learning.phase {
+            let mut planner = self.server.planner.lock();
+            planner.report.announced += 1;
+            match &mut planner.phase {
                 Phase::Observed(_) | Phase::Planning | Phase::Switching => return polled,
                 // Putting plans in force calls the device, which could invalidate the capture.
                 Phase::Ready(_) if self.device.flags.has(flags::CAPTURE) => return polled,
@@ -76,7 +76,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
             }
             Phase::Serving => {
                 let ended = self.end_lanes();
-                self.server.learning.lock().report.given_up += 1;
+                self.server.planner.lock().report.given_up += 1;
                 (Phase::Observing(Log::default()), ended)
             }
             _ => (Phase::Observing(Log::default()), Ok(())),
@@ -88,11 +88,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
     /// during the switch, `next` is dropped, and the lanes that the switch began end.
     fn enter_phase(&self, next: Phase) -> Result<(), Error> {
         {
-            let mut learning = self.server.learning.lock();
-            if matches!(learning.phase, Phase::Switching) {
+            let mut planner = self.server.planner.lock();
+            if matches!(planner.phase, Phase::Switching) {
                 // Under the lock: a flag set before another thread gives up would outlive the log.
                 self.device.flags.set(flags::OBSERVED, matches!(next, Phase::Observing(_)));
-                learning.phase = next;
+                planner.phase = next;
                 return Ok(());
             }
         }
@@ -103,22 +103,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
     /// otherwise.
     fn begin_serving(&self, prepared: Vec<Prepared>) -> (Phase, Result<(), Error>) {
         let begun = self.begin_lanes(&prepared);
-        let mut learning = self.server.learning.lock();
+        let mut planner = self.server.planner.lock();
         match begun {
             Ok(true) => {
-                learning.report.plans += 1;
-                learning.report.peak_bytes = prepared.iter().map(|prepared| prepared.peak).sum();
-                learning.report.lower_bound_bytes = prepared.iter().map(|prepared| prepared.lower_bound).sum();
-                learning.bad = 0;
+                planner.report.plans += 1;
+                planner.report.peak_bytes = prepared.iter().map(|prepared| prepared.peak).sum();
+                planner.report.lower_bound_bytes = prepared.iter().map(|prepared| prepared.lower_bound).sum();
+                planner.bad = 0;
                 // `sums` takes the lock itself. Counts of earlier plans are part of the sums: judge
                 // later iterations by the difference from here.
-                drop(learning);
+                drop(planner);
                 let baseline = self.server.sums();
-                self.server.learning.lock().baseline = baseline;
+                self.server.planner.lock().baseline = baseline;
                 (Phase::Serving, Ok(()))
             }
             begun => {
-                learning.report.no_memory += 1;
+                planner.report.no_memory += 1;
                 (Phase::Ready(prepared), begun.map(|_| ()))
             }
         }
@@ -129,8 +129,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
     fn give_up(&self) -> Result<(), Error> {
         // Also makes `adopt_plans` refuse plans for an observation made before.
         {
-            let mut learning = self.server.learning.lock();
-            learning.phase = Phase::Waiting;
+            let mut planner = self.server.planner.lock();
+            planner.phase = Phase::Waiting;
             self.device.flags.set(flags::OBSERVED, false);
         }
         self.end_lanes()
@@ -140,9 +140,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
     /// stream.
     fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
         {
-            let mut learning = self.server.learning.lock();
-            let known = learning.streams.contains(&stream);
-            match &mut learning.phase {
+            let mut planner = self.server.planner.lock();
+            let known = planner.streams.contains(&stream);
+            match &mut planner.phase {
                 // The number may come to name another stream: the log would mix the two.
                 Phase::Observing(log) if log.knows(stream) => log.invalidate(),
                 phase @ (Phase::Observed(_) | Phase::Planning | Phase::Ready(_)) if known => *phase = Phase::Waiting,
@@ -155,10 +155,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
 
 /// Ends the observation if the log can be planned, and observes the next iteration otherwise.
 fn finish_observation<R: Lock>(server: &PlanServer<R>, log: Log) -> Phase {
-    let mut learning = server.learning.lock();
+    let mut planner = server.planner.lock();
     // Tells plans for this observation from plans that arrive late for an earlier one.
-    learning.serial += 1;
-    let Some(observed) = log.finish(learning.serial) else { return Phase::Observing(Log::default()) };
-    learning.streams = observed.streams.iter().map(|stream| stream.stream).collect();
+    planner.serial += 1;
+    let Some(observed) = log.finish(planner.serial) else { return Phase::Observing(Log::default()) };
+    planner.streams = observed.streams.iter().map(|stream| stream.stream).collect();
     Phase::Observed(observed)
 }

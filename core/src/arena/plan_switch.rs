@@ -8,7 +8,7 @@ use crate::arena::heaps::Heaps;
 use crate::arena::plans::delegate_all;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::{LaneRef, Owner};
 use crate::planned::LANES;
@@ -82,30 +82,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         if !self.device.ledger.charge(bytes) {
             return Ok(false);
         }
-        let base = match self.device.call(|device| device.obtain(bytes)) {
-            Ok(base) => base,
-            Err(error) => {
-                self.device.ledger.refund(bytes);
-                return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
-            }
-        };
         // From now on frees find the lane by address, although the program holds no address yet.
         let owner = Owner::Lane(LaneRef { device: self.device.number, lane: number as u32 });
-        if let Err(error) = self.device.pages.insert(base, bytes, owner) {
-            self.device.give_back(base, bytes)?;
-            return Err(error);
-        }
+        let Some(base) = self.device.allocate_charged(bytes, owner)? else { return Ok(false) };
         let slot = self.device.heaps.slot(home);
         let mut heap = self.device.heaps.lock(home);
         // The heap was unlocked during the device call, and empty heaps may drop their tables. Make
         // room again under the lock that uses it.
         if let Err(full) = heap.make_room_for_plan() {
             drop(heap);
-            self.device.pages.remove(base, bytes);
-            self.device.give_back(base, bytes)?;
+            self.device.undo_allocation(base, bytes)?;
             return Err(full.into());
         }
-        self.device.totals.count(Event::DeviceAlloc);
+        self.device.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = self.device.tracing() {
             recorder.segment(&mut heap, Action::SegmentAlloc, 0, base, bytes);
         }
@@ -117,7 +106,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         let lane = Lane { stream: prepared.stream, sequence, home, pool, base: base.0, bytes, oversize };
         *self.server.lane_slots[number].lane.lock() = Some(lane);
         // Last: requests of the stream find the lane from here on, and the lane is complete.
-        self.server.lead(number, Some(prepared.stream));
+        self.server.assign(number, Some(prepared.stream));
         Ok(true)
     }
 
@@ -154,11 +143,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         // A thread that has read the old owner waits for the lane's lock, finds no lane, and reads
         // the page map again. So the map must change before the lock is released.
         self.device.pages.change(DevicePtr(base), bytes, Owner::Heap(self.device.heaps.heap_ref(home)));
-        self.server.lead(number, None);
+        self.server.assign(number, None);
         let ended = guard.take();
         drop(guard);
         if let Some(lane) = ended {
-            lane.add_to(&mut self.server.learning.lock().report);
+            lane.add_to(&mut self.server.planner.lock().report);
         }
         if peaks_stale {
             self.device.reconcile_peaks(self.device.heaps.slot(home));

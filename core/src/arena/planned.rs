@@ -28,7 +28,7 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef, Owner};
 use crate::planned::lanes::{Lane, LaneSlot, SizeUnknown};
-use crate::planned::sequence::{Held, Placement};
+use crate::planned::sequence::{Found, Placement};
 use crate::stats::{HeapCounters, Stat};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
@@ -136,7 +136,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn malloc_deviating(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
         let server = self.plans.server()?;
         let Some(lane_slot) = server.lane_slot(stream) else {
-            server.elsewhere.fetch_add(1, Ordering::Relaxed);
+            server.without_lane.fetch_add(1, Ordering::Relaxed);
             return None;
         };
         // Poll only if the result matters: the planned bytes are occupied, and a delegated block
@@ -152,7 +152,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         reclaim_returned(&self.heaps, lane);
         // Searches nearby requests of the sequence, and moves the cursor if the program has skipped
         // some.
-        let Placement { addr, size } = lane.sequence.otherwise(bytes)?;
+        let Placement { addr, size } = lane.sequence.next_deviating(bytes)?;
         let peaks_stale = count_allocated(&lane_slot.counters, lane, size, bytes);
         drop(guard);
         if peaks_stale {
@@ -212,14 +212,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         {
             return Ok(());
         }
-        let home = match guard.as_ref().map(|lane| (lane.sequence.held_at(ptr.0), lane.home)) {
-            Some((Held::Away, home)) => Some(self.heaps.heap_ref(home)),
-            Some((Held::Here(actual), _)) => match requested {
+        let home = match guard.as_ref().map(|lane| (lane.sequence.find(ptr.0), lane.home)) {
+            Some((Found::Delegated, home)) => Some(self.heaps.heap_ref(home)),
+            Some((Found::Resident(actual), _)) => match requested {
                 Some(given) if given != actual => return Err(Error::WrongSize { ptr, given, requested: actual }),
                 // `free_resident` frees every resident block but for a wrong size.
                 _ => None,
             },
-            Some((Held::Nowhere, _)) | None => None,
+            Some((Found::Nothing, _)) | None => None,
         };
         drop(guard);
         match home {
@@ -358,5 +358,5 @@ fn free_resident<R: Lock>(lane_slot: &LaneSlot<R>, lane: &mut Lane, ptr: DeviceP
 /// complete events may then free the bytes.
 fn may_wait_for_events<R: Lock, S: Storage>(heaps: &Heaps<R, S>, lane: &mut Lane, bytes: u64) -> bool {
     reclaim_returned(heaps, lane);
-    lane.sequence.away > 0 && lane.sequence.is_occupied(bytes)
+    lane.sequence.delegated > 0 && lane.sequence.is_occupied(bytes)
 }

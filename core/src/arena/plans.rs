@@ -1,7 +1,7 @@
 //! The plans of one device: what other parts of the arena ask of the planned policy.
 //!
 //! Requests and frees are served from plans in planned.rs. Iterations are announced in
-//! plan_cycle.rs, and plans are put in force in plan_switch.rs.
+//! `plan_cycle.rs`, and plans are put in force in `plan_switch.rs`.
 
 use crate::arena::allocation::Allocation;
 use crate::arena::flags::{self, Flags};
@@ -45,11 +45,11 @@ impl<R: Lock> Plans<R> {
 
     /// Takes the finished observation out, to be planned. Returns `None` in any other phase.
     pub(crate) fn observed(&self) -> Option<Observed> {
-        let mut learning = self.server()?.learning.lock();
-        match core::mem::replace(&mut learning.phase, Phase::Planning) {
+        let mut planner = self.server()?.planner.lock();
+        match core::mem::replace(&mut planner.phase, Phase::Planning) {
             Phase::Observed(observed) => Some(observed),
             phase => {
-                learning.phase = phase;
+                planner.phase = phase;
                 None
             }
         }
@@ -85,13 +85,13 @@ impl<R: Lock> Plans<R> {
             }
             prepared.push(Prepared { stream: stream.stream, steps, peak: plan.peak, lower_bound });
         }
-        let mut learning = server.learning.lock();
+        let mut planner = server.planner.lock();
         // The phase may have changed since `observed`: the plans were given up, or a stream
         // destroyed.
-        if learning.serial != serial || !matches!(learning.phase, Phase::Planning) {
+        if planner.serial != serial || !matches!(planner.phase, Phase::Planning) {
             return Err(stale);
         }
-        learning.phase = Phase::Ready(prepared);
+        planner.phase = Phase::Ready(prepared);
         Ok(())
     }
 
@@ -124,12 +124,12 @@ impl<R: Lock> Plans<R> {
         }
     }
 
-    /// Calls `note` with the log of the observed iteration, if any. Takes the lock `learning`, so
+    /// Calls `note` with the log of the observed iteration, if any. Takes the lock `planner`, so
     /// no heap may be locked.
     #[cold]
     fn log(&self, note: impl FnOnce(&mut Log)) {
         if let Some(server) = self.server()
-            && let Phase::Observing(log) = &mut server.learning.lock().phase
+            && let Phase::Observing(log) = &mut server.planner.lock().phase
         {
             note(log);
         }
@@ -155,7 +155,7 @@ impl<R: Lock> Plans<R> {
             let (mut blocks, mut bytes, mut requested_bytes) = (0, 0, 0);
             if let Some(lane) = guard.as_ref() {
                 lane.sequence.check()?;
-                for (block, requested) in lane.sequence.held() {
+                for (block, requested) in lane.sequence.residents() {
                     (blocks, bytes, requested_bytes) = (blocks + 1, bytes + block.size, requested_bytes + requested);
                 }
             }
@@ -188,8 +188,7 @@ impl<R: Lock> Plans<R> {
 
     /// Returns whether a resident block begins at exactly `ptr` and was allocated on `stream`.
     pub(crate) fn is_on(&self, owner: LaneRef, ptr: DevicePtr, stream: StreamId) -> bool {
-        let held = self.allocation(owner, ptr);
-        held.is_some_and(|held| held.base == ptr && held.stream == stream)
+        self.allocation(owner, ptr).is_some_and(|block| block.base == ptr && block.stream == stream)
     }
 
     /// Finds the segment of the first lane without blocks in use, for a forecast. Giving the plans
@@ -200,7 +199,8 @@ impl<R: Lock> Plans<R> {
             let &Lane { home, base, .. } = lane.as_ref()?;
             // Resident blocks are counted by the lane, delegated blocks are entries of the home
             // heap.
-            let idle = lane_slot.counters.current(Stat::Allocation) == 0 && heaps.lock(home).pieces().next().is_none();
+            let idle =
+                lane_slot.counters.current(Stat::Allocation) == 0 && heaps.lock(home).sub_blocks().next().is_none();
             idle.then_some(DevicePtr(base))
         })
     }
@@ -214,24 +214,24 @@ impl<R: Lock> PlanServer<R> {
             let mut lane = lane_slot.lane.lock();
             if let Some(lane) = lane.as_mut() {
                 reclaim_returned(heaps, lane);
-                lane.sequence.begin_anew();
+                lane.sequence.restart();
             }
         }
-        // Both take lane locks, so they come before `learning` is locked.
+        // Both take lane locks, so they come before `planner` is locked.
         let (deviations, requests) = self.sums();
         let without_lanes = self.lane_slots.iter().all(|lane_slot| lane_slot.lane.lock().is_none());
-        let mut learning = self.learning.lock();
+        let mut planner = self.planner.lock();
         // The sums since the last announcement. Sums of ended lanes are kept, so no difference is
         // negative.
-        let before = core::mem::replace(&mut learning.baseline, (deviations, requests));
+        let before = core::mem::replace(&mut planner.baseline, (deviations, requests));
         let (deviations, requests) = (deviations - before.0, requests - before.1);
-        learning.bad = match deviations > requests / REQUESTS_PER_DEVIATION {
+        planner.bad = match deviations > requests / REQUESTS_PER_DEVIATION {
             // An iteration without requests is neither good nor bad.
-            _ if deviations == 0 && requests == 0 => learning.bad,
-            true => learning.bad + 1,
+            _ if deviations == 0 && requests == 0 => planner.bad,
+            true => planner.bad + 1,
             false => 0,
         };
-        learning.bad >= learning.tolerance() || without_lanes
+        planner.bad >= planner.tolerance() || without_lanes
     }
 }
 
@@ -239,10 +239,10 @@ impl<R: Lock> PlanServer<R> {
 /// blocks.
 pub(super) fn reclaim_returned<R: Lock, S: Storage>(heaps: &Heaps<R, S>, lane: &mut Lane) {
     // Without delegated blocks the home heap need not be locked.
-    if lane.sequence.away > 0 {
+    if lane.sequence.delegated > 0 {
         let returned = heaps.slot(lane.home).heap.lock().take_returned();
         for addr in returned {
-            lane.sequence.come_back(addr);
+            lane.sequence.take_back(addr);
         }
     }
 }
@@ -257,12 +257,12 @@ pub(super) fn delegate<R: Lock, S: Storage>(
 ) -> Result<bool, Error> {
     let slot = heaps.slot(lane.home);
     let mut heap = heaps.lock(lane.home);
-    let Some((block, requested)) = lane.sequence.here(addr) else { return Ok(false) };
+    let Some((block, requested)) = lane.sequence.resident(addr) else { return Ok(false) };
     // Can fail for want of a table entry, so this comes before the lane is changed. The counts
     // move from the lane's counters to the heap's, and no sum changes.
     let peaks_stale =
         heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.counters, &slot.counters))?;
-    lane.sequence.go_away(addr);
+    lane.sequence.delegate(addr);
     Ok(peaks_stale)
 }
 
@@ -273,10 +273,10 @@ pub(super) fn delegate_all<R: Lock, S: Storage>(
     lane_slot: &LaneSlot<R>,
     lane: &mut Lane,
 ) -> Result<bool, Error> {
-    // Collected first: delegating changes the table that `held` iterates over.
-    let held: alloc::vec::Vec<u64> = lane.sequence.held().map(|(block, _)| block.addr).collect();
+    // Collected first: delegating changes the table that `residents` iterates over.
+    let residents: Vec<u64> = lane.sequence.residents().map(|(block, _)| block.addr).collect();
     let mut peaks_stale = false;
-    for addr in held {
+    for addr in residents {
         peaks_stale |= delegate(heaps, lane_slot, lane, addr)?;
     }
     Ok(peaks_stale)
@@ -286,8 +286,8 @@ pub(super) fn delegate_all<R: Lock, S: Storage>(
 pub(super) fn resident_block(lane: &Lane, ptr: DevicePtr) -> Option<(Placement, u64)> {
     // Most callers pass the first byte: one probe of the address table. Only an address inside a
     // block needs the walk over all blocks of the lane.
-    if let Some(block) = lane.sequence.here(ptr.0) {
+    if let Some(block) = lane.sequence.resident(ptr.0) {
         return Some(block);
     }
-    lane.sequence.held().find(|(block, _)| (block.addr..block.addr + block.size).contains(&ptr.0))
+    lane.sequence.residents().find(|(block, _)| (block.addr..block.addr + block.size).contains(&ptr.0))
 }

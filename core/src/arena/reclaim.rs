@@ -80,12 +80,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             if self.settings.policy.releases_cache() {
                 self.release_cached(None)?;
-                self.totals.count(Event::AllocRetry);
+                self.device_peaks.count(Event::AllocRetry);
                 if let Some(ptr) = self.grow(request)? {
                     return Ok(ptr);
                 }
             }
-            // Step 7. Last among the releases: a plan must be learnt again afterwards.
+            // Step 7. Last among the releases: the program must be observed again for new plans.
             if self.flags.has(flags::PLANNED) {
                 self.give_plans_up()?;
                 if let Some(ptr) = self.grow(request)? {
@@ -138,7 +138,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
     pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
-        self.totals.count(Event::OutOfMemory);
+        self.device_peaks.count(Event::OutOfMemory);
         let report = self.out_of_memory(request);
         if let Some(recorder) = self.tracing() {
             recorder.out_of_memory(request, &report);
@@ -171,7 +171,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// cached segment is released for the request. Applies if `throw_on_cudamalloc_oom` is set.
     fn reject_early(&self, request: &Request) -> Result<(), Error> {
         let Some(bytes) = self.rejected(request)? else { return Ok(()) };
-        self.totals.count(Event::OomRejection);
+        self.device_peaks.count(Event::OomRejection);
         Err(Error::Rejected(bytes))
     }
 

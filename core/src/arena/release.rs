@@ -45,8 +45,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.heaps.drop_tables(&mut heap);
         }
         drop(heap);
-        self.totals.count(Event::DeviceFree);
-        self.give_back(base, bytes)?;
+        self.device_peaks.count(Event::DeviceFree);
+        self.release_memory(base, bytes)?;
         Ok(bytes)
     }
 

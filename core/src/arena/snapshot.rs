@@ -60,7 +60,7 @@ impl<R: Lock> Copied<'_, R> {
             return Vec::new();
         }
         let mut sub_blocks: Vec<SnapshotBlock> = heap
-            .pieces()
+            .sub_blocks()
             .map(|(_, &Block { addr, size, requested, state, .. })| {
                 let live = state == State::Allocated;
                 let state = if live { BlockState::ActiveAllocated } else { BlockState::ActivePendingFree };
@@ -111,7 +111,7 @@ impl<R: Lock> Copied<'_, R> {
                 State::Allocated => BlockState::ActiveAllocated,
                 State::Pending => BlockState::ActivePendingFree,
                 State::Free => BlockState::Inactive,
-                State::Unmapped | State::Held | State::Mapping | State::Mapped | State::Lost => {
+                State::Unmapped | State::Detached | State::Mapping | State::Mapped | State::Lost => {
                     apart = true;
                     continue;
                 }
