@@ -11,7 +11,7 @@ use crate::arena::forecast::Forecast;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
-use crate::error::Error;
+use crate::error::{Error, PointerFault};
 use crate::page_map::{HeapRef, LaneRef, MAX_DEVICES, Owner, OwnerWord, PageMap};
 #[cfg(feature = "alloc")]
 use crate::planned::{Observed, PlannedReport};
@@ -288,7 +288,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
                 act(device, device.home_of(lane, ptr)?)
             }
             Owner::Shared => self.search_every_heap(ptr, &act),
-            Owner::None => Err(Error::InvalidPointer(ptr)),
+            Owner::None => Err(Error::foreign(ptr)),
         }
     }
 
@@ -306,12 +306,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             arena.show_lanes();
             for slot in arena.slot_numbers() {
                 match act(OnDevice { arena, pages: &self.pages }, arena.heap_ref(slot)) {
-                    Err(Error::InvalidPointer(_)) => {}
+                    // The address lies in none of this heap's segments.
+                    Err(Error::InvalidPointer { fault: PointerFault::Foreign, .. }) => {}
                     acted => return acted,
                 }
             }
         }
-        Err(Error::InvalidPointer(ptr))
+        Err(Error::foreign(ptr))
     }
 
     /// Announces that work queued on `stream` uses the block at `ptr`.
@@ -349,7 +350,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         {
             return Ok(allocation);
         }
-        self.at_owner(ptr, |device, heap| device.allocation(heap.heap, ptr).ok_or(Error::InvalidPointer(ptr)))
+        self.at_owner(ptr, |device, heap| {
+            device.allocation(heap.heap, ptr).ok_or_else(|| device.not_in_slot(heap.heap, ptr))
+        })
     }
 
     /// Frees the pending blocks whose events are complete. Does not wait. [`malloc`](Self::malloc)

@@ -70,7 +70,7 @@ pub use device::simulated;
 pub use device::{
     DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
 };
-pub use error::Error;
+pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]
 pub use planned::{Observed, ObservedStream, PlannedReport, Stage, is_planned};
 pub use pool::{PoolId, PoolOptions, Route};
