@@ -3,7 +3,12 @@
 //! An [`Allocator`] finds the device and the heap that a call concerns, and passes the call on to
 //! the state of the device (`arena`). Decisions are made there.
 
+mod block;
+mod buffer;
 mod pools;
+
+pub use block::{Block, BlockAllocator, FailedDrop};
+pub use buffer::Buffer;
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
@@ -69,6 +74,8 @@ pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
     arenas: S::Devices<Arena<Called<D>, R, S>>,
     /// The owner of every page of device memory, for all devices.
     pages: PageMap<R, S>,
+    /// Told of blocks that could not be freed on drop.
+    failed_drop: lock_api::Mutex<R, Option<fn(&FailedDrop)>>,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
@@ -96,7 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             }
             arenas.add(arena);
         }
-        Ok(Self { arenas, pages: PageMap::default() })
+        Ok(Self { arenas, pages: PageMap::default(), failed_drop: lock_api::Mutex::new(None) })
     }
 
     /// Returns the device with this number, for operations that change the page map.
