@@ -106,7 +106,7 @@ fn fractions() {
     host.free(host.malloc(GIB / 2));
     host.empty_cache();
     let error = host.refused(GIB / 2 + 1);
-    assert!(error.to_string().contains("512.00 MiB allowed; "), "{error}");
+    assert!(error.in_words_of_pytorch().to_string().contains("512.00 MiB allowed; "), "{error}");
     host.allocator.set_memory_fraction(DEVICE, 0.0).unwrap();
     assert!(matches!(host.refused(1), Error::OutOfMemory(_)));
     host.allocator.set_memory_fraction(DEVICE, 1.0).unwrap();

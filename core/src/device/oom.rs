@@ -45,7 +45,7 @@ pub struct OutOfMemory {
 }
 
 /// A size in the largest unit that it reaches: whole where it is a multiple of the unit, else with
-/// two decimals.
+/// two decimals. A size that the decimals would show as a multiple is written in bytes.
 pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {
@@ -58,7 +58,12 @@ impl fmt::Display for Size {
         if bytes.trailing_zeros() >= shift {
             return write!(f, "{} {unit}", bytes >> shift);
         }
-        write!(f, "{:.2} {unit}", bytes as f64 / (1_u64 << shift) as f64)
+        // Rounded to the nearest hundredth. 128 bits, because the product may exceed 64.
+        let hundredths = ((u128::from(bytes) * 100) + (1 << (shift - 1))) >> shift;
+        match hundredths % 100 {
+            0 => write!(f, "{bytes} bytes"),
+            part => write!(f, "{}.{part:02} {unit}", hundredths / 100),
+        }
     }
 }
 
@@ -293,10 +298,12 @@ mod tests {
             (1024, "1 KiB"),
             (1536, "1.50 KiB"),
             (1 << 20, "1 MiB"),
-            ((1 << 30) - 1, "1024.00 MiB"),
+            ((1 << 29) + 1, "536870913 bytes"),
+            ((1 << 30) - 1, "1073741823 bytes"),
             (1 << 30, "1 GiB"),
+            ((1 << 30) + (1 << 25), "1.03 GiB"),
             (32 << 40, "32 TiB"),
-            (u64::MAX, "16.00 EiB"),
+            (u64::MAX, "18446744073709551615 bytes"),
         ] {
             assert_eq!(Size(bytes).to_string(), text, "{bytes}");
         }
