@@ -31,7 +31,7 @@ fn fault_in<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> PointerFault {
         State::Allocated => PointerFault::Interior { block: DevicePtr(addr), requested },
         State::Pending => PointerFault::Pending,
         // Detached blocks are free memory in motion: about to be mapped, unmapped or released.
-        State::Free | State::Unmapped | State::Held | State::Mapping | State::Mapped | State::Lost => {
+        State::Free | State::Unmapped | State::Detached | State::Mapping | State::Mapped | State::Lost => {
             PointerFault::Free
         }
     }
@@ -50,14 +50,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Returns the error for an address at which the heap in `slot` holds no allocated block.
     #[cold]
     pub(crate) fn not_in_slot(self, slot: u32, ptr: DevicePtr) -> Error {
-        not_in_heap(&self.lock(slot), ptr)
+        not_in_heap(&self.heaps.lock(slot), ptr)
     }
 
     /// Returns the error for an address in a lane's segment at which no block of the lane begins.
     #[cfg(feature = "alloc")]
     #[cold]
     pub(crate) fn not_in_lane(self, owner: LaneRef, ptr: DevicePtr) -> Error {
-        if let Some(held) = self.planned_allocation(owner, ptr)
+        if let Some(held) = self.plans.allocation(owner, ptr)
             && held.base != ptr
         {
             let fault = PointerFault::Interior { block: held.base, requested: held.requested };
