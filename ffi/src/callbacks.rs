@@ -4,6 +4,7 @@ use crate::abi::{cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_c
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
+use crate::status::Host;
 use cachalot_core::OutOfMemory;
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
@@ -21,6 +22,8 @@ thread_local! {
 pub(crate) struct Callbacks {
     shortage: Mutex<Option<(ShortageFunction, Userdata)>>,
     out_of_memory: Mutex<Option<(OomFunction, Userdata)>>,
+    /// Whose words a report uses.
+    host: Host,
     /// Which requests are led into pools.
     pub(crate) filters: Filters,
     /// How many calls into the program are under way, on all threads.
@@ -51,6 +54,11 @@ impl Drop for Inside<'_> {
 }
 
 impl Callbacks {
+    /// No callbacks, for an allocator of `host`.
+    pub(crate) fn new(host: Host) -> Self {
+        Self { host, ..Self::default() }
+    }
+
     /// Sets who is asked to free memory.
     pub(crate) fn set_shortage(&self, callback: cachalot_shortage_callback, userdata: Userdata) {
         *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
@@ -94,7 +102,11 @@ impl Callbacks {
         let Some(_inside) = self.enter_once() else { return };
         let mut text = [0; last_error::CAPACITY];
         // What does not fit is left off; the last byte stays NUL.
-        let _ = write!(&mut text[..last_error::CAPACITY - 1], "{report}");
+        let mut room = &mut text[..last_error::CAPACITY - 1];
+        let _ = match self.host {
+            Host::Program => write!(room, "{report}"),
+            Host::PyTorch => write!(room, "{}", report.in_words_of_pytorch()),
+        };
         let report = describe(report, text.as_ptr().cast());
         // SAFETY: the program gave both, to be called so from any thread; the report and its text outlive the call; no
         // lock is held.

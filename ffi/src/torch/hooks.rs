@@ -77,7 +77,7 @@ pub extern "C" fn cachalot_torch_record_stream(block: *mut c_void, stream: cacha
         let recorded = plugin::with_present(|instance| {
             match instance.allocator.record_stream(DevicePtr(block.addr() as u64), instance.stream(stream)?) {
                 // PyTorch passes memory of others on as well, which is theirs to look after.
-                Err(Error::InvalidPointer(_)) => Ok(()),
+                Err(Error::InvalidPointer { .. }) => Ok(()),
                 recorded => Ok(recorded?),
             }
         });
