@@ -44,7 +44,7 @@ class Build(build_py):
 
     def run(self) -> None:
         super().run()
-        lib, source = (Path(self.build_lib) / "cachalot" / name for name in ("lib", "source"))
+        lib, source = (Path(self.build_lib) / "cachalot_gpu" / name for name in ("lib", "source"))
         for folder in (lib, source):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)

@@ -9,9 +9,9 @@ import re
 import unittest
 from pathlib import Path
 
-import cachalot
+import cachalot_gpu
 
-PACKAGE = Path(cachalot.__file__).parent
+PACKAGE = Path(cachalot_gpu.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -41,10 +41,10 @@ class Wheel(unittest.TestCase):
 
     def test_one_version_everywhere(self) -> None:
         found = re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
-        self.assertEqual([cachalot.version(), importlib.metadata.version("cachalot")], [found[1]] * 2)
+        self.assertEqual([cachalot_gpu.version(), importlib.metadata.version("cachalot-gpu")], [found[1]] * 2)
 
     def test_it_fits_every_python(self) -> None:
-        tag = re.search(r"^Tag: (.+)", importlib.metadata.distribution("cachalot").read_text("WHEEL"), re.MULTILINE)
+        tag = re.search(r"^Tag: (.+)", importlib.metadata.distribution("cachalot-gpu").read_text("WHEEL"), re.MULTILINE)
         self.assertRegex(tag[1], r"^py3-none-linux_")
 
     def test_everything_public_is_documented_and_typed(self) -> None:

@@ -1,7 +1,7 @@
 """cachalot under PyTorch.
 
-    import cachalot.torch
-    cachalot.torch.enable("policy:caching,expandable_segments:True", patch=True)
+    import cachalot_gpu.torch
+    cachalot_gpu.torch.enable("policy:caching,expandable_segments:True", patch=True)
 
 before the first use of CUDA puts it in the place of PyTorch's allocator. :func:`pool` is the other way: PyTorch
 keeps its own, and one ``torch.cuda.MemPool`` takes its segments from cachalot.

@@ -32,7 +32,7 @@ def _cache() -> Path:
     """The folder in which built shims are kept: ``CACHALOT_CACHE``, else one in the user's cache folder."""
     if chosen := os.environ.get("CACHALOT_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cachalot"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cachalot-gpu"
 
 
 def _abi() -> int:

@@ -1,6 +1,6 @@
 """cachalot: a GPU memory allocator.
 
-``cachalot.torch`` puts it under PyTorch; ``cachalot.library_path()`` is the shared library, for programs that load
+``cachalot_gpu.torch`` puts it under PyTorch; ``cachalot_gpu.library_path()`` is the shared library, for programs that load
 it themselves with the functions of ``cachalot.h``.
 """
 

@@ -1,6 +1,6 @@
 """How much memory is allocated and held: PyTorch's figures, under PyTorch's names.
 
-They are those of cachalot, whichever of the two ways PyTorch uses it. Under :func:`cachalot.torch.pool` its
+They are those of cachalot, whichever of the two ways PyTorch uses it. Under :func:`cachalot_gpu.torch.pool` its
 "allocations" are PyTorch's segments. Everything in bytes is named so; all else is a count. Devices are named as
 PyTorch allows: a number, ``"cuda:1"``, a ``torch.device``, or ``None``, the current one. Nothing here waits for the
 device.

@@ -42,7 +42,7 @@ def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool 
         ConfigurationError, NoGpuError, DriverTooOldError, TorchTooOldError: as :func:`enable`.
     """
     if _plugin.enabled():
-        raise errors.CachalotError("PyTorch has no MemPool under a plug-in, and cachalot.torch.enable() made it one")
+        raise errors.CachalotError("PyTorch has no MemPool under a plug-in, and cachalot_gpu.torch.enable() made it one")
     _installed.check()
     if not hasattr(torch.cuda, "MemPool"):
         raise errors.TorchTooOldError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed")

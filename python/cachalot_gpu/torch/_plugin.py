@@ -71,7 +71,7 @@ def enable(config: str | None = None, patch: bool = False) -> None:
             says, else PyTorch's own variables.
         patch: whether PyTorch's own figures (``torch.cuda.memory_stats()`` and all that is made of it, snapshots,
             the history of allocations, the memory fraction) are to be cachalot's from here on. Without, they raise,
-            as with any plug-in; those of ``cachalot.torch`` work in either case.
+            as with any plug-in; those of ``cachalot_gpu.torch`` work in either case.
 
     Raises:
         AlreadyEnabledError: it is in place already.
@@ -87,7 +87,7 @@ def enable(config: str | None = None, patch: bool = False) -> None:
             )
         _installed.check()
         too_late = (
-            "cachalot.torch.enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
+            "cachalot_gpu.torch.enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
         )
         if torch.cuda.is_initialized():
             raise errors.EnabledTooLateError(too_late)
