@@ -1,10 +1,13 @@
-"""cachalot: a GPU memory allocator.
+"""cachalot, a GPU memory allocator.
 
-``cachalot_gpu.torch`` puts it under PyTorch; ``cachalot_gpu.library_path()`` is the shared library, for programs that load
-it themselves with the functions of ``cachalot.h``.
+``cachalot_gpu.torch`` puts cachalot in the place of PyTorch's CUDA allocator. ``python -m
+cachalot_gpu`` runs the ``cachalot`` command, which replays, compares, inspects and plans recorded
+programs without a GPU.
 """
 
-from ._files import LIBRARY as _LIBRARY
+from importlib.metadata import version as _installed_version
+
+from ._files import command_path, library_path
 from ._library import version
 from .errors import (
     AlreadyEnabledError,
@@ -30,11 +33,10 @@ __all__ = [
     "NoGpuError",
     "OutOfDeviceMemoryError",
     "TorchTooOldError",
+    "__version__",
+    "command_path",
     "library_path",
     "version",
 ]
 
-
-def library_path() -> str:
-    """The path of the shared library, ``libcachalot.so``."""
-    return str(_LIBRARY)
+__version__ = _installed_version("cachalot-gpu")
