@@ -9,6 +9,7 @@ from importlib.metadata import version as _installed_version
 
 from ._files import command_path, library_path
 from ._library import version
+from ._settings import check
 from .errors import (
     AlreadyEnabledError,
     CachalotError,
@@ -34,6 +35,7 @@ __all__ = [
     "OutOfDeviceMemoryError",
     "TorchTooOldError",
     "__version__",
+    "check",
     "command_path",
     "library_path",
     "version",

@@ -65,6 +65,26 @@ error()
             "ConfigurationError .*\n<torch",
         )
 
+    def test_settings_are_checked_without_a_gpu(self) -> None:
+        nothing = {"CACHALOT_LIBCUDA": "/nowhere/libcuda.so.1"}
+        program = "State.devices = 0; error({}); error('policy:caching')"
+        wanted = r"ConfigurationError \| .*nonsense.*caching.*\nNoGpuError \| "
+        self.prints(program.format("'policy:nonsense'"), wanted, **nothing)
+        self.prints(
+            "State.devices = 0; error()", "ConfigurationError .*nonsense", CACHALOT_CONF="nonsense:1", **nothing
+        )
+        built_without_cuda = "torch.version.cuda = None; " + program.format("'policy:nonsense'")
+        self.prints(built_without_cuda, wanted + ".*built without CUDA", **nothing)
+
+    def test_wrong_settings_leave_those_of_a_pool(self) -> None:
+        program = """
+pool = cachalot_gpu.torch.pool("roundup_power2_divisions:4")
+error("policy:nonsense"), error("roundup_power2_divisions:1")
+pool.allocator.alloc(2049, 0, None)
+print(cachalot_gpu.torch.memory_allocated())
+"""
+        self.prints(program, r"ConfigurationError .*\nEnabledTooLateError .*\n2560")
+
     def test_no_gpu(self) -> None:
         self.prints("State.devices = 0; error()", r"NoGpuError \| PyTorch finds no GPU")
         self.prints("torch.version.cuda = None; error()", r"NoGpuError \| .*built without CUDA")

@@ -1,4 +1,4 @@
-"""cachalot in the place of PyTorch's allocator."""
+"""The plug-in: cachalot in the place of PyTorch's CUDA allocator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from .. import _library, errors
+from .. import _library, _settings, errors
 from . import _handle, _installed, _patch, _shim
 
 _HOOKS = {
@@ -23,35 +23,42 @@ _HOOKS = {
 
 _lock = threading.Lock()
 _in_place: list[torch.cuda.memory.CUDAPluggableAllocator] = []
-"""The plug-in, once it is in place: PyTorch calls it as long as the process lives."""
+"""The plug-in after ``enable()``. PyTorch calls the plug-in as long as the process lives."""
 
 
 def configure(config: str) -> None:
-    """Puts settings in force, as :func:`enable` does at first. Afterwards ``max_split_size_mb``,
-    ``max_non_split_rounding_mb``, ``garbage_collection_threshold`` and ``roundup_power2_divisions`` fall back to
-    their defaults unless they are named, and all others stay as they are, as with PyTorch's own; blocks and
-    segments stay as they are, too.
+    """Changes the settings of a running allocator, or gives those of an allocator that is not yet
+    made. Blocks and segments stay as they are.
+
+    As with PyTorch's allocator, ``max_split_size_mb``, ``max_non_split_rounding_mb``,
+    ``garbage_collection_threshold`` and ``roundup_power2_divisions`` return to their defaults
+    unless ``config`` names them. All other settings stay.
 
     Raises:
-        ConfigurationError: the settings cannot be understood; the text lists what is accepted.
+        ConfigurationError: the settings have a mistake. The text lists what is accepted.
     """
     _library.library().cachalot_torch_configure(config.encode())
 
 
 def start(config: str | None) -> None:
-    """Puts the settings in force, if there are any, and has the library find the driver."""
+    """Makes the allocator, with the settings of the environment if there are no others.
+
+    The settings are checked first, so that a mistake is found on a machine without a GPU.
+    """
     if config is not None:
         configure(config)
     _handle.require()
+    _installed.require_gpu()
 
 
 def enabled() -> bool:
-    """Whether PyTorch allocates through cachalot: :func:`enable` was called and did not raise."""
+    """Returns whether cachalot is PyTorch's allocator, after a call of :func:`enable` that
+    succeeded."""
     return bool(_in_place)
 
 
 def _plugin() -> torch.cuda.memory.CUDAPluggableAllocator:
-    """The plug-in with every hook set."""
+    """Makes a plug-in with every hook."""
     shim = str(_shim.path())
     plugin = torch.cuda.memory.CUDAPluggableAllocator(shim, "cachalot_torch_alloc", "cachalot_torch_free")
     for setter, function in _HOOKS.items():
@@ -62,33 +69,34 @@ def _plugin() -> torch.cuda.memory.CUDAPluggableAllocator:
 
 
 def enable(config: str | None = None, patch: bool = False) -> None:
-    """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device. To be called
-    once, before anything uses CUDA.
+    """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device.
+    Works once in a process, before the first use of CUDA.
 
     Args:
         config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
-            ``PYTORCH_CUDA_ALLOC_CONF``, sizes as their names say (``_mb`` is MiB). ``None``: what ``CACHALOT_CONF``
-            says, else PyTorch's own variables.
-        patch: whether PyTorch's own figures (``torch.cuda.memory_stats()`` and all that is made of it, snapshots,
-            the history of allocations, the memory fraction) are to be cachalot's from here on. Without, they raise,
-            as with any plug-in; those of ``cachalot_gpu.torch`` work in either case.
+            ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
+            of PyTorch's variables. The settings are checked before everything else, also on a
+            machine without a GPU.
+        patch: whether cachalot's statistics, snapshots, history and memory fraction replace
+            PyTorch's. PyTorch's functions raise an error under every plug-in. The functions of
+            ``cachalot_gpu.torch`` work in either case.
 
     Raises:
-        AlreadyEnabledError: it is in place already.
-        EnabledTooLateError: PyTorch's own allocator is in use already.
-        ConfigurationError: the settings cannot be understood; the text lists what is accepted.
-        NoGpuError, DriverTooOldError: there is no GPU, no driver, or one older than CUDA 11.4.
-        TorchTooOldError: this PyTorch has no plug-ins with pools.
+        AlreadyEnabledError: ``enable()`` was called before.
+        EnabledTooLateError: PyTorch has used its own allocator.
+        ConfigurationError: the settings have a mistake. The text lists what is accepted.
+        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        TorchTooOldError: PyTorch has no plug-ins with pools.
     """
     with _lock:
         if _in_place:
             raise errors.AlreadyEnabledError(
                 "cachalot is PyTorch's allocator already; it can be enabled once in a process"
             )
-        _installed.check()
-        too_late = (
-            "cachalot_gpu.torch.enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
-        )
+        if config is not None:
+            _settings.check(config)
+        _installed.require_plugins()
+        too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
         if torch.cuda.is_initialized():
             raise errors.EnabledTooLateError(too_late)
         start(config)

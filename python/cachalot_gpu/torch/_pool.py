@@ -1,5 +1,4 @@
-"""A pool of PyTorch's on cachalot: PyTorch's allocator stays in place, and takes the segments of this pool from
-cachalot."""
+"""Pools of PyTorch's own allocator whose segments come from cachalot."""
 
 from __future__ import annotations
 
@@ -11,13 +10,15 @@ from .. import _files, errors
 from . import _installed, _plugin
 
 _kept: list[torch.cuda.memory.CUDAPluggableAllocator] = []
-"""The plug-in of every pool, which must live as long as any of their memory: as long as the process."""
+"""The plug-in of every pool. Tensors may live as long as the process, and so must the plug-in."""
 
 
 def _allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
-    """What hands out segments. It answers NULL where there is none, whereupon PyTorch gives back what it can, asks
-    again, and raises
-    an error of its own: so this needs no shim."""
+    """Returns the plug-in that allocates segments.
+
+    It needs no shim: if an allocation of a segment fails, then PyTorch releases cached memory,
+    tries again, and raises its own error.
+    """
     if not _kept:
         _kept.append(
             torch.cuda.memory.CUDAPluggableAllocator(
@@ -28,26 +29,29 @@ def _allocator() -> torch.cuda.memory.CUDAPluggableAllocator:
 
 
 def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool = False) -> torch.cuda.MemPool:
-    """A ``torch.cuda.MemPool`` whose segments come from cachalot. Use it with ``torch.cuda.use_mem_pool``.
+    """Returns a ``torch.cuda.MemPool`` whose segments come from cachalot, for
+    ``torch.cuda.use_mem_pool``.
 
-    PyTorch's own allocator goes on deciding about blocks, and all of ``torch.cuda.memory_…`` works; cachalot
-    decides about segments (2 MiB, 20 MiB, multiples of 2 MiB) and sees nothing else. CUDA is initialised.
+    PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory``
+    work. cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises
+    CUDA.
 
     Args:
-        config: settings for all such pools, as of :func:`enable`. ``None``: those in force.
-        use_on_oom, no_split: as of ``torch.cuda.MemPool``.
+        config: settings for all pools, as for :func:`enable`. ``None`` changes no setting.
+        use_on_oom, no_split: the arguments of ``torch.cuda.MemPool``.
 
     Raises:
-        CachalotError: cachalot is enabled as PyTorch's allocator, under which PyTorch has no such pools.
+        CachalotError: cachalot is PyTorch's allocator, under which PyTorch has no pools.
         ConfigurationError, NoGpuError, DriverTooOldError, TorchTooOldError: as :func:`enable`.
     """
     if _plugin.enabled():
-        raise errors.CachalotError("PyTorch has no MemPool under a plug-in, and cachalot_gpu.torch.enable() made it one")
-    _installed.check()
+        raise errors.CachalotError("pool() excludes enable(): PyTorch has no MemPool under a plug-in")
+    _installed.require_plugins()
     if not hasattr(torch.cuda, "MemPool"):
         raise errors.TorchTooOldError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed")
     _plugin.start(config)
     torch.cuda.init()
-    # Older versions do not have both: what is not asked for is not named.
+    # Older versions of PyTorch lack one argument or both, so only those that the caller wants are
+    # passed.
     wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}
     return torch.cuda.MemPool(_allocator().allocator(), **wanted)
