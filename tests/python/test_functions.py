@@ -180,7 +180,9 @@ class Figures(unittest.TestCase):
         self.assertEqual(stats, torch.cuda.memory_stats())
 
     def test_the_usual_ones(self) -> None:
-        self.assertEqual([cachalot_gpu.torch.memory_allocated(), cachalot_gpu.torch.memory_reserved()], [5 * MIB, 20 * MIB])
+        self.assertEqual(
+            [cachalot_gpu.torch.memory_allocated(), cachalot_gpu.torch.memory_reserved()], [5 * MIB, 20 * MIB]
+        )
         other = plugin().alloc(30 * MIB, 0, None)
         plugin().free(other, 30 * MIB, 0, None)
         self.assertEqual(
