@@ -9,6 +9,7 @@ from importlib.metadata import version as _installed_version
 
 from ._files import command_path, library_path
 from ._library import version
+from ._planning import Buffer, Plan, plan
 from ._settings import check
 from .errors import (
     AlreadyEnabledError,
@@ -20,11 +21,13 @@ from .errors import (
     ForkedError,
     NoGpuError,
     OutOfDeviceMemoryError,
+    PlanningError,
     TorchTooOldError,
 )
 
 __all__ = [
     "AlreadyEnabledError",
+    "Buffer",
     "CachalotError",
     "ConfigurationError",
     "DriverError",
@@ -33,11 +36,14 @@ __all__ = [
     "ForkedError",
     "NoGpuError",
     "OutOfDeviceMemoryError",
+    "Plan",
+    "PlanningError",
     "TorchTooOldError",
     "__version__",
     "check",
     "command_path",
     "library_path",
+    "plan",
     "version",
 ]
 

@@ -23,6 +23,10 @@ class ConfigurationError(CachalotError, ValueError):
     """The settings have a mistake. The text names the mistake, and lists what is accepted."""
 
 
+class PlanningError(CachalotError, ValueError):
+    """A buffer has a mistake, or cannot be planned. The text gives the index of the buffer."""
+
+
 class OutOfDeviceMemoryError(CachalotError, MemoryError):
     """The memory of the device has run out, or a limit was reached. The text is the whole
     report."""
