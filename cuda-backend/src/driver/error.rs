@@ -1,29 +1,30 @@
-//! The reasons why there is no driver.
+//! Reasons why the driver cannot be used.
 
 use super::result::CuResult;
 use core::ffi::CStr;
 use core::fmt;
 use std::path::PathBuf;
 
-/// The oldest driver that is accepted: CUDA 11.4, the first with `cuGraphInstantiateWithFlags` and `cuDeviceGetUuid_v2`.
+/// The oldest accepted version of the driver: CUDA 11.4, the first with
+/// `cuGraphInstantiateWithFlags` and `cuDeviceGetUuid_v2`.
 pub const OLDEST_VERSION: u32 = 11_040;
 
-/// Why no driver could be had.
+/// Reason why no driver could be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No library of these names could be loaded; the text is the loader's own.
+    /// None of the libraries could be loaded.
     NotFound {
-        /// What was tried, in order.
+        /// The library names tried, in order.
         tried: Vec<PathBuf>,
-        /// What the loader said of the last one.
+        /// The loader's message for the last name.
         reason: String,
     },
-    /// The library lacks an entry point that nothing works without.
+    /// The library lacks a required entry point.
     MissingSymbol(&'static CStr),
     /// The driver's version is below [`OLDEST_VERSION`].
     TooOld {
-        /// What it answered: 1000 × major + 10 × minor.
+        /// The driver's version: 1000 × major + 10 × minor.
         version: u32,
     },
     /// The driver did not start: no device (100), a stub (34), or another code.
