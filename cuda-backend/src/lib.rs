@@ -13,14 +13,16 @@
 //!
 //! The crate `cachalot` opens an allocator over such devices.
 //!
-//! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and its types as integers.
+//! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and the
+//!   driver's types as integers.
 //! * [`CudaDevice`]: one device in one context; implements the core's traits.
-//! * [`Streams`] and [`StreamIdentity`]: which stream is which, though handles come back.
-//! * [`clock`]: the time of events, for next to nothing.
-//! * [`fork`]: whether this is a forked child.
+//! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams although the driver reuses
+//!   handles.
+//! * [`clock`]: a cheap clock for traces.
+//! * [`fork`]: detection of forked children.
 //!
-//! Building needs neither a CUDA toolkit nor a driver. Nothing is called at process exit: what the process holds of the
-//! driver is given back by [`CudaDevice::close`] or not at all.
+//! Building needs neither a CUDA toolkit nor a driver. The crate makes no call at process exit:
+//! only [`CudaDevice::close`] releases the process's driver objects.
 
 pub mod clock;
 pub mod driver;
@@ -47,5 +49,6 @@ pub use driver::{Driver, LoadError};
 pub use streams::{StreamIdentity, Streams, this_thread};
 pub use usage::{MemoryUsers, ProcessMemory};
 
-// Sizes go between the core's `u64` and the driver's `size_t`; CUDA exists for 64-bit hosts only.
+// Sizes are converted between the core's `u64` and the driver's `size_t`. CUDA exists for 64-bit
+// hosts only.
 const _: () = assert!(size_of::<usize>() == 8, "CUDA needs a 64-bit host");

@@ -1,4 +1,4 @@
-//! The reasons why there is no driver.
+//! Reasons why the driver cannot be used.
 
 use super::LIBRARY_VARIABLE;
 use super::result::CuResult;
@@ -6,10 +6,11 @@ use core::ffi::CStr;
 use core::fmt;
 use std::path::PathBuf;
 
-/// The oldest driver that is accepted: CUDA 11.4, the first with `cuGraphInstantiateWithFlags` and `cuDeviceGetUuid_v2`.
+/// The oldest accepted version of the driver: CUDA 11.4, the first with
+/// `cuGraphInstantiateWithFlags` and `cuDeviceGetUuid_v2`.
 pub const OLDEST_VERSION: u32 = 11_040;
 
-/// Why no driver could be had.
+/// Reason why no driver could be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -33,7 +34,7 @@ pub enum LoadError {
     MissingSymbol(&'static CStr),
     /// The driver's version is below [`OLDEST_VERSION`].
     TooOld {
-        /// What it answered: 1000 × major + 10 × minor.
+        /// The driver's version: 1000 × major + 10 × minor.
         version: u32,
     },
     /// The driver did not start: no device (100), a stub (34), or another code.
