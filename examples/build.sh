@@ -15,8 +15,7 @@ mkdir -p "$out"
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 # One static library, so that a program can be taken to another machine.
-words=$(pkg-config --static --libs cachalot)
-read -ra libraries <<<"${words/-lcachalot/-Wl,-Bstatic -lcachalot -Wl,-Bdynamic}"
+read -ra libraries <<<"$(pkg-config --static --libs cachalot)"
 read -ra flags <<<"$(pkg-config --cflags cachalot)"
 flags+=(-O2 -Wall -Wextra -Wpedantic)
 cuda=(-I "$root/cuda-kernels/include" ${CUDA_INCLUDE:+-isystem "$CUDA_INCLUDE"})
