@@ -1,5 +1,5 @@
-//! What a newcomer reads first, tried: the first programs of the README and of the headers, and the reference that doxygen
-//! makes of the headers.
+//! What a newcomer reads first, tried: the first programs of the README, of the book and of the header, and the reference
+//! that doxygen makes of the headers.
 
 mod common;
 
@@ -55,6 +55,21 @@ fn the_headers_first_program_compiles_without_warnings_and_runs() {
         let said = output(&mut Command::new(folder.join("app"))).expect("it was just built");
         assert!(said.status.success() && printed(&said).is_empty(), "{}", printed(&said));
     }
+}
+
+#[test]
+fn the_first_program_in_cpp_compiles_without_warnings_and_runs() {
+    let folder = empty("cpp");
+    std::fs::write(folder.join("app.cpp"), between(&text("docs/cpp.md"), "```cpp\n", "```"))
+        .expect("it can be written");
+    let mut compiler = Command::new("c++");
+    compiler.args(["-std=c++17", "-O2"]).args(WARNINGS).arg("app.cpp").arg("-I").arg(installed().join("include"));
+    compiler.arg(installed().join("lib/libcachalot.a")).args(["-lpthread", "-ldl", "-lm", "-o", "app"]);
+    if succeed(compiler.current_dir(&folder)).is_none() {
+        return skip("the first programs", "no c++");
+    }
+    let said = succeed(&mut Command::new(folder.join("app"))).expect("it was just built");
+    assert_eq!(said, "1000 numbers, 2 blocks\n");
 }
 
 #[test]
