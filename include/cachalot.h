@@ -141,9 +141,12 @@
 extern "C" {
 #endif
 
-#define CACHALOT_VERSION_MAJOR 0 /**< The major version of this header. */
-#define CACHALOT_VERSION_MINOR 1 /**< The minor version of this header. */
-#define CACHALOT_VERSION_PATCH 0 /**< The patch version of this header. */
+/** The major version of this header. */
+#define CACHALOT_VERSION_MAJOR 0
+/** The minor version of this header. */
+#define CACHALOT_VERSION_MINOR 1
+/** The patch version of this header. */
+#define CACHALOT_VERSION_PATCH 0
 
 /** The version of this header as a number that grows with every version: 1002003 is 1.2.3. */
 #define CACHALOT_VERSION (CACHALOT_VERSION_MAJOR * 1000000 + CACHALOT_VERSION_MINOR * 1000 + CACHALOT_VERSION_PATCH)

@@ -26,6 +26,10 @@ fi
 # The header's version is the library's: a test compares them.
 number() { sed -n "s/^#define CACHALOT_VERSION_$1 \([0-9]*\)$/\1/p" "$headers/cachalot.h"; }
 major=$(number MAJOR) minor=$(number MINOR) version=$major.$minor.$(number PATCH)
+if ! [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
+  echo "$headers/cachalot.h states no version, but \`$version\`" >&2
+  exit 1
+fi
 compatible=$major
 if [ "$major" = 0 ]; then
   compatible=0.$minor

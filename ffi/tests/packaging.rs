@@ -145,7 +145,8 @@ fn build_with_cmake(arguments: &[&str], name: &str) {
             let program = build.join(format!("consumer_{language}_{target}"));
             assert_eq!(succeed(&mut Command::new(&program)), Some(SAYS.to_owned()), "{language} {target}");
             let is_shared = needed(&program).map(|needed| needed.contains("libcachalot"));
-            assert!(is_shared.is_none_or(|is_shared| is_shared == (target == "shared")), "{language} {target}");
+            let expected = target == "shared" || (target == "cachalot" && arguments.contains(&"-DCACHALOT_SHARED=ON"));
+            assert!(is_shared.is_none_or(|is_shared| is_shared == expected), "{language} {target}");
         }
     }
 }
@@ -178,7 +179,15 @@ fn cmake_finds_the_package_after_it_was_moved() {
     install(&first, &[]);
     std::fs::remove_dir(&second).expect("it is empty");
     std::fs::rename(&first, &second).expect("it can be moved");
-    build_with_cmake(&[&format!("-DCMAKE_PREFIX_PATH={}", second.display())], "moved");
+    build_with_cmake(&[&format!("-DCMAKE_PREFIX_PATH={}", second.display()), "-DCACHALOT_SHARED=ON"], "moved");
+}
+
+#[test]
+fn the_build_says_in_one_sentence_that_cargo_is_missing() {
+    let mut build = Command::new(root().join("ffi/packaging/install.sh"));
+    let said = output(build.arg(empty("no-build")).env("CARGO", "/nonexistent/cargo")).expect("the script is there");
+    let sentence = "cachalot is built by cargo, which is not installed: install Rust from https://rustup.rs\n";
+    assert_eq!((said.status.success(), printed(&said).as_str()), (false, sentence));
 }
 
 #[test]
