@@ -78,7 +78,10 @@ class CachingDeviceAllocator {
 
   /** The allocator, made by the first call. Throws what the constructor of cachalot::allocator throws. */
   const allocator& get() {
-    std::call_once(made_, [this] { allocator_ = std::make_unique<allocator>(options_); });
+    std::call_once(once_, [this] {
+      allocator_ = std::make_unique<allocator>(options_);
+      is_made_ = true;
+    });
     return *allocator_;
   }
 
@@ -108,6 +111,10 @@ class CachingDeviceAllocator {
 
   /** Releases the cached memory of every device. Waits for frees that other streams delay. */
   cudaError_t FreeAllCached() {
+    // Without a request so far, nothing is cached, and the driver stays untouched.
+    if (!is_made_) {
+      return cudaSuccess;
+    }
     return guarded([this] {
       const allocator& all = get();
       cachalot_status status = CACHALOT_OK;
@@ -217,7 +224,8 @@ class CachingDeviceAllocator {
   options options_;
   bool skip_cleanup_;
   std::atomic<std::size_t> max_cached_bytes_{INVALID_SIZE};
-  std::once_flag made_;
+  std::once_flag once_;
+  std::atomic<bool> is_made_{false};
   std::unique_ptr<allocator> allocator_;
 };
 

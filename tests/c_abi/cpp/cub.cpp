@@ -51,7 +51,17 @@ void failures() {
   cachalot::options wrong = simulated();
   wrong.config = "nonsense:1";
   CachingDeviceAllocator never(wrong);
-  EXPECT(never.DeviceAllocate(1, &data, 1) == cudaErrorInvalidValue && never.FreeAllCached() == cudaErrorInvalidValue);
+  EXPECT(never.DeviceAllocate(1, &data, 1) == cudaErrorInvalidValue);
+}
+
+// A global allocator that was never used touches no driver: here is none.
+void unused() {
+  static CachingDeviceAllocator global;
+  void* data = nullptr;
+  EXPECT(global.FreeAllCached() == cudaSuccess);
+  EXPECT(global.DeviceAllocate(&data, 1) == cudaErrorInsufficientDriver && data == nullptr);
+  // A first request that failed is tried again by the next.
+  EXPECT(global.DeviceAllocate(0, &data, 1) == cudaErrorInsufficientDriver && global.FreeAllCached() == cudaSuccess);
 }
 
 void limits() {
@@ -71,6 +81,7 @@ void limits() {
 int main() {
   requests();
   failures();
+  unused();
   limits();
   return 0;
 }
