@@ -1,6 +1,7 @@
-//! `docs/configuration.md` has a table of every setting, which this test makes from the library itself.
+//! Generates the tables of settings in `docs/configuration.md` from the library.
 //!
-//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test configuration_page` writes the tables anew.
+//! To rewrite the tables: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test
+//! configuration_page`.
 
 use cachalot_core::Config;
 use cachalot_core::config::{ConfigError, PLANNED, POLICIES, REFERENCE, SettingDefault, SettingReference};
@@ -12,7 +13,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.m
 const BEGIN: &str = "<!-- The tables are generated: see tests/tests/configuration_page.rs. -->\n";
 const END: &str = "<!-- End of the generated tables. -->\n";
 
-/// No key takes this value.
+/// A value that every key rejects.
 const WRONG: &str = "?";
 
 fn parse(policy: &str, key: &str, value: &str) -> Result<Config, ConfigError> {
@@ -20,7 +21,7 @@ fn parse(policy: &str, key: &str, value: &str) -> Result<Config, ConfigError> {
     Config::parse(&format!("{policy}{key}:{value}"))
 }
 
-/// The policies that have the key: those that do not need a fallback, or else `planned`.
+/// Returns the policies with the key: policies without a fallback, or else `planned`.
 fn policies(setting: &SettingReference) -> Vec<&'static str> {
     let has =
         |policy: &&str| !matches!(parse(policy, setting.key, setting.example), Err(ConfigError::OtherPolicy { .. }));
@@ -28,7 +29,7 @@ fn policies(setting: &SettingReference) -> Vec<&'static str> {
     if plain.is_empty() { vec![PLANNED] } else { plain }
 }
 
-/// What the parser says the key takes.
+/// Returns the parser's description of the values that a key accepts.
 fn accepted(setting: &SettingReference, policy: &str) -> String {
     match parse(policy, setting.key, WRONG) {
         Err(ConfigError::Value { accepted, .. }) => accepted.to_string(),
@@ -52,7 +53,7 @@ fn row(setting: &SettingReference, policy: &str) -> String {
     format!("| `{key}` | {} | {default} | `{example}` | {effect} |\n", accepted(setting, policy))
 }
 
-/// The tables: one for each set of policies that have keys in common, the largest set first.
+/// Builds the tables: one per set of policies with common keys, the largest set first.
 fn tables() -> String {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for setting in &REFERENCE {
