@@ -90,8 +90,8 @@ impl Stacks {
         self.on.store(callback.is_some(), Ordering::Release);
     }
 
-    /// Returns the number of the calling thread's stack; 0 without a callback, a stack, or room for
-    /// a new stack.
+    /// Returns the number of the calling thread's stack, or 0 without a callback, a stack, or room
+    /// for a new stack.
     #[inline]
     pub(crate) fn number(&self, site: CallSite, callbacks: &Callbacks) -> u32 {
         if self.on.load(Ordering::Acquire) { self.ask(site, callbacks) } else { 0 }
@@ -119,8 +119,8 @@ impl Stacks {
         described.unwrap_or(0)
     }
 
-    /// Returns the number of a description, and adds a new one to the table; 0 if the table is
-    /// full.
+    /// Returns the number of a description, or 0 if the table is full. Adds an unknown
+    /// description to the table.
     fn intern(&self, described: &Described) -> u32 {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = known.stacks.get_index_of(&described.bytes[..]) {

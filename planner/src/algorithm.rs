@@ -25,6 +25,7 @@ pub trait Algorithm {
     /// Returns the name of the algorithm on the command line.
     fn name(&self) -> &'static str;
 
-    /// Returns the best plan found; `None` if `watch` stopped the algorithm before the first plan.
+    /// Returns the best plan found, or `None` if `watch` stopped the algorithm before the first
+    /// plan.
     fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan>;
 }

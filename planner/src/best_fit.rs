@@ -44,6 +44,7 @@ fn offsets(chains: &Chains, events: &[Event]) -> Vec<u64> {
             }
         }
     }
+    // The first member of a chain has offset 0 inside the chain.
     chains.all().iter().map(|chain| places[chain.range().start]).collect()
 }
 
@@ -56,6 +57,7 @@ struct Free {
     /// aligned address, then the address of the block. Holds only blocks with a usable byte.
     by_size: BTreeSet<(u64, u64, u64)>,
     /// End of all bytes ever used; a multiple of `alignment`.
+    /// Alignment of every allocated address: the coarsest alignment of the problem.
     top: u64,
     alignment: u64,
 }
@@ -64,6 +66,7 @@ impl Free {
     /// Allocates `size` bytes: in the smallest free block with enough usable bytes, else at the
     /// top.
     fn allocate(&mut self, size: u64) -> u64 {
+        // The smallest usable size comes first; among equals, the lowest address.
         let fit = self.by_size.range((size, 0, 0)..).next().copied();
         if let Some((_, address, _)) = fit {
             self.occupy(address, size);
@@ -71,6 +74,8 @@ impl Free {
         }
         let address = self.top;
         self.top = align_up(address + size, self.alignment);
+        // The bytes up to the aligned top are free. They become usable once this block is freed and
+        // both merge.
         self.release(address + size, self.top - address - size);
         address
     }
@@ -105,12 +110,13 @@ impl Free {
         self.insert(address + size, high);
     }
 
-    /// Returns the key of a free block in `by_size`; `None` if the block has no usable byte.
+    /// Returns the key of a free block in `by_size`, or `None` if the block has no usable byte.
     fn key(&self, low: u64, high: u64) -> Option<(u64, u64, u64)> {
         let aligned = align_up(low, self.alignment);
         (aligned < high).then(|| (high - aligned, aligned, low))
     }
 
+    /// Adds a free block to both indexes. Ignores an empty range.
     fn insert(&mut self, low: u64, high: u64) {
         if low < high {
             self.by_address.insert(low, high);
@@ -118,6 +124,7 @@ impl Free {
         }
     }
 
+    /// Removes a free block from both indexes.
     fn remove(&mut self, low: u64, high: u64) {
         self.by_address.remove(&low);
         if let Some(key) = self.key(low, high) {

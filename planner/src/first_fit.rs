@@ -15,7 +15,7 @@ pub(super) fn by_offset(offsets: &[u64]) -> Vec<u32> {
     order
 }
 
-/// Places the chains in `order` and returns the peak; `None` if `watch` stopped the placement.
+/// Places the chains in `order` and returns the peak, or `None` if `watch` stopped the placement.
 pub(super) fn fill(placer: &mut Placer<'_>, order: &[u32], watch: &dyn Watch) -> Option<u64> {
     placer.clear();
     for some in order.chunks(PATIENCE) {

@@ -100,7 +100,7 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Draws two positions of the order to swap; `None` if a buffer has too few neighbours.
+    /// Draws two positions of the order to swap, or `None` if a buffer has too few neighbours.
     fn choose(&mut self) -> Option<(u32, u32)> {
         let (all, offsets, peak) = (self.chains.all(), self.placer.offsets(), self.placer.peak());
         let ends = all.iter().zip(offsets).map(|(own, offset)| align_up(offset + own.size, own.alignment));

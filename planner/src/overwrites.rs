@@ -16,7 +16,8 @@ pub(super) struct Overwrites {
     pub(super) target: Vec<u32>,
     /// For each buffer, the buffer written over it, or [`NONE`].
     pub(super) writer: Vec<u32>,
-    /// For each buffer, the distance in bytes from the beginning of the target; 0 without a target.
+    /// For each buffer, the distance in bytes from the beginning of the target, or 0 without a
+    /// target.
     pub(super) offset: Vec<u64>,
 }
 

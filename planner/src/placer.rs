@@ -10,6 +10,7 @@ use core::ops::Range;
 /// The exclusive bytes of a member. Steps are numbered among the steps at which a life begins or
 /// ends.
 struct Piece {
+    /// Steps during which the bytes belong to the member alone.
     steps: Range<u32>,
     /// Distance in bytes from the beginning of the chain.
     offset: u64,
@@ -33,6 +34,7 @@ pub(super) struct Placer<'a> {
 impl<'a> Placer<'a> {
     /// Creates a placement of the fixed chains only.
     pub(super) fn new(chains: &'a Chains) -> Self {
+        // A writer that ends together with its target has no exclusive steps, and so no piece.
         let lives = || chains.members().iter().filter(|member| member.since < member.end);
         let mut times: Vec<u64> = lives().flat_map(|member| [member.since, member.end]).collect();
         times.sort_unstable();
@@ -60,6 +62,7 @@ impl<'a> Placer<'a> {
         self.place_fixed();
     }
 
+    /// Puts the fixed chains at their offsets.
     fn place_fixed(&mut self) {
         for (number, chain) in self.chains.all().iter().enumerate() {
             if let Some(fixed) = chain.fixed {
@@ -95,10 +98,12 @@ impl<'a> Placer<'a> {
         }
     }
 
+    /// Returns a chain by number, with the lifetime of the problem.
     fn chain(&self, chain: u32) -> &'a Chain {
         &self.chains.all()[chain as usize]
     }
 
+    /// Returns the pieces of a chain.
     fn pieces(&self, chain: u32) -> &[Piece] {
         &self.pieces[self.first[chain as usize] as usize..self.first[chain as usize + 1] as usize]
     }
@@ -116,8 +121,8 @@ impl<'a> Placer<'a> {
 
     /// Finds the lowest offset at which all pieces of a chain are free.
     ///
-    /// Round robin over the lists of occupied runs. Each list is sorted and only advances, so the
-    /// total work is linear in the number of runs passed.
+    /// Round robin over the lists of occupied runs. Each list is sorted and only advances, so every
+    /// run is passed at most once.
     fn lowest(&self, chain: u32) -> u64 {
         let alignment = self.chain(chain).alignment;
         let mut runs: Vec<_> = self
@@ -136,6 +141,7 @@ impl<'a> Placer<'a> {
             let mut moved = false;
             loop {
                 let low = offset + piece.offset;
+                // The offset only rises, so passed runs never come back into the way.
                 let passed = passed(rest, low);
                 *rest = &rest[passed..];
                 match rest.first() {
@@ -160,6 +166,7 @@ impl<'a> Placer<'a> {
         blocked.clear();
         for piece in self.pieces(chain) {
             for runs in self.space.taken(&piece.steps) {
+                // A run that ends below the piece at offset 0 blocks no offset.
                 let above = runs.all().iter().filter(|run| run.1 > piece.offset);
                 // The blocked offsets: from the first at which the piece would touch the run, to
                 // the first behind the run.
@@ -169,6 +176,7 @@ impl<'a> Placer<'a> {
             }
         }
         blocked.sort_unstable();
+        // Sweep over the blocked ranges in ascending order; `offset` is the first not yet blocked.
         let (mut best, mut offset) = (None, 0);
         for &(low, high) in &blocked {
             if offset < low {
@@ -190,6 +198,7 @@ impl<'a> Placer<'a> {
 /// most of the time.
 fn passed(runs: &[(u64, u64)], low: u64) -> usize {
     let mut bound = 1;
+    // Doubles until the run at `bound - 1` ends above `low`, then searches the last interval.
     while bound < runs.len() && runs[bound - 1].1 <= low {
         bound *= 2;
     }

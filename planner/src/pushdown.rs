@@ -45,6 +45,7 @@ fn order(chains: &Chains, events: &[Event]) -> Vec<Above> {
     let members = chains.members();
     let mut row = Row::new();
     let mut blocks = vec![NONE; members.len()];
+    // For each member, its block in the row. A writer takes over the block of its target.
     let mut above = Vec::with_capacity(2 * members.len());
     for event in events {
         let (member, block) = match *event {
@@ -65,6 +66,7 @@ fn order(chains: &Chains, events: &[Event]) -> Vec<Above> {
             }
         };
         blocks[member as usize] = block;
+        // The order to all other members follows from the constraints recorded earlier.
         let (lower, upper) = row.neighbours(block);
         above.extend((lower != NONE).then_some(Above { lower, upper: member }));
         above.extend((upper != NONE).then_some(Above { lower: member, upper }));
@@ -100,9 +102,12 @@ fn fall(chains: &Chains, above: &[Above]) -> Vec<u64> {
     }
 
     let mut offsets = vec![0_u64; chains.len()];
+    // Blocks are only inserted into the row, so one order of all blocks over time exists. The
+    // constraints have no circle, and every chain becomes ready.
     let mut ready: Vec<u32> = (0..chains.len() as u32).filter(|&chain| waits[chain as usize] == 0).collect();
     while let Some(chain) = ready.pop() {
         let chain = chain as usize;
+        // All chains below are final. Align once, then raise the chains above.
         offsets[chain] = align_up(offsets[chain], chains.all()[chain].alignment);
         for &pair in &pairs[first[chain] as usize..first[chain + 1] as usize] {
             let Above { lower, upper } = above[pair as usize];

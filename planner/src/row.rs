@@ -12,9 +12,11 @@ struct Block {
     size: u64,
     /// End of the life of the last member in the block.
     end: u64,
-    /// The member in the block; [`NONE`] if the block is free.
+    /// The member in the block, or [`NONE`] if the block is free.
     member: u32,
+    /// Number of the block below, or of the sentinel.
     previous: u32,
+    /// Number of the block above, or of the sentinel.
     next: u32,
     /// Value of [`Row::turn`] when the block became free.
     turn: u32,
@@ -29,9 +31,11 @@ pub(super) struct Row {
     /// The blocks, linked in a circle through the sentinel at [`EDGE`]. The sentinel lies behind
     /// the last block and before the first.
     blocks: Vec<Block>,
+    /// Keys of all free blocks.
     free: BTreeSet<Key>,
     /// Numbers of removed blocks, for reuse.
     spare: Vec<u32>,
+    /// Number of blocks freed so far, for the age of free blocks.
     turn: u32,
 }
 
@@ -48,6 +52,8 @@ impl Row {
     /// Allocates a block for `member` until `end`: the smallest sufficient free block, else the
     /// largest free block, which grows. Without a free block, appends a new block.
     pub(super) fn allocate(&mut self, member: u32, size: u64, end: u64) -> u32 {
+        // The smallest key with enough bytes: best fit, then the latest end. Without a fit, the
+        // last key is the largest block.
         let fit = self.free.range((size, Reverse(u64::MAX), 0, 0)..).next().or_else(|| self.free.last()).copied();
         let Some(key) = fit else {
             let block = self.insert_behind(self.blocks[EDGE as usize].previous, size);
@@ -58,6 +64,7 @@ impl Row {
         let (free, .., block) = key;
         self.blocks[block as usize].size = size;
         self.hold(block, member, end);
+        // A remainder keeps its place in the row, behind the allocated block.
         self.insert_free(block, free.saturating_sub(size), end);
         block
     }
@@ -84,7 +91,7 @@ impl Row {
         self.insert_free(previous, size, end);
     }
 
-    /// Returns the members in the nearest held blocks below and above; [`NONE`] at an edge.
+    /// Returns the members in the nearest held blocks below and above, or [`NONE`] at an edge.
     pub(super) fn neighbours(&self, block: u32) -> (u32, u32) {
         let own = &self.blocks[block as usize];
         (self.holder(own.previous, |free| free.previous), self.holder(own.next, |free| free.next))
@@ -105,6 +112,7 @@ impl Row {
         if size == 0 {
             return;
         }
+        // At most one neighbour on each side is free, by the invariant of the row.
         let next = self.blocks[before as usize].next;
         if self.is_free(next) {
             size += self.absorb(next);
@@ -121,6 +129,7 @@ impl Row {
         self.free.insert((size, Reverse(end), self.turn, block));
     }
 
+    /// Returns whether a block is free. The sentinel is not.
     fn is_free(&self, block: u32) -> bool {
         block != EDGE && self.blocks[block as usize].member == NONE
     }

@@ -31,7 +31,7 @@ impl Algorithm for Squeeze {
     }
 }
 
-/// Returns the best plan reached from `offsets`; `None` if `watch` stopped before the first. The
+/// Returns the best plan reached from `offsets`, or `None` if `watch` stopped before the first. The
 /// offsets need not be a valid plan.
 ///
 /// First fit in the order of a plan's offsets moves no buffer up, so the peak never rises. The

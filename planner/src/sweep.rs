@@ -22,7 +22,7 @@ pub(super) struct Clash {
     pub(super) step: u64,
 }
 
-/// Finds the earliest overlap; `None` if all rectangles are disjoint.
+/// Finds the earliest overlap, or `None` if all rectangles are disjoint.
 pub(super) fn clash(rectangles: &[Rectangle]) -> Option<Clash> {
     let begins = rectangles.iter().map(|rectangle| (rectangle.start, true, rectangle));
     let ends = rectangles.iter().map(|rectangle| (rectangle.end, false, rectangle));

@@ -15,7 +15,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Builds a program from fuzzer bytes; `None` if there are too few bytes.
+    /// Builds a program from fuzzer bytes. Returns `None` for too few bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Self::arbitrary_take_rest(Unstructured::new(bytes)).ok()
     }

@@ -67,7 +67,7 @@ impl Reader {
     }
 }
 
-/// Converts a Markdown text to CSV; `None` if the text has no table.
+/// Returns the tables of a Markdown text as CSV, or `None` if the text has no table.
 ///
 /// # Panics
 /// Never: writing a CSV to memory cannot fail.

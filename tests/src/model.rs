@@ -254,7 +254,7 @@ impl Model {
         held.then_some((segment.owner.kind, block.size)).ok_or(Refusal::InvalidPointer)
     }
 
-    /// Finds the free block for a request of `size`; `None` if no free block fits.
+    /// Finds the free block for a request of `size`, or `None` if no free block fits.
     fn candidate(&self, owner: Owner, size: u64) -> Option<u64> {
         let mut list = self.memory.free_list_of(owner);
         list.retain(|block| block.size >= size);

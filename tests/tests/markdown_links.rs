@@ -62,7 +62,7 @@ fn read(text: &str) -> Page {
     page
 }
 
-/// Resolves `.` and `..` in a path; `None` if the path leaves the repository.
+/// Returns a path with `.` and `..` resolved, or `None` if the path leaves the repository.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -75,7 +75,8 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(normal)
 }
 
-/// Returns the defect of a link in `from`; `None` for a good link or a link out of the repository.
+/// Returns the defect of a link in `from`, or `None` for a good link or a link out of the
+/// repository.
 fn fault(from: &Path, link: &str, pages: &HashMap<PathBuf, Page>) -> Option<&'static str> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;

@@ -48,7 +48,7 @@ impl Graph {
     }
 }
 
-/// Returns the peak, and the offset of each value; `None` for a value outside the plan.
+/// Returns the peak, and the offset of each value, or `None` for a value outside the plan.
 fn plan(lowered: &Lowered) -> (u64, Vec<Option<u64>>) {
     let problem = &lowered.problems[0];
     problem.check().expect("a problem");

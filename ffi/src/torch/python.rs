@@ -177,7 +177,7 @@ impl Owned {
         Some(owned)
     }
 
-    /// Reads a text attribute; `None` if the object has no text attribute of the name.
+    /// Returns a text attribute, or `None` if the object has no text attribute of the name.
     fn text(&self, name: &CStr) -> Option<Text> {
         let python = self.python;
         // SAFETY: the GIL is held, the object is alive and the name is NUL-terminated. The result

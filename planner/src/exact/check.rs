@@ -17,6 +17,7 @@ impl State {
         if rest == 0 {
             return true;
         }
+        // The hint of last time is right most often, and saves the scan of the section.
         if let Some(limit) = self.capacity.checked_sub(rest) {
             let bottom = self.bottom[section] as usize;
             if bottom != NONE as usize && self.unplaced.holds(bottom) && self.slots[bottom].bound <= limit {
@@ -31,6 +32,7 @@ impl State {
                 }
             }
         }
+        // No item is low enough. The failure depends on all bounds in the section.
         let mut failure = Span { first: section as u32, last: section as u32 };
         for (index, word) in instance.members.row(section) {
             for item in members(index, word & self.unplaced.word(index)) {

@@ -32,7 +32,8 @@ impl State {
         tightest.map(|(_, span)| span)
     }
 
-    /// Picks the item of a part for the next decision; `None` if all items are placed or postponed.
+    /// Picks the item of a part for the next decision, or `None` if all items are placed or
+    /// postponed.
     pub(super) fn pick(&mut self, instance: &Instance, order: &Order, part: Span) -> Option<usize> {
         match order.pick {
             Pick::Lowest => self.lowest_of(instance, order, part, |_| 0),

@@ -25,23 +25,31 @@ pub enum Progress {
 /// A search for a plan within a capacity, in numbered runs. Each run has an order of its own.
 pub struct Search {
     instance: Arc<Instance>,
+    /// The partial plan.
     state: State,
+    /// The order of the present run.
     order: Order,
+    /// The decisions that led to the partial plan, oldest first.
     stack: Vec<Decision>,
     /// The part of the problem being completed.
     part: Span,
+    /// State of the present run.
     progress: Progress,
     /// Nodes left in this run.
     left: u64,
+    /// Nodes searched in all runs.
     nodes: u64,
 }
 
-/// A decision on an item.
+/// A decision on an item, with the information to undo it and to judge later failures.
 struct Decision {
+    /// Number of the item.
     item: u32,
+    /// The decision taken, and whether its alternative is still open.
     kind: Kind,
     /// Length of the undo trail before the decision.
     mark: usize,
+    /// The part being completed at the decision.
     part: Span,
     /// Sections on which the absence of an alternative depends.
     why: Span,
@@ -86,6 +94,8 @@ impl Search {
                 self.progress = Progress::Fits;
             } else if self.left == 0 {
                 self.progress = Progress::Spent;
+            // One node is one decision. A failed decision retreats at once; without an open
+            // decision left, the run has proved that no plan exists.
             } else if !self.decide() && !self.retreat() {
                 self.progress = Progress::DoesNotFit;
             }
@@ -116,6 +126,7 @@ impl Search {
     /// Decides on the next item. Returns false if the partial plan cannot be completed.
     fn decide(&mut self) -> bool {
         let instance = &*self.instance;
+        // The part is stale only after a placement that may have split or completed it.
         if core::mem::take(&mut self.state.split) {
             self.part = self.next_part();
         }
@@ -142,6 +153,7 @@ impl Search {
     /// Chooses the next part: inside the current part, or, once it is complete, inside the nearest
     /// enclosing part with unplaced items.
     fn next_part(&self) -> Span {
+        // Outward through the parts of earlier decisions, skipping those already found complete.
         let outer = self.stack.iter().rev().map(|decision| decision.part);
         let mut last = None;
         for part in core::iter::once(self.part).chain(outer) {
@@ -169,10 +181,13 @@ impl Search {
             if !failure.meets(instance.items[item].span) {
                 continue;
             }
+            // The failure now depends on everything that forced this decision, too.
             self.state.failure = failure.join(decision.why);
             if decision.kind == Kind::Open {
                 self.part = decision.part;
                 self.state.split = false;
+                // The item is now known to lie higher. This depends on the failure of the
+                // placement, and on the reasons for deciding on the item now.
                 let why = failure.join(self.state.reasons(instance, item, self.part));
                 self.stack.push(Decision { kind: Kind::Closed, why, ..decision });
                 if self.state.postpone(instance, item) {

@@ -39,7 +39,7 @@ impl Algorithm for Skyline {
 /// Number of buffers examined between two calls of [`Watch::stop`].
 const PATIENCE: u32 = 1 << 12;
 
-/// Computes the offset of each chain in bytes; `None` if `watch` stopped the placement.
+/// Computes the offset of each chain in bytes, or `None` if `watch` stopped the placement.
 fn dive(chains: &Chains, run: u64, watch: &dyn Watch) -> Option<Vec<u64>> {
     let unit = unit(chains.all());
     let (items, sections) = spread(chains.all(), unit);

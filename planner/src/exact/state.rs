@@ -36,8 +36,11 @@ pub(super) struct Slot {
 
 /// An entry of the undo trail: a change with the old value.
 enum Undo {
+    /// An item with its old slot, and whether it was postponed.
     Slot(u32, Slot, bool),
+    /// A section with its old hint.
     Bottom(u32, u32),
+    /// An item that was placed.
     Placed(u32),
 }
 
@@ -47,11 +50,14 @@ pub(super) struct State {
     pub(super) limit: Vec<u64>,
     /// The capacity in units.
     pub(super) capacity: u64,
+    /// Items without a place yet.
     pub(super) unplaced: Bits,
+    /// Number of unplaced items.
     pub(super) left: usize,
     /// Items that lie higher than `low`. Never contains a placed item or an item with a fixed
     /// offset.
     pub(super) postponed: Bits,
+    /// For each item, the knowledge about its offset.
     pub(super) slots: Vec<Slot>,
     /// For each section, the sum of the sizes of the unplaced items.
     pub(super) rest: Vec<u64>,
@@ -71,6 +77,7 @@ pub(super) struct State {
     /// Sections on which the last failure depends. No decision elsewhere could have avoided the
     /// failure.
     pub(super) failure: Span,
+    /// All changes since the beginning, oldest first.
     trail: Vec<Undo>,
 }
 
@@ -103,10 +110,12 @@ impl State {
 
     /// Restarts with a capacity in bytes. Returns false if the items cannot fit.
     pub(super) fn begin(&mut self, instance: &Instance, capacity: u64) -> bool {
+        // Cheaper than a new state: undoes only the changes of the last run.
         self.undo(instance, 0);
         self.split = true;
         self.tightest = 0;
         self.capacity = 0;
+        // Limits come first, because `lowest` reads them.
         for (index, item) in instance.items.iter().enumerate() {
             let Some(room) = capacity.checked_sub(item.bytes) else { return false };
             self.limit[index] = room / instance.unit;
@@ -119,8 +128,8 @@ impl State {
         (0..instance.load.len()).all(|section| self.check(instance, section))
     }
 
-    /// Finds the lowest offset from `offset` on at which an item avoids the fixed items; `None` if
-    /// none is within the capacity.
+    /// Finds the lowest offset from `offset` on at which an item avoids the fixed items, or `None`
+    /// if none is within the capacity.
     pub(super) fn lowest(&self, instance: &Instance, index: usize, offset: u64) -> Option<u64> {
         let item = &instance.items[index];
         let mut low = align_up(offset, item.alignment);
@@ -147,6 +156,7 @@ impl State {
         self.trail.push(Undo::Placed(index as u32));
         self.unplaced.remove(index);
         self.left -= 1;
+        // Where nothing is left to place, the part ends: look for parts again.
         for rest in &mut self.rest[item.span.indices()] {
             *rest -= item.size;
             self.split |= *rest == 0;
@@ -160,6 +170,7 @@ impl State {
         let mut changed = item.span;
         for (word_index, word) in instance.beside.row(index) {
             for other in members(word_index, word & self.unplaced.word(word_index)) {
+                // An item that already lies above the new top is not affected.
                 if self.slots[other].low >= top {
                     continue;
                 }
@@ -173,6 +184,7 @@ impl State {
                 changed = changed.join(instance.items[other].span);
             }
         }
+        // Cheapest first: one comparison per section in most cases, thanks to the hint.
         changed.indices().all(|section| self.check(instance, section)) && self.all_blocked(instance)
     }
 
@@ -186,6 +198,7 @@ impl State {
         };
         // Twins are interchangeable: if the lowest twin lies higher, all twins do.
         let mut twin = index;
+        // A placed twin keeps its offset.
         loop {
             if self.unplaced.holds(twin) {
                 self.remember(twin);
@@ -207,6 +220,7 @@ impl State {
         for (word_index, word) in instance.beside.row(index) {
             for other in members(word_index, word & self.unplaced.word(word_index)) {
                 why = why.join(self.slots[other].why);
+                // A twin cannot support the item: all twins are postponed together.
                 if !instance.twins(index, other) {
                     lowest = lowest.min(self.slots[other].bound.saturating_add(instance.items[other].size));
                 }
@@ -246,6 +260,7 @@ impl State {
         self.trail.len()
     }
 
+    /// Records the slot of an item on the undo trail, before a change.
     fn remember(&mut self, index: usize) {
         self.trail.push(Undo::Slot(index as u32, self.slots[index], self.postponed.holds(index)));
     }

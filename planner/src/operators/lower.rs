@@ -47,7 +47,7 @@ struct Storage {
     last: (u32, u32),
     /// A value inside that is never freed.
     kept: Option<u32>,
-    /// Number of the buffer; [`NONE`] for memory outside the plan.
+    /// Number of the buffer, or [`NONE`] for memory outside the plan.
     buffer: u32,
 }
 
@@ -213,7 +213,7 @@ impl<'a> Lowering<'a> {
         offered
     }
 
-    /// Returns the reason why a write in place would destroy content still needed; `None` for a
+    /// Returns the reason why a write in place would destroy content still needed, or `None` for a
     /// harmless write.
     fn harm(&self, storages: &[Storage], forward: &Forward) -> Option<Refusal> {
         let &Forward { operator, value, input: target, offset, .. } = forward;

@@ -55,7 +55,7 @@ pub(super) struct Segment {
     pub base: u64,
     pub bytes: u64,
     pub owner: Owner,
-    /// Bytes per mapping of an expandable segment; `None` for an ordinary segment.
+    /// Bytes per mapping of an expandable segment, or `None` for an ordinary segment.
     pub granule: Option<u64>,
     pub blocks: Vec<Block>,
 }

@@ -190,7 +190,7 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the whole granules inside a free block; `None` if there are none.
+    /// Returns the whole granules inside a free block, or `None` if there are none.
     fn whole(&self, addr: u64) -> Option<(Part, u64)> {
         let (s, b) = self.memory.at(addr);
         let segment = &self.memory.segments[s];

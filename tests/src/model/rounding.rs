@@ -7,7 +7,7 @@ const MIB: u64 = 1 << 20;
 /// Size from which on requests are rejected, in bytes (2^60, `one_exa_bytes`).
 const REFUSED: u64 = 1 << 60;
 
-/// Returns the block size for a request; `None` if the request is rejected.
+/// Returns the block size for a request, or `None` if the request is rejected.
 pub(super) fn round(bytes: u64, config: &Config) -> Option<u64> {
     if bytes >= REFUSED {
         return None;

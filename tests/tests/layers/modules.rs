@@ -4,7 +4,7 @@ use crate::paths::{self, Named, Names};
 use quote::ToTokens;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the text of a file of the crate; `None` if the file does not exist.
+/// Returns the text of a file of the crate, or `None` if the file does not exist.
 pub(crate) type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Path of a module: its names from the crate root on.
