@@ -16,7 +16,7 @@ struct LastError {
     /// The text, terminated by a NUL at `length`.
     text: [u8; CAPACITY],
     length: usize,
-    /// The driver's error code; 0 iff the driver had no part in the failure.
+    /// The driver's error code, which is 0 iff the driver had no part in the failure.
     driver_code: u32,
 }
 

@@ -22,7 +22,7 @@ impl LazyDevice {
         Self { driver, ordinal, options, opened: OnceLock::new(), opening: Mutex::new(()) }
     }
 
-    /// Returns the device if open.
+    /// Returns the device, or `None` before the first use.
     pub(crate) fn opened(&self) -> Option<&CudaDevice> {
         self.opened.get()
     }

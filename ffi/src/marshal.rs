@@ -23,7 +23,7 @@ impl<T> Out<T> {
         NonNull::new(pointer).map(Self).ok_or_else(|| Status::null(what))
     }
 
-    /// Writes the variable.
+    /// Writes the result of a call that succeeded.
     #[inline(always)]
     pub(crate) fn write(self, value: T) {
         // SAFETY: the caller of `new` guarantees a valid pointer. The variable may be
@@ -125,7 +125,7 @@ impl<T: Versioned> OutStruct<T> {
     }
 }
 
-/// Borrows an array from the program; empty for NULL.
+/// Borrows an array from the program, or an empty one for NULL.
 ///
 /// # Safety
 /// `pointer` is NULL, or points to `length` entries that stay unchanged during the call.
@@ -150,7 +150,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str, refusal: cacha
     text.to_str().map_err(|_| Status::new(refusal, format_args!("{what} is not UTF-8")))
 }
 
-/// A context pointer of the program: passed back to callbacks, never dereferenced.
+/// A context pointer of the program, passed back to callbacks and never dereferenced.
 #[derive(Clone, Copy)]
 pub(crate) struct Userdata(pub *mut c_void);
 

@@ -7,9 +7,9 @@ use std::path::Path;
 
 /// The reason why a snapshot was not completed.
 pub(crate) enum Error {
-    /// The program asked to stop.
+    /// The callback of the program asked to stop.
     Stopped,
-    /// A write failed.
+    /// The file or the buffer could not be written.
     Io(io::Error),
 }
 

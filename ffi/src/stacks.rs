@@ -73,7 +73,7 @@ type Function = unsafe extern "C" fn(*mut c_void, *mut crate::abi::cachalot_stac
 
 #[derive(Default)]
 struct Known {
-    /// Stacks by description. Number `n` is entry `n - 1`; number 0 means no stack.
+    /// Stacks by description. Number `n` is entry `n - 1`, and number 0 means no stack.
     stacks: IndexMap<Box<[u8]>, Stack, FxBuildHasher>,
     bytes: usize,
 }
@@ -139,7 +139,7 @@ impl Stacks {
         at as u32 + 1
     }
 
-    /// Returns the stack of a number; empty for an unknown number.
+    /// Returns the stack of a number, which is empty for an unknown number.
     pub(crate) fn get(&self, number: u32) -> Stack {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let entry = (number as usize).checked_sub(1).and_then(|at| known.stacks.get_index(at));

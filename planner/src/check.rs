@@ -27,9 +27,9 @@ pub enum Unusable {
     Lifetime {
         /// Number of the buffer in the problem.
         buffer: u32,
-        /// First step of the life.
+        /// First step of the life of the buffer.
         start: u64,
-        /// End of the life.
+        /// First step after the life of the buffer.
         end: u64,
     },
     /// A buffer has size 0.
@@ -41,23 +41,23 @@ pub enum Unusable {
     TooLarge {
         /// Number of the buffer in the problem.
         buffer: u32,
-        /// Size in bytes.
+        /// Size of the buffer in bytes.
         size: u64,
     },
     /// An alignment is no power of two below 1 EiB.
     Alignment {
         /// Number of the buffer in the problem.
         buffer: u32,
-        /// The rejected alignment.
+        /// The alignment that was rejected, in bytes.
         alignment: u64,
     },
     /// A fixed offset is no multiple of the alignment of the buffer, or of a colocated buffer.
     FixedMisaligned {
         /// Number of the buffer in the problem.
         buffer: u32,
-        /// The fixed offset.
+        /// The fixed offset of the buffer in bytes.
         fixed: u64,
-        /// The violated alignment.
+        /// The alignment that the offset violates, in bytes.
         alignment: u64,
     },
     /// The sizes, alignments and fixed offsets of the buffers up to `buffer` add up to 4 EiB or
@@ -79,7 +79,7 @@ pub enum Unusable {
     NoSuchBuffer {
         /// Index of the overwrite in [`Problem::overwrites`].
         overwrite: usize,
-        /// The unknown number.
+        /// The number without a buffer in the problem.
         buffer: u32,
     },
     /// An overwrite has equal writer and target.
@@ -93,16 +93,16 @@ pub enum Unusable {
     Outside {
         /// Index of the overwrite in [`Problem::overwrites`].
         overwrite: usize,
-        /// Number of the writer.
+        /// Number of the writer in the problem.
         writer: u32,
-        /// Number of the target.
+        /// Number of the target in the problem.
         target: u32,
     },
     /// A colocation names a buffer that does not exist.
     ColocatedUnknown {
         /// Index of the colocation in [`Problem::colocations`].
         colocation: usize,
-        /// The unknown number.
+        /// The number without a buffer in the problem.
         buffer: u32,
     },
     /// A colocation names a single buffer twice.

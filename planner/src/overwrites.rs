@@ -1,7 +1,7 @@
 //! Decides which buffers are written in place over which, before planning.
 //!
-//! Follows `StaticMemAllocImplHelper` of MegEngine (2022).
-//! [`Overwrite`](super::Overwrite) states them.
+//! [`Overwrite`](super::Overwrite) states the rules, which are those of `StaticMemAllocImplHelper` in
+//! MegEngine (2022).
 
 use super::{Overwrite, Problem};
 use alloc::vec;
@@ -43,6 +43,7 @@ impl Overwrites {
         else {
             return;
         };
+        // The writer begins in the last step of the target, lies inside, and has no target yet.
         let in_time = source.start.checked_add(1) == Some(dest.end);
         let inside = offset.checked_add(source.size).is_some_and(|end| end <= dest.size);
         let free = self.target[writer as usize] == NONE;

@@ -14,9 +14,9 @@ use core::fmt;
 pub enum Fault {
     /// The number of offsets differs from the number of buffers.
     Count {
-        /// Number of buffers.
+        /// Number of buffers in the problem.
         buffers: usize,
-        /// Number of offsets.
+        /// Number of offsets in the plan.
         offsets: usize,
     },
     /// The end of a buffer exceeds 64 bits.
@@ -28,25 +28,25 @@ pub enum Fault {
     Misaligned {
         /// Number of the buffer in the problem.
         buffer: u32,
-        /// Offset in the plan.
+        /// Offset of the buffer in the plan, in bytes.
         offset: u64,
-        /// Required alignment.
+        /// Required alignment in bytes, a power of two.
         alignment: u64,
     },
     /// A buffer does not lie at its fixed offset.
     Moved {
         /// Number of the buffer in the problem.
         buffer: u32,
-        /// Offset in the plan.
+        /// Offset of the buffer in the plan, in bytes.
         offset: u64,
         /// Offset that the problem requires.
         fixed: u64,
     },
     /// A writer does not lie at its place inside the target.
     NotInPlace {
-        /// Number of the writer.
+        /// Number of the writer in the problem.
         writer: u32,
-        /// Number of the target.
+        /// Number of the target in the problem.
         target: u32,
         /// Offset of the writer in the plan.
         offset: u64,
@@ -75,9 +75,9 @@ pub enum Fault {
     },
     /// The peak in the plan differs from the peak of the offsets.
     Peak {
-        /// Peak in the plan.
+        /// Peak in bytes according to the plan.
         said: u64,
-        /// Peak of the offsets.
+        /// Peak in bytes that follows from the offsets.
         is: u64,
     },
 }

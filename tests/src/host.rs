@@ -38,7 +38,7 @@ impl Host {
         self.allocator.device(DEVICE).expect("there is one device")
     }
 
-    /// Allocates a block on [`STREAM`].
+    /// Allocates a block on [`STREAM`] and expects success.
     ///
     /// # Panics
     /// If the request fails.
@@ -46,7 +46,7 @@ impl Host {
         self.malloc_on(bytes, STREAM)
     }
 
-    /// Allocates a block on another stream.
+    /// Allocates a block on a given stream and expects success.
     ///
     /// # Panics
     /// If the request fails.
@@ -62,7 +62,7 @@ impl Host {
         self.allocator.malloc(DEVICE, bytes, STREAM).expect_err("the request is refused")
     }
 
-    /// Frees a block.
+    /// Frees a block and expects success.
     ///
     /// # Panics
     /// If the free fails.
@@ -70,7 +70,7 @@ impl Host {
         self.allocator.free(ptr).unwrap_or_else(|error| panic!("{ptr}: {error}"));
     }
 
-    /// Empties the cache.
+    /// Empties the cache and expects success.
     ///
     /// # Panics
     /// If emptying fails.

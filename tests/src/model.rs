@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Expected contents of a report on a shortage. All sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shortage {
-    /// Requested size.
+    /// Size that the program requested.
     pub requested: u64,
     /// Size of the block for the request.
     pub block: u64,
@@ -139,7 +139,7 @@ impl Model {
         model
     }
 
-    /// Serves a request.
+    /// Serves a request for `bytes` on `stream`, or explains the failure.
     ///
     /// # Errors
     /// [`Refusal::TooLarge`], [`Refusal::OutOfMemory`], and errors of the device.

@@ -10,9 +10,9 @@ use cachalot_core::{Config, PoolOptions, Route, StreamId};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the fields say what they are")]
 pub enum Op {
-    /// Allocates a block.
+    /// Allocates a block of a given size on a stream.
     Malloc { bytes: u64, stream: u8 },
-    /// Frees a block.
+    /// Frees a block that the program holds.
     Free { block: u8 },
     /// Frees a block with its requested size, or with a wrong size.
     FreeSized { block: u8, right: bool },
@@ -26,9 +26,9 @@ pub enum Op {
     CompleteOne { stream: u8 },
     /// Completes all events of a stream.
     Complete { stream: u8 },
-    /// Processes pending frees.
+    /// Processes pending frees whose events are complete.
     ProcessEvents,
-    /// Empties the cache.
+    /// Empties the cache of the default pool and of unused pools.
     EmptyCache,
     /// Empties the cache of one pool.
     EmptyPool { pool: u8 },
@@ -64,15 +64,15 @@ pub enum Op {
     EndCapture { tidily: bool },
     /// Stops the capture of a stream whose route has ended.
     StopCapturing { stream: u8 },
-    /// Destroys a stream.
+    /// Reports a stream as destroyed to the allocator.
     StreamDestroyed { stream: u8 },
     /// Turns the cache on or off.
     Caching { on: bool },
     /// Starts a trace of a given length, or stops tracing.
     Trace { capacity: u8 },
-    /// Resets the peaks.
+    /// Resets the peaks to the present values.
     ResetPeaks,
-    /// Resets the accumulated statistics.
+    /// Resets the accumulated statistics to 0.
     ResetAccumulated,
 }
 

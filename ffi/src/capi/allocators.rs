@@ -17,7 +17,7 @@ unsafe impl Versioned for cachalot_device {
     const FIRST_SIZE: usize = 72;
 }
 
-/// Creates an allocator.
+/// Creates an allocator over the devices in `options`, or with default options for NULL.
 ///
 /// # Safety
 /// The pointers are NULL or satisfy the rules of the header.
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn cachalot_create(
     })
 }
 
-/// Destroys an allocator.
+/// Destroys an allocator and releases its memory to the driver. Does nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_destroy(allocator: *mut cachalot_allocator) -> cachalot_status {
     boundary::without_instance(|| {
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn cachalot_configure(
 /// Copies the present configuration of a device as a text.
 ///
 /// # Safety
-/// `buffer` is NULL or has `capacity` writable bytes; `length` is NULL or valid for a write.
+/// `buffer` is NULL or has `capacity` writable bytes, and `length` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_config(
     allocator: *const cachalot_allocator,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn cachalot_config(
     })
 }
 
-/// Returns the number of devices.
+/// Writes the number of the allocator's devices to `out`.
 ///
 /// # Safety
 /// `out` is NULL or valid for a write.
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn cachalot_device_count(
     })
 }
 
-/// Describes a device.
+/// Writes the memory, the limit and the abilities of a device to `out`.
 ///
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn cachalot_device_info(
     })
 }
 
-/// Returns the health of a device: whether the device is still usable.
+/// Returns an error status if a failure has made the device unusable.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_health(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {

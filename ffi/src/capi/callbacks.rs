@@ -63,7 +63,8 @@ pub unsafe extern "C" fn cachalot_on_stack(
 /// Appends a frame to a stack. Callable only from a stack callback.
 ///
 /// # Safety
-/// `stack` is NULL, or the argument of the running callback; the texts are NULL or NUL-terminated.
+/// `stack` is NULL, or the argument of the running callback, and the texts are NULL or
+/// NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_stack_push(
     stack: *mut cachalot_stack,

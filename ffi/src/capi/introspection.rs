@@ -17,7 +17,7 @@ use cachalot_core::Action;
 use cachalot_snapshot::Format;
 use core::ffi::{c_char, c_int, c_void};
 
-/// Starts to record events.
+/// Starts to record the latest `capacity` events of a device, or stops for 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_trace_start(
     allocator: *const cachalot_allocator,

@@ -1,4 +1,4 @@
-//! Allocation and freeing of blocks: the hot functions of the interface.
+//! Allocation and freeing of blocks, the hot functions of the interface.
 
 use crate::abi::{
     CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE,
@@ -33,7 +33,7 @@ fn address(pointer: *const c_void) -> DevicePtr {
     DevicePtr(pointer.addr() as u64)
 }
 
-/// Allocates a block.
+/// Allocates a block of at least `bytes` on a device, usable at once on `stream`.
 ///
 /// # Safety
 /// `out` is NULL or valid for a write.
@@ -56,13 +56,13 @@ pub unsafe extern "C" fn cachalot_malloc(
     })
 }
 
-/// Frees a block.
+/// Frees a block, in the order of its own stream and of all recorded streams.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_free(allocator: *const cachalot_allocator, block: *mut c_void) -> cachalot_status {
     boundary::with_instance(allocator, |instance| Ok(instance.allocator.free(address(block))?))
 }
 
-/// Frees a block and checks the requested size.
+/// Frees a block after checking that it was requested with exactly `bytes`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_free_sized(
     allocator: *const cachalot_allocator,

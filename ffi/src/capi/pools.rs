@@ -26,7 +26,7 @@ fn options(flags: u32) -> Outcome<PoolOptions> {
     Ok(PoolOptions { use_on_oom: flags & CACHALOT_POOL_USE_ON_OOM != 0, no_split: flags & CACHALOT_POOL_NO_SPLIT != 0 })
 }
 
-/// Converts a route from C.
+/// Converts a route from C, with the calling thread or `stream` if the route needs one.
 fn route(device: &Device, route: cachalot_route, stream: cachalot_stream) -> Outcome<Route> {
     match route {
         CACHALOT_ROUTE_ALL => Ok(Route::All),
@@ -36,7 +36,7 @@ fn route(device: &Device, route: cachalot_route, stream: cachalot_stream) -> Out
     }
 }
 
-/// Creates a private pool.
+/// Creates a private pool with one user, and writes its id to `out`.
 ///
 /// # Safety
 /// `out` is NULL or valid for a write.
@@ -121,7 +121,7 @@ pub extern "C" fn cachalot_pool_empty(
     })
 }
 
-/// Begins a route: sends requests into a pool.
+/// Begins a route, which sends the chosen requests into a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_pool_begin(
     allocator: *const cachalot_allocator,

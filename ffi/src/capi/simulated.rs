@@ -8,7 +8,7 @@ use cachalot_core::simulated::SimulatedDevice;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 
-/// Returns the simulated device; an error for a real device.
+/// Returns the simulated device, or an error for a real device.
 fn simulated(device: &Device) -> Outcome<&SimulatedDevice> {
     let not_one = || Status::new(CACHALOT_ERROR_UNSUPPORTED, format_args!("device {} is not simulated", device.number));
     device.simulated().ok_or_else(not_one)

@@ -14,7 +14,7 @@ unsafe impl Versioned for cachalot_statistics {
     const FIRST_SIZE: usize = 304;
 }
 
-/// Converts a counter to C.
+/// Converts a counter to the C structure of present, peak, added and removed amounts.
 fn counter(counter: Counter) -> cachalot_counter {
     let Counter { current, peak, allocated, freed } = counter;
     cachalot_counter { current, peak, allocated, freed }
@@ -71,10 +71,10 @@ pub unsafe extern "C" fn cachalot_stats(
     })
 }
 
-/// Returns a statistic by name.
+/// Writes the value of the statistic named `key` to `out`.
 ///
 /// # Safety
-/// `key` is NULL or NUL-terminated; `out` is NULL or valid for a write.
+/// `key` is NULL or NUL-terminated, and `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_stat(
     allocator: *const cachalot_allocator,

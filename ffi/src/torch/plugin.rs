@@ -12,14 +12,14 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
-/// Handle of the allocator; null before the creation.
+/// Handle of the allocator, or null before the creation.
 static ALLOCATOR: AtomicPtr<cachalot_allocator> = AtomicPtr::new(null_mut());
 
 /// Configuration set by the program in place of the environment's. Locked while the allocator is
 /// created.
 static SETTINGS: Mutex<Option<CString>> = Mutex::new(None);
 
-/// Returns the handle of the allocator; null before the creation.
+/// Returns the handle of the allocator, or null before the creation.
 #[inline]
 pub(super) fn present() -> *mut cachalot_allocator {
     // Relaxed suffices: the handle is a number, and the table of handles synchronizes on its own.
@@ -44,7 +44,7 @@ pub(super) fn with_allocator(body: impl FnOnce(&'static Instance) -> Outcome) ->
     boundary::with_instance(allocator, body)
 }
 
-/// Runs the body of a plug-in function on the allocator; does nothing before the creation.
+/// Runs the body of a plug-in function on the allocator, or does nothing before the creation.
 pub(super) fn with_present(body: impl FnOnce(&'static Instance) -> Outcome) -> cachalot_status {
     let allocator = present();
     if allocator.is_null() { CACHALOT_OK } else { boundary::with_instance(allocator, body) }

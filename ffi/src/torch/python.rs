@@ -12,7 +12,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
 
-/// A Python object.
+/// A Python object, only ever used behind a pointer.
 #[repr(C)]
 struct Object {
     _opaque: [u8; 0],
@@ -108,7 +108,7 @@ unsafe extern "C" fn describe(_: *mut c_void, stack: *mut cachalot_stack, _: cac
     }
 }
 
-/// Guard of the GIL.
+/// Guard of the GIL, released on drop.
 struct Locked {
     python: &'static Python,
     state: c_int,

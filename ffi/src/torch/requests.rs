@@ -24,7 +24,7 @@ fn serve(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stre
     Ok(without_provenance_mut(block.0 as usize))
 }
 
-/// Allocates a block; NULL on failure.
+/// Allocates a block, or returns NULL with a last error.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_malloc(bytes: usize, device: c_int, stream: cachalot_stream) -> *mut c_void {
     boundary::infallible(null_mut(), || {

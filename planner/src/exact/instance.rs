@@ -22,11 +22,11 @@ use alloc::vec::Vec;
 /// A chain as a rectangle: as long as the life of the chain, as high as the largest member.
 pub(super) struct Item {
     pub(super) span: Span,
-    /// Size in units.
+    /// Size in units, rounded up to the grain.
     pub(super) size: u64,
     /// Alignment in units; 1 if every offset is a multiple of the alignment anyway.
     pub(super) alignment: u64,
-    /// Fixed offset in units.
+    /// Fixed offset in units, if the problem fixes the chain.
     pub(super) fixed: Option<u64>,
     /// Bytes from the offset of the item to the peak that the item causes.
     pub(super) bytes: u64,

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 /// State of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// The run continues.
+    /// The run is not finished and may continue.
     Working,
     /// The run found a plan: see [`Search::plan`].
     Fits,
@@ -25,7 +25,7 @@ pub enum Progress {
 /// A search for a plan within a capacity, in numbered runs. Each run has an order of its own.
 pub struct Search {
     instance: Arc<Instance>,
-    /// The partial plan.
+    /// The partial plan, with what is known of unplaced items.
     state: State,
     /// The order of the present run.
     order: Order,
@@ -35,15 +35,15 @@ pub struct Search {
     part: Span,
     /// State of the present run.
     progress: Progress,
-    /// Nodes left in this run.
+    /// Number of nodes that the present run may still take.
     left: u64,
-    /// Nodes searched in all runs.
+    /// Number of nodes searched in all runs together.
     nodes: u64,
 }
 
 /// A decision on an item, with the information to undo it and to judge later failures.
 struct Decision {
-    /// Number of the item.
+    /// Number of the item in the instance.
     item: u32,
     /// The decision taken, and whether its alternative is still open.
     kind: Kind,

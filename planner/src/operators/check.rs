@@ -21,7 +21,7 @@ pub enum Wrong {
     NoSuchValue {
         /// Number of the operator in execution order.
         operator: u32,
-        /// The unknown number.
+        /// The number without a value in [`Program::values`].
         value: u32,
     },
     /// An operator reads a value before any operator makes the value.
@@ -49,9 +49,9 @@ pub enum Wrong {
     Outside {
         /// Number of the operator in execution order.
         operator: u32,
-        /// Number of the output.
+        /// Number of the output value in [`Program::values`].
         value: u32,
-        /// Number of the input.
+        /// Number of the input value in [`Program::values`].
         input: u32,
     },
     /// An operator updates a value of another device.
@@ -67,7 +67,7 @@ pub enum Wrong {
         operator: u32,
         /// Number of the value in [`Program::values`].
         value: u32,
-        /// Number of the later operator.
+        /// Number of the later operator in execution order.
         reader: u32,
     },
 }

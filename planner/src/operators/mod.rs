@@ -44,12 +44,12 @@ pub struct Value {
 /// Source of an output's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// New memory.
+    /// New memory, shared with no other value at first.
     Fresh,
     /// A part of an input, unchanged (MegEngine: read-only forward). If refused, the output is a
     /// copy in new memory.
     View {
-        /// The input.
+        /// Number of the input value in [`Program::values`].
         of: u32,
         /// Distance in bytes from the beginning of the input to the output.
         offset: u64,
@@ -57,7 +57,7 @@ pub enum Memory {
     /// Preferably a part of an input, which the output overwrites while the operator still reads
     /// the input (MegEngine: write forward). If refused, the output gets new memory.
     Over {
-        /// The input.
+        /// Number of the input value in [`Program::values`].
         target: u32,
         /// Distance in bytes from the beginning of the input to the output.
         offset: u64,
@@ -65,21 +65,21 @@ pub enum Memory {
     /// The memory of an input, with new content. An update is the operator's effect, and so cannot
     /// be refused.
     Update {
-        /// The input.
+        /// Number of the input value in [`Program::values`].
         of: u32,
     },
 }
 
-/// An output of an operator.
+/// An output of an operator, with the memory it may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Output {
     /// Number of the value in [`Program::values`].
     pub value: u32,
-    /// Source of the memory.
+    /// Source of the memory in which the value lies.
     pub memory: Memory,
 }
 
-/// A step of the program.
+/// A step of the program, which reads and makes values.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Operator {
     /// The values read by the operator.
@@ -88,7 +88,7 @@ pub struct Operator {
     pub outputs: Vec<Output>,
 }
 
-/// Memory rules of a device.
+/// Rules for all buffers in the memory of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
     /// Alignment of all offsets, a power of two.
@@ -100,9 +100,9 @@ pub struct Device {
 /// A program: operators with their values and devices.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Program {
-    /// The devices, numbered from 0.
+    /// The devices of the program, numbered from 0.
     pub devices: Vec<Device>,
-    /// The values, numbered from 0.
+    /// The values of the program, numbered from 0.
     pub values: Vec<Value>,
     /// The operators in execution order.
     pub operators: Vec<Operator>,
@@ -134,9 +134,9 @@ pub enum Place {
 pub struct Forward {
     /// Number of the operator in execution order.
     pub operator: u32,
-    /// Number of the output value.
+    /// Number of the output value in [`Program::values`].
     pub value: u32,
-    /// Number of the input value.
+    /// Number of the input value in [`Program::values`].
     pub input: u32,
     /// Distance in bytes from the beginning of the input to the output.
     pub offset: u64,
@@ -168,17 +168,17 @@ pub enum Refusal {
     ReadLater {
         /// Number of the value in [`Program::values`].
         value: u32,
-        /// Number of the later operator.
+        /// Number of the later operator in execution order.
         operator: u32,
     },
     /// The write would change another input of the operator.
     ReadMeanwhile {
-        /// Number of the other input.
+        /// Number of the other input value in [`Program::values`].
         value: u32,
     },
     /// An operator updates the input's memory before the last read of the output.
     Updated {
-        /// Number of the updating operator.
+        /// Number of the updating operator in execution order.
         operator: u32,
     },
     /// A larger or earlier output already overwrites the input.
@@ -212,7 +212,7 @@ pub struct Lowered {
     /// One problem per device. A problem without buffers needs no plan, and fails
     /// [`Problem::check`].
     pub problems: Vec<Problem>,
-    /// Location of each value.
+    /// Location of each value, by the number of the value.
     pub places: Vec<Place>,
     /// Accepted forwards in program order, views before writes.
     pub taken: Vec<Forward>,
