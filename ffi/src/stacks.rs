@@ -119,8 +119,8 @@ impl Stacks {
         described.unwrap_or(0)
     }
 
-    /// Returns the number of a description, or 0 if the table is full. Adds an unknown
-    /// description to the table.
+    /// Returns the number of a description, or 0 if the table is full. Adds an unknown description
+    /// to the table.
     fn intern(&self, described: &Described) -> u32 {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = known.stacks.get_index_of(&described.bytes[..]) {

@@ -57,8 +57,8 @@ struct Free {
     /// aligned address, then the address of the block. Holds only blocks with a usable byte.
     by_size: BTreeSet<(u64, u64, u64)>,
     /// End of all bytes ever used; a multiple of `alignment`.
-    /// Alignment of every allocated address: the coarsest alignment of the problem.
     top: u64,
+    /// Alignment of every allocated address: the coarsest alignment of the problem.
     alignment: u64,
 }
 

@@ -7,8 +7,7 @@ use alloc::vec::Vec;
 /// Returns a lower bound, in bytes, on the peak of every plan of the problem.
 ///
 /// With a single alignment, the bound is MegEngine's `tot_alloc_lower_bound`: the largest sum of
-/// aligned sizes at one step. While a writer and its
-/// target are both live, only the target counts.
+/// aligned sizes at one step. While a writer and its target are both live, only the target counts.
 ///
 /// With several alignments, buffers of a finer alignment may fill the gaps behind coarser buffers.
 /// Each alignment therefore gives a bound of its own, over the buffers with at least the alignment.
@@ -27,8 +26,8 @@ pub fn lower_bound(problem: &Problem) -> u64 {
     fixed.fold(load, u64::max)
 }
 
-/// Returns the largest number of bytes live at one step, over the chains with at
-/// least `alignment`. Counts a buffer by the multiples of `alignment` inside the buffer.
+/// Returns the largest number of bytes live at one step, over the chains with at least `alignment`.
+/// Counts a buffer by the multiples of `alignment` inside the buffer.
 ///
 /// The count is a lower bound: no two live buffers contain the same multiple, and the highest
 /// multiple is below the peak.

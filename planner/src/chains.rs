@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::ops::Range;
 
-/// The buffers that lie at one place: a root, which overwrites no buffer, followed by the chain
-/// of writers over the root. Colocated roots follow, each with a chain of writers.
+/// The buffers that lie at one place: a root, which overwrites no buffer, followed by the chain of
+/// writers over the root. Colocated roots follow, each with a chain of writers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
     /// First step of the first member.
@@ -63,8 +63,8 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Builds the chains of a problem. The chains of a problem rejected by
-    /// [`Problem::check`] may be meaningless.
+    /// Builds the chains of a problem. The chains of a problem rejected by [`Problem::check`] may
+    /// be meaningless.
     pub fn of(problem: &Problem) -> Self {
         let (overwrites, colocations) = (Overwrites::of(problem), Colocations::of(problem));
         let mut raw = Self { chains: Vec::new(), members: Vec::with_capacity(problem.buffers.len()) };

@@ -1,7 +1,7 @@
 //! Decides which buffers are written in place over which, before planning.
 //!
-//! [`Overwrite`](super::Overwrite) states the rules, which are those of `StaticMemAllocImplHelper` in
-//! MegEngine (2022).
+//! [`Overwrite`](super::Overwrite) states the rules, which are those of `StaticMemAllocImplHelper`
+//! in MegEngine (2022).
 
 use super::{Overwrite, Problem};
 use alloc::vec;
@@ -32,6 +32,7 @@ impl Overwrites {
         for buffer in problem.colocations.iter().flat_map(|pair| [pair.first, pair.second]) {
             placed.get_mut(buffer as usize).into_iter().for_each(|placed| *placed = true);
         }
+        // Out-of-range writers have no entry in `placed` and are dropped here.
         let movable = |pair: &&Overwrite| placed.get(pair.writer as usize) == Some(&false);
         problem.overwrites.iter().filter(movable).for_each(|&pair| settled.consider(problem, pair));
         settled

@@ -15,8 +15,8 @@ pub struct Buffer {
     /// The offset of the buffer is a multiple of this power of two. Ignored for the writer of an
     /// accepted overwrite.
     pub alignment: u64,
-    /// The offset, if decided by the caller. A buffer with a fixed offset is never the writer
-    /// of an accepted overwrite.
+    /// The offset, if decided by the caller. A buffer with a fixed offset is never the writer of an
+    /// accepted overwrite.
     pub fixed: Option<u64>,
 }
 
@@ -26,8 +26,8 @@ pub struct Buffer {
 /// Whether a pair is accepted is decided before planning, by the rule of MegEngine (2022). Pairs
 /// are taken in the order of the list. A pair is accepted if three conditions hold: the writer
 /// begins in the last step of the target; the writer overwrites no buffer yet; no buffer overwrites
-/// the target yet, or only a smaller one. A displaced smaller writer becomes an ordinary
-/// buffer again.
+/// the target yet, or only a smaller one. A displaced smaller writer becomes an ordinary buffer
+/// again.
 ///
 /// An accepted writer lies at the offset of the target plus `offset` in every plan. A refused
 /// writer is an ordinary buffer.
@@ -46,8 +46,8 @@ pub struct Overwrite {
 ///
 /// XLA calls a colocation `ShareWith`. Colocations are transitive: if two buffers are each
 /// colocated with a third, all three lie at one offset. The strictest alignment of the group
-/// applies to all members. Between the lives of the members, the bytes are
-/// available to all buffers. A colocated buffer may be a target, but never a writer.
+/// applies to all members. Between the lives of the members, the bytes are available to all
+/// buffers. A colocated buffer may be a target, but never a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Colocation {
     /// Number of the first buffer.

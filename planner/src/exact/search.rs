@@ -90,12 +90,12 @@ impl Search {
     pub fn advance(&mut self, nodes: u64) -> Progress {
         let before = self.nodes;
         while self.progress == Progress::Working && self.nodes - before < nodes {
+            // One node is one decision. A failed decision retreats at once; without an open
+            // decision left, the run has proved that no plan exists.
             if self.state.left == 0 {
                 self.progress = Progress::Fits;
             } else if self.left == 0 {
                 self.progress = Progress::Spent;
-            // One node is one decision. A failed decision retreats at once; without an open
-            // decision left, the run has proved that no plan exists.
             } else if !self.decide() && !self.retreat() {
                 self.progress = Progress::DoesNotFit;
             }

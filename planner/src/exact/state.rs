@@ -23,7 +23,8 @@ use alloc::vec::Vec;
 /// Marks the absence of an item.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Knowledge about an unplaced item. For a placed item, the knowledge just before the placement.
+/// Knowledge about an unplaced item. For a placed item, the knowledge just before the placement, so
+/// `low` is the final offset.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     /// Lowest offset that the placed items leave free.

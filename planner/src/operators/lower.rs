@@ -56,6 +56,7 @@ impl<'a> Lowering<'a> {
         let count = program.values.len();
         let mut maker = vec![NONE; count];
         let mut last_read = vec![0; count];
+        // Operators come in execution order, so the last assignment is the last read.
         for (number, operator) in (0..).zip(&program.operators) {
             for &value in &operator.inputs {
                 last_read[value as usize] = number;
@@ -66,6 +67,7 @@ impl<'a> Lowering<'a> {
             }
         }
         let home = (0..count as u32).map(|value| (value, 0)).collect();
+        // Inputs precede outputs, so the family of an input is known before its output's.
         let mut family: Vec<u32> = (0..count as u32).collect();
         for output in program.operators.iter().flat_map(|operator| &operator.outputs) {
             if let Memory::View { of, .. } | Memory::Update { of } = output.memory {
@@ -88,6 +90,7 @@ impl<'a> Lowering<'a> {
         for (operator, Output { value, memory }) in self.outputs() {
             let (of, offset) = match memory {
                 Memory::View { of, offset } => (of, offset),
+                // An update cannot be refused: the operator writes there in any case.
                 Memory::Update { of } => {
                     self.home[value as usize] = self.home[of as usize];
                     continue;
@@ -98,6 +101,7 @@ impl<'a> Lowering<'a> {
             // From the view on, both values must keep their present content until the last read of
             // either.
             let needed = old[of as usize].max(old[value as usize]);
+            // The first update at or after the view; each list is in execution order.
             let family = &updates[self.family[of as usize] as usize];
             let change = family[family.partition_point(|&update| update < operator)..].first();
             let refusal = self.refusal(of, value).or_else(|| match self.life_of(of) {
@@ -108,6 +112,7 @@ impl<'a> Lowering<'a> {
                 self.refused.push((forward, refusal));
                 continue;
             }
+            // A view of a view lies in the memory of the first input, at the sum of the offsets.
             let (root, base) = self.home[of as usize];
             self.home[value as usize] = (root, base + offset);
             self.taken.push(forward);
@@ -170,6 +175,7 @@ impl<'a> Lowering<'a> {
         for (value, &(root, _)) in (0..).zip(&self.home) {
             let storage = &mut storages[root as usize];
             let last = self.last_read[value as usize];
+            // The last reader of any value inside ends the life of the whole storage.
             if storage.last.1 == NONE || last > storage.last.0 {
                 storage.last = (last, value);
             }
@@ -179,6 +185,7 @@ impl<'a> Lowering<'a> {
         }
         let mut order: Vec<u32> = (0..self.home.len() as u32).filter(|&value| self.is_planned(value)).collect();
         order.sort_by_key(|&root| (self.maker[root as usize], storages[root as usize].end()));
+        // Buffers are numbered per device, since every device has a problem of its own.
         let mut counts = vec![0; self.program.devices.len()];
         for root in order {
             let count: &mut u32 = &mut counts[self.program.values[root as usize].device as usize];
