@@ -17,7 +17,7 @@ impl<S: Storage> Heap<S> {
         let sets = self.sets.get_or_make();
         let room = self.blocks.make_room(count)
             && sets.free.make_room_for(self.blocks.capacity())
-            && self.held.make_room(self.blocks.entries_mut())
+            && self.live.make_room(self.blocks.entries_mut())
             && self.make_room_for_range();
         if room { Ok(()) } else { Err(CapacityError) }
     }
@@ -96,7 +96,7 @@ impl<S: Storage> Heap<S> {
         debug_assert!(entry.uses == NONE && entry.events == 0, "the block was never in use");
         entry.state = State::Allocated;
         let (size, requested) = (entry.size, entry.requested);
-        self.held.insert(block, self.blocks.entries_mut());
+        self.live.insert(block, self.blocks.entries_mut());
         let mut peaks_stale = counters.up(Stat::Allocation, 1)
             | counters.up(Stat::AllocatedBytes, size)
             | counters.up(Stat::RequestedBytes, requested);
