@@ -32,9 +32,8 @@ pub(crate) fn keep(event: Event) -> u32 {
 }
 
 /// An event that was made, as plain values, for a place where no event belongs.
-pub(crate) fn expand(number: u32) -> Result<serde_json::Value, crate::pickle::Error> {
-    let event = copy(number).ok_or_else(|| crate::pickle::Error::Unexpected(format!("there is no event {number}")))?;
-    serde_json::to_value(event).map_err(|error| crate::pickle::Error::Unexpected(error.to_string()))
+pub(crate) fn expand(number: u32) -> Option<serde_json::Value> {
+    serde_json::to_value(copy(number)?).ok()
 }
 
 fn copy(number: u32) -> Option<Event> {

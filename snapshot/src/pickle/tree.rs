@@ -249,7 +249,9 @@ impl<'t: 'de, 'de> Deserializer<'de> for At<'t> {
             Node::List(list) => visitor.visit_seq(Entries { of: self, left: list.iter() }),
             Node::Dict(dict) => visitor.visit_map(Pairs { of: self, left: dict.iter(), value: Value::None }),
             Node::Event(number) => {
-                harvest::expand(*number)?.deserialize_any(visitor).map_err(|error| Error::Unexpected(error.to_string()))
+                let event = harvest::expand(*number);
+                let event = event.ok_or_else(|| Error::Unexpected("an event cannot stand here".to_owned()))?;
+                event.deserialize_any(visitor).map_err(|error| Error::Unexpected(error.to_string()))
             }
             Node::Small(value) => self.below(*value).deserialize_any(visitor),
             Node::Same(_) => Err(Error::Unexpected("a list stands for another one that does as well".to_owned())),
