@@ -11,6 +11,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::expandable::Range;
+use crate::heap::restore::Restoring;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotSegment};
@@ -55,7 +56,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if segment.pool == PoolId::DEFAULT { 0 } else { self.heaps.registry.lock().private_pool(segment.pool)? };
         let pair = self.heaps.use_pair(pool, segment.stream)?;
         let slot = pair.slot(segment.kind);
-        self.heaps.lock(slot).make_room_for_blocks(segment.blocks.len())?;
+        let counters = &self.heaps.slot(slot).counters;
+        Restoring { heap: &mut self.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
         require(self.ledger.has_room_for(bytes), "the segments exceed the limit")?;
         if segment.is_expandable {
             let expandable = self.expandable().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
@@ -72,12 +74,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Err(error);
             }
         }
-        let counters = &self.heaps.slot(slot).counters;
         let mut heap = self.heaps.lock(slot);
+        let mut restoring = Restoring { heap: &mut heap, counters };
         let peaks_stale = if segment.is_expandable {
-            heap.restore_part(base, bytes, &segment.blocks, counters)
+            restoring.restore_part(base, bytes, &segment.blocks)
         } else {
-            heap.restore_segment(base, bytes, &segment.blocks, counters)
+            restoring.restore_segment(base, bytes, &segment.blocks)
         };
         drop(heap);
         if peaks_stale {

@@ -9,99 +9,93 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::DevicePtr;
 
-impl<S: Storage> Heap<S> {
+/// A heap into which segments are restored.
+pub(crate) struct Restoring<'a, S: Storage> {
+    pub heap: &'a mut Heap<S>,
+    pub counters: &'a HeapCounters,
+}
+
+impl<S: Storage> Restoring<'_, S> {
     /// Makes room for a segment or a mapped part with `count` blocks, and for the unmapped blocks
     /// before and behind the part.
     pub(crate) fn make_room_for_blocks(&mut self, count: usize) -> Result<(), CapacityError> {
         let count = u32::try_from(count).ok().and_then(|count| count.checked_add(2)).ok_or(CapacityError)?;
-        let sets = self.sets.get_or_make();
-        let room = self.blocks.make_room(count)
-            && sets.free.make_room_for(self.blocks.capacity())
-            && self.live.make_room(self.blocks.entries_mut())
-            && self.make_room_for_range();
+        let sets = self.heap.sets.get_or_make();
+        let room = self.heap.blocks.make_room(count)
+            && sets.free.make_room_for(self.heap.blocks.capacity())
+            && self.heap.live.make_room(self.heap.blocks.entries_mut())
+            && self.heap.make_room_for_range();
         if room { Ok(()) } else { Err(CapacityError) }
     }
 
     /// Adds an ordinary segment with the given blocks, which tile the segment. Returns true if the
     /// peaks must be reconciled. Room was made.
-    pub(crate) fn restore_segment(
-        &mut self,
-        base: DevicePtr,
-        bytes: u64,
-        blocks: &[SnapshotBlock],
-        counters: &HeapCounters,
-    ) -> bool {
-        let block = self.new_segment(base, bytes, 0);
-        let mut peaks_stale = counters.up(Stat::Segment, 1) | counters.up(Stat::ReservedBytes, bytes);
-        if self.rules.is_oversize(bytes) {
-            peaks_stale |= counters.up(Stat::OversizeSegments, 1);
+    pub(crate) fn restore_segment(&mut self, base: DevicePtr, bytes: u64, blocks: &[SnapshotBlock]) -> bool {
+        let block = self.heap.new_segment(base, bytes, 0);
+        let mut peaks_stale = self.counters.up(Stat::Segment, 1) | self.counters.up(Stat::ReservedBytes, bytes);
+        if self.heap.rules.is_oversize(bytes) {
+            peaks_stale |= self.counters.up(Stat::OversizeSegments, 1);
         }
-        peaks_stale | self.divide(block, blocks, counters)
+        peaks_stale | self.divide(block, blocks)
     }
 
     /// Adds the given blocks, which tile a part that the device has mapped, to the expandable
     /// segment around the part. In the heap the part is still unmapped. Returns true if the peaks
     /// must be reconciled. Room was made.
-    pub(crate) fn restore_part(
-        &mut self,
-        base: DevicePtr,
-        bytes: u64,
-        blocks: &[SnapshotBlock],
-        counters: &HeapCounters,
-    ) -> bool {
-        let block = self.containing(base).expect("the caller has added a range of addresses around the part");
-        self.sets.detach(block, &mut self.blocks);
-        let before = base.0 - self.blocks[block].addr;
+    pub(crate) fn restore_part(&mut self, base: DevicePtr, bytes: u64, blocks: &[SnapshotBlock]) -> bool {
+        let block = self.heap.containing(base).expect("the caller has added a range of addresses around the part");
+        self.heap.sets.detach(block, &mut self.heap.blocks);
+        let before = base.0 - self.heap.blocks[block].addr;
         if before > 0 {
-            let front = self.blocks.cut(block, before, &mut self.segments);
-            self.sets.insert_unmapped(front, &mut self.blocks);
+            let front = self.heap.blocks.cut(block, before, &mut self.heap.segments);
+            self.heap.sets.insert_unmapped(front, &mut self.heap.blocks);
         }
         let mut part = block;
-        if bytes < self.blocks[block].size {
-            part = self.blocks.cut(block, bytes, &mut self.segments);
-            self.sets.insert_unmapped(block, &mut self.blocks);
+        if bytes < self.heap.blocks[block].size {
+            part = self.heap.blocks.cut(block, bytes, &mut self.heap.segments);
+            self.heap.sets.insert_unmapped(block, &mut self.heap.blocks);
         }
-        counters.up(Stat::ReservedBytes, bytes) | self.divide(part, blocks, counters)
+        self.counters.up(Stat::ReservedBytes, bytes) | self.divide(part, blocks)
     }
 
     /// Divides the detached block `whole` into the given blocks, which tile the block.
-    fn divide(&mut self, whole: u32, blocks: &[SnapshotBlock], counters: &HeapCounters) -> bool {
+    fn divide(&mut self, whole: u32, blocks: &[SnapshotBlock]) -> bool {
         let mut peaks_stale = false;
         for block in blocks {
-            let is_last = block.size == self.blocks[whole].size;
-            let entry = if is_last { whole } else { self.blocks.cut(whole, block.size, &mut self.segments) };
-            self.blocks[entry].requested = block.requested_size;
+            let is_last = block.size == self.heap.blocks[whole].size;
+            let entry = if is_last { whole } else { self.heap.blocks.cut(whole, block.size, &mut self.heap.segments) };
+            self.heap.blocks[entry].requested = block.requested_size;
             peaks_stale |= if block.state == BlockState::Inactive {
-                self.restore_free(entry, counters)
+                self.restore_free(entry)
             } else {
-                self.restore_allocated(entry, counters)
+                self.restore_allocated(entry)
             };
         }
         peaks_stale
     }
 
     /// Adds a detached block to the free index. Returns true if the peaks must be reconciled.
-    fn restore_free(&mut self, block: u32, counters: &HeapCounters) -> bool {
-        self.sets.insert_free(block, self.clock, self.blocks.entries_mut());
-        let entry = &self.blocks[block];
+    fn restore_free(&mut self, block: u32) -> bool {
+        self.heap.sets.insert_free(block, self.heap.clock, self.heap.blocks.entries_mut());
+        let entry = &self.heap.blocks[block];
         if entry.expandable || !entry.is_split() {
             return false;
         }
-        counters.up(Stat::InactiveSplit, 1) | counters.up(Stat::InactiveSplitBytes, entry.size)
+        self.counters.up(Stat::InactiveSplit, 1) | self.counters.up(Stat::InactiveSplitBytes, entry.size)
     }
 
     /// Adds a detached block to the allocated blocks. Returns true if the peaks must be reconciled.
-    fn restore_allocated(&mut self, block: u32, counters: &HeapCounters) -> bool {
-        let entry = &mut self.blocks[block];
+    fn restore_allocated(&mut self, block: u32) -> bool {
+        let entry = &mut self.heap.blocks[block];
         debug_assert!(entry.uses == NONE && entry.events == 0, "the block was never in use");
         entry.state = State::Allocated;
         let (size, requested) = (entry.size, entry.requested);
-        self.live.insert(block, self.blocks.entries_mut());
-        let mut peaks_stale = counters.up(Stat::Allocation, 1)
-            | counters.up(Stat::AllocatedBytes, size)
-            | counters.up(Stat::RequestedBytes, requested);
-        if self.rules.is_oversize(size) {
-            peaks_stale |= counters.up(Stat::OversizeAllocations, 1);
+        self.heap.live.insert(block, self.heap.blocks.entries_mut());
+        let mut peaks_stale = self.counters.up(Stat::Allocation, 1)
+            | self.counters.up(Stat::AllocatedBytes, size)
+            | self.counters.up(Stat::RequestedBytes, requested);
+        if self.heap.rules.is_oversize(size) {
+            peaks_stale |= self.counters.up(Stat::OversizeAllocations, 1);
         }
         peaks_stale
     }
