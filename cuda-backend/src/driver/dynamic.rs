@@ -36,7 +36,7 @@ pub(super) fn table(candidates: &[&Path]) -> Result<(Table, String, bool), LoadE
     Err(LoadError::NotFound { tried: candidates.iter().map(|path| path.to_path_buf()).collect(), reason })
 }
 
-/// Returns the address of a symbol; `None` if the library lacks the symbol.
+/// Returns the address of a symbol, or `None` if the library lacks the symbol.
 fn address(library: &Library, symbol: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the symbol is only used as an address here; `Table::fill` gives the address a type.
     let found = unsafe { library.get::<*mut c_void>(symbol) };

@@ -27,7 +27,7 @@ pub enum LoadError {
         /// The driver's version: 1000 × major + 10 × minor.
         version: u32,
     },
-    /// The driver did not start: no device (100), a stub (34), or another code.
+    /// The driver did not start, for lack of a device (100), as a stub (34), or with another code.
     Start(CuResult),
     /// Called in a forked child of a process that had a driver.
     Forked,
