@@ -2,7 +2,7 @@
 
 use crate::instrumented::Instrumented;
 use crate::mutant::Mutant;
-use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Error, Growable, StreamId};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Error, Growable, PointerFault, StreamId};
 use parking_lot::{Mutex, RawMutex};
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -72,7 +72,7 @@ impl Subject {
     /// thread may receive the block.
     fn free_before_erase(&self, ptr: DevicePtr, free: impl Fn(&Core) -> Result<(), Error>) -> Result<(), Error> {
         if ptr != DevicePtr::NULL && !self.live.lock().contains(&ptr.0) {
-            return Err(Error::InvalidPointer(ptr));
+            return Err(Error::InvalidPointer { ptr, fault: PointerFault::Free });
         }
         free(&self.core)?;
         // Widens the window in which another thread may receive the block.

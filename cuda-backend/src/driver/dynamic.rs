@@ -29,11 +29,28 @@ pub(super) fn table(candidates: &[&Path]) -> Result<(Table, String, bool), LoadE
                 let emulated = address(library, EMULATED_MARK).is_some();
                 return Ok((table, path.display().to_string(), emulated));
             }
-            // The outer error only names the failed call; the source names the reason.
-            Err(error) => reason = error.source().map_or_else(|| error.to_string(), ToString::to_string),
+            Err(error) => reason = reason_of(&error, path),
         }
     }
     Err(LoadError::NotFound { tried: candidates.iter().map(|path| path.to_path_buf()).collect(), reason })
+}
+
+/// Loads the library at `path`, and returns the three values of [`table`]. `by_variable` is true if
+/// the environment names the library.
+pub(super) fn table_of(path: &Path, by_variable: bool) -> Result<(Table, String, bool), LoadError> {
+    table(&[path]).map_err(|error| match error {
+        LoadError::NotFound { reason, .. } => LoadError::NotLoaded { path: path.to_owned(), reason, by_variable },
+        other => other,
+    })
+}
+
+/// Returns the loader's reason for not loading the library at `path`. Omits the path, because the
+/// message names the path already.
+fn reason_of(error: &libloading::Error, path: &Path) -> String {
+    // The outer error names the failed call, and its source the reason.
+    let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let prefix = format!("{}: ", path.display());
+    reason.strip_prefix(&prefix).map_or(reason.clone(), ToOwned::to_owned)
 }
 
 /// Returns the address of a symbol, or `None` if the library lacks the symbol.

@@ -1,5 +1,6 @@
 //! Reasons why the driver cannot be used.
 
+use super::LIBRARY_VARIABLE;
 use super::result::CuResult;
 use core::ffi::CStr;
 use core::fmt;
@@ -13,12 +14,21 @@ pub const OLDEST_VERSION: u32 = 11_040;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// None of the libraries could be loaded.
+    /// The loader found no driver: none is installed, or the container does not contain the driver.
     NotFound {
-        /// The library names tried, in order.
+        /// The names tried, in order.
         tried: Vec<PathBuf>,
-        /// The loader's message for the last name.
+        /// The loader's reason for the last file, without the file's name.
         reason: String,
+    },
+    /// The library named by the caller or by [`LIBRARY_VARIABLE`] cannot be loaded.
+    NotLoaded {
+        /// The path of the library.
+        path: PathBuf,
+        /// The loader's reason, without the file's name.
+        reason: String,
+        /// Whether [`LIBRARY_VARIABLE`] names the library.
+        by_variable: bool,
     },
     /// The library lacks a required entry point.
     MissingSymbol(&'static CStr),
@@ -37,9 +47,20 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotFound { tried, reason } => {
-                f.write_str("no CUDA driver: cannot load")?;
-                for path in tried {
-                    write!(f, " {}", path.display())?;
+                f.write_str("no CUDA driver: cannot load ")?;
+                for (index, path) in tried.iter().enumerate() {
+                    write!(f, "{}{}", if index == 0 { "" } else { " or " }, path.display())?;
+                }
+                write!(
+                    f,
+                    " ({reason}); install NVIDIA's driver, start a container with `--gpus all`, or name the \
+                     library in {LIBRARY_VARIABLE}"
+                )
+            }
+            Self::NotLoaded { path, reason, by_variable } => {
+                write!(f, "no CUDA driver: cannot load {}", path.display())?;
+                if *by_variable {
+                    write!(f, ", which {LIBRARY_VARIABLE} names")?;
                 }
                 write!(f, " ({reason})")
             }
@@ -54,7 +75,19 @@ impl fmt::Display for LoadError {
                 OLDEST_VERSION / 1000,
                 OLDEST_VERSION % 1000 / 10
             ),
-            Self::Start(code) => write!(f, "the CUDA driver did not start: {code}"),
+            Self::Start(code) => {
+                write!(f, "the CUDA driver did not start: {code}")?;
+                match *code {
+                    CuResult::NO_DEVICE => f.write_str(
+                        "; the process sees no GPU: check `nvidia-smi` and CUDA_VISIBLE_DEVICES, and start a \
+                         container with `--gpus all`",
+                    ),
+                    CuResult::STUB_LIBRARY => {
+                        write!(f, "; the library is the toolkit's stub: name NVIDIA's driver in {LIBRARY_VARIABLE}")
+                    }
+                    _ => Ok(()),
+                }
+            }
             Self::Forked => f.write_str("the CUDA driver cannot be used in a forked child process"),
         }
     }

@@ -52,6 +52,13 @@ handles! {
 }
 
 impl CuStream {
+    /// Returns the stream with the handle of another binding, for example cudarc's `CudaStream::cu_stream`.
+    /// [`CudaDevice::stream_id`](crate::CudaDevice::stream_id) then numbers the stream.
+    #[must_use]
+    pub fn from_handle<T>(handle: *mut T) -> Self {
+        Self(handle.addr())
+    }
+
     /// The legacy default stream, shared by all threads (`CU_STREAM_LEGACY`). Handle 0 stands for
     /// the legacy default stream too.
     pub const LEGACY: Self = Self(1);
