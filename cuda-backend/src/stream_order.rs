@@ -67,8 +67,8 @@ impl CudaDevice {
         self.streams.retire(stream, end).ok_or(CuResult::OUT_OF_MEMORY.error())
     }
 
-    /// Returns the id of the capture that a stream takes part in, unique in the process; `None` if
-    /// the stream does not capture.
+    /// Returns the id of the capture that a stream takes part in, unique in the process, or `None`
+    /// if the stream does not capture.
     ///
     /// # Errors
     /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; the
@@ -145,7 +145,7 @@ impl CudaDevice {
         Ok(status != CuCaptureStatus::NONE)
     }
 
-    /// Returns the usable handle of a stream number; `None` if the stream is retired, or has
+    /// Returns the usable handle of a stream number, or `None` if the stream is retired, or has
     /// disappeared. The context is entered.
     ///
     /// # Errors
@@ -227,7 +227,7 @@ impl CudaDevice {
         }
     }
 
-    /// Returns an event of this device recorded behind all work of a stream; `None` if the
+    /// Returns an event of this device recorded behind all work of a stream, or `None` if the
     /// recording failed. The context is entered.
     fn last_event(&self, stream: CuStream) -> Option<CuEvent> {
         let spare = self.spare_events().pop();
@@ -301,8 +301,8 @@ impl CudaDevice {
         self.context.check(code)
     }
 
-    /// Returns the context of a created stream; `None` if the driver does not report the context.
-    /// Permitted in every state of a capture.
+    /// Returns the context of a created stream, or `None` if the driver does not report the
+    /// context. Permitted in every state of a capture.
     fn context_of(&self, stream: CuStream) -> Option<CuContext> {
         let mut context = CuContext::NULL;
         // SAFETY: `context` outlives the call, which writes one handle to it.

@@ -91,7 +91,7 @@ pub(crate) enum Remaining {
 /// Record of a retired stream without a recorded end, whose work may still run in a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UnrecordedEnd {
-    /// The stream's context; null if the driver did not report the context.
+    /// The stream's context, or null if the driver did not report the context.
     pub(crate) context: CuContext,
     /// Distinguishes this entry from later entries for the same handle and context.
     stamp: u64,
@@ -115,9 +115,9 @@ struct Retired {
 /// State of one handle that has left generation 0.
 #[derive(Default, Debug)]
 struct Slot {
-    /// The handle's present number; 0 iff the slot is free.
+    /// The handle's present number, or 0 iff the slot is free.
     number: AtomicU64,
-    /// The driver's id of the stream, plus 1; 0 iff the driver was not asked.
+    /// The driver's id of the stream, plus 1, or 0 iff the driver was not asked.
     driver_id: AtomicU64,
 }
 
@@ -148,8 +148,8 @@ impl Streams {
         Self { levels: [const { OnceLock::new() }; LEVELS], retired: Mutex::new(Retired::new()) }
     }
 
-    /// Returns the present number of the stream with this handle; `None` if no stream can have the
-    /// handle.
+    /// Returns the present number of the stream with this handle, or `None` if no stream can have
+    /// the handle.
     ///
     /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any
     /// thread.
@@ -262,7 +262,7 @@ impl Streams {
         if present == stream.0 { Target::Live(CuStream(handle as usize)) } else { Target::Retired }
     }
 
-    /// Returns the remaining work of a retired stream; `None` if all work is complete.
+    /// Returns the remaining work of a retired stream, or `None` if all work is complete.
     pub(crate) fn remaining(&self, stream: StreamId) -> Option<Remaining> {
         let retired = self.lock();
         match retired.ended.iter().find(|(number, ..)| *number == stream) {
