@@ -212,7 +212,7 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * The policy is one of the settings, by name: "policy:bfc", "policy:slab,largest_object_kb:64". The names are caching (the
  * default), bfc, buddy, size_class, slab, direct and planned, which comes before another one: "policy:planned,fallback:bfc";
  * see Plans. A wrong name, and a key that the policy does not have, are answered with INVALID_CONFIG, and
- * cachalot_last_error lists what is accepted. */
+ * cachalot_last_error lists what is accepted. docs/configuration.md lists every setting. */
 typedef struct cachalot_options {
   size_t struct_size;       /* sizeof(cachalot_options) */
   uint32_t flags;           /* CACHALOT_SIMULATED and its neighbours */

@@ -144,7 +144,7 @@ extern "C" {
 /* As cachalot_torch_malloc, but never NULL for more than 0 bytes: it throws, with the text of cachalot_last_error.
  * Built with PyTorch's headers c10::OutOfMemoryError (in Python torch.OutOfMemoryError) for OUT_OF_MEMORY, REJECTED and
  * TOO_LARGE, and c10::Error (RuntimeError) for all else; without them std::runtime_error (RuntimeError). What a filter
- * throws is thrown on. */
+ * throws is thrown on: without those headers as a std::runtime_error with the text. */
 CACHALOT_API void *cachalot_torch_alloc(size_t bytes, int device, cachalot_stream stream);
 
 /* For set_begin_allocate_to_pool: cachalot_torch_begin_allocate_to_pool. Throws likewise. */

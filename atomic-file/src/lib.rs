@@ -2,6 +2,17 @@
 //!
 //! [`write()`] is the only way in which this workspace writes a file of the user's.
 //!
+//! ```
+//! use cachalot_atomic_file::write;
+//! use std::io::Write;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("report.txt");
+//! write(&path, |file| file.write_all(b"peak: 12 MiB\n"))?;
+//! assert_eq!(std::fs::read(&path)?, b"peak: 12 MiB\n");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
 //! ```text
 //! path ──▶ symbolic links are followed ──▶ open for writing, without truncation
 //!            │ a descriptor (/dev/stdout)     │ a device, FIFO, …   │ a regular file, or none yet

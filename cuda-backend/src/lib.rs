@@ -1,5 +1,18 @@
 //! The CUDA driver as the device of [`cachalot_core`].
 //!
+//! ```no_run
+//! use cachalot_core::DeviceMemory;
+//! use cachalot_cuda::{CudaDevice, Driver};
+//!
+//! let device = CudaDevice::open(Driver::load()?, 0)?;
+//! let segment = device.obtain(2 << 20)?;
+//! device.release(segment, 2 << 20)?;
+//! device.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The crate `cachalot` opens an allocator over such devices.
+//!
 //! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and its types as integers.
 //! * [`CudaDevice`]: one device in one context; implements the core's traits.
 //! * [`Streams`] and [`StreamIdentity`]: which stream is which, though handles come back.

@@ -4,6 +4,7 @@ use crate::abi::{cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_c
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
+use crate::status::Host;
 use cachalot_core::OutOfMemory;
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
@@ -22,6 +23,8 @@ thread_local! {
 pub(crate) struct Callbacks {
     shortage: Mutex<Option<(ShortageFunction, Userdata)>>,
     out_of_memory: Mutex<Option<(OomFunction, Userdata)>>,
+    /// The wording of out-of-memory reports.
+    host: Host,
     /// The filters of routes into pools.
     pub(crate) filters: Filters,
     /// Number of callbacks running, on all threads.
@@ -52,6 +55,11 @@ impl Drop for Inside<'_> {
 }
 
 impl Callbacks {
+    /// Creates the callbacks of an allocator for `host`, none of them set.
+    pub(crate) fn new(host: Host) -> Self {
+        Self { host, ..Self::default() }
+    }
+
     /// Sets the callback that frees memory of the program.
     pub(crate) fn set_shortage(&self, callback: cachalot_shortage_callback, userdata: Userdata) {
         *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
@@ -95,7 +103,11 @@ impl Callbacks {
         let Some(_inside) = self.enter_once() else { return };
         let mut text = [0; last_error::CAPACITY];
         // A report that is too long is cut. The last byte stays NUL.
-        let _ = write!(&mut text[..last_error::CAPACITY - 1], "{report}");
+        let mut room = &mut text[..last_error::CAPACITY - 1];
+        let _ = match self.host {
+            Host::Program => write!(room, "{report}"),
+            Host::PyTorch => write!(room, "{}", report.in_words_of_pytorch()),
+        };
         let report = describe(report, text.as_ptr().cast());
         // SAFETY: the program passed both, for calls from any thread; the report and its text
         // outlive the call; no lock is held.

@@ -2,7 +2,7 @@
 
 use crate::mutant::Mutant;
 use crate::tap::Tap;
-use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Error, Growable, StreamId};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Error, Growable, PointerFault, StreamId};
 use parking_lot::{Mutex, RawMutex};
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -69,7 +69,7 @@ impl Subject {
     /// Frees first and strikes off the books afterwards: in between, the block may be another thread's.
     fn free_late(&self, ptr: DevicePtr, free: impl Fn(&Core) -> Result<(), Error>) -> Result<(), Error> {
         if ptr != DevicePtr::NULL && !self.books.lock().contains(&ptr.0) {
-            return Err(Error::InvalidPointer(ptr));
+            return Err(Error::InvalidPointer { ptr, fault: PointerFault::Free });
         }
         free(&self.core)?;
         std::thread::yield_now();

@@ -21,6 +21,10 @@ pub mod twins;
 mod documentation {
     #[doc = include_str!("../../README.md")]
     struct Readme;
+    #[doc = include_str!("../../docs/rust.md")]
+    struct Rust;
+    #[doc = include_str!("../../docs/configuration.md")]
+    struct Configuration;
     #[doc = include_str!("../../docs/install.md")]
     struct Install;
     #[doc = include_str!("../../docs/planned.md")]

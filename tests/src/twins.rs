@@ -57,7 +57,7 @@ fn refusal(error: &Error, model: Option<&Refusal>) -> Refusal {
         },
         Error::Rejected(bytes) => Refusal::Rejected(*bytes),
         Error::TooLarge(_) => Refusal::TooLarge,
-        Error::InvalidPointer(_) => Refusal::InvalidPointer,
+        Error::InvalidPointer { .. } => Refusal::InvalidPointer,
         Error::WrongSize { .. } => Refusal::WrongSize,
         Error::UnknownPool(_) => Refusal::UnknownPool,
         Error::PoolExists(_) => Refusal::PoolExists,

@@ -1,7 +1,9 @@
 //! Captures that begin while other threads free blocks, and captures without a route.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DevicePtr, Error, Forecast, Growable, PoolOptions, Route, StreamId};
+use cachalot_core::{
+    Allocator, Config, DevicePtr, Error, Forecast, Growable, PointerFault, PoolOptions, Route, StreamId,
+};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::sync::Arc;
@@ -72,7 +74,7 @@ fn what_a_capturing_stream_uses_is_freed_when_the_capture_has_ended() {
         let block = used_by(&host, uses);
         host.device().set_capturing(CAPTURED, true);
         host.free(block);
-        assert_eq!(host.allocator.free(block), Err(Error::InvalidPointer(block)));
+        assert_eq!(host.allocator.free(block), Err(Error::InvalidPointer { ptr: block, fault: PointerFault::Pending }));
         assert_ne!(host.malloc(1000), block, "it is not the program's any more, and not free");
         host.device().complete(OTHER);
         host.device().complete(CAPTURED);

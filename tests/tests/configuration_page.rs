@@ -1,7 +1,8 @@
-//! Generates the tables of settings in `docs/configuration.md` from the library.
+//! Generates the three lists of all settings from the library: `docs/configuration.md`, the
+//! documentation of `cachalot_core::config`, and `cachalot.h`.
 //!
-//! To rewrite the tables: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test
-//! configuration_page`.
+//! To rewrite the lists:
+//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test configuration_page`.
 
 use cachalot_core::Config;
 use cachalot_core::config::{ConfigError, PLANNED, POLICIES, REFERENCE, SettingDefault, SettingReference};
@@ -12,6 +13,16 @@ use std::path::Path;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
 const BEGIN: &str = "<!-- The tables are generated: see tests/tests/configuration_page.rs. -->\n";
 const END: &str = "<!-- End of the generated tables. -->\n";
+
+/// The table in the documentation of `cachalot_core::config`.
+const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/config/settings.md");
+
+/// The header, with the list between two lines of a comment.
+const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/cachalot.h");
+const HEADER_BEGIN: &str = " * The settings, generated: see tests/tests/configuration_page.rs.\n";
+const HEADER_END: &str = " * End of the generated settings.\n";
+/// Maximum number of columns of a line in the header.
+const HEADER_COLUMNS: usize = 100;
 
 /// A value that every key rejects.
 const WRONG: &str = "?";
@@ -44,11 +55,15 @@ fn heading(policies: &[&str]) -> String {
     policies.iter().map(|policy| format!("`{policy}`")).collect::<Vec<_>>().join(" and ")
 }
 
-fn row(setting: &SettingReference, policy: &str) -> String {
-    let default = match setting.default {
+fn default(setting: &SettingReference) -> String {
+    match setting.default {
         SettingDefault::Value(value) => format!("`{value}`"),
         SettingDefault::Unset(meaning) => meaning.to_owned(),
-    };
+    }
+}
+
+fn row(setting: &SettingReference, policy: &str) -> String {
+    let default = default(setting);
     let SettingReference { key, example, effect, .. } = setting;
     format!("| `{key}` | {} | {default} | `{example}` | {effect} |\n", accepted(setting, policy))
 }
@@ -76,6 +91,62 @@ fn tables() -> String {
         );
         text
     })
+}
+
+/// Builds one table of all settings, sorted by key.
+fn table() -> String {
+    let mut text = String::from("| key | policies | accepted | default | effect |\n|---|---|---|---|---|\n");
+    for setting in &REFERENCE {
+        let policies = policies(setting);
+        let SettingReference { key, effect, .. } = setting;
+        let (accepted, default) = (accepted(setting, policies[0]), default(setting));
+        let heading = heading(&policies).to_lowercase();
+        let _ = writeln!(text, "| `{key}` | {heading} | {accepted} | {default} | {effect} |");
+    }
+    text
+}
+
+/// Wraps a text to the lines of a C comment.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = String::new();
+    let mut line = format!(" *{indent}");
+    for word in text.split(' ') {
+        if line.chars().count() + 1 + word.chars().count() > HEADER_COLUMNS {
+            let _ = writeln!(lines, "{line}");
+            line = format!(" *{indent}");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    lines + &line + "\n"
+}
+
+/// Builds the list for the header: the inner lines of a comment.
+fn comment() -> String {
+    REFERENCE.iter().fold(String::new(), |text, setting| {
+        let policies = policies(setting);
+        let (accepted, default) = (accepted(setting, policies[0]), default(setting));
+        let first = format!("{} ({}): {accepted}; default {default}.", setting.key, heading(&policies).to_lowercase());
+        text + &wrapped(&first, "") + &wrapped(setting.effect, "    ")
+    })
+}
+
+#[test]
+fn the_module_s_documentation_has_the_library_s_settings() {
+    generated::assert_current(Path::new(MODULE), &table());
+}
+
+#[test]
+fn the_header_has_the_library_s_settings() {
+    let list = comment();
+    assert!(list.lines().all(|line| line.chars().count() <= HEADER_COLUMNS && !line.contains("*/")), "{list}");
+    let header = std::fs::read_to_string(HEADER).expect("the header is there");
+    let Some((before, rest)) = header.split_once(HEADER_BEGIN) else {
+        assert!(header.contains("docs/configuration.md"), "the header has the list, or names the page with the list");
+        return;
+    };
+    let (_, after) = rest.split_once(HEADER_END).expect("the header says where the list ends");
+    generated::assert_current(Path::new(HEADER), &format!("{before}{HEADER_BEGIN}{list}{HEADER_END}{after}"));
 }
 
 #[test]

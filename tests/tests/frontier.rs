@@ -3,8 +3,8 @@
 
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{
-    Allocator, BlockState, Config, DeviceError, DeviceIndex, DevicePtr, Error, ErrorKind, Fixed, Growable, PoolOptions,
-    Route, StreamId,
+    Allocator, BlockState, Config, DeviceError, DeviceIndex, DevicePtr, Error, ErrorKind, Fixed, Growable,
+    PointerFault, PoolOptions, Route, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
@@ -175,11 +175,13 @@ fn what_is_not_held_cannot_be_freed() {
     host.allocator.free_at(DevicePtr::NULL, 9).unwrap();
     for count in [0, 9] {
         let wrong = block.offset(512);
-        assert_eq!(host.allocator.free_at(wrong, count), Err(Error::InvalidPointer(wrong)));
+        let fault = PointerFault::Interior { block, requested: 3000 };
+        assert_eq!(host.allocator.free_at(wrong, count), Err(Error::InvalidPointer { ptr: wrong, fault }));
     }
     host.allocator.free_at(block, 9).unwrap();
-    assert_eq!(host.allocator.free_at(block, 9), Err(Error::InvalidPointer(block)));
-    assert_eq!(host.allocator.free(block), Err(Error::InvalidPointer(block)));
+    let freed = Error::InvalidPointer { ptr: block, fault: PointerFault::Pending };
+    assert_eq!(host.allocator.free_at(block, 9), Err(freed));
+    assert_eq!(host.allocator.free(block), Err(freed));
     assert_eq!(host.allocator.set_safe_frontier(DeviceIndex(1), 9), Err(Error::UnknownDevice(DeviceIndex(1))));
 }
 

@@ -27,11 +27,27 @@ pub(super) fn table(candidates: &[&Path]) -> Result<(Table, String, bool), LoadE
                 let emulated = address(library, EMULATED_MARK).is_some();
                 return Ok((table, path.display().to_string(), emulated));
             }
-            // What failed is the outer error; why is in the one within.
-            Err(error) => reason = error.source().map_or_else(|| error.to_string(), ToString::to_string),
+            Err(error) => reason = reason_of(&error, path),
         }
     }
     Err(LoadError::NotFound { tried: candidates.iter().map(|path| path.to_path_buf()).collect(), reason })
+}
+
+/// The table of the library at `path`, as [`table`] returns it. `by_variable` says whether the environment
+/// names the library.
+pub(super) fn table_of(path: &Path, by_variable: bool) -> Result<(Table, String, bool), LoadError> {
+    table(&[path]).map_err(|error| match error {
+        LoadError::NotFound { reason, .. } => LoadError::NotLoaded { path: path.to_owned(), reason, by_variable },
+        other => other,
+    })
+}
+
+/// The loader's reason for not loading the library at `path`, without the path, which the message names already.
+fn reason_of(error: &libloading::Error, path: &Path) -> String {
+    // The outer error says which call failed, and its source says why.
+    let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let prefix = format!("{}: ", path.display());
+    reason.strip_prefix(&prefix).map_or(reason.clone(), ToOwned::to_owned)
 }
 
 /// The address of a symbol, if the library has it.

@@ -60,7 +60,7 @@ impl Driver {
         #[cfg(not(feature = "linked"))]
         let (table, origin, emulated) = {
             match std::env::var_os(LIBRARY_VARIABLE) {
-                Some(path) => dynamic::table(&[Path::new(&path)])?,
+                Some(path) => dynamic::table_of(Path::new(&path), true)?,
                 None => dynamic::table(&[Path::new("libcuda.so.1"), Path::new("libcuda.so")])?,
             }
         };
@@ -73,7 +73,7 @@ impl Driver {
     /// # Errors
     /// [`LoadError`].
     pub fn load_from(path: &Path) -> Result<&'static Self, LoadError> {
-        let (table, origin, emulated) = dynamic::table(&[path])?;
+        let (table, origin, emulated) = dynamic::table_of(path, false)?;
         Self::start(&table, origin, emulated)
     }
 

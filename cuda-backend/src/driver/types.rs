@@ -51,6 +51,13 @@ handles! {
 }
 
 impl CuStream {
+    /// Returns the stream with the handle of another binding, for example cudarc's `CudaStream::cu_stream`.
+    /// [`CudaDevice::stream_id`](crate::CudaDevice::stream_id) then numbers the stream.
+    #[must_use]
+    pub fn from_handle<T>(handle: *mut T) -> Self {
+        Self(handle.addr())
+    }
+
     /// The default stream that every thread shares (`CU_STREAM_LEGACY`); handle 0 means the same one.
     pub const LEGACY: Self = Self(1);
     /// The calling thread's own default stream (`CU_STREAM_PER_THREAD`).

@@ -4,7 +4,7 @@ use crate::abi::{cachalot_allocator, cachalot_device, cachalot_options, cachalot
 use crate::boundary;
 use crate::instance::{Instance, unknown_device};
 use crate::marshal::{self, Out, OutStruct, Versioned};
-use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Status};
+use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Host, Status};
 use crate::{abi, handle};
 use cachalot_core::DeviceMemory;
 use core::ffi::{c_char, c_int};
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn cachalot_create(
             None => cachalot_options::INIT,
         };
         // SAFETY: guaranteed by the caller.
-        let instance = unsafe { Instance::open(&options) }?;
+        let instance = unsafe { Instance::open(&options, Host::Program) }?;
         out.write(handle::insert(instance)?);
         Ok(())
     })

@@ -81,7 +81,7 @@ pub extern "C" fn cachalot_torch_record_stream(block: *mut c_void, stream: cacha
             match instance.allocator.record_stream(DevicePtr(block.addr() as u64), instance.stream(stream)?) {
                 // PyTorch also passes pointers of other allocators. They are not this allocator's
                 // concern.
-                Err(Error::InvalidPointer(_)) => Ok(()),
+                Err(Error::InvalidPointer { .. }) => Ok(()),
                 recorded => Ok(recorded?),
             }
         });

@@ -6,7 +6,7 @@ use crate::abi::{CACHALOT_OPEN_LATER, cachalot_allocator, cachalot_options, cach
 use crate::boundary;
 use crate::handle;
 use crate::instance::Instance;
-use crate::status::{CACHALOT_OK, Outcome, Status};
+use crate::status::{CACHALOT_OK, Host, Outcome, Status};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::ffi::CString;
@@ -70,7 +70,7 @@ fn make() -> Outcome<*mut cachalot_allocator> {
     let options = cachalot_options { flags: CACHALOT_OPEN_LATER, config: text.as_ptr(), ..cachalot_options::INIT };
     // SAFETY: the only pointer among the options is to a NUL-terminated text that outlives the
     // call.
-    let instance = unsafe { Instance::open(&options) }?;
+    let instance = unsafe { Instance::open(&options, Host::PyTorch) }?;
     let made = handle::insert(instance)?;
     ALLOCATOR.store(made, Ordering::Relaxed);
     Ok(made)

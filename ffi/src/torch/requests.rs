@@ -20,7 +20,7 @@ fn serve(instance: &Instance, bytes: usize, device: c_int, stream: cachalot_stre
     }
     device.open()?;
     let stream = device.stream_id(CuStream(stream.addr()))?;
-    let block = instance.allocator.malloc(index, bytes as u64, stream)?;
+    let block = instance.allocator.malloc(index, bytes as u64, stream).map_err(Status::in_words_of_pytorch)?;
     Ok(without_provenance_mut(block.0 as usize))
 }
 

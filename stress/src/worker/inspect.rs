@@ -51,7 +51,7 @@ impl Worker {
         let null = what.ends_with("the null address");
         match answer {
             Ok(()) if null => {}
-            Err(Error::InvalidPointer(_) | Error::WrongSize { .. }) if !null => {}
+            Err(Error::InvalidPointer { .. } | Error::WrongSize { .. }) if !null => {}
             Ok(()) => self.shared.verdict.report(Kind::Accepted, format!("{what}: {ptr}, {bytes} bytes")),
             Err(error) => self.shared.refused(what, &error),
         }

@@ -1,4 +1,5 @@
-"""The PyTorch that is installed: whether it can take a plug-in, and how it names devices."""
+"""The installed PyTorch: whether it has plug-ins, whether it finds a GPU, and how it names
+devices."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
     Device = Optional[Union[int, str, torch.device]]
 
 _HOOKS_SINCE = "2.2"
-"""The first version of PyTorch whose plug-ins have all the hooks that are set here."""
+"""The first version of PyTorch whose plug-ins have all hooks of this package."""
 
 
-def check() -> None:
-    """Raises unless the installed PyTorch can take a plug-in, and there is a GPU for it. Does not initialise CUDA."""
+def require_plugins() -> None:
+    """Raises an error if the installed PyTorch has no CUDA, or no plug-ins with pools."""
     if torch.version.cuda is None:
         raise errors.NoGpuError(f"PyTorch {torch.__version__} was built without CUDA")
     plugin = getattr(torch._C, "_CUDAPluggableAllocator", None)
@@ -24,13 +25,17 @@ def check() -> None:
         raise errors.TorchTooOldError(
             f"PyTorch {torch.__version__} has no allocator plug-ins with pools: {_HOOKS_SINCE} or later is needed"
         )
+
+
+def require_gpu() -> None:
+    """Raises an error if PyTorch finds no GPU. Does not initialise CUDA."""
     if torch.cuda.device_count() == 0:
         raise errors.NoGpuError("PyTorch finds no GPU: torch.cuda.device_count() is 0")
 
 
 def device_index(device: Device) -> int:
-    """The number of a device that is named as PyTorch allows: a number, ``"cuda:1"``, a ``torch.device``, or
-    ``None``, the current one."""
+    """Returns the number of a device, which PyTorch names by a number, ``"cuda:1"``, a
+    ``torch.device``, or ``None`` for the current device."""
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):

@@ -1,9 +1,10 @@
-"""cachalot's figures in the place of PyTorch's own.
+"""cachalot's statistics and snapshots in the place of PyTorch's.
 
-PyTorch's Python code makes all its figures of a few functions of ``torch._C``, which raise with a plug-in. Those
-are replaced, so that everything above them (``torch.cuda.memory_stats``, ``memory_summary``,
-``max_memory_reserved``, ``torch.accelerator.memory_stats``), also where a program imported it before, works as it
-always does, in the form of the installed version.
+PyTorch's Python code takes all of them from a few functions of ``torch._C``, which raise an error
+under a plug-in. This module replaces those functions. Every function above them
+(``torch.cuda.memory_stats``, ``memory_summary``, ``max_memory_reserved``,
+``torch.accelerator.memory_stats``) then works in the form of the installed version, also where a
+program imported the function before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from . import _history, _limits, _statistics
 
 
 def _record_legacy(enabled: bool, *_: Any) -> None:
-    """``_cuda_record_memory_history_legacy``: the form of PyTorch 2.0, kept for those who pass a bool."""
+    """Replaces ``_cuda_record_memory_history_legacy``, the function of PyTorch 2.0 that takes a
+    bool."""
     _history.record_memory_history("all" if enabled else None)
 
 
@@ -37,13 +39,13 @@ _REPLACED = {
 
 
 def _dump_snapshot(filename: str = "dump_snapshot.pickle", *_: Any, **__: Any) -> None:
-    """``torch.cuda.memory._dump_snapshot``: streamed by the library. What it adds to frames of torch.fx is left out."""
+    """Replaces ``torch.cuda.memory._dump_snapshot``. Leaves out what PyTorch adds to the frames of
+    torch.fx."""
     _history.dump_snapshot(filename)
 
 
 def put_in_place() -> None:
-    """Replaces what the installed version has of those functions. There is no way back, as there is none from the
-    plug-in."""
+    """Replaces the functions that the installed version has, for the rest of the process."""
     for name, function in _REPLACED.items():
         if hasattr(torch._C, name):
             setattr(torch._C, name, function)

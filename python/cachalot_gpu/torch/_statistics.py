@@ -1,9 +1,9 @@
-"""How much memory is allocated and held: PyTorch's figures, under PyTorch's names.
+"""cachalot's statistics, under PyTorch's names.
 
-They are those of cachalot, whichever of the two ways PyTorch uses it. Under :func:`cachalot.torch.pool` its
-"allocations" are PyTorch's segments. Everything in bytes is named so; all else is a count. Devices are named as
-PyTorch allows: a number, ``"cuda:1"``, a ``torch.device``, or ``None``, the current one. Nothing here waits for the
-device.
+With :func:`cachalot_gpu.torch.pool`, an "allocation" of cachalot is a segment of PyTorch. Names of
+values in bytes have "bytes" or "memory" in them, and all other values are counts. A device is a
+number, ``"cuda:1"``, a ``torch.device``, or ``None`` for the current device. No function here waits
+for the device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _figures(device: int) -> dict[str, int]:
-    """Every statistic by its name; none before the first allocation."""
+    """Returns every statistic by its name, and none before the first allocation."""
     figures: dict[str, int] = {}
     if handle := _handle.peek():
 
@@ -37,7 +37,7 @@ def _figures(device: int) -> dict[str, int]:
 
 
 def _figure(key: str, device: Device) -> int:
-    """One statistic; 0 before the first allocation."""
+    """Returns one statistic, which is 0 before the first allocation."""
     value = ctypes.c_int64()
     if handle := _handle.peek():
         _library.library().cachalot_stat(handle, device_index(device), key.encode(), ctypes.byref(value))
@@ -45,17 +45,20 @@ def _figure(key: str, device: Device) -> int:
 
 
 def memory_stats(device: Device = None) -> dict[str, int]:
-    """Every statistic of a device, flattened and sorted by name: ``"reserved_bytes.all.peak"``. Empty before the
-    first allocation.
+    """Returns every statistic of a device as ``torch.cuda.memory_stats``, by names such as
+    ``"reserved_bytes.all.peak"`` in alphabetical order. The result is empty before the first
+    allocation.
 
-    As ``torch.cuda.memory_stats``: ``current`` is what there is, ``peak`` the most since the peaks were reset,
-    ``allocated`` and ``freed`` what was added and taken away since the accumulated ones were.
+    ``current`` is the present value, and ``peak`` the largest value since
+    :func:`reset_peak_memory_stats`. ``allocated`` and ``freed`` are the sums of all increases and
+    decreases since :func:`reset_accumulated_memory_stats`.
     """
     return OrderedDict(sorted(_figures(device_index(device)).items()))
 
 
 def nested_stats(device: Device = None) -> dict[str, Any]:
-    """The same as dictionaries in dictionaries, as ``torch.cuda.memory_stats_as_nested_dict``."""
+    """Returns every statistic as ``torch.cuda.memory_stats_as_nested_dict``: dictionaries in
+    dictionaries."""
     nested: dict[str, Any] = {}
     for key, value in _figures(device_index(device)).items():
         *groups, last = key.split(".")
@@ -67,39 +70,41 @@ def nested_stats(device: Device = None) -> dict[str, Any]:
 
 
 def memory_allocated(device: Device = None) -> int:
-    """Bytes of the blocks that the program holds now, sizes rounded up as they are handed out."""
+    """Returns the bytes of all allocated blocks, with their rounded sizes."""
     return _figure("allocated_bytes.all.current", device)
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """The most bytes that the program has held at a time since :func:`reset_peak_memory_stats`."""
+    """Returns the largest :func:`memory_allocated` since :func:`reset_peak_memory_stats`."""
     return _figure("allocated_bytes.all.peak", device)
 
 
 def memory_reserved(device: Device = None) -> int:
-    """Bytes held from the driver now, in use or cached."""
+    """Returns the bytes that cachalot holds from the driver, for allocated and for cached
+    memory."""
     return _figure("reserved_bytes.all.current", device)
 
 
 def max_memory_reserved(device: Device = None) -> int:
-    """The most bytes that were held from the driver at a time since :func:`reset_peak_memory_stats`."""
+    """Returns the largest :func:`memory_reserved` since :func:`reset_peak_memory_stats`."""
     return _figure("reserved_bytes.all.peak", device)
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:
-    """Every ``peak`` becomes what there is now."""
+    """Sets every ``peak`` of a device to its ``current``."""
     if handle := _handle.peek():
         _library.library().cachalot_reset_peaks(handle, device_index(device))
 
 
 def reset_accumulated_memory_stats(device: Device = None) -> None:
-    """Every ``allocated`` and ``freed``, and every count of events, begins at 0 again."""
+    """Sets every ``allocated`` and ``freed``, and every count of events, of a device to 0."""
     if handle := _handle.peek():
         _library.library().cachalot_reset_accumulated(handle, device_index(device))
 
 
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
-    """The table of ``torch.cuda.memory_summary``, over these figures: it is laid out by the installed PyTorch."""
+    """Returns the table of ``torch.cuda.memory_summary`` with cachalot's statistics, in the form of
+    the installed PyTorch."""
     theirs = torch.cuda.memory.memory_summary
     over_ours = types.FunctionType(
         theirs.__code__, {**theirs.__globals__, "memory_stats": memory_stats}, argdefs=theirs.__defaults__

@@ -1,6 +1,7 @@
-"""The shared library through ``ctypes``: one table of what is called, and a failure as an exception.
+"""The shared library through ``ctypes``: a table of the functions that are called, and exceptions
+for failures.
 
-Calls release Python's lock, so other threads run meanwhile.
+A call releases Python's lock, so that other threads run.
 """
 
 from __future__ import annotations
@@ -31,13 +32,30 @@ StatVisitor = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int64)
 Writer = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 """``cachalot_writer``: receives the next bytes."""
 
-
 PICKLE = 2
-"""``CACHALOT_PICKLE``: how a snapshot is written."""
+"""``CACHALOT_PICKLE``: the format of a snapshot."""
+
+SIMULATED = 1
+"""``CACHALOT_SIMULATED``: a flag of ``Options``."""
+
+
+class Options(Structure):
+    """``cachalot_options``: how an allocator is made."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint32),
+        ("device_count", c_uint32),
+        ("devices", c_void_p),
+        ("contexts", c_void_p),
+        ("config", c_char_p),
+        ("limit_bytes", c_uint64),
+        ("simulated_bytes", c_uint64),
+    ]
 
 
 class Device(Structure):
-    """``cachalot_device``: one device as it stands; all sizes in bytes."""
+    """``cachalot_device``: the state of one device, with all sizes in bytes."""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -61,17 +79,19 @@ class Pool(Structure):
 
 
 class Status(c_int32):
-    """``cachalot_status``; as a result it is checked, and a failure raised."""
+    """``cachalot_status``: a call that returns a failure raises an exception."""
 
 
 _HANDLE, _STREAM = c_void_p, c_void_p
 
 _PROTOTYPES: dict[str, tuple[Any, ...]] = {
-    # name: what it returns, what it takes
+    # name: type of the result, types of the arguments
     "cachalot_version_string": (c_char_p,),
     "cachalot_last_error": (c_char_p,),
     "cachalot_last_driver_code": (c_uint32,),
     "cachalot_status_text": (c_char_p, c_int32),
+    "cachalot_create": (Status, POINTER(Options), POINTER(_HANDLE)),
+    "cachalot_destroy": (Status, _HANDLE),
     "cachalot_configure": (Status, _HANDLE, c_char_p),
     "cachalot_config": (Status, _HANDLE, c_int, c_char_p, c_size_t, POINTER(c_size_t)),
     "cachalot_device_count": (Status, _HANDLE, POINTER(c_int)),
@@ -93,7 +113,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 def _raise_failure(library: ctypes.CDLL, status: Status) -> None:
-    """Raises what a status stands for, unless it is none of failure."""
+    """Raises the exception of a status that is a failure."""
     if status.value:
         text = library.cachalot_last_error() or library.cachalot_status_text(status.value)
         raise errors.of_status(status.value, text.decode(errors="replace"), library.cachalot_last_driver_code())
@@ -101,11 +121,11 @@ def _raise_failure(library: ctypes.CDLL, status: Status) -> None:
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library, loaded once. The shims find it among what is loaded, by its SONAME."""
+    """Loads the library at the first call, with symbols that the shims can use."""
     try:
         loaded = ctypes.CDLL(str(_files.LIBRARY), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise errors.CachalotError(f"the library of cachalot cannot be loaded: {error}") from error
+        raise errors.CachalotError(f"the library of cachalot-gpu cannot be loaded: {error}") from error
     for name, (result, *arguments) in _PROTOTYPES.items():
         function = getattr(loaded, name)
         function.argtypes = arguments
@@ -116,11 +136,12 @@ def library() -> ctypes.CDLL:
 
 
 def version() -> str:
-    """The version of the library, such as ``"1.2.3"``."""
+    """Returns the version of the library, such as ``"1.2.3"``: that of the package, unless
+    ``CACHALOT_LIBRARY`` names another library."""
     text: bytes = library().cachalot_version_string()
     return text.decode()
 
 
 def address(name: str) -> int:
-    """The address of a function of the library, for those who call it without Python."""
+    """Returns the address of a function of the library, which PyTorch calls without Python."""
     return ctypes.cast(getattr(library(), name), c_void_p).value or 0

@@ -1,6 +1,6 @@
-"""What happened, and what it led to: the history of allocations, and snapshots of every segment and block.
+"""The history of allocations, and snapshots of every segment and block.
 
-Both have the form of PyTorch's, so its viewer (pytorch.org/memory_viz) and its ``_memory_viz.py`` open them.
+Both have PyTorch's format: pytorch.org/memory_viz and torch's ``_memory_viz.py`` open them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ._installed import Device
 
 MOST_ENTRIES = 1_000_000
-"""How many events of each device are kept at most, some 50 bytes each: the ring is made when recording begins."""
+"""The most events that are kept of each device. The ring is made when recording begins, with 50
+bytes an event."""
 
 _recording = False
 
@@ -32,17 +33,17 @@ def record_memory_history(
     *_ignored: Any,
     **_also_ignored: Any,
 ) -> None:
-    """Records the latest events of every device from here on, for :func:`memory_snapshot` and
-    :func:`dump_snapshot`. What was recorded before is dropped. Takes the arguments of
+    """Records the latest events of every device from now on, for :func:`memory_snapshot` and
+    :func:`dump_snapshot`. Drops earlier records. Takes the arguments of
     ``torch.cuda.memory._record_memory_history``.
 
     Args:
         enabled: ``"all"``, ``"state"`` (the latest event only), or ``None`` to stop.
-        context: whether the Python stack is recorded with each allocation: ``None`` for no. It costs microseconds;
-            without, an event costs some nanoseconds.
-        stacks: both mean Python's frames; those of C++ are not recorded.
+        context: ``None`` records no Python stack. A stack costs microseconds, and an event without
+            a stack costs nanoseconds.
+        stacks: both values record Python's frames, and neither records frames of C++.
         max_entries: how many events of each device are kept, 1,000,000 at most.
-        device, and whatever else PyTorch's function takes, is accepted and changes nothing.
+        device: changes nothing. The further arguments of PyTorch's function change nothing either.
     """
     global _recording
     if enabled not in (None, "state", "all"):
@@ -56,17 +57,18 @@ def record_memory_history(
 
 
 def history_enabled() -> bool:
-    """Whether events are being recorded: :func:`record_memory_history` was called, and not ended."""
+    """Returns whether :func:`record_memory_history` is recording events."""
     return _recording
 
 
 def snapshot(pool: tuple[int, ...] | None = None) -> dict[str, Any]:
-    """Every segment with its blocks, the recorded events of each device, and the settings: as
-    ``torch.cuda.memory._snapshot()``. Heaps are looked at one after the other, so stop the program for an exact
-    picture.
+    """Returns every segment with its blocks, the recorded events of each device, and the settings,
+    as ``torch.cuda.memory._snapshot()``. The heaps are read one after the other, so an exact
+    picture needs a program that does not allocate meanwhile.
 
-    A ``pool`` other than (0, 0), which is no pool in particular, leaves the segments of that private pool. What follows
-    its two numbers, if anything does, says whether events are wanted.
+    Args:
+        pool: the two numbers of a private pool, whose segments alone are returned; (0, 0) stands
+            for all pools. PyTorch passes a third value, which says whether to return events.
     """
     parts: list[bytes] = []
     handle = _handle.peek()
@@ -90,14 +92,16 @@ def snapshot(pool: tuple[int, ...] | None = None) -> dict[str, Any]:
 
 
 def memory_snapshot(mempool_id: tuple[int, int] | None = None, include_traces: bool = True) -> list[dict[str, Any]]:
-    """The segments of every pool, or those of one private pool: as ``torch.cuda.memory_snapshot``. Sizes in bytes.
-    ``include_traces`` changes nothing, as there: events are no part of what is returned."""
+    """Returns the segments of every pool, or of one private pool, as
+    ``torch.cuda.memory_snapshot``. All sizes are in bytes. ``include_traces`` changes nothing,
+    since the result has no events."""
     del include_traces
     segments: list[dict[str, Any]] = snapshot(mempool_id)["segments"]
     return segments
 
 
 def dump_snapshot(filename: str | os.PathLike[str] = "dump_snapshot.pickle") -> None:
-    """Writes :func:`snapshot` to a file, as ``torch.cuda.memory._dump_snapshot`` does: a pickle, or JSON if its
-    name ends in ``.json``. It is streamed, and the file is made or replaced once it is complete."""
+    """Writes a snapshot with every segment, event and setting to a file, as
+    ``torch.cuda.memory._dump_snapshot``: JSON if the name ends in ``.json``, else a pickle. The
+    file appears, or is replaced, when it is complete."""
     _library.library().cachalot_snapshot_to_file(_handle.require(), os.fsencode(filename))

@@ -1,8 +1,10 @@
-"""The shim: the small C++ library between PyTorch and cachalot, whose functions take and throw what C cannot.
+"""The shim: a small C++ library between PyTorch and cachalot, which throws exceptions and takes C++
+objects.
 
-The wheel brings one that was built without PyTorch. Out of memory is a plain ``RuntimeError`` through it, since
-PyTorch's own exception is a class of the installed version. So a shim is built against that version when it is
-first wanted, and kept in the user's cache folder under a name that says what it was built from.
+The wheel has a shim that was built without PyTorch, which reports out of memory as a plain
+``RuntimeError``: ``torch.OutOfMemoryError`` is a C++ class of the installed version. The first
+``enable()`` therefore builds a shim for the installed version, and keeps the file in the user's
+cache folder under a name that says what it was built from.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -25,42 +28,44 @@ _TIMEOUT_S = 300
 
 
 class _NotBuiltError(Exception):
-    """No shim could be built; the text says why."""
+    """No shim could be built. The text gives the reason."""
 
 
 def _cache() -> Path:
-    """The folder in which built shims are kept: ``CACHALOT_CACHE``, else one in the user's cache folder."""
+    """Returns the folder for built shims: ``CACHALOT_CACHE``, or else one in the user's cache
+    folder."""
     if chosen := os.environ.get("CACHALOT_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cachalot"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cachalot-gpu"
 
 
 def _abi() -> int:
-    """Which of the two ABIs of libstdc++ PyTorch was built with."""
+    """Returns which of the two string ABIs of libstdc++ PyTorch was built with."""
     return int(torch._C._GLIBCXX_USE_CXX11_ABI)
 
 
 def _name() -> str:
-    """The file name of the shim for this PyTorch and this library: it differs when anything that goes in does."""
+    """Returns the file name of the shim, which is different for each PyTorch, library and
+    source."""
     ingredients = hashlib.sha256()
     for file in [_files.LIBRARY, _files.SHIM_SOURCE, *sorted(_files.INCLUDE.glob("*.h"))]:
         ingredients.update(file.read_bytes())
     return f"shim-torch-{torch.__version__}-abi{_abi()}-{ingredients.hexdigest()[:16]}.so"
 
 
-def _compiler() -> str:
-    """The C++ compiler: ``CXX``, else the system's."""
-    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else _COMPILERS
-    for name in wanted:
-        if found := shutil.which(name):
-            return found
-    raise _NotBuiltError(f"there is no C++ compiler ({', '.join(wanted)})")
+def _compiler() -> list[str]:
+    """Returns the command of the C++ compiler: that of ``CXX``, else the system's."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
+        if shutil.which(command[0]):
+            return command
+    raise _NotBuiltError(f"there is no C++ compiler ({chosen[0] if chosen else ', '.join(_COMPILERS)})")
 
 
 def _compile(to: Path) -> None:
     """Compiles the shim for the installed PyTorch."""
     home = Path(torch.__file__).parent
-    command = [_compiler(), "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
+    command = [*_compiler(), "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
     command += ["-DCACHALOT_WITH_TORCH", f"-D_GLIBCXX_USE_CXX11_ABI={_abi()}"]
     command += ["-I", str(_files.INCLUDE), "-isystem", str(home / "include"), str(_files.SHIM_SOURCE), "-o", str(to)]
     command += [str(_files.LIBRARY), "-L", str(home / "lib"), "-lc10", f"-Wl,-rpath,{_files.LIBRARY.parent}"]
@@ -70,8 +75,9 @@ def _compile(to: Path) -> None:
 
 
 def _built() -> Path:
-    """The shim for the installed PyTorch, built unless it is there. Several processes may do so at once: each
-    writes a file of its own, and the last to rename it wins with the same contents."""
+    """Returns the shim for the installed PyTorch, and builds it if there is none. Several processes
+    may build at once: each writes a file of its own, and the last to rename its file wins with the
+    same contents."""
     try:
         shim = _cache() / _name()
         if not shim.exists():
@@ -87,13 +93,13 @@ def _built() -> Path:
 
 
 def path() -> Path:
-    """The shim to use. Without one for the installed PyTorch, the wheel's, and one warning."""
-    _library.library()  # which the shims find by its SONAME
+    """Returns the shim for the installed PyTorch, or else the wheel's shim, after a warning."""
+    _library.library()  # whose functions the shims call
     try:
         return _built()
     except _NotBuiltError as error:
         warnings.warn(
-            f"out of memory will be a plain RuntimeError, no torch.OutOfMemoryError: no shim for this PyTorch, {error}",
+            f"out of memory will be a plain RuntimeError, not torch.OutOfMemoryError: no shim was built, {error}",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -1,14 +1,25 @@
 """cachalot under PyTorch.
 
-    import cachalot.torch
-    cachalot.torch.enable("policy:caching,expandable_segments:True", patch=True)
+These two lines replace PyTorch's CUDA allocator, before the first use of CUDA:
 
-before the first use of CUDA puts it in the place of PyTorch's allocator. :func:`pool` is the other way: PyTorch
-keeps its own, and one ``torch.cuda.MemPool`` takes its segments from cachalot.
+    import cachalot_gpu.torch
+    cachalot_gpu.torch.enable("policy:caching,expandable_segments:True", patch=True)
 
-The figures here have the names, keys and shapes of those in ``torch.cuda``; with ``patch=True`` those in
-``torch.cuda`` are these.
+With :func:`pool`, PyTorch keeps its allocator, and one ``torch.cuda.MemPool`` takes its segments
+from cachalot.
+
+The functions for statistics, limits and snapshots have the names, arguments and results of those in
+``torch.cuda``. With ``patch=True`` they replace the functions in ``torch.cuda``.
 """
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "cachalot_gpu.torch needs PyTorch with CUDA: pip install 'cachalot-gpu[torch]'", name="torch"
+    ) from None
 
 from ._history import dump_snapshot, memory_snapshot, record_memory_history
 from ._limits import (

@@ -1,15 +1,17 @@
-"""What can go wrong: one exception class for each kind of failure that a program may want to tell apart."""
+"""The exceptions: one class for each kind of failure that a program may want to handle by
+itself."""
 
 from __future__ import annotations
 
 
 class CachalotError(RuntimeError):
-    """A call of the library failed. The text says what went wrong, in the library's own words."""
+    """A call of the library failed. The text is the library's own message."""
 
     status: int
-    """The number of the failure: a ``CACHALOT_ERROR_…`` of ``cachalot.h``; 0 if no call of the library was involved."""
+    """The number of a ``CACHALOT_ERROR_…`` of ``cachalot.h``, or 0 if no call of the library was
+    involved."""
     driver_code: int
-    """The CUDA driver's own code (a ``CUresult``); 0 if the driver had no part in it."""
+    """The ``CUresult`` of the CUDA driver, or 0 if the driver was not involved."""
 
     def __init__(self, text: str, status: int = 0, driver_code: int = 0) -> None:
         super().__init__(text)
@@ -18,15 +20,20 @@ class CachalotError(RuntimeError):
 
 
 class ConfigurationError(CachalotError, ValueError):
-    """The configuration string cannot be understood; the text names the part and lists what is accepted."""
+    """The settings have a mistake. The text names the mistake, and lists what is accepted."""
+
+
+class PlanningError(CachalotError, ValueError):
+    """A buffer has a mistake, or cannot be planned. The text gives the index of the buffer."""
 
 
 class OutOfDeviceMemoryError(CachalotError, MemoryError):
-    """The device's memory has run out, or a limit was reached; the text is the whole report."""
+    """The memory of the device has run out, or a limit was reached. The text is the whole
+    report."""
 
 
 class DriverError(CachalotError):
-    """The CUDA driver refused, or lost its context."""
+    """A call of the CUDA driver failed, or the context is lost."""
 
 
 class NoGpuError(DriverError):
@@ -38,19 +45,19 @@ class DriverTooOldError(DriverError):
 
 
 class TorchTooOldError(CachalotError):
-    """The installed PyTorch cannot take a plug-in with all that it needs."""
+    """The installed PyTorch has no plug-ins with pools, which PyTorch 2.2 added."""
 
 
 class EnabledTooLateError(CachalotError):
-    """PyTorch has used its own allocator already, which cannot be changed any more in this process."""
+    """PyTorch has used its own allocator, which cannot be replaced any more in this process."""
 
 
 class AlreadyEnabledError(CachalotError):
-    """The plug-in is enabled already."""
+    """``enable()`` was called before in this process."""
 
 
 class ForkedError(CachalotError):
-    """This is a forked child process, in which CUDA does not work."""
+    """The process is a forked child, in which CUDA does not work."""
 
 
 _BY_STATUS: dict[int, type[CachalotError]] = {
@@ -67,5 +74,5 @@ _BY_STATUS: dict[int, type[CachalotError]] = {
 
 
 def of_status(status: int, text: str, driver_code: int) -> CachalotError:
-    """The exception for a status of ``cachalot.h``."""
+    """Returns the exception for a status of ``cachalot.h``."""
     return _BY_STATUS.get(status, CachalotError)(text, status, driver_code)
