@@ -152,8 +152,8 @@ extern "C" {
 /** Allocates a block like cachalot_torch_malloc, and throws an exception with the text of cachalot_last_error after a
  * failure. With PyTorch's headers, the exception is c10::OutOfMemoryError (torch.OutOfMemoryError in Python) for
  * OUT_OF_MEMORY, REJECTED and TOO_LARGE, and c10::Error (RuntimeError) for other failures. Without PyTorch's headers,
- * the exception is std::runtime_error (RuntimeError). Without PyTorch's headers, an exception of a
- * filter arrives as a std::runtime_error with the text; with them, it passes through. */
+ * the exception is std::runtime_error (RuntimeError). An exception of a filter passes through; without PyTorch's headers
+ * it becomes a std::runtime_error with the same text. */
 CACHALOT_API void *cachalot_torch_alloc(size_t bytes, int device, cachalot_stream stream);
 
 /** The hook for set_begin_allocate_to_pool: runs cachalot_torch_begin_allocate_to_pool. Throws like

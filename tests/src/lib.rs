@@ -1,4 +1,5 @@
-//! What the tests of the core share: a naive model of it, programs that are run on both, and checks from outside.
+//! Shared code of the core's tests: a naive model, programs for both the core and the model, and
+//! external checks.
 
 pub mod arbitrary;
 pub mod consistency;

@@ -31,7 +31,7 @@ fn parse(policy: &str, key: &str, value: &str) -> Result<Config, ConfigError> {
     Config::parse(&format!("{policy}{key}:{value}"))
 }
 
-/// The policies that have the key: those that do not need a fallback, or else `planned`.
+/// Returns the policies with the key: policies without a fallback, or else `planned`.
 fn policies(setting: &SettingReference) -> Vec<&'static str> {
     let has =
         |policy: &&str| !matches!(parse(policy, setting.key, setting.example), Err(ConfigError::OtherPolicy { .. }));
@@ -39,7 +39,7 @@ fn policies(setting: &SettingReference) -> Vec<&'static str> {
     if plain.is_empty() { vec![PLANNED] } else { plain }
 }
 
-/// What the parser says the key takes.
+/// Returns the parser's description of the values that a key accepts.
 fn accepted(setting: &SettingReference, policy: &str) -> String {
     match parse(policy, setting.key, WRONG) {
         Err(ConfigError::Value { accepted, .. }) => accepted.to_string(),
@@ -67,7 +67,7 @@ fn row(setting: &SettingReference, policy: &str) -> String {
     format!("| `{key}` | {} | {default} | `{example}` | {effect} |\n", accepted(setting, policy))
 }
 
-/// The tables: one for each set of policies that have keys in common, the largest set first.
+/// Builds the tables: one per set of policies with common keys, the largest set first.
 fn tables() -> String {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for setting in &REFERENCE {

@@ -1,4 +1,5 @@
-//! Frees at a count: what the safe frontier has not reached is nobody's, whatever happens, and what it reaches is free at once.
+//! Frees at a count: a block stays unavailable until the safe frontier reaches its count, and is
+//! free immediately afterwards.
 
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{
@@ -20,7 +21,7 @@ fn reach(host: &Host, count: u64) {
     host.allocator.set_safe_frontier(DEVICE, count).unwrap();
 }
 
-/// The blocks that are freed and not free yet.
+/// Lists the blocks with a pending free.
 fn pending(host: &Host) -> Vec<DevicePtr> {
     let snapshot = host.allocator.snapshot();
     let blocks = snapshot.iter().flat_map(|segment| &segment.blocks);
@@ -70,7 +71,7 @@ fn the_frontier_never_goes_back() {
     assert_eq!(pending(&host), []);
 }
 
-/// Counts in any order, against a list.
+/// Frees at counts in any order, compared with a list.
 #[test]
 fn any_counts_in_any_order() {
     for policy in POLICIES {
@@ -237,7 +238,8 @@ fn a_request_that_waits_gets_what_the_frontier_reaches() {
     assert_eq!(allocator.malloc(DEVICE, 2 * MIB, STREAM), Ok(block));
 }
 
-/// Three threads free at counts that a fourth lets pass: what is handed out has been reached.
+/// Three threads free at counts, and a fourth advances the frontier. Every block allocated again
+/// has a count that was reached.
 #[test]
 fn threads() {
     for policy in POLICIES {

@@ -1,4 +1,5 @@
-//! What PyTorch's own tests pin about requests, limits and settings, on the simulated device.
+//! The expectations of PyTorch's own tests of requests, limits and settings, on the simulated
+//! device.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Config, Error, Growable, MAX_REQUEST, PoolKind, StreamId};
@@ -271,7 +272,7 @@ fn a_block_waits_for_every_stream_that_uses_it() {
     assert_eq!(host.device().calls(Call::CreateEvent), 2);
 }
 
-/// 2–20 MiB at random, up to a tenth of the device: no two blocks ever overlap.
+/// Random blocks of 2–20 MiB, up to a tenth of the device: no two blocks ever overlap.
 #[test]
 fn ten_thousand_random_steps() {
     let host = Host::new("", 10 * GIB);
