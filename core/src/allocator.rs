@@ -13,6 +13,7 @@ pub use buffer::Buffer;
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
+use crate::arena::invalid_pointer::not_in_slot;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
@@ -358,7 +359,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             return Ok(allocation);
         }
         self.at_owner(ptr, |device, heap| {
-            device.allocation(heap.heap, ptr).ok_or_else(|| device.not_in_slot(heap.heap, ptr))
+            device.allocation(heap.heap, ptr).ok_or_else(|| not_in_slot(&device, heap.heap, ptr))
         })
     }
 
