@@ -1,4 +1,5 @@
-//! The device as the allocator sees it: passes every call on, counts it, and is where a mutant device goes wrong.
+//! Instrumented device: forwards and counts every call of the allocator, and contains the mistakes
+//! of mutants.
 
 use crate::mutant::Mutant;
 use cachalot_core::simulated::Call;
@@ -10,7 +11,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The names of the calls, in their order.
+/// Names of the calls, in the order of [`Call`].
 const NAMES: [&str; Call::ALL.len()] = [
     "obtain",
     "release",
@@ -32,38 +33,39 @@ const NAMES: [&str; Call::ALL.len()] = [
 ];
 
 thread_local! {
-    /// How often this thread asked a device for memory: what tells a miss from a hit.
-    static FETCHED: Cell<u64> = const { Cell::new(0) };
+    /// Number of the thread's calls for device memory; distinguishes cache misses from hits.
+    static MEMORY_CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// How often the calling thread asked a device for memory so far.
-pub(crate) fn fetched() -> u64 {
-    FETCHED.get()
+/// Returns the number of the calling thread's calls for device memory.
+pub(crate) fn memory_calls() -> u64 {
+    MEMORY_CALLS.get()
 }
 
-/// A device with an ear on it.
+/// A device with counters for the allocator's calls.
 #[derive(Debug)]
-pub(crate) struct Tap {
+pub(crate) struct Instrumented {
     cuda: &'static CudaDevice,
     mutant: Option<Mutant>,
     calls: [AtomicU64; NAMES.len()],
-    /// Bytes of calls for memory that failed: should they have acted all the same, nobody has the memory.
+    /// Bytes of failed calls for memory. If a failed call took effect, the memory is
+    /// lost.
     refused_bytes: AtomicU64,
 }
 
-impl Tap {
-    /// Listens to `cuda`; gets it wrong as `mutant` says.
+impl Instrumented {
+    /// Instruments `cuda`, with the mistake of `mutant` if given.
     pub(crate) fn new(cuda: &'static CudaDevice, mutant: Option<Mutant>) -> Self {
         Self { cuda, mutant, calls: [const { AtomicU64::new(0) }; NAMES.len()], refused_bytes: AtomicU64::new(0) }
     }
 
-    /// How often each was asked, of those that were.
+    /// Returns the number of calls by name, without names of unused calls.
     pub(crate) fn calls(&self) -> BTreeMap<&'static str, u64> {
         let counts = self.calls.iter().map(|count| count.load(Ordering::Relaxed));
         NAMES.into_iter().zip(counts).filter(|&(_, count)| count > 0).collect()
     }
 
-    /// Bytes of calls for memory, or to map it, that failed.
+    /// Returns the bytes of failed calls that allocate or map memory.
     pub(crate) fn refused_bytes(&self) -> u64 {
         self.refused_bytes.load(Ordering::Relaxed)
     }
@@ -71,11 +73,11 @@ impl Tap {
     fn count(&self, asked: Call) {
         self.calls[asked as usize].fetch_add(1, Ordering::Relaxed);
         if matches!(asked, Call::Obtain | Call::Reserve | Call::Create) {
-            FETCHED.set(FETCHED.get() + 1);
+            MEMORY_CALLS.set(MEMORY_CALLS.get() + 1);
         }
     }
 
-    fn noting<T>(&self, bytes: u64, result: DeviceResult<T>) -> DeviceResult<T> {
+    fn count_refused<T>(&self, bytes: u64, result: DeviceResult<T>) -> DeviceResult<T> {
         if result.is_err() {
             self.refused_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -83,10 +85,10 @@ impl Tap {
     }
 }
 
-impl DeviceMemory for Tap {
+impl DeviceMemory for Instrumented {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         self.count(Call::Obtain);
-        self.noting(bytes, self.cuda.obtain(bytes))
+        self.count_refused(bytes, self.cuda.obtain(bytes))
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
@@ -167,7 +169,7 @@ impl DeviceMemory for Tap {
     }
 }
 
-impl VirtualMemory for Tap {
+impl VirtualMemory for Instrumented {
     fn granularity(&self) -> u64 {
         self.cuda.granularity()
     }
@@ -184,7 +186,7 @@ impl VirtualMemory for Tap {
 
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         self.count(Call::Create);
-        self.noting(bytes, self.cuda.create(bytes))
+        self.count_refused(bytes, self.cuda.create(bytes))
     }
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
@@ -194,7 +196,7 @@ impl VirtualMemory for Tap {
 
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
         self.count(Call::Map);
-        self.noting(bytes, self.cuda.map(at, bytes, handle))
+        self.count_refused(bytes, self.cuda.map(at, bytes, handle))
     }
 
     fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
