@@ -6,6 +6,8 @@
 mod block;
 mod buffer;
 mod pools;
+#[cfg(feature = "alloc")]
+mod restore;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;

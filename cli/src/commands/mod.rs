@@ -32,6 +32,14 @@ fn in_file(file: &std::path::Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
+/// Says on standard error that a record begins in the middle of its program, if it does: what was there before, and what is done
+/// about it.
+fn announce_start(file: &std::path::Path, start: Option<&str>, then: &str) {
+    if let Some(start) = start {
+        eprintln!("{}: {start}; {then}", file.display());
+    }
+}
+
 /// Ends a command with `status`, unless its output could not be written.
 fn end(status: u8, written: &io::Result<()>) -> ExitCode {
     // Whoever reads the output may stop reading; that is no failure.

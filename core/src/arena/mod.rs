@@ -44,6 +44,8 @@ pub(crate) mod policy;
 mod reclaim;
 mod release;
 pub(crate) mod request;
+#[cfg(feature = "alloc")]
+mod restore;
 mod routes;
 pub(crate) mod settings;
 #[cfg(feature = "alloc")]

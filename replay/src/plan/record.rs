@@ -6,14 +6,14 @@
 
 use super::section::{Repetition, repetition};
 use super::{Reading, Source, Task};
-use crate::trace::{Action, BadInput, Trace};
+use crate::trace::{Action, BadInput, Start, Trace};
 use cachalot_core::UNIT;
 use cachalot_planner::{Buffer, Plan, Problem};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// An allocation of a record. Events are numbered from 0.
+/// An allocation of a record. What was there before the first event comes first, one number each, and then the events.
 struct Allocation {
     size: u64,
     stream: u64,
@@ -32,7 +32,8 @@ pub(super) fn tasks(file: &Path, traces: &[Trace], reading: &Reading) -> Result<
             part = format!("{} {part}", trace.name);
         }
         problem.check().map_err(|error| BadInput::whole(file, error.to_string()))?;
-        Ok(Task { part, problem, source: Source::Record(numbers) })
+        let start = trace.start.as_ref().map(Start::to_string);
+        Ok(Task { part, problem, source: Source::Record(numbers), start })
     };
     traces.iter().map(task).collect()
 }
@@ -67,7 +68,13 @@ fn plan(file: &Path, trace: &Trace, reading: &Reading) -> Result<(String, Proble
 fn allocations(trace: &Trace) -> Vec<Allocation> {
     let mut held: HashMap<u64, usize> = HashMap::new();
     let mut allocations: Vec<Allocation> = Vec::new();
-    for (number, event) in (0..).zip(&trace.events) {
+    for (segment, block) in trace.start.iter().flat_map(Start::blocks) {
+        let number = allocations.len();
+        held.insert(block.address, number);
+        let (size, stream) = (block.requested_size, segment.stream);
+        allocations.push(Allocation { size, stream, start: number as u64, end: None });
+    }
+    for (number, event) in (allocations.len() as u64..).zip(&trace.events) {
         match event.action {
             Action::Alloc => {
                 held.insert(event.addr, allocations.len());

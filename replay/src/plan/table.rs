@@ -33,7 +33,7 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
     }
     let problem = Problem { buffers, ..Problem::default() };
     problem.check().map_err(|error| whole(file, &numbers, &error))?;
-    Ok(Task { part: String::new(), problem, source: Source::Table(lines) })
+    Ok(Task { part: String::new(), problem, source: Source::Table(lines), start: None })
 }
 
 /// What is wrong with the buffers together, at the line of the one that it is noticed at.
