@@ -14,6 +14,7 @@ use crate::handles::Handles;
 use crate::log::Log;
 use crate::memory::Memory;
 use crate::module::{Function, Module};
+use crate::pool::Pools;
 use crate::random::Random;
 use crate::report;
 use crate::space::Space;
@@ -49,6 +50,7 @@ pub(crate) struct State {
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) memory: Memory,
     pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) pools: Pools,
     pub(crate) streams: Streams,
     pub(crate) events: Handles<Event>,
     /// Captures under way, by their id.
@@ -88,6 +90,7 @@ impl State {
             contexts: BTreeMap::new(),
             memory: Memory::default(),
             virtual_memory: VirtualMemory::new(),
+            pools: Pools::new(),
             streams: Streams::new(),
             events: Handles::new(2),
             captures: BTreeMap::new(),
@@ -111,6 +114,7 @@ impl State {
             let mut space = Space::new(config.address_space_bytes, config.devices);
             space.set_quarantine(config.quarantine);
             self.space = Some(space);
+            self.pools.initialise(self.devices.len());
         }
     }
 
@@ -132,6 +136,7 @@ impl State {
         self.virtual_memory.handles.set_quarantine(on);
         self.streams.handles.set_quarantine(on);
         self.events.set_quarantine(on);
+        self.pools.handles.set_quarantine(on);
         self.graphs.set_quarantine(on);
         self.executables.set_quarantine(on);
     }

@@ -76,9 +76,14 @@ impl Space {
         self.free.give(start, bytes);
     }
 
+    /// Whether an address is, or was, a device address.
+    pub(crate) fn has(&self, address: u64) -> bool {
+        (self.base..self.used_to).contains(&address)
+    }
+
     /// `address` as work on `device` sees it, if it is or was a device address; any other number unchanged.
     pub(crate) fn seen_by(&self, device: usize, address: u64) -> u64 {
-        if (self.base..self.used_to).contains(&address) { address + self.span * (device as u64 + 1) } else { address }
+        if self.has(address) { address + self.span * (device as u64 + 1) } else { address }
     }
 
     /// Makes `extents` of `descriptor` accessible to `device` at `address`, in place of what was there. Nothing is

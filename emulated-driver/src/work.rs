@@ -3,21 +3,43 @@
 use crate::call::Call;
 use crate::code::Code;
 use crate::context;
+use crate::memory;
 use crate::space::Space;
 use crate::thread;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// A host function queued with `cuLaunchHostFunc`.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 /// A kernel of a host object: pointers to its arguments, number of blocks, threads of a block.
 pub(crate) type Kernel = unsafe extern "C" fn(*mut *mut c_void, u32, u32);
 
+/// A part of a region of device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    /// Where the region begins.
+    pub(crate) region: u64,
+    /// Where the part begins in it.
+    pub(crate) offset: u64,
+    /// How long it is.
+    pub(crate) bytes: u64,
+}
+
+/// When a piece of work was done, once it was.
+pub(crate) type Stamp = Arc<OnceLock<Instant>>;
+
 /// A piece of work as it was queued: device addresses are the program's.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// Only a point in the stream's order.
     Nothing,
+    /// Note the time.
+    Stamp(Stamp),
+    /// Memory of a pool begins to be memory.
+    Expose(Span),
+    /// Memory that is being freed ends to be memory.
+    Withdraw(Span),
     /// Fill with a byte.
     Fill { device: usize, address: u64, bytes: u64, value: u8 },
     /// Copy.
@@ -48,6 +70,9 @@ pub(crate) enum Place {
 pub(crate) enum Task {
     Fill { at: u64, bytes: usize, value: u8 },
     Copy { to: u64, from: u64, bytes: usize, kept: Option<Arc<[u8]>> },
+    Stamp(Stamp),
+    Expose(Span),
+    Withdraw(Span),
     Call { function: HostFunction, argument: u64 },
     Kernel { kernel: Kernel, args: Vec<u64>, grid: u32, block: u32 },
     Fail(Code),
@@ -58,6 +83,9 @@ impl Work {
     pub(crate) fn tasks(&self, device: usize, space: &Space) -> Vec<Task> {
         match self {
             Self::Nothing => Vec::new(),
+            Self::Stamp(stamp) => vec![Task::Stamp(Arc::clone(stamp))],
+            &Self::Expose(span) => vec![Task::Expose(span)],
+            &Self::Withdraw(span) => vec![Task::Withdraw(span)],
             &Self::Fill { device, address, bytes, value } => {
                 vec![Task::Fill { at: space.seen_by(device, address), bytes: bytes as usize, value }]
             }
@@ -109,6 +137,14 @@ fn run_one(task: Task) {
             unsafe { libc::memmove(to as *mut c_void, from as *const c_void, bytes) };
             drop(kept);
         }
+        Task::Stamp(stamp) => {
+            stamp.get_or_init(Instant::now);
+        }
+        Task::Expose(span) => {
+            let exposed = memory::expose(&mut Call::open().state, span);
+            exposed.expect("the system maps what it gave");
+        }
+        Task::Withdraw(span) => memory::withdraw(&mut Call::open().state, span),
         Task::Call { function, argument } => {
             // SAFETY: the caller of cuLaunchHostFunc promised a function that takes this argument.
             thread::as_host_function(|| unsafe { function(argument as *mut c_void) });
