@@ -111,7 +111,7 @@ impl State {
         if self.space.is_none() {
             let config = &self.config;
             self.devices = (0..config.devices).map(|_| Device::new(config)).collect();
-            let mut space = Space::new(config.address_space_bytes, config.devices);
+            let mut space = Space::new(config.address_space_bytes, config.devices, config.host_access);
             space.set_quarantine(config.quarantine);
             self.space = Some(space);
             self.pools.initialise(self.devices.len());

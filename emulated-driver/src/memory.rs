@@ -1,5 +1,5 @@
-//! Device memory: regions mapped at addresses of their own, and small allocations that share a page. `cuMemAlloc` is here,
-//! and what the pools of stream-ordered memory take.
+//! Device memory: regions mapped at addresses of their own, and small allocations that share a
+//! page. `cuMemAlloc` is here, and what the pools of stream-ordered memory take.
 
 use crate::call::Call;
 use crate::code::{Answer, Code};
@@ -204,7 +204,8 @@ pub(crate) fn taken_by(bytes: u64) -> Answer<u64> {
     bytes.checked_next_multiple_of(if bytes < SMALL { ALIGNMENT } else { PAGE }).ok_or(Code::OUT_OF_MEMORY)
 }
 
-/// Takes memory for a context, of the pool if there is one. It can be used once [`expose`] was called.
+/// Takes memory for a context, of the pool if there is one. It can be used once [`expose`] was
+/// called.
 pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Answer<(u64, Span)> {
     let taken = taken_by(bytes)?;
     let (region, address) = if bytes < SMALL {
@@ -226,8 +227,8 @@ pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u6
     Ok((address, allocation.span(address)))
 }
 
-/// Lets the devices that may use a part of a region use it, filled with the poison of new memory. Part of a shared page can be
-/// used already.
+/// Lets the devices that may use a part of a region use it, filled with the poison of new memory.
+/// Part of a shared page can be used already.
 pub(crate) fn expose(state: &mut State, span: Span) -> Answer<()> {
     let region = state.memory.regions.get(&span.region).ok_or(Code::UNKNOWN)?;
     if region.parts.is_none() {
@@ -238,7 +239,8 @@ pub(crate) fn expose(state: &mut State, span: Span) -> Answer<()> {
     Ok(())
 }
 
-/// Takes a part of a region from the devices that use it. Part of a shared page is filled with the poison of freed memory.
+/// Takes a part of a region from the devices that use it. Part of a shared page is filled with the
+/// poison of freed memory.
 pub(crate) fn withdraw(state: &mut State, span: Span) {
     let Some(region) = state.memory.regions.get(&span.region) else { return };
     if region.parts.is_some() {
@@ -259,7 +261,8 @@ pub(crate) fn peek(state: &State, address: u64, into: &mut [u8]) -> Answer<()> {
     state.virtual_memory.peek(&state.devices, address, into)
 }
 
-/// Takes a part of a page that small allocations of a context share, those of a pool apart: the page, and the part.
+/// Takes a part of a page that small allocations of a context share, those of a pool apart: the
+/// page, and the part.
 fn take_part(state: &mut State, context: u64, pool: Option<u64>, taken: u64) -> Answer<(u64, u64)> {
     let shared = state.memory.regions.iter_mut();
     let mut shared = shared.filter(|(_, region)| region.context == context && region.pool == pool);

@@ -1,11 +1,13 @@
 //! Stream-ordered memory: `cuMemAllocAsync`, `cuMemFreeAsync`, and the pools behind them.
 //!
-//! An address is handed out at once, and is memory from the point in the stream's order on at which it was asked for: a piece
-//! of work maps it for the device. A free queues the piece of work that takes it away again, so work that uses the memory
-//! too early or too late is killed, as long as the memory has pages of its own.
+//! An address is handed out at once, and is memory from the point in the stream's order on at which
+//! it was asked for: a piece of work maps it for the device. A free queues the piece of work that
+//! takes it away again, so work that uses the memory too early or too late is killed, as long as
+//! the memory has pages of its own.
 //!
-//! What was freed is handed out again at once to the stream that freed it, and to others when the free is done. A pool keeps
-//! the memory of done frees, up to its threshold when something is waited for.
+//! What was freed is handed out again at once to the stream that freed it, and to others when the
+//! free is done. A pool keeps the memory of done frees, up to its threshold when something is
+//! waited for.
 
 use crate::call::Call;
 use crate::capture;
@@ -225,7 +227,8 @@ pub(crate) fn trim_to(call: &mut Call, handle: u64, kept_bytes: u64) -> Answer<(
     Ok(())
 }
 
-/// `cuMemAllocAsync`, and `cuMemAllocFromPoolAsync` with a pool's handle. 0 bytes are the null address.
+/// `cuMemAllocAsync`, and `cuMemAllocFromPoolAsync` with a pool's handle. 0 bytes are the null
+/// address.
 pub(crate) fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answer<u64> {
     supported(call)?;
     let queue = stream::find(&mut call.state, stream, call.context)?;
@@ -278,7 +281,8 @@ pub(crate) fn free(call: &mut Call, address: u64, stream: u64) -> Answer<()> {
     Ok(())
 }
 
-/// What a wait does for the pools: done frees become free memory, and what exceeds the thresholds goes back to the device.
+/// What a wait does for the pools: done frees become free memory, and what exceeds the thresholds
+/// goes back to the device.
 pub(crate) fn after_wait(state: &mut State) {
     settle(state);
     let kept: Vec<(u64, u64)> = state.pools.by_number.iter().map(|(&number, pool)| (number, pool.threshold)).collect();
@@ -309,7 +313,8 @@ fn supported(call: &Call) -> Answer<()> {
     if device::all_have(&call.state, MEMORY_POOLS) { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
-/// Takes memory: what this stream freed and nobody has since, what is free, or more of the device's.
+/// Takes memory: what this stream freed and nobody has since, what is free, or more of the
+/// device's.
 fn take(state: &mut State, number: u64, context: u64, queue: u64, bytes: u64) -> Answer<(u64, Span)> {
     let taken = memory::taken_by(bytes)?;
     let again = |freed: &Freed| {
@@ -347,7 +352,8 @@ fn settle(state: &mut State) {
     }
 }
 
-/// Gives a pool's idle regions back to the device until it holds no more than `kept_bytes`, or none is idle.
+/// Gives a pool's idle regions back to the device until it holds no more than `kept_bytes`, or none
+/// is idle.
 fn trim(state: &mut State, number: u64, kept_bytes: u64) {
     while memory::reserved_by(state, number) > kept_bytes {
         let Some(region) = memory::oldest_idle(state, number) else { break };
