@@ -60,6 +60,8 @@ pub(crate) struct Config {
     pub(crate) attributes: BTreeMap<i32, i32>,
     /// `CACHALOT_EMU_ANSWERS`: answers of the oracle table that differ, JSON of name to code.
     pub(crate) answers: BTreeMap<String, u32>,
+    /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts.
+    pub(crate) strict: bool,
     /// `CACHALOT_EMU_HOST_ACCESS`: the host may use device memory at the program's addresses.
     pub(crate) host_access: bool,
     /// `CACHALOT_EMU_ADDRESS_SPACE`: bytes of device addresses.
@@ -103,6 +105,7 @@ impl Config {
                 .map(|(key, value)| (key.parse().expect("an attribute's number"), value as i32))
                 .collect(),
             answers: map("ANSWERS").into_iter().map(|(key, value)| (key, value as u32)).collect(),
+            strict: number("STRICT", 0) != 0,
             host_access: number("HOST_ACCESS", 0) != 0,
             address_space_bytes: number("ADDRESS_SPACE", default_address_space()),
         }

@@ -10,16 +10,18 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::event::Event;
 use crate::faults::Plan;
+use crate::functions::Function;
 use crate::handles::Handles;
 use crate::log::Log;
 use crate::memory::Memory;
-use crate::module::{Function, Module};
+use crate::module::{self, Module};
 use crate::pool::Pools;
 use crate::random::Random;
 use crate::report;
 use crate::space::Space;
 use crate::stream::Streams;
 use crate::sync::{Condition, Mutex};
+use crate::thread;
 use crate::virtual_memory::VirtualMemory;
 use crate::work::Work;
 use crate::worker;
@@ -61,7 +63,7 @@ pub(crate) struct State {
     /// Instantiated graphs.
     pub(crate) executables: Handles<Arc<[Work]>>,
     pub(crate) modules: Handles<Module>,
-    pub(crate) functions: Handles<Function>,
+    pub(crate) functions: Handles<module::Function>,
     /// What calls made that the fault plan then let fail, so that nobody can give it back: kind and handle.
     pub(crate) abandoned: Vec<(&'static str, u64)>,
 }
@@ -126,6 +128,24 @@ impl State {
         self.space.as_mut().expect("only initialised drivers have addresses")
     }
 
+    /// From now on: abort at a call with the handle of a destroyed stream or event, or answer a code.
+    /// Such a handle is then never handed out again, because it could not be told from a living one.
+    pub(crate) fn set_strict(&mut self, on: bool) {
+        self.config.strict = on;
+        self.streams.handles.set_quarantine(on || self.config.quarantine);
+        self.events.set_quarantine(on || self.config.quarantine);
+    }
+
+    /// Aborts in strict mode if the handle of a `kind` is one of a destroyed object: a real driver may
+    /// read the memory of what was there.
+    pub(crate) fn refuse_retired<T>(&self, kind: &str, handles: &Handles<T>, handle: u64) {
+        if self.config.strict && handles.is_retired(handle) {
+            let function = thread::calling().map_or("a control function", Function::name);
+            eprintln!("emulated driver: {function} was given the destroyed {kind} {handle:#x}");
+            std::process::abort()
+        }
+    }
+
     /// From now on: never use a freed address or a destroyed handle again, or do.
     pub(crate) fn set_quarantine(&mut self, on: bool) {
         self.config.quarantine = on;
@@ -134,8 +154,8 @@ impl State {
         }
         self.memory.set_quarantine(on);
         self.virtual_memory.handles.set_quarantine(on);
-        self.streams.handles.set_quarantine(on);
-        self.events.set_quarantine(on);
+        self.streams.handles.set_quarantine(on || self.config.strict);
+        self.events.set_quarantine(on || self.config.strict);
         self.pools.handles.set_quarantine(on);
         self.graphs.set_quarantine(on);
         self.executables.set_quarantine(on);

@@ -132,6 +132,7 @@ pub(crate) fn make_stream_wait(call: &mut Call, stream: u64, handle: u64, flags:
 
 /// The event of a living handle.
 pub(crate) fn find(state: &State, handle: u64) -> Answer<&Event> {
+    state.refuse_retired("event", &state.events, handle);
     state.events.get(handle).map_err(|code| state.answers.outcome("event_unknown").err().unwrap_or(code))
 }
 

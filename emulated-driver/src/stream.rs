@@ -190,6 +190,7 @@ pub(crate) fn find(state: &mut State, handle: u64, context: u64) -> Answer<u64> 
         0 | 1 => own_queue(state, context, None),
         2 => own_queue(state, context, Some(thread::number())),
         handle => {
+            state.refuse_retired("stream", &state.streams.handles, handle);
             let queue = state.streams.handles.get(handle).copied();
             queue.map_err(|code| state.answers.outcome("stream_unknown").err().unwrap_or(code))
         }

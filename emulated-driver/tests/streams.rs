@@ -381,3 +381,50 @@ fn a_copy_finds_its_direction_by_the_addresses() {
     assert_eq!(driver.cuMemcpyAsync(left, 0, 4, stream), 1);
     assert_eq!(driver.cuMemcpyAsync(0, 0, 0, stream), 0);
 }
+
+/// Makes a call with the handle of a destroyed object in a child, in strict mode or not, and returns
+/// what the child said.
+fn with_destroyed(test: &str, strict: bool, call: impl FnOnce(&Emulated, u64, u64) -> u32) -> String {
+    if is_child(test) {
+        let driver = Emulated::new();
+        let (stream, event) = (driver.stream(1).expect("a stream"), driver.event().expect("an event"));
+        driver.control.set_strict(strict);
+        assert_eq!((driver.cuEventDestroy_v2(event), driver.cuStreamDestroy_v2(stream)), (0, 0));
+        if strict {
+            assert_ne!((driver.stream(1), driver.event()), (Ok(stream), Ok(event)));
+        }
+        println!("answered {}", call(&driver, stream, event));
+        std::process::exit(0);
+    }
+    text(&in_child(test, &[]))
+}
+
+#[test]
+fn a_destroyed_streams_handle_ends_the_process_in_strict_mode() {
+    let test = "a_destroyed_streams_handle_ends_the_process_in_strict_mode";
+    let said = with_destroyed(test, true, |driver, stream, _| driver.cuStreamIsCapturing(stream, &mut 0));
+    let line = "emulated driver: cuStreamIsCapturing was given the destroyed stream 0x";
+    assert!(said.contains(line) && !said.contains("answered"), "{said}");
+}
+
+#[test]
+fn a_destroyed_events_handle_ends_the_process_in_strict_mode() {
+    let test = "a_destroyed_events_handle_ends_the_process_in_strict_mode";
+    let said = with_destroyed(test, true, |driver, _, event| driver.cuEventQuery(event));
+    let line = "emulated driver: cuEventQuery was given the destroyed event 0x";
+    assert!(said.contains(line) && !said.contains("answered"), "{said}");
+}
+
+#[test]
+fn handles_that_never_were_have_a_code_in_strict_mode() {
+    let test = "handles_that_never_were_have_a_code_in_strict_mode";
+    let said = with_destroyed(test, true, |driver, _, _| driver.cuEventQuery(4096));
+    assert!(said.contains("answered 400"), "{said}");
+}
+
+#[test]
+fn a_destroyed_handle_has_a_code_without_strict_mode() {
+    let test = "a_destroyed_handle_has_a_code_without_strict_mode";
+    let said = with_destroyed(test, false, |driver, stream, _| driver.cuStreamQuery(stream));
+    assert!(said.contains("answered 400"), "{said}");
+}
