@@ -98,6 +98,14 @@ impl CudaDevice {
     /// [`DeviceMemory::synchronize`].
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
+        let target = self.streams.target(stream);
+        if let Target::Live(handle) = target
+            && self.is_asked_for(target)
+        {
+            // Nothing reports the streams of a host whose streams are asked for: this one may be
+            // destroyed, and a real driver crashes on the handle of such a stream.
+            return self.wait_for_all_of(self.streams.present_context(handle));
+        }
         match self.usable(stream)? {
             // SAFETY: takes no host pointers; the host vouches for streams that it did not report as destroyed.
             Some(stream) => self.context.check(unsafe { self.driver().stream_synchronize(stream) }),
@@ -253,15 +261,21 @@ impl CudaDevice {
             Some(Last::Event(event)) => self.wait(Event(event.0 as u64)),
             Some(Last::Contexts(doubts)) => {
                 for Doubt { context, .. } in &doubts {
-                    if context.is_null() || *context == self.cu_context() {
-                        wait_for_context(&self.context)?;
-                    } else {
-                        wait_for_context(&Context::new(self.driver(), *context))?;
-                    }
+                    self.wait_for_all_of(*context)?;
                 }
                 self.streams.settle(number, &doubts);
                 Ok(())
             }
+        }
+    }
+
+    /// Blocks until everything that is queued in a context is done; null means this device's. The
+    /// context of this device is entered.
+    fn wait_for_all_of(&self, context: CuContext) -> DeviceResult<()> {
+        if context.is_null() || context == self.cu_context() {
+            wait_for_context(&self.context)
+        } else {
+            wait_for_context(&Context::new(self.driver(), context))
         }
     }
 

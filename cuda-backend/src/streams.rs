@@ -48,8 +48,13 @@ pub enum StreamIdentity {
     Reported,
     /// Each time that a handle is turned into a number, which makes two short driver calls (16 ns each on an H200 with
     /// CUDA 13.0, from any number of threads): is it capturing, and if not, what is its number. Nothing needs to be
-    /// reported; but what was not is waited for with the whole context where it must be waited for at all. Only a driver
-    /// of CUDA 12.0 or later can say; with an older one this is the same as [`Reported`](Self::Reported).
+    /// reported. To wait for a created stream is to wait for its whole context, because its handle may be dead.
+    ///
+    /// A block must be freed before another stream that uses it is destroyed: the driver is asked about the handle of
+    /// that stream, and may crash on a dead one.
+    ///
+    /// Only a driver of CUDA 12.0 or later can say; with an older one this is the same as
+    /// [`Reported`](Self::Reported).
     Asked,
 }
 
@@ -239,6 +244,11 @@ impl Streams {
         }
         let present = self.slot(handle).map_or(handle, |slot| slot.number.load(Ordering::Acquire));
         if present == stream.0 { Target::Live(CuStream(handle as usize)) } else { Target::Retired }
+    }
+
+    /// The context of a handle's present stream; null if the driver did not tell.
+    pub(crate) fn present_context(&self, stream: CuStream) -> CuContext {
+        self.lock().contexts.get(&(stream.0 as u64)).copied().unwrap_or(CuContext::NULL)
     }
 
     /// What is left to wait for of a retired stream; `None` if nothing is.
