@@ -33,6 +33,30 @@ impl CudaDevice {
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }
 
+    /// The number of a stream that uses a block of another stream, as [`stream_id`](Self::stream_id)
+    /// gives it. To be called **after** the work that uses the block was queued.
+    ///
+    /// With [`StreamIdentity::Asked`] an event is recorded behind that work, because nothing tells whether
+    /// the stream still exists when the block is freed. Not while the stream captures.
+    ///
+    /// # Errors
+    /// Those of [`stream_id`](Self::stream_id); the driver's.
+    pub fn stream_in_use(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        let number = self.stream_id(stream)?;
+        if !self.is_asked_for(self.streams.target(number)) || self.is_created_capturing(stream)? {
+            return Ok(number);
+        }
+        let _scope = self.context.enter()?;
+        let event = match self.streams.event_of_use(stream, self.cu_context()) {
+            Some(event) => event,
+            None => CuEvent(self.create_event()?.0 as usize),
+        };
+        self.record_handle(event, stream)?;
+        let spare = self.streams.note_use(number, event, self.cu_context());
+        self.spare_events().extend(spare);
+        Ok(number)
+    }
+
     /// Says that the host is about to destroy a stream, and answers the number that it had. To be called **before**
     /// `cuStreamDestroy`; afterwards the handle is not the host's to use.
     ///
@@ -88,6 +112,13 @@ impl CudaDevice {
     /// [`DeviceMemory::record`].
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
+        let target = self.streams.target(stream);
+        if self.is_asked_for(target)
+            && let Some(announced) = self.streams.announced(stream)
+        {
+            // The stream may be destroyed, so its handle is left alone.
+            return self.record_behind(event, announced);
+        }
         match self.usable(stream)? {
             Some(stream) => self.record_handle(event, stream),
             // The event keeps its earlier state, which is done: events in use are not recorded anew.
@@ -325,6 +356,15 @@ impl CudaDevice {
         self.context.check(destroyed)
     }
 
+    /// Records `event` so that it comes after another event, of this context or not. It comes after the
+    /// earlier ones on the bridge too, which is longer than needed and never too short.
+    fn record_behind(&self, event: CuEvent, other: CuEvent) -> DeviceResult<()> {
+        let bridge = self.bridge()?;
+        // SAFETY: takes no host pointers; events of announced work live as long as the device.
+        self.context.check(unsafe { self.driver().stream_wait_event(bridge, other, 0) })?;
+        self.context.check(self.record_here(event, bridge))
+    }
+
     /// The stream of this device on which others' are waited for, made when first needed. The context is entered.
     fn bridge(&self) -> DeviceResult<CuStream> {
         let present = CuStream(self.bridge.load(Ordering::Acquire));
@@ -353,6 +393,7 @@ impl CudaDevice {
             self.streams.finish(number);
             self.spare_events().push(event);
         }
+        self.spare_events().extend(self.streams.take_uses(self.cu_context()));
         for event in core::mem::take(&mut *self.spare_events()) {
             result = result.and(self.destroy_event(Event(event.0 as u64)));
         }

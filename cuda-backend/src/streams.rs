@@ -50,8 +50,8 @@ pub enum StreamIdentity {
     /// CUDA 13.0, from any number of threads): is it capturing, and if not, what is its number. Nothing needs to be
     /// reported. To wait for a created stream is to wait for its whole context, because its handle may be dead.
     ///
-    /// A block must be freed before another stream that uses it is destroyed: the driver is asked about the handle of
-    /// that stream, and may crash on a dead one.
+    /// The use of a block by another stream is announced with [`stream_in_use`](crate::CudaDevice::stream_in_use). The
+    /// block waits for what the stream had to do by then.
     ///
     /// Only a driver of CUDA 12.0 or later can say; with an older one this is the same as
     /// [`Reported`](Self::Reported).
@@ -102,6 +102,16 @@ struct Retired {
     contexts: BTreeMap<u64, CuContext>,
     /// The last doubt's stamp.
     stamp: u64,
+    /// Streams whose use of blocks was announced, by handle and by the context of the event.
+    uses: BTreeMap<(u64, usize), Use>,
+}
+
+/// The announced work of a stream that nothing reports: an event behind it. The event is recorded anew
+/// for later work, also of a later stream with the same handle.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    number: StreamId,
+    event: CuEvent,
 }
 
 /// One handle that needs more than generation 0.
@@ -251,6 +261,34 @@ impl Streams {
         self.lock().contexts.get(&(stream.0 as u64)).copied().unwrap_or(CuContext::NULL)
     }
 
+    /// The event of `context` behind the announced work of a handle's streams, to be recorded anew.
+    pub(crate) fn event_of_use(&self, stream: CuStream, context: CuContext) -> Option<CuEvent> {
+        self.lock().uses.get(&(stream.0 as u64, context.0)).map(|its| its.event)
+    }
+
+    /// Notes that `event`, of `context`, is behind the announced work of a stream. Answers an event that
+    /// another thread noted meanwhile, which is not needed any more.
+    pub(crate) fn note_use(&self, number: StreamId, event: CuEvent, context: CuContext) -> Option<CuEvent> {
+        let earlier = self.lock().uses.insert((number.0 & HANDLE_MASK, context.0), Use { number, event });
+        earlier.map(|its| its.event).filter(|its| *its != event)
+    }
+
+    /// An event behind the announced work of a stream, if there was any.
+    pub(crate) fn announced(&self, number: StreamId) -> Option<CuEvent> {
+        let handle = number.0 & HANDLE_MASK;
+        let retired = self.lock();
+        let mut its = retired.uses.range((handle, 0)..=(handle, usize::MAX));
+        its.find(|(_, its)| its.number == number).map(|(_, its)| its.event)
+    }
+
+    /// Takes the events of `context` that stand for announced work.
+    pub(crate) fn take_uses(&self, context: CuContext) -> Vec<CuEvent> {
+        let mut retired = self.lock();
+        let (taken, kept) = core::mem::take(&mut retired.uses).into_iter().partition(|((_, its), _)| *its == context.0);
+        retired.uses = kept;
+        BTreeMap::into_values(taken).map(|its: Use| its.event).collect()
+    }
+
     /// What is left to wait for of a retired stream; `None` if nothing is.
     pub(crate) fn last(&self, stream: StreamId) -> Option<Last> {
         let retired = self.lock();
@@ -331,7 +369,13 @@ impl Streams {
 impl Retired {
     /// Nothing retired yet. Allocates nothing.
     const fn new() -> Self {
-        Self { ended: VecDeque::new(), doubts: BTreeMap::new(), contexts: BTreeMap::new(), stamp: 0 }
+        Self {
+            ended: VecDeque::new(),
+            doubts: BTreeMap::new(),
+            contexts: BTreeMap::new(),
+            stamp: 0,
+            uses: BTreeMap::new(),
+        }
     }
 
     /// Notes that the handle's present stream ends without a recorded end.

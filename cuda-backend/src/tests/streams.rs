@@ -219,6 +219,34 @@ fn a_stream_that_may_be_gone_is_waited_for_without_its_handle() {
 }
 
 #[test]
+fn announced_work_of_a_stream_that_may_be_gone_is_found_without_its_handle() {
+    let device = asking();
+    let event = device.create_event().expect("an event");
+    for stream in [STREAM, FOREIGN_STREAM] {
+        let number = device.stream_in_use(stream).expect("a number");
+        assert_eq!(device.stream_id(stream), Ok(number));
+        let events = fake::with(|fake| fake.events.len());
+        assert_eq!(device.stream_in_use(stream), Ok(number));
+        assert_eq!(fake::with(|fake| fake.events.len()), events, "the event is recorded anew");
+        let made = calls(|| device.record(event, number).expect("recorded"));
+        let own = ["cuStreamIsCapturing", "cuStreamGetId", "cuStreamGetCtx", "cuStreamSynchronize"];
+        assert!(!made.iter().any(|name| own.contains(name)), "{made:?}");
+        assert!(made.contains(&"cuStreamWaitEvent") && !waited_for_context(&made), "{made:?}");
+        assert_ne!(recorded_behind(event), Some(stream));
+    }
+    device.destroy_event(event).expect("destroyed");
+    assert_eq!(device.close(), Ok(()));
+    assert_eq!(fake::with(|fake| fake.events.len()), 0);
+}
+
+#[test]
+fn a_reported_streams_use_needs_no_event() {
+    let device = device();
+    let made = calls(|| assert_eq!(device.stream_in_use(STREAM), Ok(id(STREAM))));
+    assert!(made.is_empty(), "{made:?}");
+}
+
+#[test]
 fn a_driver_that_does_not_say_leaves_the_number_as_it_was() {
     let device = asking();
     let old = device.stream_id(STREAM).expect("a number");

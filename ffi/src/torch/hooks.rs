@@ -75,7 +75,7 @@ pub unsafe extern "C" fn cachalot_torch_base_alloc(block: *mut c_void, bytes: *m
 pub extern "C" fn cachalot_torch_record_stream(block: *mut c_void, stream: cachalot_stream) {
     boundary::infallible((), || {
         let recorded = plugin::with_present(|instance| {
-            match instance.allocator.record_stream(DevicePtr(block.addr() as u64), instance.stream(stream)?) {
+            match instance.allocator.record_stream(DevicePtr(block.addr() as u64), instance.stream_in_use(stream)?) {
                 // PyTorch passes memory of others on as well, which is theirs to look after.
                 Err(Error::InvalidPointer(_)) => Ok(()),
                 recorded => Ok(recorded?),
