@@ -6,6 +6,21 @@
 //! tables   ──┘                          └────▶ lower bound
 //! ```
 //!
+//! ```
+//! use cachalot_planner::portfolio::Portfolio;
+//! use cachalot_planner::{Buffer, Problem, verify};
+//!
+//! let buffer = |start, end, size| Buffer { start, end, size, alignment: 256, fixed: None };
+//! let buffers = vec![buffer(0, 3, 4096), buffer(1, 4, 1024), buffer(3, 5, 2048)];
+//! let problem = Problem { buffers, ..Problem::default() };
+//! let mut portfolio = Portfolio::new(&problem);
+//! portfolio.run(&mut ()); // `()` sets no deadline; a `Watch` can stop the search
+//! assert!(portfolio.optimal());
+//! let plan = portfolio.into_best().expect("a plan");
+//! assert_eq!(plan.peak, 5120);
+//! verify(&problem, &plan).expect("no two live buffers overlap");
+//! ```
+//!
 //! `no_std` with `alloc`, no unsafe code, no dependencies.
 
 #![no_std]

@@ -1,4 +1,4 @@
-//! The test of layers, tested on made-up crates.
+//! Tests of the layer test, on small invented crates.
 
 use crate::check::check;
 use crate::document::{Layers, blocks};
@@ -6,13 +6,13 @@ use crate::imports::{self, Imports};
 use crate::paths;
 use std::collections::BTreeMap;
 
-/// The imports of a crate of these files.
+/// Finds the imports of a crate with the given files.
 fn imports(files: &[(&str, &str)]) -> Imports {
     let files: BTreeMap<&str, &str> = files.iter().copied().collect();
     imports::of(&|file: &str| files.get(file).map(|text| (*text).to_owned()))
 }
 
-/// The layers of a block with these lines.
+/// Reads the layers of a block with the given lines.
 fn layers(lines: &str) -> Layers {
     let mut blocks = blocks(&format!("```layers made/up\n{lines}\n```\n"));
     blocks.pop().expect("there is a block")
@@ -152,4 +152,19 @@ fn paths_are_read_from_tokens() {
     let tokens = "use a::{self, b as c, d::{e, *}}; x::y::<z::Z>(1, p::q); lone".parse().expect("tokens");
     let found: Vec<String> = paths::paths(tokens).iter().map(|path| path.join("::")).collect();
     assert_eq!(found, ["a::b", "a::d::e", "a::d::*", "x::y", "z::Z", "p::q"]);
+}
+
+#[test]
+fn a_type_with_too_many_methods_is_caught() {
+    let block = |methods: usize| {
+        let methods = (0..methods).fold(String::new(), |text, number| text + &format!("fn f{number}(&self) {{}} "));
+        format!("impl<T: Copy> Large<T> {{ {methods} }}")
+    };
+    let low = format!("pub struct Large<T>(T); {} impl<T> Drop for Large<T> {{ fn drop(&mut self) {{}} }}", block(30));
+    for (methods, expected) in [(30, None), (31, Some("Large has 61 methods, 60 are allowed"))] {
+        let high = format!("use crate::low::Large; {}", block(methods));
+        let files = [LIB, ("high.rs", &high), ("middle.rs", ""), ("low.rs", &low)];
+        let wrong = check(&layers("high\nmiddle\nlow"), &imports(&files));
+        assert_eq!(wrong, expected.into_iter().collect::<Vec<_>>());
+    }
 }

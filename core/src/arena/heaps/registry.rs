@@ -1,0 +1,429 @@
+//! Registry of one device: private pools, the routes of requests into pools, and the pairs of
+//! heaps.
+//!
+//! A private pool keeps its blocks apart from all other blocks. Pool 0 is the default pool and
+//! always exists. A pool is *in use* as long as a user may allocate from the pool or replay a graph
+//! captured into the pool. After the last user has released the pool, the pool's free segments are
+//! released with the rest of the cache. A pool without users and segments is removed, and its
+//! number becomes vacant.
+
+use crate::config::rounding::PoolKind;
+use crate::error::Error;
+use crate::heap::split_rules::Rules;
+use crate::pool::{PoolId, PoolOptions, Route};
+use crate::sync::AtomicU64;
+use crate::tables::atomic_map::AtomicMap;
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::NONE;
+use crate::tables::{Storage, Table};
+use crate::units::StreamId;
+
+/// Purpose of a route, as declared at its begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    /// Ordinary requests.
+    Requests,
+    /// Requests of a graph capture, which lasts as long as the route.
+    Capture,
+    /// Not declared: ordinary requests or a capture.
+    Undeclared,
+}
+
+/// Part of a pool that calls read without the registry's lock.
+pub(crate) struct SharedPool<S: Storage> {
+    /// Map from stream to the number of the stream's pair. Written under the registry's lock.
+    pub streams: AtomicMap<S::Cells>,
+    /// Number of searches through the free blocks, by kind of heap: the clock of the blocks' ages.
+    /// Stands still unless a limit and a collection threshold are set.
+    pub searches: [AtomicU64; 2],
+}
+
+impl<S: Storage> Default for SharedPool<S> {
+    fn default() -> Self {
+        Self { streams: AtomicMap::default(), searches: [AtomicU64::new(0), AtomicU64::new(0)] }
+    }
+}
+
+/// Part of a pool that the registry's lock protects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolEntry {
+    /// Name of the pool.
+    pub id: PoolId,
+    /// Number of users, each of which may allocate or replay a captured graph. 0, no route and no
+    /// request ⟹ the pool's free segments may be released.
+    pub users: u32,
+    /// Number of requests in progress. Not 0 ⟹ the pool keeps its number and its heaps.
+    pub requests: u32,
+    /// False ⟺ the number of the entry is vacant.
+    pub exists: bool,
+    /// Options in force for every heap of the pool.
+    pub options: PoolOptions,
+}
+
+/// Route of requests into a pool. Later routes take precedence over earlier routes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RouteEntry {
+    /// Number of the pool.
+    pub pool: u32,
+    /// Condition under which the route takes a request.
+    pub route: Route,
+    /// Purpose declared at the begin of the route.
+    pub purpose: Purpose,
+    /// True ⟺ a graph capture may be under way. A route of undeclared purpose counts as a capture
+    /// until a routed request on a stream without capture proves otherwise.
+    pub capture: bool,
+}
+
+impl RouteEntry {
+    /// Makes a route of `purpose` into `pool`.
+    pub(crate) fn new(pool: u32, route: Route, purpose: Purpose) -> Self {
+        Self { pool, route, purpose, capture: purpose != Purpose::Requests }
+    }
+}
+
+/// Decision of the routes on one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RouteDecision {
+    /// No route takes the request: the default pool serves.
+    DefaultPool,
+    /// The route takes the request into its pool.
+    Into(RouteEntry),
+    /// The host must say whether its route with the given number takes the request.
+    AskHost(u64),
+}
+
+/// Assignment of a pair of heaps to a stream and a pool. The heaps of pair `p` are in the slots
+/// `2 · p` (small) and `2 · p + 1` (large).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    /// Stream that the pair serves.
+    pub stream: StreamId,
+    /// Number of the pool that the pair belongs to.
+    pub pool: u32,
+    /// False ⟺ the pair is vacant. Vacant ⟹ both heaps are empty and may be assigned to a stream.
+    pub exists: bool,
+    /// Link to the next vacant pair, or [`NONE`] at the end of the list. Valid if the pair is
+    /// vacant.
+    next_vacant: u32,
+    /// Number of allocations of both heaps at the last sweep for idle pairs.
+    pub allocations_at_sweep: u64,
+}
+
+/// Number of pairs at which the first sweep for empty and idle pairs runs: more than the number of
+/// active streams in most programs.
+///
+/// The next sweep runs when the number of pairs left has grown by one half. A sweep finds a pair
+/// idle at the second visit at the earliest. Thus at most 96 idle pairs remain, or twice the number
+/// of pairs in use, each with some 36 KiB of tables and its segments. Sweeps visit three pairs for
+/// each pair made.
+const FIRST_SWEEP: u32 = 64;
+
+/// Pools, routes and pairs of one device, under one lock. The fast path does not take the lock.
+pub(crate) struct Registry<S: Storage> {
+    /// Pools by number, entries of vacant numbers included.
+    pub pools: S::Table<PoolEntry>,
+    /// Root of the set of existing pools, ordered by name.
+    named: Link,
+    /// Root of the set of vacant pool numbers. Every number is in `vacant_pools` or in `named`.
+    vacant_pools: Link,
+    /// Nodes of the sets `named` and `vacant_pools`.
+    pool_nodes: RadixTree<S>,
+    /// Routes by age, oldest first. Entries from `routes_len` on are out of force.
+    pub routes: S::Table<RouteEntry>,
+    /// Number of routes in force.
+    pub routes_len: usize,
+    /// Pairs by number, vacant pairs included.
+    pub pairs: S::Table<Pair>,
+    /// Root of the set of existing pairs, ordered by pool and stream.
+    by_stream: Link,
+    /// Nodes of the set `by_stream`.
+    pair_nodes: RadixTree<S>,
+    /// Head of the list of vacant pairs, or [`NONE`].
+    vacant_pair: u32,
+    /// Number of existing pairs.
+    pair_count: u32,
+    /// Number of existing pairs from which on a sweep is due before a further pair is made.
+    sweep_at: u32,
+    /// Highest number used in a pool name `(0, number)`: the allocator chooses higher numbers.
+    pub pools_made: u64,
+    /// The rules of heaps by kind, for pools with the default options.
+    pub rules: [Rules; 2],
+}
+
+impl<S: Storage> Default for Registry<S> {
+    fn default() -> Self {
+        let mut registry = Self {
+            pools: S::Table::<PoolEntry>::default(),
+            named: Link::EMPTY,
+            vacant_pools: Link::EMPTY,
+            pool_nodes: RadixTree::default(),
+            routes: S::Table::<RouteEntry>::default(),
+            routes_len: 0,
+            pairs: S::Table::<Pair>::default(),
+            by_stream: Link::EMPTY,
+            pair_nodes: RadixTree::default(),
+            vacant_pair: NONE,
+            pair_count: 0,
+            sweep_at: FIRST_SWEEP,
+            pools_made: 0,
+            rules: [Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)],
+        };
+        // The first pool gets number 0. A table without room for the default pool has room for no
+        // other pool either.
+        let _default = registry.add_pool(PoolId::DEFAULT, PoolOptions::default());
+        registry
+    }
+}
+
+/// Returns the key function that orders pools by name.
+fn name_of(pools: &[PoolEntry]) -> impl Fn(u32) -> Key {
+    |pool| key_of(pools[pool as usize].id)
+}
+
+/// Returns the key of a pool name.
+fn key_of(id: PoolId) -> Key {
+    Key { major: id.0, minor: id.1 }
+}
+
+/// Returns the key of a vacant pool number.
+fn number_of(pool: u32) -> Key {
+    Key { major: 0, minor: u64::from(pool) }
+}
+
+/// Returns the key function that orders pairs by pool, and within a pool by stream.
+fn stream_of(pairs: &[Pair]) -> impl Fn(u32) -> Key {
+    |pair| key_of_stream(pairs[pair as usize].pool, pairs[pair as usize].stream)
+}
+
+/// Returns the key of a (pool, stream) pair.
+fn key_of_stream(pool: u32, stream: StreamId) -> Key {
+    Key { major: u64::from(pool), minor: stream.0 }
+}
+
+impl<S: Storage> Registry<S> {
+    /// Returns the number of the pool named `id`.
+    pub(crate) fn pool(&self, id: PoolId) -> Option<u32> {
+        // The tree finds the first name not below `id`, which may be another name.
+        let found = self.pool_nodes.at_least(self.named, key_of(id), name_of(&self.pools))?;
+        (self.pools[found as usize].id == id).then_some(found)
+    }
+
+    /// Returns the number of the private pool named `id`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPool`], also for the default pool.
+    pub(crate) fn private_pool(&self, id: PoolId) -> Result<u32, Error> {
+        self.pool(id).filter(|&pool| pool != 0).ok_or(Error::UnknownPool(id))
+    }
+
+    /// Returns whether `pool` is a private pool without users and routes.
+    pub(crate) fn is_released(&self, pool: u32) -> bool {
+        let entry = &self.pools[pool as usize];
+        // Walked last and rarely: few routes are in force, and most pools have users.
+        let routed = || self.routes[..self.routes_len].iter().any(|route| route.pool == pool);
+        pool != 0 && entry.exists && entry.users == 0 && !routed()
+    }
+
+    /// Returns whether `pool` is a private pool without users, routes and requests in progress. The
+    /// free segments of an unused pool may be released, and an empty unused pool may be removed.
+    pub(crate) fn is_unused(&self, pool: u32) -> bool {
+        self.is_released(pool) && self.pools[pool as usize].requests == 0
+    }
+
+    /// Adds a pool with one user, and returns the number: the lowest vacant number, or a new
+    /// number. Returns `None` if the table is full.
+    pub(crate) fn add_pool(&mut self, id: PoolId, options: PoolOptions) -> Option<u32> {
+        let entry = PoolEntry { id, users: 1, requests: 0, exists: true, options };
+        // The lowest vacant number first: walks over all numbers stay short.
+        let vacant = self.pool_nodes.first(self.vacant_pools);
+        let pool = if let Some(vacant) = vacant {
+            self.vacant_pools = self.pool_nodes.remove(self.vacant_pools, vacant, number_of);
+            self.pools[vacant as usize] = entry;
+            vacant
+        } else {
+            // Each pool is in exactly one of the two sets, and a set of `n` keys needs fewer than
+            // `n` nodes: `n` nodes suffice for both sets.
+            if !self.pools.make_room(1) || !self.pool_nodes.make_room_for(self.pools.len() as u32 + 1) {
+                return None;
+            }
+            self.pools.add(entry);
+            self.pools.len() as u32 - 1
+        };
+        self.named = self.pool_nodes.insert(self.named, pool, name_of(&self.pools));
+        Some(pool)
+    }
+
+    /// Removes `pool` if the pool is unused and has no pair.
+    pub(crate) fn remove_pool_if_empty(&mut self, pool: u32) {
+        if self.is_unused(pool) && self.next_pair(pool, None).is_none() {
+            self.remove_pool(pool);
+        }
+    }
+
+    /// Removes a pool without pairs, and makes the number vacant.
+    pub(crate) fn remove_pool(&mut self, pool: u32) {
+        self.named = self.pool_nodes.remove(self.named, pool, name_of(&self.pools));
+        self.pools[pool as usize].exists = false;
+        self.vacant_pools = self.pool_nodes.insert(self.vacant_pools, pool, number_of);
+    }
+
+    /// Finds the latest route that takes a request on `stream`.
+    ///
+    /// `asked` is the number of the host's route that the host was asked about last, and the host's
+    /// answer. Routes later than the asked route have been ruled out already. If the asked route
+    /// has ended since, the search starts again with the latest route.
+    pub(crate) fn route(
+        &self,
+        stream: StreamId,
+        thread: impl Fn() -> u64,
+        asked: Option<(u64, bool)>,
+    ) -> RouteDecision {
+        let mut routes = &self.routes[..self.routes_len];
+        // The registry was unlocked while the host answered: find the asked route by its number,
+        // which no other route in force has.
+        if let Some((number, accepted)) = asked
+            && let Some(at) = routes.iter().rposition(|entry| entry.route == Route::Host(number))
+        {
+            if accepted {
+                return RouteDecision::Into(routes[at]);
+            }
+            routes = &routes[..at];
+        }
+        for entry in routes.iter().rev() {
+            match entry.route {
+                Route::All => return RouteDecision::Into(*entry),
+                Route::Stream(only) if only == stream => return RouteDecision::Into(*entry),
+                // The thread's number costs a call to the host: asked only where a route needs it.
+                Route::Thread(only) if only == thread() => return RouteDecision::Into(*entry),
+                Route::Host(number) => return RouteDecision::AskHost(number),
+                Route::Stream(_) | Route::Thread(_) => {}
+            }
+        }
+        RouteDecision::DefaultPool
+    }
+
+    /// Adds a route as the latest. Returns false if the table is full.
+    pub(crate) fn add_route(&mut self, entry: RouteEntry) -> bool {
+        // Tables never shrink: an entry of an ended route is used again before the table grows.
+        if self.routes_len == self.routes.len() {
+            if !self.routes.make_room(1) {
+                return false;
+            }
+            self.routes.add(entry);
+        }
+        self.routes[self.routes_len] = entry;
+        self.routes_len += 1;
+        true
+    }
+
+    /// Removes the latest route of `purpose` into `pool`. Returns `None` if no route matches.
+    pub(crate) fn remove_route(&mut self, pool: u32, purpose: Purpose) -> Option<Route> {
+        let routes = &mut self.routes[..self.routes_len];
+        let at = routes.iter().rposition(|entry| entry.pool == pool && entry.purpose == purpose)?;
+        let route = routes[at].route;
+        // Moves the entry behind the last route in force, and keeps the order of the rest.
+        routes[at..].rotate_left(1);
+        self.routes_len -= 1;
+        Some(route)
+    }
+
+    /// Records that no graph is captured through the route `entry`.
+    pub(crate) fn clear_capture(&mut self, entry: RouteEntry) {
+        if let Some(found) = self.routes[..self.routes_len].iter_mut().rfind(|found| **found == entry) {
+            found.capture = false;
+        }
+    }
+
+    /// Returns whether a graph capture is under way, or may be, on the device.
+    pub(crate) fn is_capturing(&self) -> bool {
+        self.routes[..self.routes_len].iter().any(|entry| entry.capture)
+    }
+
+    /// Returns the pair of `pool` with the lowest stream above `after`, as stream and pair number.
+    /// `None` for `after` starts with the lowest stream.
+    pub(crate) fn next_pair(&self, pool: u32, after: Option<StreamId>) -> Option<(StreamId, u32)> {
+        // No overflow: `NO_STREAM`, the highest number, has no pair.
+        let least = after.map_or(0, |after| after.0 + 1);
+        let bound = key_of_stream(pool, StreamId(least));
+        let found = self.pair_nodes.at_least(self.by_stream, bound, stream_of(&self.pairs))?;
+        let pair = &self.pairs[found as usize];
+        (pair.pool == pool).then_some((pair.stream, found))
+    }
+
+    /// Returns the first pool from number `pool` on with a pair of `stream`, and the pair's number.
+    pub(crate) fn next_pair_of(&self, mut pool: u32, stream: StreamId) -> Option<(u32, u32)> {
+        loop {
+            let bound = key_of_stream(pool, stream);
+            let found = self.pair_nodes.at_least(self.by_stream, bound, stream_of(&self.pairs))?;
+            let pair = &self.pairs[found as usize];
+            if pair.stream == stream {
+                return Some((pair.pool, found));
+            }
+            // The pair found belongs to a later pool, or to a higher stream of the same pool. Go on
+            // with the later pool in the first case, with the next pool number in the second.
+            pool = pair.pool.max(pool + u32::from(pair.stream > stream));
+        }
+    }
+
+    /// Returns the number of the first pair that exists, from number `from` on.
+    pub(crate) fn existing_pair(&self, from: u32) -> Option<u32> {
+        let pairs = self.pairs.get(from as usize..)?;
+        Some(from + pairs.iter().position(|pair| pair.exists)? as u32)
+    }
+
+    /// Iterates over the numbers of the pairs of `pool`, by ascending stream.
+    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = u32> {
+        let next = move |&(stream, _): &(StreamId, u32)| self.next_pair(pool, Some(stream));
+        core::iter::successors(self.next_pair(pool, None), next).map(|(_, pair)| pair)
+    }
+
+    /// Returns whether a sweep for empty pairs is due before a further pair is made.
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        self.pair_count >= self.sweep_at
+    }
+
+    /// Sets the threshold of the next sweep, after a sweep has made the empty pairs vacant. The
+    /// threshold grows with the number of pairs, so the cost of sweeps stays constant for each pair
+    /// made.
+    pub(crate) fn finish_sweep(&mut self) {
+        self.sweep_at = (self.pair_count + self.pair_count / 2).max(FIRST_SWEEP);
+    }
+
+    /// Returns the number of the next pair to add, with room for the pair: a vacant pair, or else a
+    /// new number. Returns `None` if the table is full.
+    pub(crate) fn room_for_pair(&mut self) -> Option<u32> {
+        if self.vacant_pair != NONE {
+            return Some(self.vacant_pair);
+        }
+        // Only makes room: the caller may still fail for another table, with nothing to undo.
+        let room = self.pairs.make_room(1) && self.pair_nodes.make_room_for(self.pairs.len() as u32 + 1);
+        room.then_some(self.pairs.len() as u32)
+    }
+
+    /// Adds the pair whose number [`room_for_pair`](Self::room_for_pair) has returned.
+    pub(crate) fn add_pair(&mut self, stream: StreamId, pool: u32) {
+        let entry = Pair { stream, pool, exists: true, next_vacant: NONE, allocations_at_sweep: 0 };
+        let pair = if self.vacant_pair == NONE {
+            self.pairs.add(entry);
+            self.pairs.len() as u32 - 1
+        } else {
+            let pair = self.vacant_pair;
+            self.vacant_pair = self.pairs[pair as usize].next_vacant;
+            self.pairs[pair as usize] = entry;
+            pair
+        };
+        self.by_stream = self.pair_nodes.insert(self.by_stream, pair, stream_of(&self.pairs));
+        self.pair_count += 1;
+    }
+
+    /// Makes `pair` vacant. Both heaps are empty, and no call uses the pair.
+    pub(crate) fn remove_pair(&mut self, pair: u32) {
+        self.by_stream = self.pair_nodes.remove(self.by_stream, pair, stream_of(&self.pairs));
+        let entry = &mut self.pairs[pair as usize];
+        entry.exists = false;
+        entry.next_vacant = self.vacant_pair;
+        self.vacant_pair = pair;
+        self.pair_count -= 1;
+    }
+}
