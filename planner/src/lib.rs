@@ -6,13 +6,39 @@
 //! tables   ──┘                          └────▶ lower bound
 //! ```
 //!
-//! `no_std` with `alloc`, no unsafe code, no dependencies.
+//! [`solve`] runs every algorithm on every core:
+//!
+#![cfg_attr(feature = "std", doc = "```")]
+#![cfg_attr(not(feature = "std"), doc = "```ignore")]
+//! use cachalot_planner::{Buffer, Problem, solve, verify};
+//! use std::time::Duration;
+//!
+//! // Each buffer lives from a step up to, but not including, another, and has a size in bytes.
+//! let buffer = |start, end, size| Buffer { start, end, size, alignment: 256, fixed: None };
+//! let buffers = vec![buffer(0, 3, 4096), buffer(1, 4, 1024), buffer(3, 5, 2048)];
+//! let problem = Problem { buffers, ..Problem::default() };
+//!
+//! let outcome = solve(&problem, Duration::from_secs(10))?;
+//! let plan = outcome.plan.ok_or("the deadline came before the first plan")?;
+//! verify(&problem, &plan)?;
+//! assert!(outcome.optimal && plan.peak == 5120);
+//! for (buffer, offset) in problem.buffers.iter().zip(&plan.offsets) {
+//!     println!("{} bytes at {offset}", buffer.size);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`portfolio::Portfolio`] does the same step by step on one thread, without a clock. [`operators::lower`] makes a problem
+//! of the operators of a program. [`HEURISTICS`] lists the fast algorithms, and [`exact`] is the search.
+//!
+//! The crate is `no_std` with `alloc`, without unsafe code and without dependencies. Its feature `std`, on by default, adds
+//! [`solve`] and [`parallel`].
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;
 
 pub mod algorithm;
@@ -31,6 +57,8 @@ pub mod interval_move;
 mod levels;
 pub mod operators;
 mod overwrites;
+#[cfg(feature = "std")]
+pub mod parallel;
 mod placer;
 pub mod portfolio;
 pub mod problem;
@@ -46,5 +74,7 @@ pub use bound::lower_bound;
 pub use chains::{Chain, Chains, Member};
 pub use check::{MAX_SIZE, Unusable};
 pub use heuristics::HEURISTICS;
+#[cfg(feature = "std")]
+pub use parallel::{Outcome, solve};
 pub use problem::{Buffer, Colocation, Overwrite, Plan, Problem};
 pub use verify::{Fault, verify};

@@ -19,6 +19,7 @@ impl State {
             }
             for (index, word) in on.members.row(section) {
                 for item in members(index, word & self.unplaced.word(index)) {
+                    self.work += 1;
                     if self.slots[item].bound <= limit {
                         self.set_bottom(section, item);
                         return true;
@@ -53,6 +54,7 @@ impl State {
         }
         for (index, word) in on.beside.row(item) {
             for other in members(index, word & self.unplaced.word(index)) {
+                self.work += 1;
                 if self.slots[other].bound < top && !on.twins(item, other) {
                     self.blocker[item] = other as u32;
                     return true;
@@ -84,6 +86,7 @@ impl State {
         }
         for (index, word) in on.beside.row(item) {
             for other in members(index, word & self.unplaced.word(index)) {
+                self.work += 1;
                 if fits(self, other) {
                     self.below[item] = other as u32;
                     return false;

@@ -102,6 +102,11 @@ impl Search {
         self.nodes
     }
 
+    /// How many items have been looked at so far, in all runs: proportional to the time, on any machine.
+    pub fn work(&self) -> u64 {
+        self.state.work
+    }
+
     /// The plan, if it has just found one.
     pub fn plan(&self) -> Option<Plan> {
         let offset = |slot: &super::state::Slot| slot.low * self.instance.unit;

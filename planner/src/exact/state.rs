@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) split: bool,
     /// What the last failure depends on: nothing else that is decided differently could have avoided it.
     pub(super) failure: Span,
+    /// How many items have been looked at, in all runs.
+    pub(super) work: u64,
     trail: Vec<Undo>,
 }
 
@@ -90,6 +92,7 @@ impl State {
             tightest: 0,
             split: true,
             failure: Span { first: 0, last: 0 },
+            work: 0,
             trail: Vec::new(),
         }
     }

@@ -7,7 +7,6 @@
 //! ```
 
 pub mod operators;
-pub mod parallel;
 pub mod record;
 pub mod section;
 pub mod solve;
