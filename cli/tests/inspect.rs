@@ -107,7 +107,7 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
     let text = text(&file);
     for part in [
         "70.00 MiB",
-        "48.3 %",
+        " 58.00 MiB   30.00 MiB\n",
         "8.00 MiB  in 1 block, the largest 8.00 MiB; the oldest 8.0 ms old\n              model.py:3 forward\n",
         "Out of memory on device 0 (event 9): 24.00 MiB wanted on stream 0x0",
         "Enough would have been: to give back what was wholly free; a free block of another stream or pool; free memory in one \

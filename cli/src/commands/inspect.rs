@@ -1,43 +1,94 @@
 //! `cachalot inspect`: what memory snapshots tell.
 
-use super::BAD_INPUT;
 use super::bytes::show;
+use super::table::{Column, Look, Table, column, extra};
+use super::{BAD_INPUT, print};
 use cachalot_replay::inspect::{self, Failure, Group, Remedy, Report, SegmentReport, Totals};
 use cachalot_replay::trace::snapshot;
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const LONG_ABOUT: &str = "\
-Tell what memory snapshots show, PyTorch's and cachalot's: pickles and JSON, compressed or not
+Tell what memory snapshots show, PyTorch's and cachalot's: pickles and JSON,
+compressed or not
 
-Totals of each device; the blocks that are not free by the call stack that allocated them, the most bytes first, then the oldest
-first; segments in use by how much of them is free, which stays with the process as long as they are; and for each request that
-failed what would have been enough. Stacks and ages are known as far as the program recorded them.
+Totals of each device; the blocks that are not free by the call stack that
+allocated them, the most bytes first, then the oldest first; segments in use by
+how much of them is free, which stays with the process as long as they are; and
+for each request that failed what would have been enough. Stacks and ages are
+known as far as the program recorded them.
 
-wanted             the block that a failed request needed: what was asked for, rounded
-here, elsewhere    of the request's stream outside of private pools; of other streams and of private pools
-if waited          the largest block if other streams were done with what was freed
+wanted             the block that a failed request needed: what was asked for,
+                   rounded
+here, elsewhere    of the request's stream outside of private pools; of other
+                   streams and of private pools
+if waited          the largest block if other streams were done with what was
+                   freed
 if released        what the device had left, and segments that were wholly free
 in one piece       what the device had left, and all that was free here
-missing            what no change of the allocator could have found: the program has to hold less
+missing            what no change of the allocator could have found: the program
+                   has to hold less
 
-Free memory of a time before the end is worked out backwards; blocks freed since count as what was asked for, rounded up to 512.
+Free memory of a time before the end is worked out backwards; blocks freed since
+count as what was asked for, rounded up to 512.
 
---json prints an object for each file with file, totals, largest, oldest, segments, failures; sizes in bytes.
+--json prints an object for each file with file, totals, largest, oldest,
+segments, failures; sizes in bytes.
 
 Exits with 2 for input that cannot be used.";
 
+const EXAMPLES: &str = "\
+Examples:
+  cachalot inspect snapshot.pickle
+  cachalot inspect --most 3 --frames 12 snapshot.pickle
+  cachalot inspect --wide tests/traces/mlp_seed__stacks.pickle.gz";
+
+/// The columns of the totals.
+const TOTALS: [Column; 14] = [
+    column("device"),
+    column("reserved"),
+    extra("private"),
+    column("allocated"),
+    extra("requested"),
+    column("pending"),
+    column("free"),
+    extra("largest free"),
+    extra("fragmented"),
+    column("releasable"),
+    extra("segments"),
+    extra("blocks"),
+    extra("streams"),
+    extra("events"),
+];
+
+/// The columns of the segments.
+const SEGMENTS: [Column; 12] = [
+    column("segment"),
+    extra("device"),
+    extra("stream"),
+    extra("pool"),
+    column("length"),
+    column("free"),
+    extra("in blocks"),
+    column("largest"),
+    column("fragmented"),
+    extra("allocated"),
+    extra("pending"),
+    column("held by"),
+];
+
 /// Tell what memory snapshots show: totals, who holds the memory, fragmentation, failed requests
 #[derive(clap::Args)]
-#[command(long_about = LONG_ABOUT)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// One JSON object a file, in the place of the text
+    /// Print a JSON object a file instead of the text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    look: Look,
     /// How many call stacks and segments of each kind
     #[arg(long, value_name = "N", default_value_t = 10)]
     most: usize,
@@ -64,8 +115,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             Ok(snapshot) => {
                 let report = inspect::inspect(&snapshot, args.most);
                 let name = file.to_string_lossy();
-                let text = if args.json { json(&name, &report) } else { Ok(text(&name, &report, args.frames)) };
-                written = written.and(text.and_then(|text| writeln!(io::stdout().lock(), "{text}")));
+                let text = if args.json { json(&name, &report) } else { Ok(text(&name, &report, args)) };
+                written = written.and(text.and_then(print));
             }
             Err(error) => {
                 status = BAD_INPUT;
@@ -80,12 +131,17 @@ fn json(file: &str, report: &Report) -> io::Result<String> {
     serde_json::to_string(&Line { file, report }).map_err(io::Error::from)
 }
 
-fn text(file: &str, report: &Report, frames: usize) -> String {
-    let mut text = format!("{file}\n{}\n", totals(&report.totals));
+fn text(file: &str, report: &Report, args: &Args) -> String {
+    let (frames, look) = (args.frames, &args.look);
+    let mut text = format!("{file}\n\n{}\n", totals(&report.totals).render(look));
     groups(&mut text, "Blocks in use by where they were allocated, the most bytes first", &report.largest, frames);
     groups(&mut text, "The same, the oldest first", &report.oldest, frames);
     if !report.segments.is_empty() {
-        let _ = write!(text, "\nSegments in use with the most free memory\n{}\n", segments(&report.segments));
+        let _ = write!(
+            text,
+            "\nSegments in use with the most free memory\n\n{}\n",
+            segments(&report.segments).render(look)
+        );
     }
     for failure in &report.failures {
         describe(&mut text, failure, frames);
@@ -93,43 +149,14 @@ fn text(file: &str, report: &Report, frames: usize) -> String {
     text
 }
 
-fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
-    table
-}
-
-/// Aligns all columns behind the first to the right.
-fn aligned(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
 
 fn totals(devices: &[Totals]) -> Table {
-    let mut table = table([
-        "device",
-        "reserved",
-        "private",
-        "allocated",
-        "requested",
-        "pending",
-        "free",
-        "largest free",
-        "fragmented",
-        "releasable",
-        "segments",
-        "blocks",
-        "streams",
-        "events",
-    ]);
+    let mut table = Table::new(&TOTALS);
     for totals in devices {
-        table.add_row([
+        table.row(vec![
             if totals.device < 0 { "host".to_owned() } else { totals.device.to_string() },
             show(totals.reserved),
             show(totals.reserved_private),
@@ -146,26 +173,13 @@ fn totals(devices: &[Totals]) -> Table {
             totals.events.to_string(),
         ]);
     }
-    aligned(table)
+    table
 }
 
 fn segments(reports: &[SegmentReport]) -> Table {
-    let mut table = table([
-        "segment",
-        "device",
-        "stream",
-        "pool",
-        "length",
-        "free",
-        "in blocks",
-        "largest",
-        "fragmented",
-        "allocated",
-        "pending",
-        "held by",
-    ]);
+    let mut table = Table::new(&SEGMENTS);
     for report in reports {
-        table.add_row([
+        table.row(vec![
             format!("{:#x}{}", report.address, if report.is_expandable { " (expandable)" } else { "" }),
             report.device.to_string(),
             format!("{:#x}", report.stream),
@@ -180,7 +194,7 @@ fn segments(reports: &[SegmentReport]) -> Table {
             plural(report.blocks_in_use, "block"),
         ]);
     }
-    aligned(table)
+    table
 }
 
 fn plural(count: u64, what: &str) -> String {
@@ -236,8 +250,6 @@ fn describe(text: &mut String, failure: &Failure, frames: usize) {
         show(wanted)
     );
     stack(text, &failure.stack, frames);
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
     for (what, bytes) in [
         ("free on the device", failure.device_free),
         ("reserved", failure.reserved),
@@ -251,9 +263,8 @@ fn describe(text: &mut String, failure: &Failure, frames: usize) {
         ("here, in one piece", failure.if_in_one_piece),
         ("missing", failure.missing),
     ] {
-        table.add_row([format!("            {what}"), show(bytes)]);
+        let _ = writeln!(text, "            {what:<30} {:>12}", show(bytes));
     }
-    let _ = writeln!(text, "{}", aligned(table));
     let remedies: Vec<_> = failure.remedies.iter().map(|&remedy| advice(remedy)).collect();
     match remedies.as_slice() {
         [] if failure.missing > 0 => text.push_str("Nothing short of holding less would have been enough.\n"),
