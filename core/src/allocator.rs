@@ -303,9 +303,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         for arena in self.arenas.iter() {
             // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
             // there.
-            arena.show_lanes();
-            for slot in arena.slot_numbers() {
-                match act(OnDevice { arena, pages: &self.pages }, arena.heap_ref(slot)) {
+            arena.delegate_lanes();
+            for slot in arena.heaps.slot_numbers() {
+                match act(OnDevice { arena, pages: &self.pages }, arena.heaps.heap_ref(slot)) {
                     Err(Error::InvalidPointer(_)) => {}
                     acted => return acted,
                 }
@@ -331,7 +331,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             return Ok(());
         }
         if let Owner::Lane(lane) = self.pages.owner(ptr)
-            && self.on_owner(lane.device).is_planned_on(lane, ptr, stream)
+            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
         {
             return Ok(());
         }
@@ -345,7 +345,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
         let _checked = self.checked_at("base_of", ptr);
         if let Owner::Lane(lane) = self.pages.owner(ptr)
-            && let Some(allocation) = self.on_owner(lane.device).planned_allocation(lane, ptr)
+            && let Some(allocation) = self.on_owner(lane.device).plans.allocation(lane, ptr)
         {
             return Ok(allocation);
         }
@@ -425,7 +425,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn limit(&self, device: DeviceIndex) -> Result<Option<u64>, Error> {
-        Ok(self.arena(device)?.limit())
+        Ok(self.arena(device)?.ledger.limit_if_set())
     }
 
     /// Limits the bytes held from a device to a fraction of its memory, rounded to the nearest
@@ -448,7 +448,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn configure(&self, config: &Config) {
         let _checked = self.checked_everywhere("configure");
         for arena in self.arenas.iter() {
-            *arena.config.lock() = config.clone();
+            *arena.settings.config.lock() = config.clone();
             arena.apply_config();
         }
     }
@@ -458,7 +458,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`].
     pub fn config(&self, device: DeviceIndex) -> Result<Config, Error> {
-        Ok(self.arena(device)?.config())
+        Ok(self.arena(device)?.settings.copy())
     }
 
     /// Turns the cache of a device on or off. Without the cache every request obtains memory from
@@ -531,7 +531,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     #[cfg(feature = "alloc")]
     pub fn observed(&self, device: DeviceIndex) -> Result<Option<Observed>, Error> {
         let _checked = self.checked("observed", device);
-        Ok(self.arena(device)?.observed())
+        Ok(self.arena(device)?.plans.observed())
     }
 
     /// Verifies plans for an [`observed`](Self::observed) iteration, one for each observed stream
@@ -545,7 +545,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     #[cfg(feature = "alloc")]
     pub fn adopt_plans(&self, device: DeviceIndex, observed: Observed, plans: &[Plan]) -> Result<(), Error> {
         let _checked = self.checked("adopt_plans", device);
-        self.arena(device)?.adopt_plans(observed, plans)
+        self.arena(device)?.plans.adopt_plans(observed, plans)
     }
 
     /// Gives up the plans in force, and everything observed or planned so far. The next
@@ -568,7 +568,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     #[cfg(feature = "alloc")]
     pub fn planned_report(&self, device: DeviceIndex) -> Result<PlannedReport, Error> {
-        Ok(self.arena(device)?.planned_report())
+        Ok(self.arena(device)?.plans.report())
     }
 
     /// Returns the statistics of a device. Peaks are exact, except that one of two calls which
@@ -578,7 +578,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`].
     pub fn stats(&self, device: DeviceIndex) -> Result<Stats, Error> {
         let arena = self.arena(device)?;
-        Ok(arena.with_totals(|totals| totals.stats(arena.all_counters())))
+        Ok(arena.with_device_peaks(|totals| totals.stats(arena.all_counters())))
     }
 
     /// Sets every peak to the current value.
@@ -588,7 +588,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
-        arena.with_totals(|totals| totals.reset_peaks(arena.all_counters()));
+        arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
         Ok(())
     }
 
@@ -599,7 +599,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_accumulated_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_accumulated_stats", device);
         let arena = self.arena(device)?;
-        arena.with_totals(|totals| totals.reset_accumulated(arena.all_counters()));
+        arena.with_device_peaks(|totals| totals.reset_accumulated(arena.all_counters()));
         Ok(())
     }
 
@@ -652,7 +652,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let _checked = self.checked_everywhere("snapshot");
         let mut segments = alloc::vec::Vec::new();
         for arena in self.arenas.iter() {
-            arena.show_lanes();
+            arena.delegate_lanes();
             arena.snapshot(&mut segments);
         }
         segments.sort_by_key(|segment| segment.address);

@@ -5,7 +5,7 @@
 //! with a route into a private pool.
 
 use super::Allocator;
-use crate::arena::registry::Purpose;
+use crate::arena::heaps::registry::Purpose;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route};
@@ -20,7 +20,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`], [`Error::TableFull`].
     pub fn create_pool(&self, device: DeviceIndex, options: PoolOptions) -> Result<PoolId, Error> {
         let _checked = self.checked("create_pool", device);
-        self.arena(device)?.create_pool(None, options)
+        self.arena(device)?.heaps.create_pool(None, options)
     }
 
     /// Adds a user to the private pool named `pool`, or makes the pool with one user. `options`
@@ -31,7 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::PoolExists`]: `pool` is [`PoolId::DEFAULT`], which needs no users.
     pub fn retain_pool(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
         let _checked = self.checked("retain_pool", device);
-        self.arena(device)?.retain_pool(pool, options)
+        self.arena(device)?.heaps.retain_pool(pool, options)
     }
 
     /// Changes the options of a private pool for later requests.
@@ -40,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`], [`Error::UnknownPool`].
     pub fn set_pool_options(&self, device: DeviceIndex, pool: PoolId, options: PoolOptions) -> Result<(), Error> {
         let _checked = self.checked("set_pool_options", device);
-        self.arena(device)?.set_pool_options(pool, options)
+        self.arena(device)?.heaps.set_pool_options(pool, options)
     }
 
     /// Returns the number of users of a private pool.
@@ -48,7 +48,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// # Errors
     /// [`Error::UnknownDevice`], [`Error::UnknownPool`].
     pub fn pool_users(&self, device: DeviceIndex, pool: PoolId) -> Result<u32, Error> {
-        self.arena(device)?.pool_users(pool)
+        self.arena(device)?.heaps.pool_users(pool)
     }
 
     /// Routes the requests selected by `route` into a private pool from now on. Of several matching
@@ -127,7 +127,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::UnknownDevice`]; [`Error::UnknownPool`], also for a pool without users.
     pub fn release_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
         let _checked = self.checked("release_pool", device);
-        self.arena(device)?.release_pool(pool)
+        self.arena(device)?.heaps.release_pool(pool)
     }
 
     /// Waits for the pending frees of the device, then releases the segments of one private pool
@@ -140,7 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn empty_pool(&self, device: DeviceIndex, pool: PoolId) -> Result<(), Error> {
         let _checked = self.checked("empty_pool", device);
         let device = self.on(device)?;
-        let pool = device.private_pool(pool)?;
+        let pool = device.heaps.private_pool(pool)?;
         let waited = device.wait_for_events();
         waited.and(device.release_cached(Some(pool)))
     }

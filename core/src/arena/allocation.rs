@@ -31,7 +31,7 @@ pub struct Allocation {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Describes the allocated block of a heap that contains `ptr`. `None` if the heap has none.
     pub(crate) fn allocation(&self, slot: u32, ptr: DevicePtr) -> Option<Allocation> {
-        let heap = self.slots.get(slot)?.heap.lock();
+        let heap = self.heaps.slots.get(slot)?.heap.lock();
         // The first byte is found by a hash. Only an address inside a block needs the walk.
         let block = heap.lookup(ptr).or_else(|| heap.containing(ptr))?;
         let Block { addr, size, requested, segment, state, .. } = heap.blocks[block];

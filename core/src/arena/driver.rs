@@ -16,6 +16,8 @@ pub(crate) struct Driver<D> {
     lost: AtomicU64,
     /// How many calls record events at this moment: each found that no graph is being captured.
     recording: AtomicU32,
+    /// 1 ⟺ the device has answered that it has virtual memory.
+    virtual_memory: AtomicU32,
 }
 
 /// Permission to record events, as long as it lives; see [`Driver::may_record`].
@@ -29,7 +31,7 @@ impl Drop for Recording<'_> {
 
 impl<D> Driver<D> {
     pub(super) fn new(device: D) -> Self {
-        Self { device, lost: AtomicU64::new(HEALTHY), recording: AtomicU32::new(0) }
+        Self { device, lost: AtomicU64::new(HEALTHY), recording: AtomicU32::new(0), virtual_memory: AtomicU32::new(0) }
     }
 
     /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
@@ -60,6 +62,22 @@ impl<D> Driver<D> {
         while self.recording.load(Ordering::SeqCst) > 0 {
             core::hint::spin_loop();
         }
+    }
+}
+
+impl<D: DeviceMemory> Driver<D> {
+    /// Returns whether the device has answered that it has virtual memory.
+    pub(super) fn has_virtual_memory(&self) -> bool {
+        self.virtual_memory.load(Ordering::Relaxed) == 1
+    }
+
+    /// Asks the device for virtual memory. Returns true for the first thread to learn that the
+    /// device has it.
+    ///
+    /// Only this answer is kept: a device that is opened by the question may fail to open now, and
+    /// succeed later.
+    pub(super) fn finds_virtual_memory(&self) -> bool {
+        self.device.virtual_memory().is_some() && self.virtual_memory.swap(1, Ordering::Relaxed) == 0
     }
 }
 

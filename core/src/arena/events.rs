@@ -16,8 +16,8 @@
 //! Recording an event on a stream during a capture would add the event to the graph. Until the
 //! capture ends, the block is deferred instead and keeps its list of user streams.
 //!
-//! No lock is held across a call to the device. The lock of the event queues (`order`) and the lock
-//! of a heap are never held together.
+//! No lock is held across a call to the device. The lock of the event queues and the lock of a
+//! heap are never held together.
 
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event};
@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Use;
 use crate::stats;
-use crate::streams::event_queue::{Deferred, EventQueues};
+use crate::streams::event_queue::Deferred;
 use crate::streams::frontier::FRONTIER_BIT;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
@@ -51,10 +51,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Records the events now, or defers the recording during a capture. On an error the free is
     /// undone: the block is allocated again, with all user streams.
     pub(crate) fn wait_for_uses(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
-        let counters = &self.slot(slot).counters;
+        let counters = &self.heaps.slot(slot).counters;
         // The block has just become pending, but stays active. The thresholds for allocated blocks
         // must follow, or the peak of active blocks could rise unnoticed.
-        self.with_totals(|_| counters.follow_pending());
+        self.with_device_peaks(|_| counters.follow_pending());
         let waiting = if let Some(_permission) = self.driver.may_record(&self.flags) {
             match self.record_events(slot, block, Some(site)) {
                 Ok(Recorded::All) => Ok(()),
@@ -66,9 +66,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.defer(slot, block, None, site)
         };
         // Also after an error: the queues may have changed before the failure.
-        self.update_pending_flags(&self.order.lock());
+        self.flags.follow(&self.event_queues.lock());
         if waiting.is_err() {
-            let mut heap = self.lock(slot);
+            let mut heap = self.heaps.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
             // here. A free at a count fails as a whole, so the bit goes too.
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
@@ -88,10 +88,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked one entry at a time, with the heap unlocked in between for the device call.
-        let mut at = self.lock(slot).blocks[block].uses;
+        let mut at = self.heaps.lock(slot).blocks[block].uses;
         while at != NONE {
             let (stream, captured, next) = {
-                let heap = self.lock(slot);
+                let heap = self.heaps.lock(slot);
                 let Use { stream, captured, next } = heap.sets.uses[at];
                 (stream, captured, next)
             };
@@ -101,8 +101,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     Ok(event) => {
                         // Count before queueing: a thread that polls the queue may find the event
                         // complete at once, and decrements the count.
-                        self.lock(slot).blocks[block].events += 1;
-                        self.order.lock().push(stream, event, slot, block);
+                        self.heaps.lock(slot).blocks[block].events += 1;
+                        self.event_queues.lock().push(stream, event, slot, block);
                     }
                     Err(error) => {
                         self.cancel_events(slot, block);
@@ -112,9 +112,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             at = next;
         }
-        let mut heap = self.lock(slot);
-        if let Some(site) = requested {
-            self.trace_free(&mut heap, block, site);
+        let mut heap = self.heaps.lock(slot);
+        if let Some(site) = requested
+            && let Some(recorder) = self.tracing()
+        {
+            recorder.free_requested(&mut heap, block, site);
         }
         // Until here `uses` kept the block pending, even if all its events were complete already.
         // Dropping the uses and the check must therefore happen under one lock.
@@ -137,14 +139,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// behind a stream that still captures stay pending. Counts as a synchronisation of all
     /// streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
-        self.totals.count(stats::Event::SyncAllStreams);
+        self.device_peaks.count(stats::Event::SyncAllStreams);
         if !self.flags.has(flags::PENDING) {
             return Ok(());
         }
         self.health()?;
         loop {
             let recorded = self.record_deferred();
-            let waiting = self.order.lock().is_waiting();
+            let waiting = self.event_queues.lock().is_waiting();
             let waited = self.poll_events(true, |event| self.driver.device().wait(event).map(|()| true));
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.
@@ -166,10 +168,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         {
             // Skip further blocks behind the stream just found capturing: one driver call answers
             // for all.
-            let tried = self.order.lock().try_deferred(from, capturing);
+            let tried = self.event_queues.lock().try_deferred(from, capturing);
             let Some((number, deferred)) = tried else { break };
             let recorded = self.record_deferred_block(deferred);
-            let mut order = self.order.lock();
+            let mut order = self.event_queues.lock();
             match recorded {
                 Ok(Recorded::All) => {
                     order.end_deferral(deferred);
@@ -187,7 +189,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
-            self.update_pending_flags(&order);
+            self.flags.follow(&order);
         }
         Ok(true)
     }
@@ -214,18 +216,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Events of one stream complete in order, so the head of a queue stands for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
         // then.
-        let mut next = self.order.lock().ask(0);
+        let mut next = self.event_queues.lock().next_to_poll(0);
         loop {
             let Some((queue, waiting)) = next else {
                 if !wait || failed.is_some() {
                     break;
                 }
                 // The only queues left are busy: another thread is inside its device call.
-                let mut order = self.order.lock();
+                let mut order = self.event_queues.lock();
                 if !order.is_polling() {
                     break;
                 }
-                next = order.ask(0);
+                next = order.next_to_poll(0);
                 core::hint::spin_loop();
                 continue;
             };
@@ -233,15 +235,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
             next = {
-                let mut order = self.order.lock();
-                order.answer(queue, complete);
-                self.update_pending_flags(&order);
+                let mut order = self.event_queues.lock();
+                order.finish_poll(queue, complete);
+                self.flags.follow(&order);
                 let from = if complete { queue } else { queue + 1 };
-                if self.flags.has(flags::LOST) { None } else { order.ask(from) }
+                if self.flags.has(flags::LOST) { None } else { order.next_to_poll(from) }
             };
             if complete {
                 // The block cannot have become free or been reused: its count includes this event.
-                let mut heap = self.lock(waiting.heap);
+                let mut heap = self.heaps.lock(waiting.heap);
                 debug_assert!(heap.blocks[waiting.block].events & !FRONTIER_BIT > 0, "a queued event is not counted");
                 heap.blocks[waiting.block].events -= 1;
                 self.finish_free_if_unused(waiting.heap, heap, waiting.block);
@@ -259,13 +261,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if heap.blocks[block].uses != NONE || heap.blocks[block].events > 0 {
             return;
         }
-        self.trace_completion(&mut heap, block);
-        let peaks_stale = heap.unpend(block, &self.slot(slot).counters);
+        if let Some(recorder) = self.tracing() {
+            recorder.free_completed(&mut heap, block);
+        }
+        let peaks_stale = heap.unpend(block, &self.heaps.slot(slot).counters);
         // Reconciling reads the counters of other heaps, and a release calls the device: unlock
         // first.
         drop(heap);
         if peaks_stale {
-            self.reconcile_peaks(self.slot(slot));
+            self.reconcile_peaks(self.heaps.slot(slot));
         }
         if self.flags.has(flags::DIRECT) {
             self.release_directly(slot);
@@ -278,11 +282,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// stream known to capture, or `None` if only the flag told of a capture.
     fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
         // Reserve the entry first: after the free is traced, deferring can no longer fail.
-        if !self.order.lock().reserve_deferral() {
+        if !self.event_queues.lock().reserve_deferral() {
             return Err(Error::TableFull("deferred frees"));
         }
-        self.trace_free(&mut self.lock(slot), block, site);
-        self.order.lock().defer(Deferred::new(slot, block, behind));
+        if let Some(recorder) = self.tracing() {
+            recorder.free_requested(&mut self.heaps.lock(slot), block, site);
+        }
+        self.event_queues.lock().defer(Deferred::new(slot, block, behind));
         Ok(())
     }
 
@@ -292,8 +298,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// thread decrements the block's count; if not, the next round cancels the event.
     fn cancel_events(&self, slot: u32, block: u32) {
         loop {
-            let cancelled = self.order.lock().cancel(slot, block);
-            let mut heap = self.lock(slot);
+            let cancelled = self.event_queues.lock().cancel(slot, block);
+            let mut heap = self.heaps.lock(slot);
             debug_assert!(heap.blocks[block].events & !FRONTIER_BIT >= cancelled, "a queued event is not counted");
             heap.blocks[block].events -= cancelled;
             if heap.blocks[block].events & !FRONTIER_BIT == 0 {
@@ -308,21 +314,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// event if possible, and makes a new event otherwise.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         // Reserve room in the queues first: a recorded event must always find a place.
-        let reserved = self.order.lock().reserve();
+        let reserved = self.event_queues.lock().reserve();
         let idle = reserved.map_err(|CapacityError| Error::TableFull("events"))?;
         let made = idle.map_or_else(|| self.call(D::create_event), Ok);
         let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)).map(|()| event));
         if recorded.is_err() {
             // Cancels the reservation, and keeps an event that was made for the next use.
-            self.order.lock().cancel_reservation(made.ok());
+            self.event_queues.lock().cancel_reservation(made.ok());
         }
         Ok(recorded?)
-    }
-
-    /// Sets the flags that send requests to the slow path while frees are pending or deferred. The
-    /// caller holds the lock of the queues, so the flags match them.
-    fn update_pending_flags(&self, order: &EventQueues<S>) {
-        self.flags.set(flags::PENDING, !order.is_idle());
-        self.flags.set(flags::DEFERRED, order.has_deferred());
     }
 }

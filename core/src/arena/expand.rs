@@ -29,84 +29,104 @@ use crate::units::{DevicePtr, StreamId};
 /// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
 const RESERVE_EXTRA: u64 = 8;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+/// The expandable segments of one device: the operations that need its virtual memory.
+pub(crate) struct Expandable<'a, D, R: Lock, S: Storage> {
+    device: OnDevice<'a, D, R, S>,
+    memory: &'a dyn VirtualMemory,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations on expandable segments, if the device has virtual memory.
+    pub(crate) fn expandable(self) -> Option<Expandable<'a, D, R, S>> {
+        Some(Expandable { device: self, memory: self.arena.driver.device().virtual_memory()? })
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
     /// Maps as much memory as the request needs, in gaps of the mapped blocks or behind them, and
     /// serves the request. Returns `None` if the device lacks the memory or the addresses.
-    pub(crate) fn expand(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(None) };
-        let Some(run) = self.detach_run(memory, request)? else { return Ok(None) };
-        let mapped = self.map_run(memory, request, run);
+    pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let Some(run) = self.detach_run(request)? else { return Ok(None) };
+        let mapped = self.map_run(request, run);
         if !matches!(mapped, Ok(true)) {
-            self.unmap_run(memory, request.slot, run);
+            self.unmap_run(request.slot, run);
             return mapped.map(|_| None);
         }
-        let slot = self.slot(request.slot);
-        let mut heap = self.lock(request.slot);
+        let slot = self.device.heaps.slot(request.slot);
+        let mut heap = self.device.heaps.lock(request.slot);
         // Serving may split the joined block. Other calls may have used the room since the run was
         // detached, so room is made again before the run can no longer be undone.
         if heap.make_room().is_err() {
             drop(heap);
-            self.unmap_run(memory, request.slot, run);
+            self.unmap_run(request.slot, run);
             return Err(Error::TableFull("blocks"));
         }
         let joined = heap.join_run(run, &slot.counters);
         let (block, parts) = joined.value;
         // Each newly mapped part counts as one allocation of the device.
         for _ in 0..parts {
-            self.totals.count(Event::DeviceAlloc);
+            self.device.device_peaks.count(Event::DeviceAlloc);
         }
         // Served under the lock that joined the run: no other request can take the block first.
         let mut served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
-        self.trace_alloc(&mut heap, request, served.value);
+        if let Some(recorder) = self.device.tracing() {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        }
         drop(heap);
         // One reconciliation of the peaks covers the mapping and the block.
         served.peaks_stale |= joined.peaks_stale;
-        Ok(Some(self.reconcile(slot, served)))
+        Ok(Some(self.device.reconcile(slot, served)))
     }
 
     /// Maps every unmapped part of a detached run, and marks each part as mapped. Returns false if
     /// the device lacks the memory; parts mapped before then stay mapped.
-    fn map_run(self, memory: &dyn VirtualMemory, request: &Request, run: Run) -> Result<bool, Error> {
+    fn map_run(&self, request: &Request, run: Run) -> Result<bool, Error> {
         let slot = request.slot;
         loop {
             // The lock ends with this statement. The run is detached, so its blocks stay as found.
-            let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapping) else { return Ok(true) };
-            self.health()?;
+            let Some((block, range)) = self.device.heaps.lock(slot).part_of_run(run, State::Mapping) else {
+                return Ok(true);
+            };
+            self.device.health()?;
             // Listed before the mapping: a full page map is cheaper to undo than a mapping.
-            self.pages.insert(range.at, range.bytes, Owner::Heap(self.heap_ref(slot)))?;
-            if let Err(failure) = map(memory, range) {
-                self.pages.remove(range.at, range.bytes);
+            self.device.pages.insert(range.at, range.bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
+            if let Err(failure) = map(self.memory, range) {
+                self.device.pages.remove(range.at, range.bytes);
                 // The device may still hold bytes that the undo did not release: count the bytes as
                 // held and leaked, and never use the addresses again.
                 if failure.in_doubt > 0 {
-                    self.ledger.add(failure.in_doubt);
-                    self.ledger.leak(failure.in_doubt);
-                    self.lock(slot).blocks[block].state = State::Lost;
+                    self.device.ledger.add(failure.in_doubt);
+                    self.device.ledger.leak(failure.in_doubt);
+                    self.device.heaps.lock(slot).blocks[block].state = State::Lost;
                 }
-                let Err(error) = self.note_loss::<()>(Err(failure.error)) else { return Ok(false) };
+                let Err(error) = self.device.note_loss::<()>(Err(failure.error)) else { return Ok(false) };
                 return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
             }
-            self.ledger.add(range.bytes);
-            let mut heap = self.lock(slot);
+            self.device.ledger.add(range.bytes);
+            let mut heap = self.device.heaps.lock(slot);
             heap.blocks[block].state = State::Mapped;
-            self.trace_segment(&mut heap, Action::SegmentMap, request.site, range.at, range.bytes);
+            if let Some(recorder) = self.device.tracing() {
+                recorder.segment(&mut heap, Action::SegmentMap, request.site, range.at, range.bytes);
+            }
         }
     }
 
     /// Undoes [`map_run`](Self::map_run), and returns the run's blocks to the heap's sets. No block
     /// of the run was ever handed out, so no stream uses the memory and no wait is needed.
-    fn unmap_run(self, memory: &dyn VirtualMemory, slot: u32, run: Run) {
+    fn unmap_run(&self, slot: u32, run: Run) {
         loop {
-            let Some((block, range)) = self.lock(slot).part_of_run(run, State::Mapped) else { break };
-            self.pages.remove(range.at, range.bytes);
-            let unmapped = self.unmap_counted(memory, range);
-            let mut heap = self.lock(slot);
+            let Some((block, range)) = self.device.heaps.lock(slot).part_of_run(run, State::Mapped) else { break };
+            self.device.pages.remove(range.at, range.bytes);
+            let unmapped = self.unmap_counted(range);
+            let mut heap = self.device.heaps.lock(slot);
             // A range in doubt is lost: its addresses are never mapped again.
             heap.blocks[block].state = if unmapped.is_ok() { State::Mapping } else { State::Lost };
-            self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
+            if let Some(recorder) = self.device.tracing() {
+                recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
+            }
         }
-        let emptied = self.lock(slot).put_back_run(run);
-        self.unreserve(memory, emptied);
+        let emptied = self.device.heaps.lock(slot).attach_run(run);
+        self.unreserve(emptied);
     }
 
     /// Unmaps the whole granules of every free expandable block in the heap of `slot`. Covers the
@@ -115,65 +135,64 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// # Errors
     ///
     /// The first failure; the unmapping goes on after a failure unless the context is lost.
-    pub(crate) fn unmap_cached(self, slot: u32) -> Result<(), Error> {
-        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(()) };
+    pub(crate) fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
         // All blocks are detached first, so one synchronization of the stream serves all of them.
         let (stream, mut detached, mut result) = self.detach_unmappable(slot);
         if detached == NONE {
             return result;
         }
-        let waited = self.call(|device| device.synchronize(stream));
+        let waited = self.device.call(|device| device.synchronize(stream));
         // A capturing stream permits no wait: its free blocks stay mapped, which is no error.
         if !matches!(waited, Err(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. })) {
             result = result.and(waited.map_err(Error::from));
         }
         while detached != NONE {
-            let mut heap = self.lock(slot);
+            let mut heap = self.device.heaps.lock(slot);
             // `chain` links the detached blocks; read before the block returns to a set.
             let (block, next) = (detached, heap.blocks[detached].chain);
             detached = next;
             // Without the wait a kernel may still use the memory: keep the mapping.
-            if waited.is_err() || self.health().is_err() {
-                heap.put_back_range(block);
+            if waited.is_err() || self.device.health().is_err() {
+                heap.attach_range(block);
                 continue;
             }
             let entry = &heap.blocks[block];
             let granule = heap.segments[entry.segment].granule;
             let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule };
-            self.trace_release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
+            if let Some(recorder) = self.device.tracing() {
+                recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
+            }
             drop(heap);
-            result = result.and(self.unmap_detached(memory, slot, block, range));
+            result = result.and(self.unmap_detached(slot, block, range));
         }
         result
     }
 
     /// Unmaps a detached range, and releases the addresses of the segment if no part of the segment
     /// is mapped any more.
-    fn unmap_detached(self, memory: &dyn VirtualMemory, slot: u32, block: u32, range: Range) -> Result<(), Error> {
-        let counters = &self.slot(slot).counters;
-        self.pages.remove(range.at, range.bytes);
-        self.totals.count(Event::DeviceFree);
-        if let Err(error) = self.unmap_counted(memory, range) {
-            self.lock(slot).lose(block, counters);
+    fn unmap_detached(&self, slot: u32, block: u32, range: Range) -> Result<(), Error> {
+        let counters = &self.device.heaps.slot(slot).counters;
+        self.device.pages.remove(range.at, range.bytes);
+        self.device.device_peaks.count(Event::DeviceFree);
+        if let Err(error) = self.unmap_counted(range) {
+            self.device.heaps.lock(slot).lose(block, counters);
             return Err(error);
         }
-        let emptied = self.lock(slot).finish_unmap(block, counters);
-        self.unreserve(memory, emptied);
+        let emptied = self.device.heaps.lock(slot).finish_unmap(block, counters);
+        self.unreserve(emptied);
         Ok(())
     }
-}
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Detaches the lowest run of free and unmapped blocks that can hold the request. Reserves a
     /// new range of addresses if no run is large enough. Returns `None` without enough addresses.
-    fn detach_run(&self, memory: &dyn VirtualMemory, request: &Request) -> Result<Option<Run>, Error> {
+    fn detach_run(&self, request: &Request) -> Result<Option<Run>, Error> {
         let mut reserved = None;
         // At most two passes in the common case: search, reserve without the lock, search again.
         loop {
-            let mut heap = self.lock(request.slot);
+            let mut heap = self.device.heaps.lock(request.slot);
             if heap.make_room().is_err() || !heap.make_room_for_range() {
                 drop(heap);
-                self.unreserve(memory, reserved.map(|(base, bytes, _)| (base, bytes)));
+                self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
                 return Err(Error::TableFull("blocks"));
             }
             // Another thread may have added a range while the lock was dropped. If the other range
@@ -186,19 +205,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 first = heap.find_run(request.size);
             }
             if let Some(first) = first {
-                let run = heap.hold_run(first, request.size);
+                let run = heap.detach_run(first, request.size);
                 drop(heap);
                 // Still `Some` only if the reserved range was not needed.
-                self.unreserve(memory, reserved.map(|(base, bytes, _)| (base, bytes)));
+                self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
                 return Ok(Some(run));
             }
             drop(heap);
-            let (bytes, granule) = self.range_to_reserve(memory, request.kind)?;
+            let (bytes, granule) = range_to_reserve(&self.device, self.memory, request.kind)?;
             // Without this test a too short range would be reserved again and again.
             if bytes < request.size {
                 return Ok(None);
             }
-            match self.call(|_| memory.reserve(bytes)) {
+            match self.device.call(|_| self.memory.reserve(bytes)) {
                 Ok(base) => reserved = Some((base, bytes, granule)),
                 Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -206,62 +225,35 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
     }
 
-    /// Returns whether addresses for a request exist, in a run of the heap or in a range that
-    /// [`expand`](OnDevice::expand) would reserve.
-    pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
-        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(false) };
-        let in_a_run = self.lock(request.slot).find_run(request.size).is_some();
-        Ok(in_a_run || self.range_to_reserve(memory, request.kind)?.0 >= request.size)
-    }
-
-    /// Returns the length of a new range of addresses and the length of its granules, in bytes.
-    fn range_to_reserve(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> Result<(u64, u64), Error> {
-        let granule = self.granule(memory, kind);
-        let total = self.call(D::memory_info)?.total;
-        let largest = total + total / RESERVE_EXTRA;
-        let wanted = self.config.lock().expandable_segments_reserve().map_or(largest, |r| r.bytes(total).min(largest));
-        Ok((wanted.max(granule).next_multiple_of(granule), granule))
-    }
-
-    /// Returns the number of bytes mapped at a time: the size of an ordinary shared segment of the
-    /// same kind, as a multiple of the device's granularity.
-    fn granule(&self, memory: &dyn VirtualMemory, kind: PoolKind) -> u64 {
-        let bytes = match kind {
-            PoolKind::Small => SMALL_SEGMENT,
-            PoolKind::Large => self.config.lock().large_segment_size(),
-        };
-        bytes.next_multiple_of(memory.granularity())
-    }
-
     /// Releases the addresses of a segment without mapped parts. If the device refuses, the
     /// addresses are never used again; no memory is lost.
-    fn unreserve(&self, memory: &dyn VirtualMemory, segment: Option<(DevicePtr, u64)>) {
+    fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
         if let Some((base, bytes)) = segment
-            && self.health().is_ok()
+            && self.device.health().is_ok()
         {
-            let _addresses_lost = self.call(|_| memory.unreserve(base, bytes));
+            let _addresses_lost = self.device.call(|_| self.memory.unreserve(base, bytes));
         }
     }
 
     /// Unmaps a range, refunds the bytes that were unmapped, and counts the bytes in doubt as
     /// leaked.
-    fn unmap_counted(&self, memory: &dyn VirtualMemory, range: Range) -> Result<(), Error> {
-        let unmapped = self.health().map_err(with_doubt(range.bytes)).and_then(|()| unmap(memory, range));
+    fn unmap_counted(&self, range: Range) -> Result<(), Error> {
+        let unmapped = self.device.health().map_err(with_doubt(range.bytes)).and_then(|()| unmap(self.memory, range));
         let (result, in_doubt) = match unmapped {
             Ok(()) => (Ok(()), 0),
             Err(Failure { error, in_doubt }) => (Err(error), in_doubt),
         };
         // No underflow: `unmap` puts each granule of the range in doubt at most once.
-        self.ledger.refund(range.bytes - in_doubt);
-        self.ledger.leak(in_doubt);
-        Ok(self.note_loss(result)?)
+        self.device.ledger.refund(range.bytes - in_doubt);
+        self.device.ledger.leak(in_doubt);
+        Ok(self.device.note_loss(result)?)
     }
 
     /// Detaches the unmappable ranges of the heap in `slot`. Returns the heap's stream, the first
     /// block of a list linked by [`Block::chain`](crate::heap::block::Block::chain), and an error
     /// if blocks were skipped because a table is full.
     fn detach_unmappable(&self, slot: u32) -> (StreamId, u32, Result<(), Error>) {
-        let mut heap = self.lock(slot);
+        let mut heap = self.device.heaps.lock(slot);
         let (mut first, mut last, mut cursor) = (NONE, NONE, (0, 0));
         let mut result = Ok(());
         while let Some((block, range)) = next_unmappable(&mut heap, cursor) {
@@ -273,7 +265,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 result = Err(Error::TableFull("blocks"));
                 continue;
             }
-            let detached = heap.hold_range(block, range);
+            let detached = heap.detach_range(block, range);
             // A detached block is in no index, so `chain` is free to link the list.
             heap.blocks[detached].chain = NONE;
             if last == NONE {
@@ -285,6 +277,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         (heap.stream, first, result)
     }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns whether addresses for a request exist, in a run of the heap or in a range that
+    /// [`expand`](Expandable::expand) would reserve.
+    pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
+        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(false) };
+        let in_a_run = self.heaps.lock(request.slot).find_run(request.size).is_some();
+        Ok(in_a_run || range_to_reserve(self, memory, request.kind)?.0 >= request.size)
+    }
+}
+
+/// Returns the length of a new range of addresses and the length of its granules, in bytes.
+fn range_to_reserve<D: DeviceMemory, R: Lock, S: Storage>(
+    arena: &Arena<D, R, S>,
+    memory: &dyn VirtualMemory,
+    kind: PoolKind,
+) -> Result<(u64, u64), Error> {
+    let total = arena.call(D::memory_info)?.total;
+    let largest = total + total / RESERVE_EXTRA;
+    let config = arena.settings.config.lock();
+    let wanted = config.expandable_segments_reserve().map_or(largest, |reserve| reserve.bytes(total).min(largest));
+    // A granule is as long as an ordinary shared segment of the same kind, rounded to the device's
+    // granularity.
+    let segment = match kind {
+        PoolKind::Small => SMALL_SEGMENT,
+        PoolKind::Large => config.large_segment_size(),
+    };
+    let granule = segment.next_multiple_of(memory.granularity());
+    Ok((wanted.max(granule).next_multiple_of(granule), granule))
 }
 
 /// A failed change of mappings.

@@ -2,7 +2,9 @@
 //!
 //! A bit outside [`FAST_PATH_FLAGS`] sends every request to [`malloc_cold`](super::malloc). Frees test three bits of their own.
 
+use crate::streams::event_queue::EventQueues;
 use crate::sync::{AtomicU32, Ordering};
+use crate::tables::Storage;
 
 /// Blocks wait for events, or for events to be recorded.
 pub(crate) const PENDING: u32 = 1;
@@ -26,8 +28,6 @@ pub(crate) const TRACE: u32 = 1 << 7;
 pub(crate) const PLANNED: u32 = 1 << 10;
 /// Requests and frees are observed, to be planned.
 pub(crate) const OBSERVED: u32 = 1 << 11;
-/// The call site of some block or segment is known.
-pub(crate) const SITES: u32 = 1 << 9;
 /// The flags under which the fast path serves requests.
 pub(crate) const FAST_PATH_FLAGS: u32 = AGES | ROUNDING;
 
@@ -67,5 +67,12 @@ impl Flags {
         } else {
             self.0.fetch_and(!bits, Ordering::Relaxed);
         }
+    }
+
+    /// Sets the flags that send requests to the slow path while frees are pending or deferred. The
+    /// caller holds the lock of the queues, so the flags match the queues.
+    pub(super) fn follow<S: Storage>(&self, queues: &EventQueues<S>) {
+        self.set(PENDING, !queues.is_idle());
+        self.set(DEFERRED, queues.has_deferred());
     }
 }

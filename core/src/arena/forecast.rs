@@ -2,7 +2,8 @@
 //!
 //! The order of the checks is the order of the reclaim ladder in reclaim.rs.
 
-use crate::arena::heaps::{HEAPS, STREAMS};
+use crate::arena::heaps::Heaps;
+use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::request::Request;
 use crate::arena::{Arena, flags};
 use crate::device::DeviceMemory;
@@ -40,7 +41,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(Forecast::Hit(ptr));
         }
         let forecast =
-            self.with_request(bytes, stream, 0, Self::use_pair_for_forecast, |request| self.forecast_of(request));
+            self.with_request(bytes, stream, 0, Heaps::use_pair_for_forecast, |request| self.forecast_of(request));
         // As in `malloc_at_site`: a full table of pairs makes the request release an idle pair.
         if let Err(Error::TableFull(HEAPS | STREAMS)) = forecast
             && let Some(first) = self.first_idle()
@@ -56,7 +57,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.flags.has(flags::DIRECT) {
             return Ok(if self.ledger.has_room_for(bytes) { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
         }
-        if let Some(ptr) = self.cached_block(request) {
+        if let Some(ptr) = self.heaps.lock(request.slot).peek(request.size) {
             return Ok(Forecast::Hit(ptr));
         }
         // Step 2 of the ladder.
@@ -72,29 +73,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(Forecast::OutOfMemory);
         }
         // Step 3.
-        if self.ledger.has_room_for(bytes) && !self.expands(request) {
+        if self.ledger.has_room_for(bytes) && !self.heaps.expands(request) {
             return Ok(Forecast::Obtain(bytes));
         }
         if self.ledger.has_room_for(bytes) && self.has_addresses(request)? {
             return Ok(Forecast::Expand);
         }
         // Step 4.
-        if let Some(ptr) = self.in_oom_pools(request, |request| self.cached_block(request)) {
+        if let Some(ptr) = self.in_oom_pools(request, |request| self.heaps.lock(request.slot).peek(request.size)) {
             return Ok(Forecast::Hit(ptr));
         }
         // Step 5.
-        if let Some(ptr) = self.oversize_victim(request) {
+        if let Some(ptr) = self.heaps.oversize_victim(request) {
             return Ok(Forecast::Release(ptr));
         }
         // Steps 6 and 7. Pending events are taken as they are, so the second search is left out.
-        let releases = !request.capturing && self.may_release_cache();
+        let releases = !request.capturing && self.settings.policy.releases_cache();
         let first = if releases { self.first_releasable() } else { None };
-        let first = first.or_else(|| self.first_idle_lane().filter(|_| !request.capturing));
+        let first = first.or_else(|| self.plans.first_idle(&self.heaps).filter(|_| !request.capturing));
         Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
-    }
-
-    /// Returns the address of the free block that would serve a request from the request's heap.
-    fn cached_block(&self, request: &Request) -> Option<DevicePtr> {
-        self.lock(request.slot).peek(request.size)
     }
 }

@@ -31,7 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Frees the block at `ptr` if the heap owns it. `requested`, if given, must be the size that the program requested.
     #[inline(always)]
     pub(crate) fn free(self, owner: HeapRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
-        let slot = self.slots.get(owner.heap).expect("an owner is a heap that exists");
+        let slot = self.heaps.slots.get(owner.heap).expect("an owner is a heap that exists");
         // Ages need the heap's clock set: 3 instructions of a pair, which only programs pay that collect garbage.
         if !self.flags.has(flags::TRACE | flags::DIRECT | flags::OBSERVED | flags::AGES) {
             let mut heap = slot.heap.lock();
@@ -52,15 +52,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Before the heap is locked: the host may take long to find its call site.
         let site = self.call_site(CallSite::Free);
         // Before the block is free: another thread may be handed its address at once, and is then observed after this free.
-        self.note_free(ptr);
-        let mut heap = self.lock(number);
-        let slot = self.slot(number);
+        self.plans.observe_free(&self.flags, ptr);
+        let mut heap = self.heaps.lock(number);
+        let slot = self.heaps.slot(number);
         let outcome = heap.detach(ptr, requested, &slot.counters);
         if let FreeOutcome::Unused(block) = outcome
             && !self.flags.has(flags::DIRECT)
         {
-            if self.flags.has(flags::TRACE) {
-                self.record_free(&mut heap, block, ptr, site);
+            if let Some(recorder) = self.tracing() {
+                recorder.free(&mut heap, block, ptr, site);
             }
             self.finish(slot, heap, block);
             return Ok(());
@@ -85,10 +85,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
             _ => return Err(Error::InvalidPointer(ptr)),
         };
-        heap.pend(block, &self.slot(number).counters);
+        heap.pend(block, &self.heaps.slot(number).counters);
         // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
         if heap.blocks[block].uses == NONE {
-            self.trace_free(&mut heap, block, site);
+            if let Some(recorder) = self.tracing() {
+                recorder.free_requested(&mut heap, block, site);
+            }
             self.finish_free_if_unused(number, heap, block);
             return Ok(());
         }
@@ -114,12 +116,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let captured = self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?;
         // The planner's lock is not taken under a heap's: lanes are locked under it, and heaps under lanes.
         if self.flags.has(flags::OBSERVED) {
-            let own = self.lock(number).stream;
+            let own = self.heaps.lock(number).stream;
             if own != stream {
-                self.note_use(ptr);
+                self.plans.observe_use(&self.flags, ptr);
             }
         }
-        let mut heap = self.lock(number);
+        let mut heap = self.heaps.lock(number);
         let Some(block) = heap.lookup(ptr) else { return Err(Error::InvalidPointer(ptr)) };
         Ok(heap.add_use(block, stream, captured)?)
     }

@@ -29,8 +29,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn free_at(self, place: HeapRef, ptr: DevicePtr, count: u64) -> Result<(), Error> {
         // To a planner that observes this iteration: the bytes are not free at the moment of the
         // free.
-        self.note_use(ptr);
-        self.note_free(ptr);
+        self.plans.observe_use(&self.flags, ptr);
+        self.plans.observe_free(&self.flags, ptr);
         // Reserve room in the queue first: once the block is detached, queueing must not fail.
         let reserved = self.frontier.lock().reserve(count);
         if !reserved.map_err(|CapacityError| Error::TableFull("frees at a count"))? {
@@ -59,8 +59,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn detach_pending(self, slot: u32, ptr: DevicePtr) -> Result<u32, Error> {
         // The host's callback may make requests of its own: no lock may be held.
         let site = self.call_site(CallSite::Free);
-        let mut heap = self.lock(slot);
-        let counters = &self.slot(slot).counters;
+        let mut heap = self.heaps.lock(slot);
+        let counters = &self.heaps.slot(slot).counters;
         let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, counters) else {
             return Err(Error::InvalidPointer(ptr));
         };
@@ -73,16 +73,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             // On an error the block is allocated again, without the bit.
             return self.wait_for_uses(slot, block, site).map(|()| block);
         }
-        self.trace_free(&mut heap, block, site);
+        if let Some(recorder) = self.tracing() {
+            recorder.free_requested(&mut heap, block, site);
+        }
         drop(heap);
         // The thresholds follow the block from allocated to pending. `wait_for_uses` does the like.
-        self.with_totals(|_| counters.follow_pending());
+        self.with_device_peaks(|_| counters.follow_pending());
         Ok(block)
     }
 
     /// Ends a block's wait for the frontier, and frees the block unless events are still awaited.
     fn reach(self, slot: u32, block: u32) {
-        let mut heap = self.lock(slot);
+        let mut heap = self.heaps.lock(slot);
         debug_assert!(heap.blocks[block].events & FRONTIER_BIT != 0, "the block waits for the frontier");
         heap.blocks[block].events &= !FRONTIER_BIT;
         self.finish_free_if_unused(slot, heap, block);

@@ -17,14 +17,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// # Errors
     /// A description of the first invariant that does not hold.
     pub(crate) fn check_invariants(&self, is_exclusive: bool) -> Result<u64, &'static str> {
-        self.check_lanes()?;
+        self.plans.check()?;
         // Each block of a lane is compared with all others of the lane.
         let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
         let mut visits: u64 =
-            self.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
+            self.plans.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
         let mut reserved = self.ledger.leaked();
-        for number in self.slot_numbers() {
-            let slot = self.slot(number);
+        for number in self.heaps.slot_numbers() {
+            let slot = self.heaps.slot(number);
             let heap = slot.heap.lock();
             if is_exclusive || !is_held_in_part(&heap) {
                 reserved += heap.check_invariants(&slot.counters)?;
@@ -44,7 +44,7 @@ fn is_held_in_part<S: Storage>(heap: &Heap<S>) -> bool {
     while segment != NONE {
         let mut block = heap.segments[segment].first;
         while block != NONE {
-            if matches!(heap.blocks[block].state, State::Held | State::Mapping | State::Mapped) {
+            if matches!(heap.blocks[block].state, State::Detached | State::Mapping | State::Mapped) {
                 return true;
             }
             block = heap.blocks[block].next;

@@ -38,6 +38,11 @@ impl Ledger {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// Returns the largest number of bytes that may be held, if a limit is set.
+    pub(crate) fn limit_if_set(&self) -> Option<u64> {
+        Some(self.limit()).filter(|&limit| limit != u64::MAX)
+    }
+
     /// Sets the largest number of bytes that may be held; `u64::MAX` removes the limit.
     pub(crate) fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
@@ -93,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// # Errors
     ///
     /// The device's error, after the bytes were counted as leaked.
-    pub(crate) fn give_back(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn release_memory(&self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
         match self.call(|device| device.release(base, bytes)) {
             Ok(()) => {
                 self.ledger.refund(bytes);

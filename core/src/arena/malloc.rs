@@ -13,7 +13,8 @@
 //! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
 //! holds one lock, that of a heap, and never calls the device.
 
-use crate::arena::heaps::{HEAPS, STREAMS, slot_of};
+use crate::arena::heaps::pairs::{HEAPS, STREAMS};
+use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
@@ -51,7 +52,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let word = self.flags.load();
         // With a trace and nothing else, a hit in the cache stays one lookup under one lock.
-        if word & !(flags::ROUNDING | flags::SITES) == flags::TRACE {
+        if word & !flags::ROUNDING == flags::TRACE {
             return self.malloc_traced(word, bytes, stream);
         }
         if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
@@ -86,13 +87,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let serve = |request: &Request| {
             self.learn_purpose(request);
             let ptr = self.serve(request)?;
-            self.note_malloc(request, ptr);
+            self.plans.observe_malloc(&self.flags, request, ptr);
             Ok(ptr)
         };
-        match self.with_request(bytes, stream, site, Arena::use_pair, serve) {
+        match self.with_request(bytes, stream, site, Heaps::use_pair, serve) {
             // No table has room for a further stream. Releasing the cache of a stream that holds nothing makes room for one.
             Err(Error::TableFull(HEAPS | STREAMS)) if self.release_one_idle() => {
-                self.with_request(bytes, stream, site, Arena::use_pair, serve)
+                self.with_request(bytes, stream, site, Heaps::use_pair, serve)
             }
             served => served,
         }
@@ -107,14 +108,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if self.flags.has(flags::DIRECT) {
             return self.obtain_directly(request);
         }
-        self.count_search(request);
+        if self.flags.has(flags::AGES) {
+            self.heaps.count_search(request);
+        }
         if let Some(ptr) = self.search(request)? {
             return Ok(ptr);
         }
         let served = self.reclaim(request);
         if served.is_err() {
             // The search made the heap's tables. Without a segment they would hold 36 KiB for nothing.
-            self.drop_tables(&mut self.lock(request.slot));
+            self.heaps.drop_tables(&mut self.heaps.lock(request.slot));
         }
         served
     }
@@ -127,17 +130,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Before the heap is locked: the host may take long.
         let call_site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
-            && let Some(pair) = self.default_pool.streams.get(stream.0)
+            && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
         {
-            let size = self.round_with(word, bytes);
-            let slot = self.slot(slot_of(pair, self.kind_of(size)));
+            let size = self.settings.round(word, bytes);
+            let slot = self.heaps.slot(slot_of(pair, self.settings.kind_of(size)));
             let mut heap = slot.heap.lock();
             if heap.serves == stream
                 && !heap.rules.ages
                 && let Some(served) = heap.malloc(size, bytes, &slot.counters)?
             {
                 // Under the heap's lock, so that the events of the block stay in the order in which they happened.
-                self.record_alloc(&mut heap, call_site, served.value, bytes);
+                self.recorder().alloc(&mut heap, call_site, served.value, bytes);
                 drop(heap);
                 return Ok(self.reconcile(slot, served));
             }
@@ -160,16 +163,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // The bound keeps every rounding below from overflowing: sizes stay at most `MAX_REQUEST`.
         if bytes <= MAX_REQUEST - UNIT
             && word & !flags::FAST_PATH_FLAGS == 0
-            && let Some(pair) = self.default_pool.streams.get(stream.0)
+            && let Some(pair) = self.heaps.default_pool.streams.get(stream.0)
         {
-            let size = self.round_with(word, bytes);
-            let slot = self.slots.get(slot_of(pair, self.kind_of(size))).expect("a pair has slots");
+            let size = self.settings.round(word, bytes);
+            let slot = self.heaps.slots.get(slot_of(pair, self.settings.kind_of(size))).expect("a pair has slots");
             let mut heap = slot.heap.lock();
             // The map was read without a lock: the pair may be another stream's by now. `serves` is one comparison for this, for
             // an ended stream and for a vacant pair.
             if heap.serves == stream {
                 let served = if word & flags::AGES != 0 {
-                    self.count_and_malloc(&mut heap, size, bytes, &slot.counters)?
+                    self.heaps.count_and_malloc(&mut heap, size, bytes, &slot.counters)?
                 } else {
                     heap.malloc(size, bytes, &slot.counters)?
                 };
@@ -183,6 +186,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         decline()
     }
 
+    /// Serves a request from the free blocks of its own heap. `None` if none of them may serve it.
+    pub(crate) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let slot = self.heaps.slot(request.slot);
+        let mut heap = self.heaps.lock(request.slot);
+        let served = heap.malloc(request.size, request.bytes, &slot.counters)?;
+        if let Some(served) = &served
+            && let Some(recorder) = self.tracing()
+        {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        }
+        drop(heap);
+        Ok(served.map(|served| self.reconcile(slot, served)))
+    }
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Serves a request from a heap whose free blocks age, and counts the search if it succeeds. A search that fails is
     /// repeated on the slow path, which counts it.
     #[inline(never)]
@@ -200,17 +219,5 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.searches(heap).fetch_add(1, Ordering::Relaxed);
         }
         Ok(served)
-    }
-
-    /// Serves a request from the free blocks of its own heap. `None` if none of them may serve it.
-    pub(crate) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let slot = self.slot(request.slot);
-        let mut heap = self.lock(request.slot);
-        let served = heap.malloc(request.size, request.bytes, &slot.counters)?;
-        if let Some(served) = &served {
-            self.trace_alloc(&mut heap, request, served.value);
-        }
-        drop(heap);
-        Ok(served.map(|served| self.reconcile(slot, served)))
     }
 }

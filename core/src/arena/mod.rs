@@ -5,12 +5,13 @@
 //!   └─▶ reclaim                 the ladder: events, cache, device, other pools
 //!         ├─▶ obtain · expand   more memory from the device
 //!         └─▶ release           memory back to the device
-//! heaps · registry · pools      pairs of heaps for streams and pools
-//! planned · plan_cycle · …      requests served from plans
+//! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
+//! plans · planned · plan_…      requests served from plans
 //! driver · ledger · flags       calls to the device, bytes held, conditions
 //! ```
 //!
-//! Each file is one of these parts and adds methods to [`Arena`], or to [`OnDevice`] if it adds or removes segments. Locks and
+//! A part with state of its own is a type: [`Heaps`], [`Settings`], [`Plans`], [`Driver`], [`Ledger`], [`Flags`]. What takes
+//! several parts is a method of [`Arena`], or of [`OnDevice`] if it adds or removes segments. Locks and
 //! their order are in ARCHITECTURE.md. No lock is held across a call to the device.
 
 pub(crate) mod allocation;
@@ -27,11 +28,8 @@ pub(crate) mod heaps;
 mod invariants;
 mod ledger;
 mod malloc;
-#[cfg(not(feature = "alloc"))]
-mod no_plans;
 mod obtain;
 mod oom;
-pub(crate) mod pair_state;
 mod peaks;
 #[cfg(feature = "alloc")]
 mod plan_cycle;
@@ -39,23 +37,25 @@ mod plan_cycle;
 mod plan_switch;
 #[cfg(feature = "alloc")]
 mod planned;
+#[cfg_attr(not(feature = "alloc"), path = "no_plans.rs")]
+pub(crate) mod plans;
 pub(crate) mod policy;
-mod pools;
 mod reclaim;
-pub(crate) mod registry;
 mod release;
 pub(crate) mod request;
+mod routes;
 pub(crate) mod settings;
 #[cfg(feature = "alloc")]
 mod snapshot;
 mod tracing;
+mod vacate;
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::Flags;
-use crate::arena::heaps::Slot;
+use crate::arena::heaps::Heaps;
 use crate::arena::ledger::Ledger;
-use crate::arena::registry::{Registry, SharedPool};
-use crate::config::rounding::INTERVALS;
+use crate::arena::plans::Plans;
+use crate::arena::settings::Settings;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
@@ -65,56 +65,32 @@ use crate::streams::frontier::Frontier;
 use crate::sync::{AtomicU32, CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
-use crate::trace::ring::Trace;
 
 /// All state of one device: its heaps, private pools, memory limit and statistics. `&self` methods may be called from any thread.
 pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub driver: Driver<D>,
     /// The number of the device in the allocator.
     pub number: u32,
-    /// The policy, which never changes: [`Allocator::configure`](crate::Allocator::configure) leaves it as it is.
-    pub policy: Policy,
-    /// Sizes are multiples of this many bytes, a power of two.
-    unit: u64,
-    /// The largest size of the small pool, in bytes; 0 if there is none.
-    small_max: u64,
+    /// The policy and the configuration in force.
+    pub settings: Settings<R>,
     /// Conditions that keep requests off the fast path.
     pub flags: Flags,
-    /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is set.
-    divisions: [AtomicU32; INTERVALS],
-    /// The default pool. In place, so that the fast path reaches its streams with no lookup of the pool.
-    pub default_pool: SharedPool<S>,
-    /// Private pools. Entry `p` is pool `p`; entry 0 is not used.
-    pub pools: S::OnceTable<SharedPool<S>>,
-    /// The heaps: pair `p` has its small heap in slot `2 · p` and its large one in slot `2 · p + 1`. Slots are never removed.
-    pub slots: S::OnceTable<Slot<R, S>>,
-    /// Which pools, routes and pairs exist.
-    pub registry: Ranked<R, Registry<S>>,
-    /// The configuration in force.
-    pub config: Ranked<R, Config>,
+    /// The heaps, and the pairs and pools to which they belong.
+    pub heaps: Heaps<R, S>,
+    /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
+    pub plans: Plans<R>,
     /// Blocks that wait for events.
-    pub order: CachePadded<Ranked<R, EventQueues<S>>>,
+    pub event_queues: CachePadded<Ranked<R, EventQueues<S>>>,
     /// Blocks that wait for the safe frontier.
     pub frontier: Ranked<R, Frontier<S>>,
-    /// The planned policy, if it is configured. `policy` is then its fallback.
-    #[cfg(feature = "alloc")]
-    pub planned: Option<alloc::boxed::Box<crate::planned::lanes::PlanServer<R>>>,
     /// Locked while peaks are reconciled. Holds the slot for which that was done last.
     peaks: CachePadded<Ranked<R, u32>>,
     /// Peaks and event counts of the device.
-    pub totals: CachePadded<DevicePeaks>,
+    pub device_peaks: CachePadded<DevicePeaks>,
     /// Bytes held from the device, and the limit.
     pub ledger: Ledger,
     /// 0 ⟺ a request searches the free blocks again after it has waited for events.
     pub single_search: AtomicU32,
-    /// Heaps of ended streams in which a segment became wholly free since: a queue of slot numbers.
-    pub ended: Ranked<R, S::Table<u32>>,
-    /// The length of `ended`, which is read without its lock. Written under the lock.
-    pub ended_count: AtomicU32,
-    /// Not 0 ⟺ the caches of idle pairs are to be released before more memory is obtained.
-    pub idle_due: AtomicU32,
-    /// The recorded events.
-    pub trace: CachePadded<Trace<R, S>>,
     /// The call sites of blocks and segments.
     pub sites: CallSites<R>,
     #[cfg(feature = "paranoid")]
@@ -150,30 +126,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let arena = Self {
             driver: Driver::new(device),
             number,
-            policy: config.policy(),
-            unit: config.policy().unit(),
-            small_max: config.policy().small_max(),
+            settings: Settings::new(config),
             flags: Flags::new(),
-            divisions: core::array::from_fn(|_| AtomicU32::new(0)),
-            default_pool: SharedPool::default(),
-            pools: S::OnceTable::default(),
-            slots: S::OnceTable::default(),
-            registry: Ranked::new(Rank::Registry, Registry::default()),
-            config: Ranked::new(Rank::Config, config.clone()),
-            order: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
+            heaps: Heaps::new(number, config.policy()),
+            plans: Plans::new(config),
+            event_queues: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
-            #[cfg(feature = "alloc")]
-            planned: config
-                .planned()
-                .map(|options| alloc::boxed::Box::new(crate::planned::lanes::PlanServer::new(options))),
             peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),
-            totals: CachePadded(DevicePeaks::new(config.max_split_size())),
+            device_peaks: CachePadded(DevicePeaks::new(config.max_split_size())),
             ledger: Ledger::new(),
             single_search: AtomicU32::new(0),
-            ended: Ranked::new(Rank::Ended, S::Table::default()),
-            ended_count: AtomicU32::new(0),
-            idle_due: AtomicU32::new(0),
-            trace: CachePadded::default(),
             sites: CallSites::default(),
             #[cfg(feature = "paranoid")]
             schedule: checks::Schedule::default(),

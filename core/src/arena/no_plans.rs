@@ -8,6 +8,8 @@
 #![allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the signatures are those of a build with `alloc`")]
 
 use crate::arena::allocation::Allocation;
+use crate::arena::flags::Flags;
+use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
@@ -18,6 +20,7 @@ use crate::stats::KindCounters;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::{DevicePtr, StreamId};
+use core::marker::PhantomData;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Passes every request on: no request is the next of a plan.
@@ -54,30 +57,40 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Delegates no block.
-    pub(crate) fn show_lanes(&self) {}
-
-    /// Checks no lane.
-    pub(crate) fn check_lanes(&self) -> Result<(), &'static str> {
-        Ok(())
-    }
-
-    /// Finds no block.
-    pub(crate) fn planned_allocation(&self, _: LaneRef, _: DevicePtr) -> Option<Allocation> {
-        None
-    }
-
-    /// Returns false: no lane holds a block.
-    pub(crate) fn is_planned_on(&self, _: LaneRef, _: DevicePtr, _: StreamId) -> bool {
-        false
-    }
+    pub(crate) fn delegate_lanes(&self) {}
 
     /// Predicts no address.
     pub(super) fn planned_forecast(&self, _: u64, _: StreamId) -> Option<DevicePtr> {
         None
     }
+}
+
+/// The planned policy of a build that has none.
+pub(crate) struct Plans<R: Lock>(PhantomData<R>);
+
+impl<R: Lock> Plans<R> {
+    /// Creates nothing.
+    pub(super) fn new(_: &Config) -> Self {
+        Self(PhantomData)
+    }
+
+    /// Checks no lane.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// Finds no block.
+    pub(crate) fn allocation(&self, _: LaneRef, _: DevicePtr) -> Option<Allocation> {
+        None
+    }
+
+    /// Returns false: no lane holds a block.
+    pub(crate) fn is_on(&self, _: LaneRef, _: DevicePtr, _: StreamId) -> bool {
+        false
+    }
 
     /// Finds no lane.
-    pub(super) fn first_idle_lane(&self) -> Option<DevicePtr> {
+    pub(super) fn first_idle<S: Storage>(&self, _: &Heaps<R, S>) -> Option<DevicePtr> {
         None
     }
 
@@ -87,14 +100,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Leaves the configuration as it is.
-    pub(super) fn pin_planned(&self, _: &mut Config) {}
+    pub(super) fn pin(&self, _: &mut Config) {}
 
-    /// Notes nothing: no iteration is observed.
-    pub(super) fn note_malloc(&self, _: &Request, _: DevicePtr) {}
+    /// Logs nothing: no iteration is observed.
+    pub(super) fn observe_malloc(&self, _: &Flags, _: &Request, _: DevicePtr) {}
 
-    /// Notes nothing: no iteration is observed.
-    pub(super) fn note_free(&self, _: DevicePtr) {}
+    /// Logs nothing: no iteration is observed.
+    pub(super) fn observe_free(&self, _: &Flags, _: DevicePtr) {}
 
-    /// Notes nothing: no iteration is observed.
-    pub(super) fn note_use(&self, _: DevicePtr) {}
+    /// Logs nothing: no iteration is observed.
+    pub(super) fn observe_use(&self, _: &Flags, _: DevicePtr) {}
 }

@@ -14,19 +14,23 @@ use crate::page_map::Owner;
 use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
-use crate::units::{DevicePtr, GRAIN, MAX_REQUEST};
+use crate::trace::Action;
+use crate::units::{DevicePtr, GRAIN};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
     /// new memory. Returns `None` if the device or the limit does not allow more memory.
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
-        if self.expands(request) {
+        if self.heaps.expands(request) {
             // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
             // the limit by less than one granule for each request, as in PyTorch.
-            return if self.ledger.has_room_for(bytes) { self.expand(request) } else { Ok(None) };
+            let Some(expandable) = self.expandable().filter(|_| self.ledger.has_room_for(bytes)) else {
+                return Ok(None);
+            };
+            return expandable.expand(request);
         }
-        if bytes > self.policy.max_segment_bytes() {
+        if bytes > self.settings.policy.max_segment_bytes() {
             return Ok(None);
         }
         // Some policies accept a smaller segment than the preferred size: try each size in turn.
@@ -36,7 +40,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if served.is_some() {
                 return Ok(served);
             }
-            match self.policy.smaller_segment(bytes, request.size) {
+            match self.settings.policy.smaller_segment(bytes, request.size) {
                 Some(smaller) => bytes = smaller,
                 None => return Ok(None),
             }
@@ -57,14 +61,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn allocate_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         // Full tables are found before the device is called. The request uses the pair, so the heap
         // keeps its stream while the lock is dropped.
-        self.lock(request.slot).make_room_for_segment(bytes, request.size)?;
+        self.heaps.lock(request.slot).make_room_for_segment(bytes, request.size)?;
         // Charge first: two threads that both saw room below the limit cannot both exceed it.
         if !self.ledger.charge(bytes) {
             return Ok(None);
         }
         // Until the segment is in the heap, another request of the heap finds neither room below
         // the limit nor a free block. The count tells that request to wait and search again.
-        let pending = &self.slot(request.slot).pending_segments;
+        let pending = &self.heaps.slot(request.slot).pending_segments;
         pending.fetch_add(1, Ordering::Relaxed);
         let served = self.allocate_charged_segment(request, bytes);
         // Release: a thread that reads zero with Acquire sees the heap with the new segment.
@@ -72,9 +76,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         served
     }
 
-    /// Allocates a segment whose bytes are charged against the limit, and serves the request from
-    /// the segment. Refunds the charge on failure.
-    fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+    /// Allocates `bytes`, which are charged against the limit, from the device, and lists them as
+    /// `owner`'s in the page map. Returns `None` if the device lacks the memory. Refunds the charge
+    /// unless the memory is returned.
+    pub(super) fn allocate_charged(self, bytes: u64, owner: Owner) -> Result<Option<DevicePtr>, Error> {
         let base = match self.call(|device| device.obtain(bytes)) {
             Ok(base) => base,
             Err(error) => {
@@ -84,33 +89,50 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             }
         };
         // Listed before any block of the segment can be returned, so every `free` finds the owner.
-        if let Err(error) = self.pages.insert(base, bytes, Owner::Heap(self.heap_ref(request.slot))) {
-            self.give_back(base, bytes)?;
+        if let Err(error) = self.pages.insert(base, bytes, owner) {
+            self.release_memory(base, bytes)?;
             return Err(error);
         }
-        let slot = self.slot(request.slot);
-        let mut heap = self.lock(request.slot);
+        Ok(Some(base))
+    }
+
+    /// Undoes [`allocate_charged`](Self::allocate_charged).
+    pub(super) fn undo_allocation(self, base: DevicePtr, bytes: u64) -> Result<(), Error> {
+        self.pages.remove(base, bytes);
+        self.release_memory(base, bytes)
+    }
+
+    /// Allocates a segment whose bytes are charged against the limit, and serves the request from
+    /// the segment. Refunds the charge on failure.
+    fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
+        let owner = Owner::Heap(self.heaps.heap_ref(request.slot));
+        let Some(base) = self.allocate_charged(bytes, owner)? else { return Ok(None) };
+        let slot = self.heaps.slot(request.slot);
+        let mut heap = self.heaps.lock(request.slot);
         // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room_for_segment(bytes, request.size).is_err() {
             drop(heap);
-            self.pages.remove(base, bytes);
-            self.give_back(base, bytes)?;
+            self.undo_allocation(base, bytes)?;
             return Err(Error::TableFull("segments"));
         }
-        self.totals.count(Event::DeviceAlloc);
-        self.trace_segment(&mut heap, crate::trace::Action::SegmentAlloc, request.site, base, bytes);
+        self.device_peaks.count(Event::DeviceAlloc);
+        if let Some(recorder) = self.tracing() {
+            recorder.segment(&mut heap, Action::SegmentAlloc, request.site, base, bytes);
+        }
         let segment = heap.add_segment(base, bytes, request.size, &slot.counters);
-        if matches!(self.policy, Policy::Bfc(_)) && !self.flags.has(flags::DIRECT) {
+        if matches!(self.settings.policy, Policy::Bfc(_)) && !self.flags.has(flags::DIRECT) {
             heap.region = next_region(heap.region, request.size);
         }
         // Served under the lock that added the segment: no other request can take the block first.
         let served = heap.allocate_from_new(segment.value, request.size, request.bytes, &slot.counters);
-        if let Some(served) = &served {
-            self.trace_alloc(&mut heap, request, served.value);
+        if let Some(served) = &served
+            && let Some(recorder) = self.tracing()
+        {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
         }
         drop(heap);
         // `None` if a sub-allocator has no entry for the sub-block. The segment stays in the heap.
-        let Some(mut served) = served else { return Err(Error::TableFull("pieces")) };
+        let Some(mut served) = served else { return Err(Error::TableFull("sub-blocks")) };
         // One reconciliation of the peaks covers the segment and the block.
         served.peaks_stale |= segment.peaks_stale;
         Ok(Some(self.reconcile(slot, served)))
@@ -124,17 +146,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.flags.has(flags::DIRECT) {
             return request.size;
         }
-        match self.policy {
+        match self.settings.policy {
             Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
             policy => {
                 // A sub-allocator sizes its own segments. The heap's lock ends with this statement,
                 // before `config` is locked.
                 let of_suballocator = self
+                    .heaps
                     .lock(request.slot)
                     .suballocator
                     .as_ref()
                     .map(|suballocator| suballocator.segment_bytes(request.size));
-                let bytes = of_suballocator.unwrap_or_else(|| policy.segment_bytes(request.size, &self.config.lock()));
+                let bytes =
+                    of_suballocator.unwrap_or_else(|| policy.segment_bytes(request.size, &self.settings.config.lock()));
                 match policy {
                     Policy::SizeClass(_) | Policy::Buddy(_) => self.shrink_to_available(bytes, request.size),
                     _ => bytes,
@@ -148,17 +172,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn shrink_to_available(&self, mut bytes: u64, needed: u64) -> u64 {
         let available = self.available_bytes();
         while bytes > available
-            && let Some(smaller) = self.policy.smaller_segment(bytes, needed)
+            && let Some(smaller) = self.settings.policy.smaller_segment(bytes, needed)
         {
             bytes = smaller;
         }
         bytes
-    }
-
-    /// Returns the size in bytes of a heap's first region, or 0 if regions do not grow.
-    pub(crate) fn first_region(&self) -> u64 {
-        let Policy::Bfc(Bfc { first_region, .. }) = self.policy else { return 0 };
-        first_region.clamp(GRAIN, MAX_REQUEST).next_multiple_of(GRAIN)
     }
 
     /// Returns the size in bytes of a heap's next region under best fit with coalescing.
@@ -168,7 +186,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// limit and the device.
     fn region_bytes(&self, bfc: &Bfc, request: &Request) -> u64 {
         let (region, no_split) = {
-            let heap = self.lock(request.slot);
+            let heap = self.heaps.lock(request.slot);
             (heap.region, heap.rules.no_split)
         };
         // Blocks are not split: the rest of a larger region could serve no other request.
@@ -180,11 +198,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let region = if bfc.allow_growth { double_to_fit(region, request.size) } else { available };
         // At least the request, even above the cap: the charge or the device then refuses.
         region.min(available).max(request.size)
-    }
-
-    /// Returns whether the request's heap expands segments instead of allocating ordinary segments.
-    pub(crate) fn expands(&self, request: &Request) -> bool {
-        self.lock(request.slot).rules.expandable
     }
 }
 

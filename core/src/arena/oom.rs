@@ -14,7 +14,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// heaps. Heaps are read in turn, so the sums may disagree slightly while threads allocate.
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
         // Moves the blocks served by plans into heaps, where the sums below include the blocks.
-        self.show_lanes();
+        self.delegate_lanes();
         let mut report = OutOfMemory {
             requested: request.bytes,
             block: request.size,
@@ -22,7 +22,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             device: DeviceIndex(self.number),
             memory: self.call(D::memory_info).unwrap_or_default(),
             process: self.driver.device().process_use(),
-            limit: Some(self.ledger.limit()).filter(|&limit| limit != u64::MAX),
+            limit: self.ledger.limit_if_set(),
             allocated: 0,
             reserved: 0,
             pending: 0,
@@ -32,9 +32,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             expandable: false,
             capturing: request.capturing,
         };
-        for number in self.slot_numbers() {
-            let slot = self.slot(number);
-            let heap = self.lock(number);
+        for number in self.heaps.slot_numbers() {
+            let slot = self.heaps.slot(number);
+            let heap = self.heaps.lock(number);
             let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
                 .map(|stat| slot.counters.current(stat) as u64);
             report.allocated += allocated;

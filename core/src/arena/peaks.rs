@@ -33,7 +33,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// fast path tests one flag for both.
     #[cold]
     pub(crate) fn reconcile_peaks(&self, slot: &Slot<R, S>) {
-        self.queue_if_ended(slot);
+        self.heaps.queue_if_ended(slot);
         self.reconcile_peaks_of((slot.kind(), &slot.counters), Some(slot.number));
     }
 
@@ -51,21 +51,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // Try the heap that reconciled last and its successors first. That heap has just gained
         // lease, and starting there takes from the heaps by turns.
         let last = *reconciled;
-        let near =
-            (last..).take(NEAR).map_while(|number| self.slots.get(number)).map(|near| (near.kind(), &near.counters));
-        self.totals.reconcile(&self.all_counters(), rising, &near);
+        let near = (last..)
+            .take(NEAR)
+            .map_while(|number| self.heaps.slots.get(number))
+            .map(|near| (near.kind(), &near.counters));
+        self.device_peaks.reconcile(&self.all_counters(), rising, &near);
         *reconciled = number.unwrap_or(last);
     }
 
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
-    pub(crate) fn with_totals<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
+    pub(crate) fn with_device_peaks<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
         let _peaks = self.peaks.lock();
-        act(&self.totals)
+        act(&self.device_peaks)
     }
 
     /// Iterates over the counters of every heap and lane. Vacant pairs are included: their
     /// accumulated counts are still part of the sums.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        self.heap_counters().chain(self.lane_counters())
+        self.heaps.heap_counters().chain(self.plans.lane_counters())
     }
 }

@@ -20,20 +20,20 @@
 //!
 //! The lane is locked before the home heap, never after.
 
-use crate::arena::allocation::Allocation;
+use crate::arena::heaps::Heaps;
+use crate::arena::plans::{delegate, delegate_all, reclaim_returned, resident_block};
 use crate::arena::{Arena, OnDevice, flags};
-use crate::config::Config;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::page_map::{HeapRef, LaneRef, Owner};
 use crate::planned::lanes::{Lane, LaneSlot, SizeUnknown};
-use crate::planned::sequence::{Held, Placement};
-use crate::stats::{HeapCounters, KindCounters, Stat};
+use crate::planned::sequence::{Found, Placement};
+use crate::stats::{HeapCounters, Stat};
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::CallSite;
-use crate::units::{DeviceIndex, DevicePtr, MAX_REQUEST, StreamId, UNIT};
+use crate::units::{DevicePtr, MAX_REQUEST, StreamId, UNIT};
 
 /// Flags under which requests still take the fast path of the plans. Pending frees are among them:
 /// a plan gives out only bytes known to be free.
@@ -77,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // `try_lock`, and hence `reconcile_and_return`. Without plans in force no stream has a lane
         // slot, so `flags::PLANNED` needs no test.
         if !self.flags.has(!ALLOWED)
-            && let Some(server) = self.planned.as_deref()
+            && let Some(server) = self.plans.server()
             && let Some(lane_slot) = server.lane_slot(stream)
             && let Some(mut guard) = lane_slot.lane.try_lock()
             && let Some(lane) = &mut *guard
@@ -118,7 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if self.flags.has(flags::ROUTES)
             && let Some(route) = self.enter_pool(stream)
         {
-            self.leave_pool(route.pool);
+            self.heaps.leave_pool(route.pool);
             return None;
         }
         // The host may make requests of its own when asked for the call site: no lock may be held.
@@ -134,29 +134,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// deviation, if the plan has no place for the request or the planned bytes are still in use.
     #[cold]
     fn malloc_deviating(self, bytes: u64, stream: StreamId) -> Option<DevicePtr> {
-        let server = self.planned.as_deref()?;
+        let server = self.plans.server()?;
         let Some(lane_slot) = server.lane_slot(stream) else {
-            server.elsewhere.fetch_add(1, Ordering::Relaxed);
+            server.without_lane.fetch_add(1, Ordering::Relaxed);
             return None;
         };
         // Poll only if the result matters: the planned bytes are occupied, and a delegated block
         // may be the reason. The lane is unlocked for the device calls.
         if self.flags.has(flags::PENDING)
-            && lane_slot.lane.lock().as_mut().is_some_and(|lane| self.may_wait_for_events(lane, bytes))
+            && lane_slot.lane.lock().as_mut().is_some_and(|lane| may_wait_for_events(&self.heaps, lane, bytes))
         {
             // On an error the bytes stay occupied, and a heap serves the request.
             let _polled = self.process_events();
         }
         let mut guard = lane_slot.lane.lock();
         let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
-        self.reclaim_returned(lane);
+        reclaim_returned(&self.heaps, lane);
         // Searches nearby requests of the sequence, and moves the cursor if the program has skipped
         // some.
-        let Placement { addr, size } = lane.sequence.otherwise(bytes)?;
+        let Placement { addr, size } = lane.sequence.next_deviating(bytes)?;
         let peaks_stale = count_allocated(&lane_slot.counters, lane, size, bytes);
         drop(guard);
         if peaks_stale {
-            self.reconcile_lane(&lane_slot.counters);
+            self.reconcile_peaks_of((PoolKind::Large, &lane_slot.counters), None);
         }
         Some(DevicePtr(addr))
     }
@@ -185,7 +185,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ) -> Result<(), Error> {
         // `try_lock` for the reason given in `malloc_next`: nothing here may return from a call.
         if !self.flags.has(flags::TRACE)
-            && let Some(server) = self.planned.as_deref()
+            && let Some(server) = self.plans.server()
             && let Some(lane_slot) = server.numbered(owner.lane)
             && let Some(mut guard) = lane_slot.lane.try_lock()
             && let Some(lane) = &mut *guard
@@ -204,7 +204,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if self.flags.has(flags::TRACE) {
             return self.free_planned_traced(owner, ptr, requested);
         }
-        let lane_slot = self.planned.as_deref().and_then(|server| server.numbered(owner.lane));
+        let lane_slot = self.plans.server().and_then(|server| server.numbered(owner.lane));
         let lane_slot = lane_slot.ok_or(Error::InvalidPointer(ptr))?;
         let mut guard = lane_slot.lane.lock();
         if let Some(lane) = &mut *guard
@@ -212,14 +212,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         {
             return Ok(());
         }
-        let home = match guard.as_ref().map(|lane| (lane.sequence.held_at(ptr.0), lane.home)) {
-            Some((Held::Away, home)) => Some(self.heap_ref(home)),
-            Some((Held::Here(actual), _)) => match requested {
+        let home = match guard.as_ref().map(|lane| (lane.sequence.find(ptr.0), lane.home)) {
+            Some((Found::Delegated, home)) => Some(self.heaps.heap_ref(home)),
+            Some((Found::Resident(actual), _)) => match requested {
                 Some(given) if given != actual => return Err(Error::WrongSize { ptr, given, requested: actual }),
                 // `free_resident` frees every resident block but for a wrong size.
                 _ => None,
             },
-            Some((Held::Nowhere, _)) | None => None,
+            Some((Found::Nothing, _)) | None => None,
         };
         drop(guard);
         match home {
@@ -233,7 +233,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     #[cold]
     fn free_planned_traced(self, owner: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         // `home_of` accepts addresses inside a block; a free does not.
-        if self.planned_allocation(owner, ptr).is_some_and(|held| held.base != ptr) {
+        if self.plans.allocation(owner, ptr).is_some_and(|held| held.base != ptr) {
             return Err(Error::InvalidPointer(ptr));
         }
         match self.home_of(owner, ptr) {
@@ -258,18 +258,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ///
     /// Succeeds for any address of the lane's segment: the heap then finds no block there.
     pub(crate) fn home_of(self, mut owner: LaneRef, ptr: DevicePtr) -> Result<HeapRef, Error> {
-        while let Some(lane_slot) = self.planned.as_deref().and_then(|server| server.numbered(owner.lane)) {
+        while let Some(lane_slot) = self.plans.server().and_then(|server| server.numbered(owner.lane)) {
             let mut guard = lane_slot.lane.lock();
             if let Some(lane) = guard.as_mut().filter(|lane| lane.contains(ptr)) {
                 let block = resident_block(lane, ptr).map(|(block, _)| block.addr);
-                let home = self.heap_ref(lane.home);
+                let home = self.heaps.heap_ref(lane.home);
                 let peaks_stale = match block {
-                    Some(addr) => self.move_to_plan_segment(lane_slot, lane, addr)?,
+                    Some(addr) => delegate(&self.heaps, lane_slot, lane, addr)?,
                     None => false,
                 };
                 drop(guard);
                 if peaks_stale {
-                    self.reconcile_peaks(self.slot(home.heap));
+                    self.reconcile_peaks(self.heaps.slot(home.heap));
                 }
                 return Ok(home);
             }
@@ -292,7 +292,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[inline(never)]
     #[expect(clippy::unnecessary_wraps, reason = "a tail call needs the return type of the caller")]
     fn reconcile_and_return(&self, counters: &HeapCounters, ptr: DevicePtr) -> Result<DevicePtr, Error> {
-        self.reconcile_lane(counters);
+        self.reconcile_peaks_of((PoolKind::Large, counters), None);
         Ok(ptr)
     }
 
@@ -300,137 +300,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// the home heap, since lanes have none.
     #[cold]
     fn trace_planned(&self, stream: StreamId, site: u32, ptr: DevicePtr, bytes: u64) {
-        let lane_slot = self.planned.as_deref().and_then(|server| server.lane_slot(stream));
+        let lane_slot = self.plans.server().and_then(|server| server.lane_slot(stream));
         let home = lane_slot.and_then(|lane_slot| Some(lane_slot.lane.lock().as_ref()?.home));
         // If the lane has ended since the request was served, the event is left out of the trace.
         if let Some(home) = home {
-            self.record_alloc(&mut self.lock(home), site, ptr, bytes);
+            self.recorder().alloc(&mut self.heaps.lock(home), site, ptr, bytes);
         }
-    }
-
-    /// Returns whether a request finds the planned bytes occupied while blocks are delegated:
-    /// complete events may then free the bytes.
-    fn may_wait_for_events(&self, lane: &mut Lane, bytes: u64) -> bool {
-        self.reclaim_returned(lane);
-        lane.sequence.away > 0 && lane.sequence.is_occupied(bytes)
-    }
-
-    /// Returns the bytes of delegated blocks to a lane, if the home heap has freed the
-    /// blocks.
-    pub(super) fn reclaim_returned(&self, lane: &mut Lane) {
-        // Without delegated blocks the home heap need not be locked.
-        if lane.sequence.away > 0 {
-            let returned = self.slot(lane.home).heap.lock().take_returned();
-            for addr in returned {
-                lane.sequence.come_back(addr);
-            }
-        }
-    }
-
-    /// Reconciles the peaks for the counters of a lane.
-    #[cold]
-    fn reconcile_lane(&self, counters: &HeapCounters) {
-        self.reconcile_peaks_of((PoolKind::Large, counters), None);
-    }
-
-    /// Iterates over the counters of all lanes. Blocks of lanes count as large.
-    pub(super) fn lane_counters(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
-        self.planned.iter().flat_map(|server| server.all_counters()).map(|counters| (PoolKind::Large, counters))
-    }
-
-    /// Sets the planned policy's settings in `config` to the settings the allocator was made with.
-    /// A later configuration cannot change them.
-    pub(super) fn pin_planned(&self, config: &mut Config) {
-        config.set_planned(self.planned.as_ref().map(|server| server.options));
-    }
-
-    /// Delegates the resident block at `addr` to the home heap. Returns true if the peaks must be
-    /// reconciled. Does nothing if no resident block begins at `addr`.
-    fn move_to_plan_segment(&self, lane_slot: &LaneSlot<R>, lane: &mut Lane, addr: u64) -> Result<bool, Error> {
-        let slot = self.slot(lane.home);
-        let mut heap = self.lock(lane.home);
-        let Some((block, requested)) = lane.sequence.here(addr) else { return Ok(false) };
-        // Can fail for want of a table entry, so this comes before the lane is changed. The counts
-        // move from the lane's counters to the heap's, and no sum changes.
-        let peaks_stale =
-            heap.take_over((addr, block.size), requested, lane.oversize, (&lane_slot.counters, &slot.counters))?;
-        lane.sequence.go_away(addr);
-        Ok(peaks_stale)
-    }
-
-    /// Delegates every resident block of a lane to the home heap, for callers that walk heaps.
-    /// Returns true if the peaks must be reconciled.
-    pub(super) fn move_all_to_plan_segment(&self, lane_slot: &LaneSlot<R>, lane: &mut Lane) -> Result<bool, Error> {
-        // Collected first: delegating changes the table that `held` iterates over.
-        let held: alloc::vec::Vec<u64> = lane.sequence.held().map(|(block, _)| block.addr).collect();
-        let mut peaks_stale = false;
-        for addr in held {
-            peaks_stale |= self.move_to_plan_segment(lane_slot, lane, addr)?;
-        }
-        Ok(peaks_stale)
     }
 
     /// Delegates the resident blocks of all lanes, so that a walk over the heaps finds every block.
     /// Blocks for which a home heap has no room stay resident, and are not found.
-    pub(crate) fn show_lanes(&self) {
-        let Some(server) = self.planned.as_deref() else { return };
+    pub(crate) fn delegate_lanes(&self) {
+        let Some(server) = self.plans.server() else { return };
         for lane_slot in &server.lane_slots {
             let mut guard = lane_slot.lane.lock();
             let Some(lane) = guard.as_mut() else { continue };
             let home = lane.home;
-            let shown = self.move_all_to_plan_segment(lane_slot, lane);
+            let shown = delegate_all(&self.heaps, lane_slot, lane);
             drop(guard);
             // An error hides whether the blocks moved so far made the peaks stale: assume so.
             if shown.unwrap_or(true) {
-                self.reconcile_peaks(self.slot(home));
+                self.reconcile_peaks(self.heaps.slot(home));
             }
         }
-    }
-
-    /// Checks the invariants of every lane, for tests. Returns a description of the first
-    /// violation.
-    pub(crate) fn check_lanes(&self) -> Result<(), &'static str> {
-        let Some(server) = self.planned.as_deref() else { return Ok(()) };
-        for lane_slot in &server.lane_slots {
-            let guard = lane_slot.lane.lock();
-            let (mut blocks, mut bytes, mut requested_bytes) = (0, 0, 0);
-            if let Some(lane) = guard.as_ref() {
-                lane.sequence.check()?;
-                for (block, requested) in lane.sequence.held() {
-                    (blocks, bytes, requested_bytes) = (blocks + 1, bytes + block.size, requested_bytes + requested);
-                }
-            }
-            // Delegated blocks are counted by the home heap. A slot without a lane counts nothing.
-            let counted =
-                [(Stat::Allocation, blocks), (Stat::AllocatedBytes, bytes), (Stat::RequestedBytes, requested_bytes)];
-            if counted.iter().any(|&(stat, sum)| lane_slot.counters.current(stat) != sum as i64) {
-                return Err("a counter of a lane differs from the sum over its blocks");
-            }
-        }
-        Ok(())
-    }
-
-    /// Describes the resident block that contains `ptr`. Returns `None` if there is none, or if the
-    /// block is delegated.
-    pub(crate) fn planned_allocation(&self, owner: LaneRef, ptr: DevicePtr) -> Option<Allocation> {
-        let guard = self.planned.as_deref()?.numbered(owner.lane)?.lane.lock();
-        let lane = guard.as_ref()?;
-        let (block, requested) = resident_block(lane, ptr)?;
-        Some(Allocation {
-            base: DevicePtr(block.addr),
-            size: block.size,
-            requested,
-            stream: lane.stream,
-            device: DeviceIndex(self.number),
-            segment: DevicePtr(lane.base),
-            segment_bytes: lane.bytes,
-        })
-    }
-
-    /// Returns whether a resident block begins at exactly `ptr` and was allocated on `stream`.
-    pub(crate) fn is_planned_on(&self, owner: LaneRef, ptr: DevicePtr, stream: StreamId) -> bool {
-        let held = self.planned_allocation(owner, ptr);
-        held.is_some_and(|held| held.base == ptr && held.stream == stream)
     }
 
     /// Returns the address at which a plan would serve a request made now, or `None` if the request
@@ -443,12 +335,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if self.flags.has(flags::ROUTES)
             && let Some(route) = self.enter_pool(stream)
         {
-            self.leave_pool(route.pool);
+            self.heaps.leave_pool(route.pool);
             return None;
         }
-        let mut guard = self.planned.as_deref()?.lane_slot(stream)?.lane.lock();
+        let mut guard = self.plans.server()?.lane_slot(stream)?.lane.lock();
         let lane = guard.as_mut().filter(|lane| lane.stream == stream)?;
-        self.reclaim_returned(lane);
+        reclaim_returned(&self.heaps, lane);
         lane.sequence.peek(bytes).map(DevicePtr)
     }
 }
@@ -462,12 +354,9 @@ fn free_resident<R: Lock>(lane_slot: &LaneSlot<R>, lane: &mut Lane, ptr: DeviceP
     true
 }
 
-/// Finds the resident block that contains `ptr`, with the requested size in bytes.
-fn resident_block(lane: &Lane, ptr: DevicePtr) -> Option<(Placement, u64)> {
-    // Most callers pass the first byte: one probe of the address table. Only an address inside a
-    // block needs the walk over all blocks of the lane.
-    if let Some(block) = lane.sequence.here(ptr.0) {
-        return Some(block);
-    }
-    lane.sequence.held().find(|(block, _)| (block.addr..block.addr + block.size).contains(&ptr.0))
+/// Returns whether a request finds the planned bytes occupied while blocks are delegated:
+/// complete events may then free the bytes.
+fn may_wait_for_events<R: Lock, S: Storage>(heaps: &Heaps<R, S>, lane: &mut Lane, bytes: u64) -> bool {
+    reclaim_returned(heaps, lane);
+    lane.sequence.delegated > 0 && lane.sequence.is_occupied(bytes)
 }

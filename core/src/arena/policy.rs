@@ -2,7 +2,7 @@
 //! the sub-allocator that divides segments.
 
 use crate::config::rounding::{OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up};
-use crate::config::{Config, Policy};
+use crate::config::{Bfc, Config, Policy};
 use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
@@ -86,6 +86,17 @@ impl Policy {
             Self::Slab(_) => segment_size(size.max(SMALL_MAX + UNIT), config),
             _ => segment_size(size, config),
         }
+    }
+
+    /// Returns the size in bytes of a heap's first region, or 0 if regions do not grow.
+    pub(crate) fn first_region(self) -> u64 {
+        let Self::Bfc(Bfc { first_region, .. }) = self else { return 0 };
+        first_region.clamp(GRAIN, MAX_REQUEST).next_multiple_of(GRAIN)
+    }
+
+    /// Returns whether wholly free segments are released when a request cannot be served otherwise.
+    pub(crate) fn releases_cache(self) -> bool {
+        !matches!(self, Self::Bfc(Bfc { region_garbage_collection: false, .. }))
     }
 
     /// Returns the size in bytes of the largest segment that the policy can manage.

@@ -78,14 +78,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             {
                 return Ok(ptr);
             }
-            if self.may_release_cache() {
+            if self.settings.policy.releases_cache() {
                 self.release_cached(None)?;
-                self.totals.count(Event::AllocRetry);
+                self.device_peaks.count(Event::AllocRetry);
                 if let Some(ptr) = self.grow(request)? {
                     return Ok(ptr);
                 }
             }
-            // Step 7. Last among the releases: a plan must be learnt again afterwards.
+            // Step 7. Last among the releases: the program must be observed again for new plans.
             if self.flags.has(flags::PLANNED) {
                 self.give_plans_up()?;
                 if let Some(ptr) = self.grow(request)? {
@@ -108,7 +108,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// host refuses to pause. The first pause is [`FIRST_PAUSE_US`]; each further pause is twice as
     /// long, up to [`LONGEST_PAUSE_US`].
     fn retry_with_pauses(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let Policy::Bfc(Bfc { retry_ms, .. }) = self.policy else { return Ok(None) };
+        let Policy::Bfc(Bfc { retry_ms, .. }) = self.settings.policy else { return Ok(None) };
         // Saturates, so that a huge retry time means a long wait and not a short one.
         let (mut left, mut pause) = (retry_ms.saturating_mul(1000), FIRST_PAUSE_US);
         while left > 0 && self.driver.device().pause(pause.min(left)) {
@@ -118,12 +118,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if let Some(ptr) = self.search(request)? {
                 return Ok(Some(ptr));
             }
-            if self.may_release_cache() {
+            if self.settings.policy.releases_cache() {
                 self.release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
-            let served =
-                if self.expands(request) { self.grow(request)? } else { self.allocate_segment(request, request.size)? };
+            let served = if self.heaps.expands(request) {
+                self.grow(request)?
+            } else {
+                self.allocate_segment(request, request.size)?
+            };
             if served.is_some() {
                 return Ok(served);
             }
@@ -135,9 +138,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Counts, traces and reports a request that fails for lack of memory, and returns the error.
     pub(crate) fn run_out_of_memory(&self, request: &Request) -> Error {
-        self.totals.count(Event::OutOfMemory);
+        self.device_peaks.count(Event::OutOfMemory);
         let report = self.out_of_memory(request);
-        self.trace_oom(request, &report);
+        if let Some(recorder) = self.tracing() {
+            recorder.out_of_memory(request, &report);
+        }
         self.driver.device().on_out_of_memory(&report);
         Error::OutOfMemory(report)
     }
@@ -148,7 +153,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// A pending segment is charged against the limit and offers no free block yet. Without the
     /// wait a request could fail although memory for the request is on the way.
     fn search_after_pending_segments(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        let pending = &self.slot(request.slot).pending_segments;
+        let pending = &self.heaps.slot(request.slot).pending_segments;
         if pending.load(Ordering::Relaxed) == 0 {
             return Ok(None);
         }
@@ -162,23 +167,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.search(request)
     }
 
-    /// Returns whether wholly free segments are released when a request cannot be served otherwise.
-    pub(super) fn may_release_cache(&self) -> bool {
-        !matches!(self.policy, Policy::Bfc(Bfc { region_garbage_collection: false, .. }))
-    }
-
     /// Fails a request whose segment would exceed the configured fraction of the device, before any
     /// cached segment is released for the request. Applies if `throw_on_cudamalloc_oom` is set.
     fn reject_early(&self, request: &Request) -> Result<(), Error> {
         let Some(bytes) = self.rejected(request)? else { return Ok(()) };
-        self.totals.count(Event::OomRejection);
+        self.device_peaks.count(Event::OomRejection);
         Err(Error::Rejected(bytes))
     }
 
     /// Returns the size in bytes of the segment that a request would need, if `reject_early` would
     /// fail the request for the size.
     pub(super) fn rejected(&self, request: &Request) -> Result<Option<u64>, Error> {
-        let config = self.config();
+        let config = self.settings.copy();
         if !config.throw_on_device_oom() {
             return Ok(None);
         }
@@ -203,7 +203,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let mut pool = 0;
         loop {
             {
-                let mut registry = self.registry.lock();
+                let mut registry = self.heaps.registry.lock();
                 let may_serve = |&pool: &u32| {
                     let entry = &registry.pools[pool as usize];
                     entry.exists && entry.options.use_on_oom
@@ -213,9 +213,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 registry.pools[pool as usize].requests += 1;
             }
             // Only the stream's own heap of the pool may serve: no pair, no free block.
-            let pair = self.find_pair(pool, request.stream);
+            let pair = self.heaps.find_pair(pool, request.stream);
             let found = pair.and_then(|pair| look(&Request { pool, slot: pair.slot(request.kind), ..*request }));
-            self.leave_pool(pool);
+            self.heaps.leave_pool(pool);
             if found.is_some() {
                 return found;
             }

@@ -5,7 +5,8 @@
 //! its heap and from the page map before the device releases the memory, so no other thread can
 //! find the segment during the call.
 
-use crate::arena::heaps::PairUse;
+use crate::arena::heaps::Heaps;
+use crate::arena::heaps::pairs::PairUse;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -16,6 +17,7 @@ use crate::heap::block::Block;
 use crate::stats::Event;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
+use crate::trace::Action;
 use crate::units::DevicePtr;
 
 /// Position in the order of a heap's free blocks: (size in bytes, address).
@@ -31,18 +33,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// bytes released.
     fn release_segment(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) -> Result<u64, Error> {
         self.health()?;
-        let (base, bytes) = heap.remove_segment(block, &self.slot(slot).counters);
+        let (base, bytes) = heap.remove_segment(block, &self.heaps.slot(slot).counters);
         // Before the release: the device may return the same addresses to another thread at once,
         // and the new segment must find the pages unlisted.
         self.pages.remove(base, bytes);
-        self.trace_release(&mut heap, crate::trace::Action::SegmentFree, base, bytes);
+        if let Some(recorder) = self.tracing() {
+            recorder.release(&mut heap, Action::SegmentFree, base, bytes);
+        }
         // In direct mode the next request would make the tables again.
         if !self.flags.has(flags::DIRECT) {
-            self.drop_tables(&mut heap);
+            self.heaps.drop_tables(&mut heap);
         }
         drop(heap);
-        self.totals.count(Event::DeviceFree);
-        self.give_back(base, bytes)?;
+        self.device_peaks.count(Event::DeviceFree);
+        self.release_memory(base, bytes)?;
         Ok(bytes)
     }
 
@@ -55,10 +59,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn release_directly(self, slot: u32) {
         // If the freed block was the pair's last, another stream may have the pair by now. In
         // direct mode the free segments of the other stream are to be released as well.
-        let Some(_used) = self.enter_pair(slot / 2) else { return };
+        let Some(_used) = self.heaps.enter_pair(slot / 2) else { return };
         // The heap's lock ends with this statement, before the registry is locked.
-        let pool = self.lock(slot).pool;
-        if pool == 0 || self.registry.lock().is_unused(pool) {
+        let pool = self.heaps.lock(slot).pool;
+        if pool == 0 || self.heaps.registry.lock().is_unused(pool) {
             let _freed = self.release_ordinary(slot, |_| true);
         }
     }
@@ -68,8 +72,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn release_heap(self, slot: u32) -> Result<(), Error> {
         let ordinary = self.release_ordinary(slot, |_| true).map(|_| ());
         let released = ordinary.and(self.unmap_cached(slot));
-        self.drop_tables(&mut self.lock(slot));
+        self.heaps.drop_tables(&mut self.heaps.lock(slot));
         released
+    }
+
+    /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory.
+    fn unmap_cached(self, slot: u32) -> Result<(), Error> {
+        self.expandable().map_or(Ok(()), |expandable| expandable.unmap_cached(slot))
     }
 
     /// Releases the wholly free ordinary segments of one heap for which `wanted` returns true, in
@@ -83,7 +92,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         loop {
             // Locked anew for each segment: `release_segment` drops the lock to call the device.
             // The cursor moves strictly forward, so the walk ends while other threads free blocks.
-            let mut heap = self.lock(slot);
+            let mut heap = self.heaps.lock(slot);
             let Some((block, at)) = next_releasable(&mut heap, cursor, &mut wanted) else { break };
             cursor = at;
             match self.release_segment(slot, heap, block) {
@@ -106,7 +115,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut failed = Ok(());
         let mut release = |pool: u32, kinds: [PoolKind; 2]| {
             for kind in kinds {
-                for pair in self.pairs_of(pool) {
+                for pair in self.heaps.pairs_of(pool) {
                     let result = self.release_heap(pair.slot(kind));
                     // Keep the first failure.
                     failed = core::mem::replace(&mut failed, Ok(())).and(result);
@@ -117,7 +126,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if only.is_none() {
             release(0, [PoolKind::Large, PoolKind::Small]);
         }
-        for pool in self.unused_pools() {
+        for pool in self.heaps.unused_pools() {
             if only.is_none_or(|only| only == pool) {
                 release(pool, [PoolKind::Small, PoolKind::Large]);
             }
@@ -132,15 +141,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// least as old. Only large segments are collected.
     pub(crate) fn collect_garbage(self) -> Result<(), Error> {
         let Some(target) = self.garbage_target() else { return Ok(()) };
-        let (mut ages, mut count) = self.releasable_ages();
+        let (mut ages, mut count) = self.heaps.releasable_ages();
         let mut reclaimed = 0;
         while reclaimed < target && count > 0 {
             // Fixed for the whole pass, although `ages` and `count` change during the pass.
             let threshold = ages as f64 / count as f64;
             let mut freed = 0;
-            for pair in self.pairs_of(0) {
+            for pair in self.heaps.pairs_of(0) {
                 let slot = pair.slot(PoolKind::Large);
-                let clock = self.lock(slot).clock;
+                let clock = self.heaps.lock(slot).clock;
                 reclaimed += self.release_ordinary(slot, |block| {
                     // Saturates: a block freed by another thread since `releasable_ages` is not
                     // part of the sum, and may be younger than `clock`.
@@ -165,7 +174,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn release_oversize(self, request: &Request) -> Result<bool, Error> {
         let mut released = 0;
         loop {
-            let mut heap = self.lock(request.slot);
+            let mut heap = self.heaps.lock(request.slot);
             let Some((block, wanted)) = oversize_victim(&mut heap, request.size) else { return Ok(false) };
             released += self.release_segment(request.slot, heap, block)?;
             if released >= wanted {
@@ -180,23 +189,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn trim(self, keep: u64) -> Result<(), Error> {
         while self.ledger.reserved() > keep {
             // One walk over the heaps for each segment: only the largest of each heap is compared.
-            let largest = self.releasable_slots().filter_map(|(_used, slot)| {
-                let heap = self.lock(slot);
+            let largest = self.heaps.releasable_slots().filter_map(|(_used, slot)| {
+                let heap = self.heaps.lock(slot);
                 let block = &heap.blocks[last_releasable(&heap)?];
                 Some((block.size, block.addr, slot))
             });
             let Some((_, _, slot)) = largest.max() else { break };
-            let Some(_used) = self.enter_pair(slot / 2) else { continue };
-            let heap = self.lock(slot);
+            let Some(_used) = self.heaps.enter_pair(slot / 2) else { continue };
+            let heap = self.heaps.lock(slot);
             // Another thread may have taken the segment since the lock was dropped: search again.
             if let Some(block) = last_releasable(&heap) {
                 self.release_segment(slot, heap, block)?;
             }
         }
-        for (_used, slot) in self.releasable_slots() {
+        for (_used, slot) in self.heaps.releasable_slots() {
             if self.ledger.reserved() > keep {
                 self.unmap_cached(slot)?;
-                self.drop_tables(&mut self.lock(slot));
+                self.heaps.drop_tables(&mut self.heaps.lock(slot));
             }
         }
         Ok(())
@@ -204,27 +213,63 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Iterates over the pairs of a pool, by ascending stream. Each item is a guard: the pair keeps
-    /// its stream while the caller holds the item.
-    pub(crate) fn pairs_of(&self, pool: u32) -> impl Iterator<Item = PairUse<'_, D, R, S>> {
-        let mut after = None;
-        // Steps by stream and not by pair number, so pairs that come or go between two steps do no harm.
-        core::iter::from_fn(move || {
-            let (stream, pair) = self.next_pair(pool, after)?;
-            after = Some(stream);
-            Some(pair)
-        })
-    }
-
     /// Returns the number of bytes held above the collection threshold. Returns `None` if the
     /// collection is off or nothing is above the threshold.
     fn garbage_target(&self) -> Option<u64> {
         if !self.flags.has(flags::AGES) {
             return None;
         }
-        let threshold = self.config.lock().garbage_collection_threshold()?;
+        let threshold = self.settings.config.lock().garbage_collection_threshold()?;
         let limit = self.ledger.limit();
         self.ledger.reserved().checked_sub((threshold * limit as f64) as u64).filter(|&bytes| bytes > 0)
+    }
+
+    /// Returns the address of the first segment that [`collect_garbage`](OnDevice::collect_garbage)
+    /// would release.
+    pub(crate) fn first_garbage(&self) -> Option<DevicePtr> {
+        self.garbage_target()?;
+        let (ages, count) = self.heaps.releasable_ages();
+        let threshold = ages as f64 / count as f64;
+        self.heaps.pairs_of(0).find_map(|pair| {
+            let mut heap = self.heaps.lock(pair.slot(PoolKind::Large));
+            let now = heap.clock;
+            let old = |block: &Block| (now - block.freed_at) as f64 >= threshold;
+            next_releasable(&mut heap, FROM_START, old).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
+        })
+    }
+
+    /// Returns the address of the first segment or range that
+    /// [`release_cached`](OnDevice::release_cached) would release.
+    pub(crate) fn first_releasable(&self) -> Option<DevicePtr> {
+        let of_pool = |pool: u32, kinds: [PoolKind; 2]| {
+            kinds
+                .into_iter()
+                .find_map(|kind| self.heaps.pairs_of(pool).find_map(|pair| self.first_of_heap(pair.slot(kind))))
+        };
+        of_pool(0, [PoolKind::Large, PoolKind::Small])
+            .or_else(|| self.heaps.unused_pools().find_map(|pool| of_pool(pool, [PoolKind::Small, PoolKind::Large])))
+    }
+
+    /// Returns the address of the first segment or range that
+    /// [`release_heap`](OnDevice::release_heap) would release.
+    pub(crate) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
+        let mut heap = self.heaps.lock(slot);
+        if let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) {
+            return Some(DevicePtr(heap.blocks[block].addr));
+        }
+        let (_, range) = crate::arena::expand::next_unmappable(&mut heap, FROM_START)?;
+        let stream = heap.stream;
+        drop(heap);
+        // `unmap_cached` leaves the free granules of a capturing stream mapped.
+        let captures = self.call(|device| device.is_capturing(stream));
+        (captures != Ok(true)).then_some(range.at)
+    }
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Returns whether the request's heap expands segments instead of allocating ordinary segments.
+    pub(crate) fn expands(&self, request: &Request) -> bool {
+        self.lock(request.slot).rules.expandable
     }
 
     /// Returns the sum of the ages of the default pool's releasable large segments, and their
@@ -242,20 +287,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         (ages, count)
     }
 
-    /// Returns the address of the first segment that [`collect_garbage`](OnDevice::collect_garbage)
-    /// would release.
-    pub(crate) fn first_garbage(&self) -> Option<DevicePtr> {
-        self.garbage_target()?;
-        let (ages, count) = self.releasable_ages();
-        let threshold = ages as f64 / count as f64;
-        self.pairs_of(0).find_map(|pair| {
-            let mut heap = self.lock(pair.slot(PoolKind::Large));
-            let now = heap.clock;
-            let old = |block: &Block| (now - block.freed_at) as f64 >= threshold;
-            next_releasable(&mut heap, FROM_START, old).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
-        })
-    }
-
     /// Returns the address of the first segment that
     /// [`release_oversize`](OnDevice::release_oversize) would release.
     pub(crate) fn oversize_victim(&self, request: &Request) -> Option<DevicePtr> {
@@ -263,34 +294,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         oversize_victim(&mut heap, request.size).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
     }
 
-    /// Returns the address of the first segment or range that
-    /// [`release_cached`](OnDevice::release_cached) would release.
-    pub(crate) fn first_releasable(&self) -> Option<DevicePtr> {
-        let of_pool = |pool: u32, kinds: [PoolKind; 2]| {
-            kinds.into_iter().find_map(|kind| self.pairs_of(pool).find_map(|pair| self.first_of_heap(pair.slot(kind))))
-        };
-        of_pool(0, [PoolKind::Large, PoolKind::Small])
-            .or_else(|| self.unused_pools().find_map(|pool| of_pool(pool, [PoolKind::Small, PoolKind::Large])))
-    }
-
-    /// Returns the address of the first segment or range that
-    /// [`release_heap`](OnDevice::release_heap) would release.
-    pub(crate) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
-        let mut heap = self.lock(slot);
-        if let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) {
-            return Some(DevicePtr(heap.blocks[block].addr));
-        }
-        let (_, range) = crate::arena::expand::next_unmappable(&mut heap, FROM_START)?;
-        let stream = heap.stream;
-        drop(heap);
-        // `unmap_cached` leaves the free granules of a capturing stream mapped.
-        let captures = self.call(|device| device.is_capturing(stream));
-        (captures != Ok(true)).then_some(range.at)
-    }
-
     /// Iterates over the heaps with releasable segments, as guard of the pair and slot number:
     /// first the default pool, then the private pools without users.
-    fn releasable_slots(&self) -> impl Iterator<Item = (PairUse<'_, D, R, S>, u32)> {
+    fn releasable_slots(&self) -> impl Iterator<Item = (PairUse<'_, R, S>, u32)> {
         let pools = core::iter::once(0).chain(self.unused_pools());
         pools
             .flat_map(|pool| [PoolKind::Large, PoolKind::Small].map(|kind| (pool, kind)))

@@ -1,9 +1,10 @@
 //! A request: rounded, and routed to the heap that serves it.
 
-use crate::arena::heaps::PairUse;
-use crate::arena::registry::RouteEntry;
+use crate::arena::heaps::Heaps;
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::heaps::registry::RouteEntry;
 use crate::arena::{Arena, flags};
-use crate::config::rounding::{PoolKind, divide};
+use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::{Lock, Ordering};
@@ -43,20 +44,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         bytes: u64,
         stream: StreamId,
         call_site: u32,
-        pair: impl for<'a> FnOnce(&'a Self, u32, StreamId) -> Result<PairUse<'a, D, R, S>, Error>,
+        pair: impl for<'a> FnOnce(&'a Heaps<R, S>, u32, StreamId) -> Result<PairUse<'a, R, S>, Error>,
         serve: impl FnOnce(&Request) -> Result<T, Error>,
     ) -> Result<T, Error> {
         // Rounding cannot overflow below the limit, and may reach the limit.
-        let size = if bytes < MAX_REQUEST { self.round(bytes) } else { MAX_REQUEST };
+        // A request of zero bytes is rounded as a request of one byte.
+        let size = if bytes < MAX_REQUEST { self.settings.round(self.flags.load(), bytes.max(1)) } else { MAX_REQUEST };
         if size >= MAX_REQUEST {
             return Err(Error::TooLarge(bytes));
         }
-        let kind = self.kind_of(size);
+        let kind = self.settings.kind_of(size);
         let route = if self.flags.has(flags::ROUTES) { self.enter_pool(stream) } else { None };
         let pool = route.map_or(0, |route| route.pool);
         let is_capturing = || Ok(self.flags.has(flags::CAPTURE) && self.call(|device| device.is_capturing(stream))?);
         let serve = |capturing| {
-            let pair = pair(self, pool, stream)?;
+            self.learn_virtual_memory();
+            let pair = pair(&self.heaps, pool, stream)?;
             serve(&Request {
                 bytes,
                 size,
@@ -72,53 +75,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // One way out, whatever fails: a pool that was entered is left again.
         let served = is_capturing().and_then(serve);
         if pool != 0 {
-            self.leave_pool(pool);
+            self.heaps.leave_pool(pool);
         }
         served
     }
+}
 
-    /// Counts a search of the free blocks of a pool, if they age: the count is the clock of their ages.
-    pub(crate) fn count_search(&self, request: &Request) {
-        if self.flags.has(flags::AGES) {
-            let pool = self.shared_pool(request.pool);
-            pool.searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The size of the block for a request of `bytes`, which is below [`MAX_REQUEST`]. The result may lie above that limit. A
-    /// request of zero bytes is rounded as a request of one byte.
-    fn round(&self, bytes: u64) -> u64 {
-        self.round_with(self.flags.load(), bytes.max(1))
-    }
-
-    /// The size of the block for a request of `bytes`, which is positive. `word` is the word of flags.
-    #[inline(always)]
-    pub(super) fn round_with(&self, word: u32, bytes: u64) -> u64 {
-        // Nearly every configuration rounds to the unit alone, so the fast path asks for that with one bit.
-        if word & flags::ROUNDING == 0 {
-            self.round_to_unit(bytes)
-        } else if self.policy.rounds_otherwise() {
-            self.policy.round(bytes, self.small_max)
-        } else {
-            self.divide(bytes)
-        }
-    }
-
-    /// Rounds up as `roundup_power2_divisions` says. Out of line: few programs set it.
-    #[inline(never)]
-    fn divide(&self, bytes: u64) -> u64 {
-        divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
-    }
-
-    /// Rounds up to a multiple of the policy's unit, a power of two.
-    #[inline(always)]
-    fn round_to_unit(&self, bytes: u64) -> u64 {
-        (bytes + (self.unit - 1)) & !(self.unit - 1)
-    }
-
-    /// The kind of heap that serves blocks of `size` bytes.
-    #[inline(always)]
-    pub(super) fn kind_of(&self, size: u64) -> PoolKind {
-        if size <= self.small_max { PoolKind::Small } else { PoolKind::Large }
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Counts a search through the free blocks of the request's pool. The count is the clock of the
+    /// blocks' ages.
+    pub(super) fn count_search(&self, request: &Request) {
+        let pool = self.shared_pool(request.pool);
+        pool.searches[request.kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,59 +1,124 @@
-//! Configuration and memory limit of one device, and the rules that heaps derive from both.
+//! Policy, configuration and memory limit of one device: how requests are rounded, and which rules
+//! the heaps obey.
 
 use crate::arena::heaps::options_of;
 use crate::arena::{Arena, flags};
-use crate::config::Config;
-use crate::config::rounding::PoolKind;
+use crate::config::rounding::{INTERVALS, PoolKind, divide};
+use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::split_rules::Rules;
-use crate::pool::PoolOptions;
-use crate::sync::{Lock, Ordering};
+use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked};
 use crate::tables::Storage;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Returns the rules of a heap of `kind` in a pool with `options`. A heap is expandable if the
-    /// configuration says so, no sub-allocator manages the heap, and the device has virtual memory.
-    pub(crate) fn rules(&self, config: &Config, kind: PoolKind, options: PoolOptions) -> Rules {
-        let suballocated = self.policy.suballocates(kind);
-        let expandable =
-            config.expandable_segments() && !suballocated && self.driver.device().virtual_memory().is_some();
-        Rules::new(config, kind, options.no_split, self.flags.has(flags::AGES), expandable)
-    }
+/// The policy and the configuration of one device, and what rounding derives from both.
+pub(crate) struct Settings<R: Lock> {
+    /// The policy, which never changes: [`Allocator::configure`](crate::Allocator::configure) leaves
+    /// the policy as it is.
+    pub policy: Policy,
+    /// Sizes are multiples of this many bytes, a power of two.
+    unit: u64,
+    /// The largest size of the small pool, in bytes; 0 if there is none.
+    small_max: u64,
+    /// `roundup_power2_divisions`, one word for each interval. Read while [`flags::ROUNDING`] is set.
+    divisions: [AtomicU32; INTERVALS],
+    /// The configuration in force.
+    pub config: Ranked<R, Config>,
+}
 
-    /// Applies the configuration and the limit to the flags, the rounding and every heap. The
-    /// registry is locked, so no other thread makes a heap.
-    pub(crate) fn apply_config(&self) {
-        // Lock order: registry, config, then one heap at a time.
-        let _registry = self.registry.lock();
-        let mut config = self.config.lock();
-        // The policy is fixed when the arena is made.
-        config.set_policy(self.policy);
-        self.pin_planned(&mut config);
-        let config = config.clone();
-        for (word, &divisions) in self.divisions.iter().zip(config.roundup_power2_divisions().intervals()) {
-            word.store(divisions, Ordering::Relaxed);
-        }
-        let divided = config.roundup_power2_divisions().intervals().iter().any(|&divisions| divisions > 1);
-        self.flags.set(flags::ROUNDING, divided || self.policy.rounds_otherwise());
-        let limited = self.ledger.limit() != u64::MAX;
-        self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
-        for slot in self.slot_numbers() {
-            // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
-            // clock until its next lock.
-            let mut heap = self.lock(slot);
-            heap.rules = self.rules(&config, heap.rules.kind, options_of(&heap));
+impl<R: Lock> Settings<R> {
+    /// Creates the settings of a device with `config`, which
+    /// [`apply_config`](Arena::apply_config) puts in force.
+    pub(super) fn new(config: &Config) -> Self {
+        let policy = config.policy();
+        Self {
+            policy,
+            unit: policy.unit(),
+            small_max: policy.small_max(),
+            divisions: core::array::from_fn(|_| AtomicU32::new(0)),
+            config: Ranked::new(Rank::Config, config.clone()),
         }
     }
 
     /// Returns a copy of the configuration in force.
-    pub(crate) fn config(&self) -> Config {
+    pub(crate) fn copy(&self) -> Config {
         self.config.lock().clone()
     }
 
-    /// Returns the limit on the bytes held from the device, if a limit is set.
-    pub(crate) fn limit(&self) -> Option<u64> {
-        Some(self.ledger.limit()).filter(|&limit| limit != u64::MAX)
+    /// Returns the size of the block for a request of `bytes`, which is positive and below
+    /// [`MAX_REQUEST`](crate::units::MAX_REQUEST). The result may exceed that limit. `word` is the
+    /// word of flags.
+    #[inline(always)]
+    pub(super) fn round(&self, word: u32, bytes: u64) -> u64 {
+        // Nearly every configuration rounds to the unit alone, so the fast path asks for that with one bit.
+        if word & flags::ROUNDING == 0 {
+            self.round_to_unit(bytes)
+        } else if self.policy.rounds_otherwise() {
+            self.policy.round(bytes, self.small_max)
+        } else {
+            self.divide(bytes)
+        }
+    }
+
+    /// Rounds up as `roundup_power2_divisions` says. Out of line: few programs set it.
+    #[inline(never)]
+    fn divide(&self, bytes: u64) -> u64 {
+        divide(bytes, |interval| self.divisions[interval].load(Ordering::Relaxed))
+    }
+
+    /// Rounds up to a multiple of the policy's unit, a power of two.
+    #[inline(always)]
+    fn round_to_unit(&self, bytes: u64) -> u64 {
+        (bytes + (self.unit - 1)) & !(self.unit - 1)
+    }
+
+    /// Returns the kind of heap that serves blocks of `size` bytes.
+    #[inline(always)]
+    pub(super) fn kind_of(&self, size: u64) -> PoolKind {
+        if size <= self.small_max { PoolKind::Small } else { PoolKind::Large }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Applies the configuration and the limit to the flags, the rounding and the rules of every
+    /// heap. The registry is locked, so no other thread makes a heap.
+    pub(crate) fn apply_config(&self) {
+        // Lock order: registry, config, then one heap at a time.
+        let mut registry = self.heaps.registry.lock();
+        let mut config = self.settings.config.lock();
+        // The policy and the plans are fixed when the arena is made.
+        config.set_policy(self.settings.policy);
+        self.plans.pin(&mut config);
+        let config = config.clone();
+        let divisions = config.roundup_power2_divisions().intervals();
+        for (word, &divisions) in self.settings.divisions.iter().zip(divisions) {
+            word.store(divisions, Ordering::Relaxed);
+        }
+        let divided = divisions.iter().any(|&divisions| divisions > 1);
+        self.flags.set(flags::ROUNDING, divided || self.settings.policy.rounds_otherwise());
+        let limited = self.ledger.limit_if_set().is_some();
+        self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
+        let ages = self.flags.has(flags::AGES);
+        // A heap is expandable if the configuration says so, no sub-allocator manages the heap, and
+        // the device is known to have virtual memory.
+        let expandable = config.expandable_segments() && self.driver.has_virtual_memory();
+        registry.rules = [PoolKind::Small, PoolKind::Large]
+            .map(|kind| Rules::new(&config, kind, ages, expandable && !self.settings.policy.suballocates(kind)));
+        for slot in self.heaps.slot_numbers() {
+            // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
+            // clock until its next lock.
+            let mut heap = self.heaps.lock(slot);
+            heap.rules = registry.rules[heap.rules.kind as usize].in_pool(options_of(&heap));
+        }
+    }
+
+    /// Asks the device for virtual memory until the device is known to have it, and then makes heaps
+    /// expandable if the configuration says so. No lock is held, since the question may open the
+    /// device.
+    pub(super) fn learn_virtual_memory(&self) {
+        if !self.driver.has_virtual_memory() && self.driver.finds_virtual_memory() {
+            self.apply_config();
+        }
     }
 
     /// Sets or removes the limit. A lower limit releases nothing by itself.

@@ -22,7 +22,7 @@ pub(crate) enum State {
     /// A range of addresses of an expandable segment without memory: in the unmapped set.
     Unmapped,
     /// Detached for an operation in progress, for example a release or a mapping.
-    Held,
+    Detached,
     /// Detached, and about to be mapped.
     Mapping,
     /// Detached, and mapped since the operation began.
@@ -167,7 +167,7 @@ impl Vacant for Block {
             uses: NONE,
             events: 0,
             bin: 0,
-            state: State::Held,
+            state: State::Detached,
             expandable: false,
         }
     }

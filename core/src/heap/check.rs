@@ -40,7 +40,7 @@ impl<S: Storage> Heap<S> {
         if sums.segments != self.segments.len() || sums.blocks != self.blocks.len() {
             return Err("an entry is occupied that no segment leads to");
         }
-        if sums.allocated != self.held.count(self.blocks.entries()) {
+        if sums.allocated != self.live.count(self.blocks.entries()) {
             return Err("the hash index does not hold exactly the allocated blocks");
         }
         self.sets.free.check(sums.free, self.blocks.entries())?;
@@ -130,7 +130,7 @@ impl<S: Storage> Walk<'_, S> {
             return Err("a block that stands for a segment is not the whole of it");
         }
         let (mut live, mut live_bytes) = (0, 0);
-        for (block, b) in heap.pieces().filter(|(_, b)| b.segment == segment) {
+        for (block, b) in heap.sub_blocks().filter(|(_, b)| b.segment == segment) {
             if b.addr < entry.base || b.end() > entry.base + entry.bytes {
                 return Err("a sub-block is not inside its segment");
             }
@@ -177,7 +177,7 @@ impl<S: Storage> Walk<'_, S> {
                 if b.state == State::Allocated {
                     self.sums.allocated += 1;
                     self.sums.allocated_bytes += b.size;
-                    if heap.held.find(b.addr, heap.blocks.entries()) != Some(block) {
+                    if heap.live.find(b.addr, heap.blocks.entries()) != Some(block) {
                         return Err("an allocated block is not in the hash index");
                     }
                 }
@@ -191,7 +191,7 @@ impl<S: Storage> Walk<'_, S> {
                 }
             }
             State::Lost => {}
-            State::Held | State::Mapping | State::Mapped => return Err("a block is held between operations"),
+            State::Detached | State::Mapping | State::Mapped => return Err("a block is held between operations"),
         }
         if (b.events > 0 || b.uses != NONE) && matches!(b.state, State::Free | State::Unmapped) {
             return Err("a free or unmapped block waits for events or has uses");

@@ -10,8 +10,8 @@
 //! steps under the lock, before and after the call to the device:
 //!
 //! ```text
-//! hold_run   ─▶ map   ─▶ join_run, or put_back_run if nothing was mapped
-//! hold_range ─▶ unmap ─▶ finish_unmap, put_back_range, or lose
+//! detach_run   ─▶ map   ─▶ join_run, or attach_run if nothing was mapped
+//! detach_range ─▶ unmap ─▶ finish_unmap, attach_range, or lose
 //! ```
 
 use super::{Heap, Outcome};
@@ -140,7 +140,7 @@ impl<S: Storage> Heap<S> {
     /// Detaches as many blocks of the run from `first` on as `size` bytes take, so that the
     /// unmapped ones can be mapped without the lock. The last unmapped block is cut at the granule
     /// that completes the run.
-    pub(crate) fn hold_run(&mut self, mut first: u32, size: u64) -> Run {
+    pub(crate) fn detach_run(&mut self, mut first: u32, size: u64) -> Run {
         let mut held = 0;
         let mut block = first;
         loop {
@@ -213,14 +213,14 @@ impl<S: Storage> Heap<S> {
 
     /// Restores a detached run of which nothing new was mapped. If nothing of the segment is
     /// mapped, removes the segment and returns the range of addresses to release.
-    pub(crate) fn put_back_run(&mut self, run: Run) -> Option<(DevicePtr, u64)> {
+    pub(crate) fn attach_run(&mut self, run: Run) -> Option<(DevicePtr, u64)> {
         let segment = self.blocks[run.first].segment;
         let mut block = run.first;
         loop {
             let (next, last) = (self.blocks[block].next, block == run.last);
             match self.blocks[block].state {
                 State::Mapping => _ = self.join_unmapped(block),
-                State::Held => _ = self.join_free(block),
+                State::Detached => _ = self.join_free(block),
                 // Lost: what could not be unmapped again stays where it is.
                 _ => {}
             }
@@ -257,7 +257,7 @@ impl<S: Storage> Heap<S> {
     /// Detaches the part `range` of a free block, so that the part can be unmapped without the
     /// lock. Returns the detached block. The parts before and behind stay free, as if never
     /// allocated. Room for two blocks was made.
-    pub(crate) fn hold_range(&mut self, block: u32, range: Range) -> u32 {
+    pub(crate) fn detach_range(&mut self, block: u32, range: Range) -> u32 {
         debug_assert!(self.blocks[block].addr <= range.at.0 && range.at.0 + range.bytes <= self.blocks[block].end());
         self.sets.detach(block, &mut self.blocks);
         let before = range.at.0 - self.blocks[block].addr;
@@ -284,13 +284,13 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Makes a detached range free again that was not unmapped.
-    pub(crate) fn put_back_range(&mut self, block: u32) {
+    pub(crate) fn attach_range(&mut self, block: u32) {
         self.join_free(block);
     }
 
     /// Marks a detached range as lost: the device failed to unmap the memory.
     pub(crate) fn lose(&mut self, block: u32, counters: &HeapCounters) {
-        debug_assert!(self.blocks[block].state == State::Held, "only a detached range can be lost");
+        debug_assert!(self.blocks[block].state == State::Detached, "only a detached range can be lost");
         self.blocks[block].state = State::Lost;
         counters.down(Stat::ReservedBytes, self.blocks[block].size);
     }

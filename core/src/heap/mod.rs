@@ -2,8 +2,8 @@
 //! about them.
 //!
 //! ```text
-//! malloc   make_room ─▶ best fit in `sets.free` ─▶ split or whole block ─▶ `held` ─▶ counters
-//! free     detach from `held` ─▶ finish_free: merge with free neighbours ─▶ `sets.free`
+//! malloc   make_room ─▶ best fit in `sets.free` ─▶ split or whole block ─▶ `live` ─▶ counters
+//! free     detach from `live` ─▶ finish_free: merge with free neighbours ─▶ `sets.free`
 //!                            └▶ pend: other streams use the block ─▶ unpend ─▶ finish_free
 //! ```
 //!
@@ -51,7 +51,7 @@ pub(crate) struct Outcome<T> {
 /// has to do with the block.
 pub(crate) enum FreeOutcome {
     /// No allocated block begins at the address.
-    NotHeld,
+    NotLive,
     /// The block at the address was requested with another size. Nothing has changed.
     WrongSize(u32),
     /// Only the heap's own stream used the block: the caller may finish the free at once.
@@ -89,7 +89,7 @@ pub(crate) struct Heap<S: Storage> {
     /// All blocks, linked to their neighbours in address order.
     pub blocks: Blocks<S>,
     /// Finds allocated blocks by address. Holds exactly the blocks that are [`State::Allocated`].
-    pub held: HashIndex<S>,
+    pub live: HashIndex<S>,
     /// All segments, ordinary and expandable. A field of the heap rather than of `sets`: the fast
     /// path of sub-allocated heaps then needs no set, and looking the sets up costs 5 instructions
     /// per malloc/free pair there.
@@ -115,7 +115,7 @@ impl<S: Storage> Heap<S> {
             clock: 0,
             region: 0,
             blocks: SlotTable::default(),
-            held: HashIndex::default(),
+            live: HashIndex::default(),
             segments: SlotTable::default(),
             newest: NONE,
             sets: S::Lazy::default(),
@@ -147,7 +147,7 @@ impl<S: Storage> Heap<S> {
     pub(crate) fn drop_tables(&mut self) {
         debug_assert!(self.is_empty(), "tables are dropped without entries");
         self.blocks.drop_entries();
-        self.held.drop_buckets();
+        self.live.drop_buckets();
         self.segments.drop_entries();
         self.sets.drop_value();
     }
@@ -166,7 +166,7 @@ impl<S: Storage> Heap<S> {
         let sets = self.sets.get_or_make();
         let room = self.blocks.make_room(2)
             && sets.free.make_room_for(self.blocks.capacity())
-            && self.held.make_room(self.blocks.entries_mut());
+            && self.live.make_room(self.blocks.entries_mut());
         if room { Ok(()) } else { Err(CapacityError) }
     }
 
@@ -208,7 +208,7 @@ impl<S: Storage> Heap<S> {
     fn parts(&mut self) -> Parts<'_, S> {
         Parts {
             blocks: &mut self.blocks,
-            held: &mut self.held,
+            live: &mut self.live,
             segments: &mut self.segments,
             sets: &mut self.sets,
             rules: &self.rules,
@@ -283,7 +283,7 @@ impl<S: Storage> Heap<S> {
         if self.is_empty() {
             return None;
         }
-        self.held.find(ptr.0, self.blocks.entries())
+        self.live.find(ptr.0, self.blocks.entries())
     }
 
     /// Removes the allocated block at exactly `ptr` from the set of allocated blocks. If
@@ -292,13 +292,13 @@ impl<S: Storage> Heap<S> {
     /// [`pend`](Self::pend) before the lock is released.
     #[inline(always)]
     pub(crate) fn detach(&mut self, ptr: DevicePtr, requested: Option<u64>, counters: &HeapCounters) -> FreeOutcome {
-        let Some(block) = self.held.take(ptr.0, self.blocks.entries_mut()) else { return FreeOutcome::NotHeld };
+        let Some(block) = self.live.take(ptr.0, self.blocks.entries_mut()) else { return FreeOutcome::NotLive };
         let Block { size, requested: actual, uses, .. } = self.blocks[block];
-        debug_assert!(self.blocks[block].state == State::Allocated, "`held` holds allocated blocks only");
+        debug_assert!(self.blocks[block].state == State::Allocated, "`live` has allocated blocks only");
         if requested.is_some_and(|requested| requested != actual) {
             // Undo the removal. Checking before the removal would look the address up twice in the
             // common case.
-            self.held.insert(block, self.blocks.entries_mut());
+            self.live.insert(block, self.blocks.entries_mut());
             return FreeOutcome::WrongSize(block);
         }
         counters.down(Stat::Allocation, 1);
@@ -329,7 +329,7 @@ impl<S: Storage> Heap<S> {
     /// Reverts the free of a pending block: the program holds the block again.
     pub(crate) fn undo_free(&mut self, block: u32, counters: &HeapCounters) {
         debug_assert!(self.blocks[block].state == State::Pending, "only a pending free is undone");
-        self.held.insert(block, self.blocks.entries_mut());
+        self.live.insert(block, self.blocks.entries_mut());
         let entry = &mut self.blocks[block];
         entry.state = State::Allocated;
         counters.unpend(entry.size);
@@ -462,7 +462,7 @@ impl<S: Storage> Heap<S> {
             if (base..base + bytes).contains(&ptr.0) {
                 if self.suballocator.is_some() {
                     return self
-                        .pieces()
+                        .sub_blocks()
                         .find(|(_, block)| (block.addr..block.end()).contains(&ptr.0))
                         .map(|(block, _)| block);
                 }

@@ -33,7 +33,7 @@ impl<S: Storage> Heap<S> {
         self.suballocator = Some(AnySubAllocator::Planned(Box::default()));
         // `pieces` recognises sub-blocks by state: no vacant entry may keep the state of a live
         // one.
-        self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Held);
+        self.blocks.entries_mut().iter_mut().for_each(|block| block.state = State::Detached);
         let Outcome { value: whole, peaks_stale } = self.add_segment(base, bytes, bytes, counters);
         // The lane counts as a live sub-block, so the segment is not wholly free while the lane
         // exists.
@@ -65,7 +65,7 @@ impl<S: Storage> Heap<S> {
         let (blocks, vacancies) = self.blocks.parts();
         let block = vacancies.occupy(blocks);
         blocks[block as usize] = Block::sub_block(addr, size, requested, segment, NONE);
-        self.held.insert(block, blocks);
+        self.live.insert(block, blocks);
         let mut peaks_stale = from.hand_over(counters, Stat::Allocation, 1);
         peaks_stale |= from.hand_over(counters, Stat::AllocatedBytes, size);
         peaks_stale |= from.hand_over(counters, Stat::RequestedBytes, requested);

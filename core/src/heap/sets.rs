@@ -59,7 +59,7 @@ impl<S: Storage> Sets<S> {
         self.unmapped = self.by_address.insert(self.unmapped, block, by_address(blocks));
     }
 
-    /// Removes a free or unmapped block from its set, and marks the block as [`State::Held`].
+    /// Removes a free or unmapped block from its set, and marks the block as [`State::Detached`].
     pub(super) fn detach(&mut self, block: u32, blocks: &mut Blocks<S>) {
         debug_assert!(matches!(blocks[block].state, State::Free | State::Unmapped), "the block is in a set");
         if blocks[block].state == State::Unmapped {
@@ -67,7 +67,7 @@ impl<S: Storage> Sets<S> {
         } else {
             self.free.remove(block, blocks.entries_mut());
         }
-        blocks[block].state = State::Held;
+        blocks[block].state = State::Detached;
     }
 
     /// Finds the unmapped block at the lowest address that is at least `addr`.

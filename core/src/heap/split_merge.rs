@@ -66,7 +66,7 @@ impl Coalesced {
 /// up through the heap for each access costs 13 instructions more per malloc/free pair.
 pub(super) struct Parts<'a, S: Storage> {
     pub(super) blocks: &'a mut Blocks<S>,
-    pub(super) held: &'a mut HashIndex<S>,
+    pub(super) live: &'a mut HashIndex<S>,
     pub(super) segments: &'a mut Segments<S>,
     pub(super) sets: &'a mut Sets<S>,
     pub(super) rules: &'a Rules,
@@ -129,7 +129,7 @@ impl<S: Storage> Parts<'_, S> {
             entry.requested = requested;
             (block, whole)
         };
-        self.held.insert(given, blocks);
+        self.live.insert(given, blocks);
         peaks_stale |= counters.up(Stat::Allocation, 1);
         peaks_stale |= counters.up(Stat::AllocatedBytes, given_bytes);
         peaks_stale |= counters.up(Stat::RequestedBytes, requested);

@@ -3,6 +3,7 @@
 
 use crate::config::rounding::{PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
+use crate::pool::PoolOptions;
 use crate::units::{GRAIN, UNIT};
 
 /// The settings of the configuration and of the pool that placement depends on.
@@ -33,16 +34,14 @@ pub(crate) struct Rules {
 impl Rules {
     /// Returns the rules of the caching policy with default settings, for a heap without a stream.
     pub(crate) fn unset(kind: PoolKind) -> Self {
-        Self::new(&Config::default(), kind, false, false, false)
+        Self::new(&Config::default(), kind, false, false)
     }
 
-    /// Derives the rules of a heap from the configuration and from the options of the pool.
-    pub(crate) fn new(config: &Config, kind: PoolKind, no_split: bool, ages: bool, expandable: bool) -> Self {
+    /// Derives the rules of a heap from the configuration, for a pool with the default options.
+    pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, expandable: bool) -> Self {
         let max_split = config.max_split_size().unwrap_or(u64::MAX);
         let mut ample_rest = 0;
-        let (min_rest, whole_from) = if no_split {
-            (u64::MAX, 0)
-        } else if let Policy::Bfc(bfc) = config.policy() {
+        let (min_rest, whole_from) = if let Policy::Bfc(bfc) = config.policy() {
             ample_rest = bfc.max_internal_fragmentation;
             (GRAIN, u64::MAX)
         } else if expandable || kind == PoolKind::Small {
@@ -51,7 +50,17 @@ impl Rules {
             (SMALL_MAX + 1, max_split)
         };
         let max_non_split_rounding = config.max_non_split_rounding();
+        let no_split = false;
         Self { kind, max_split, max_non_split_rounding, min_rest, ample_rest, whole_from, expandable, no_split, ages }
+    }
+
+    /// Returns the rules with the options of a pool applied to the rules of [`new`](Self::new).
+    pub(crate) fn in_pool(self, options: PoolOptions) -> Self {
+        if !options.no_split {
+            return self;
+        }
+        // No rest is large enough, and every request is large enough for a whole block.
+        Self { no_split: true, min_rest: u64::MAX, whole_from: 0, ..self }
     }
 
     /// Whether a free block of `block` bytes must not serve a request of `size` bytes, although

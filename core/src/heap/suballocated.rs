@@ -58,7 +58,7 @@ impl<S: Storage> Heap<S> {
         };
         let sub_block = vacancies.occupy(blocks);
         blocks[sub_block as usize] = Block::sub_block(addr, size, requested, segment, number);
-        self.held.insert(sub_block, blocks);
+        self.live.insert(sub_block, blocks);
         peaks_stale |= counters.up(Stat::Allocation, 1);
         peaks_stale |= counters.up(Stat::AllocatedBytes, size);
         peaks_stale |= counters.up(Stat::RequestedBytes, requested);
@@ -80,7 +80,7 @@ impl<S: Storage> Heap<S> {
         let Block { addr, size, requested, prev: number, segment, .. } = blocks[sub_block as usize];
         // Vacate the entry before the call into the sub-allocator: fewer values stay in registers
         // across the inlined call.
-        blocks[sub_block as usize].state = State::Held;
+        blocks[sub_block as usize].state = State::Detached;
         vacancies.vacate(sub_block, blocks);
         counters.down(Stat::RequestedBytes, requested);
         let free = suballocator.free(SubBlock { addr, segment, number }, size);
@@ -110,7 +110,7 @@ impl<S: Storage> Heap<S> {
 
     /// Returns the live sub-blocks (allocated or pending) and their entries, in no order. Walks the
     /// table of blocks.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u32, &Block)> {
+    pub(crate) fn sub_blocks(&self) -> impl Iterator<Item = (u32, &Block)> {
         let entries = (0..).zip(self.blocks.entries());
         // Vacant entries and the blocks for whole segments have other states.
         entries.filter(|(_, block)| matches!(block.state, State::Allocated | State::Pending))

@@ -55,9 +55,9 @@ pub(crate) struct PlanServer<R: Lock> {
     /// The lanes, each on cache lines of its own: threads of different streams do not share lines.
     pub(crate) lane_slots: [CachePadded<LaneSlot<R>>; LANES],
     /// Requests of streams without a lane, counted while plans are in force.
-    pub(crate) elsewhere: AtomicU64,
+    pub(crate) without_lane: AtomicU64,
     /// Observation and planning: everything between two sets of plans.
-    pub(crate) learning: Ranked<R, PlannerState>,
+    pub(crate) planner: Ranked<R, PlannerState>,
     /// The policy's settings, constant.
     pub(crate) options: Planned,
 }
@@ -70,8 +70,8 @@ impl<R: Lock> PlanServer<R> {
             lane_slots: core::array::from_fn(|_| {
                 CachePadded(LaneSlot { lane: Ranked::new(Rank::Lane, None), counters: HeapCounters::default() })
             }),
-            elsewhere: AtomicU64::new(0),
-            learning: Ranked::new(Rank::Learning, PlannerState::default()),
+            without_lane: AtomicU64::new(0),
+            planner: Ranked::new(Rank::Planner, PlannerState::default()),
             options,
         }
     }
@@ -93,7 +93,7 @@ impl<R: Lock> PlanServer<R> {
 
     /// Directs the requests of `stream` to a lane that was put in place, or with `None` away from a
     /// lane about to be removed.
-    pub(crate) fn lead(&self, lane: usize, stream: Option<StreamId>) {
+    pub(crate) fn assign(&self, lane: usize, stream: Option<StreamId>) {
         self.streams[lane].store(stream.map_or(UNUSED, |stream| stream.0), Ordering::Release);
     }
 
@@ -106,7 +106,7 @@ impl<R: Lock> PlanServer<R> {
 impl Lane {
     /// Adds the lane's counts to a report.
     pub(crate) fn add_to(&self, report: &mut PlannedReport) {
-        let counts = self.sequence.astray.counts;
+        let counts = self.sequence.deviations.counts;
         report.served += self.sequence.served();
         report.lasting += counts.lasting;
         report.extra += counts.extra;
@@ -131,12 +131,12 @@ impl From<SizeUnknown> for Option<u64> {
 impl<R: Lock> PlanServer<R> {
     /// Returns the report of the planned policy on this device.
     pub(crate) fn report(&self) -> PlannedReport {
-        // The guard is dropped at the end of the block: no lane is locked under `learning`.
+        // The guard is dropped at the end of the block: no lane is locked under `planner`.
         let mut report = {
-            let learning = self.learning.lock();
-            PlannedReport { stage: learning.stage(), ..learning.report }
+            let planner = self.planner.lock();
+            PlannedReport { stage: planner.stage(), ..planner.report }
         };
-        report.extra += self.elsewhere.load(Ordering::Relaxed);
+        report.extra += self.without_lane.load(Ordering::Relaxed);
         for lane_slot in &self.lane_slots {
             if let Some(lane) = lane_slot.lane.lock().as_ref() {
                 lane.add_to(&mut report);

@@ -19,13 +19,13 @@ const SEARCH_INTERVAL: u64 = 64;
 impl Sequence {
     /// Returns the number of requests served from the plan.
     pub(crate) fn served(&self) -> u64 {
-        let passed = self.astray.passed + u64::from(self.cursor - self.astray.began);
-        passed - self.astray.unserved + self.astray.counts.reordered
+        let passed = self.deviations.passed + u64::from(self.cursor - self.deviations.began);
+        passed - self.deviations.unserved + self.deviations.counts.reordered
     }
 
     /// Serves a request that [`next`](Self::next) did not serve. Returns `None` if the fallback
     /// must.
-    pub(crate) fn otherwise(&mut self, bytes: u64) -> Option<Placement> {
+    pub(crate) fn next_deviating(&mut self, bytes: u64) -> Option<Placement> {
         // The request is the next one. `next` failed because it is not planned, or a block is
         // overdue.
         if self.entries[self.cursor as usize].matches(bytes) {
@@ -42,23 +42,23 @@ impl Sequence {
             if number >= self.cursor {
                 self.skip_to(number);
             } else {
-                self.astray.counts.missing += u64::from(self.len() - self.cursor);
+                self.deviations.counts.missing += u64::from(self.len() - self.cursor);
                 self.begin_at(number);
             }
             return self.serve_at_cursor(bytes);
         }
-        self.astray.counts.extra += 1;
+        self.deviations.counts.extra += 1;
         None
     }
 
     /// Ends the iteration, and begins the next.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn restart(&mut self) {
         // An iteration without requests has no missing ones.
-        if self.cursor > 0 || self.astray.extras > 0 {
-            self.astray.counts.missing += u64::from(self.len() - self.cursor);
+        if self.cursor > 0 || self.deviations.extras > 0 {
+            self.deviations.counts.missing += u64::from(self.len() - self.cursor);
         }
         self.begin_at(0);
-        self.astray.extras = 0;
+        self.deviations.extras = 0;
     }
 
     /// Serves the request at the cursor, if it is planned and its bytes are free. Moves the cursor
@@ -66,15 +66,15 @@ impl Sequence {
     fn serve_at_cursor(&mut self, bytes: u64) -> Option<Placement> {
         let Entry { slot, until, .. } = self.entries[self.cursor as usize];
         if slot == NONE {
-            self.astray.counts.lasting += 1;
+            self.deviations.counts.lasting += 1;
         } else if self.is_free(self.cursor) {
             let placement = self.occupy(self.cursor, bytes);
             self.step();
             return placement;
         } else {
-            self.astray.counts.occupied += 1;
+            self.deviations.counts.occupied += 1;
         }
-        self.astray.unserved += 1;
+        self.deviations.unserved += 1;
         self.step();
         // The block never comes to be in this pass, so it counts as ended.
         if slot != NONE {
@@ -85,7 +85,7 @@ impl Sequence {
 
     /// Serves a request that was skipped and whose planned lifetime is not over.
     fn serve_skipped(&mut self, bytes: u64) -> Option<Placement> {
-        let skipped = self.astray.skipped[..self.astray.skipped_len.min(SKIPPED)].iter();
+        let skipped = self.deviations.skipped[..self.deviations.skipped_len.min(SKIPPED)].iter();
         let fits = |&&number: &&u32| {
             number < self.cursor && {
                 let entry = &self.entries[number as usize];
@@ -97,7 +97,7 @@ impl Sequence {
         if !self.is_free(number) {
             return None;
         }
-        for skipped in &mut self.astray.skipped {
+        for skipped in &mut self.deviations.skipped {
             if *skipped == number {
                 // No request has this number, so it is not served again.
                 *skipped = NONE;
@@ -106,7 +106,7 @@ impl Sequence {
         // `skip_to` counted the block as ended; it is live again.
         let until = self.entries[number as usize].until;
         self.entries[until as usize - 1].due += 1;
-        self.astray.counts.reordered += 1;
+        self.deviations.counts.reordered += 1;
         self.occupy(number, bytes)
     }
 
@@ -118,11 +118,11 @@ impl Sequence {
             self.step();
             if slot != NONE {
                 self.end(until);
-                self.astray.skipped[self.astray.skipped_len % SKIPPED] = passed;
-                self.astray.skipped_len += 1;
+                self.deviations.skipped[self.deviations.skipped_len % SKIPPED] = passed;
+                self.deviations.skipped_len += 1;
             }
-            self.astray.unserved += 1;
-            self.astray.counts.missing += 1;
+            self.deviations.unserved += 1;
+            self.deviations.counts.missing += 1;
         }
     }
 
@@ -155,7 +155,7 @@ impl Sequence {
         }
         let Entry { size, slot, .. } = self.entries[number as usize];
         let Some(&mut super::address_table::Slot { addr, .. }) = self.slots.get_mut(slot) else { return false };
-        let mut known = core::mem::take(&mut self.astray.overdue);
+        let mut known = core::mem::take(&mut self.deviations.overdue);
         let cursor = self.cursor;
         let mut is_overdue =
             |&number: &u32| self.slots.get_mut(number).is_some_and(|slot| slot.size > 0 && slot.until <= cursor);
@@ -168,7 +168,7 @@ impl Sequence {
         }
         let free =
             !known.iter().any(|&number| self.slots.get_mut(number).is_some_and(|slot| slot.overlaps(addr, size)));
-        self.astray.overdue = known;
+        self.deviations.overdue = known;
         free
     }
 
@@ -176,27 +176,27 @@ impl Sequence {
     /// Two suffice a little further on; elsewhere it takes eight, first after the cursor and then
     /// before it.
     fn find_run(&mut self, bytes: u64) -> Option<u32> {
-        let Self { astray, entries, cursor, .. } = self;
-        if astray.at != *cursor {
-            (astray.at, astray.extras) = (*cursor, 0);
+        let Self { deviations, entries, cursor, .. } = self;
+        if deviations.at != *cursor {
+            (deviations.at, deviations.extras) = (*cursor, 0);
         }
-        astray.run[astray.extras as usize % RUN] = bytes;
-        astray.extras += 1;
-        let (extras, run) = (astray.extras as usize, astray.run);
+        deviations.run[deviations.extras as usize % RUN] = bytes;
+        deviations.extras += 1;
+        let (extras, run) = (deviations.extras as usize, deviations.run);
         let matches_run = |last: usize, count: usize| {
             (0..count.min(extras)).all(|back| entries[last - back].matches(run[(extras - 1 - back) % RUN]))
         };
         let (next, end) = (*cursor as usize, entries.len() - 1);
-        let all = astray.counts.extra;
+        let all = deviations.counts.extra;
         // The first search is free; later ones wait until enough extra requests have come to pay
         // for it.
-        let due = astray.searched == 0 || (all - astray.searched) * SEARCH_INTERVAL > end as u64;
+        let due = deviations.searched == 0 || (all - deviations.searched) * SEARCH_INTERVAL > end as u64;
         let nearby = (next + 1..end.min(next + 1 + LOOKAHEAD)).find(|&last| extras > 1 && matches_run(last, 2));
         let found = nearby.or_else(|| {
             if extras < RUN || !due {
                 return None;
             }
-            astray.searched = all.max(1);
+            deviations.searched = all.max(1);
             let mut everywhere = (next + RUN..end).chain(RUN - 1..end.min(next + RUN));
             everywhere.find(|&last| matches_run(last, RUN))
         });

@@ -62,13 +62,13 @@ pub(crate) struct Placement {
 
 /// The owner of the block at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum Found {
     /// The lane. The value is the requested size in bytes.
-    Here(u64),
+    Resident(u64),
     /// A heap: the lane has delegated the block.
-    Away,
+    Delegated,
     /// No live block starts at the address.
-    Nowhere,
+    Nothing,
 }
 
 /// The sequence of a lane, with the position of the program in it.
@@ -83,9 +83,9 @@ pub(crate) struct Sequence {
     /// The number of live blocks planned to be free by now.
     pub(crate) overdue: u32,
     /// The number of delegated blocks.
-    pub(crate) away: u32,
+    pub(crate) delegated: u32,
     /// The deviations so far.
-    pub(crate) astray: Deviations,
+    pub(crate) deviations: Deviations,
 }
 
 impl Sequence {
@@ -110,7 +110,7 @@ impl Sequence {
             let last = &mut entries[step.until as usize - 1];
             (last.ends, last.due) = (last.ends + 1, last.due + 1);
         }
-        Self { entries, slots, cursor: 0, overdue: 0, away: 0, astray: Deviations::default() }
+        Self { entries, slots, cursor: 0, overdue: 0, delegated: 0, deviations: Deviations::default() }
     }
 
     /// Returns the number of requests.
@@ -144,7 +144,7 @@ impl Sequence {
             return self.slots.addr(next.slot);
         }
         // Off the sequence the answer depends on searches that change the state: use a copy.
-        self.clone().otherwise(bytes).map(|handed| handed.addr)
+        self.clone().next_deviating(bytes).map(|handed| handed.addr)
     }
 
     /// Frees the block at exactly `addr`; with `requested` given, only if the block was requested
@@ -163,17 +163,17 @@ impl Sequence {
     }
 
     /// Returns the live block at exactly `addr` with its requested size, unless it is delegated.
-    pub(crate) fn here(&self, addr: u64) -> Option<(Placement, u64)> {
+    pub(crate) fn resident(&self, addr: u64) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
         Some((Placement { addr, size: slot.size }, slot.requested))
     }
 
     /// Returns the owner of the block at exactly `addr`.
-    pub(crate) fn held_at(&self, addr: u64) -> Held {
+    pub(crate) fn find(&self, addr: u64) -> Found {
         match self.slots.get_at(addr) {
-            Some(slot) if slot.size > 0 && slot.is_delegated() => Held::Away,
-            Some(slot) if slot.size > 0 => Held::Here(slot.requested),
-            _ => Held::Nowhere,
+            Some(slot) if slot.size > 0 && slot.is_delegated() => Found::Delegated,
+            Some(slot) if slot.size > 0 => Found::Resident(slot.requested),
+            _ => Found::Nothing,
         }
     }
 
@@ -191,33 +191,33 @@ impl Sequence {
 
     /// Delegates the block at `addr` to a heap. The bytes stay occupied. Returns the block and the
     /// requested size; `None` without a live block at `addr`, or if the block is delegated already.
-    pub(crate) fn go_away(&mut self, addr: u64) -> Option<(Placement, u64)> {
+    pub(crate) fn delegate(&mut self, addr: u64) -> Option<(Placement, u64)> {
         let slot = self.slots.get_at_mut(addr).filter(|slot| slot.size > 0 && !slot.is_delegated())?;
         let left = (Placement { addr, size: slot.size }, slot.requested);
         slot.delegate();
-        self.away += 1;
+        self.delegated += 1;
         Some(left)
     }
 
     /// Ends a delegated block: its bytes are free.
-    pub(crate) fn come_back(&mut self, addr: u64) {
+    pub(crate) fn take_back(&mut self, addr: u64) {
         if let Some(slot) = self.slots.get_at_mut(addr).filter(|slot| slot.size > 0 && slot.is_delegated()) {
             let until = slot.until;
             slot.size = 0;
-            self.away -= 1;
+            self.delegated -= 1;
             self.end(until);
         }
     }
 
     /// Iterates over the live blocks, except delegated blocks, with their requested sizes.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (Placement, u64)> {
+    pub(crate) fn residents(&self) -> impl Iterator<Item = (Placement, u64)> {
         let held = self.slots.all().filter(|(_, slot)| slot.size > 0 && !slot.is_delegated());
         held.map(|(_, slot)| (Placement { addr: slot.addr, size: slot.size }, slot.requested))
     }
 
     /// Begins the sequence again, at request `cursor`. Every live block becomes overdue.
     pub(crate) fn begin_at(&mut self, cursor: u32) {
-        self.astray.passed += u64::from(self.cursor - self.astray.began);
+        self.deviations.passed += u64::from(self.cursor - self.deviations.began);
         self.overdue = 0;
         for slot in self.slots.all_mut().filter(|slot| slot.size > 0) {
             // 0 is at most every cursor: `end` will count the block as overdue.
@@ -227,8 +227,8 @@ impl Sequence {
         for entry in &mut self.entries {
             entry.due = entry.ends;
         }
-        (self.cursor, self.astray.began) = (cursor, cursor);
-        self.astray.clear_skipped();
+        (self.cursor, self.deviations.began) = (cursor, cursor);
+        self.deviations.clear_skipped();
         // Requests before `cursor` are not made in this pass. Those planned to live beyond it count
         // as ended.
         for number in 0..cursor as usize {
@@ -247,7 +247,7 @@ impl Sequence {
                 return Err("two blocks of a lane share bytes");
             }
         }
-        if held.iter().filter(|slot| slot.is_delegated()).count() as u32 != self.away {
+        if held.iter().filter(|slot| slot.is_delegated()).count() as u32 != self.delegated {
             return Err("the count of a lane's delegated blocks is wrong");
         }
         let overdue = held.iter().filter(|slot| slot.until <= self.cursor).count() as u32;

@@ -1,6 +1,6 @@
 //! Tests of a lane's sequence against a naive model, which compares live blocks byte by byte.
 
-use super::sequence::{Held, Placement, Sequence, Step};
+use super::sequence::{Found, Placement, Sequence, Step};
 use crate::units::UNIT;
 use cachalot_planner::{Buffer, Problem};
 use proptest::prelude::*;
@@ -86,7 +86,7 @@ impl Run {
         match op {
             Op::Malloc(units) => {
                 let bytes = units * UNIT - units % 7;
-                let handed = self.sequence.next(bytes).or_else(|| self.sequence.otherwise(bytes));
+                let handed = self.sequence.next(bytes).or_else(|| self.sequence.next_deviating(bytes));
                 if let Some(handed) = handed {
                     assert_eq!(handed.size, units * UNIT);
                     for other in self.held.iter().flatten() {
@@ -101,7 +101,7 @@ impl Run {
                 let which = which % self.held.len();
                 if let Some(handed) = self.held.remove(which) {
                     assert_eq!(self.sequence.free(handed.addr, None).map(|(block, _)| block), Some(handed));
-                    assert_eq!(self.sequence.held_at(handed.addr), Held::Nowhere);
+                    assert_eq!(self.sequence.find(handed.addr), Found::Nothing);
                     assert_eq!(self.sequence.free(handed.addr, None), None);
                 }
             }
@@ -112,7 +112,7 @@ impl Run {
 
     fn iterate(&mut self, ops: &[Op]) {
         ops.iter().for_each(|&op| self.perform(op));
-        self.sequence.begin_anew();
+        self.sequence.restart();
         self.sequence.check().unwrap();
     }
 }
@@ -154,7 +154,7 @@ proptest! {
         }
         prop_assert_eq!(run.fallback, 0);
         prop_assert_eq!(run.sequence.served(), 3 * steps.len() as u64);
-        prop_assert_eq!(run.sequence.astray.counts, super::deviations::Counts::default());
+        prop_assert_eq!(run.sequence.deviations.counts, super::deviations::Counts::default());
     }
 
     #[test]
@@ -167,7 +167,7 @@ proptest! {
             run.iterate(&deviate(&ops, deviation));
         }
         let requests = run.sequence.served() + run.fallback;
-        let counts = run.sequence.astray.counts;
+        let counts = run.sequence.deviations.counts;
         prop_assert_eq!(run.fallback, counts.lasting + counts.extra + counts.occupied);
         let made: u64 = deviations.iter().map(|deviation| {
             deviate(&ops, deviation).iter().filter(|op| matches!(op, Op::Malloc(_))).count() as u64
@@ -199,8 +199,8 @@ proptest! {
                 // A delegated block does not end before the program has freed it.
                 let free = match op { Op::Free(which) if !run.held.is_empty() => run.held[which % run.held.len()], _ => None };
                 if let Some(handed) = free.filter(|_| care) {
-                    prop_assert_eq!(run.sequence.go_away(handed.addr).map(|(gone, _)| gone), Some(handed));
-                    prop_assert_eq!(run.sequence.held_at(handed.addr), Held::Away);
+                    prop_assert_eq!(run.sequence.delegate(handed.addr).map(|(gone, _)| gone), Some(handed));
+                    prop_assert_eq!(run.sequence.find(handed.addr), Found::Delegated);
                     prop_assert_eq!(run.sequence.free(handed.addr, None), None);
                     run.held.retain(|held| *held != Some(handed));
                     away.push(handed);
@@ -213,9 +213,9 @@ proptest! {
                 }
                 run.sequence.check().unwrap();
             }
-            run.sequence.begin_anew();
+            run.sequence.restart();
             for gone in away.drain(..away.len() / 2) {
-                run.sequence.come_back(gone.addr);
+                run.sequence.take_back(gone.addr);
             }
             run.sequence.check().unwrap();
         }
@@ -242,17 +242,17 @@ fn one_request_too_many_or_too_few_leaves_the_rest_as_planned() {
     let mut more = ops.clone();
     more.splice(20..20, [Op::Malloc(100), Op::Free(2)]);
     run.iterate(&more);
-    assert_eq!(run.sequence.astray.counts.extra, 1);
-    assert_eq!(run.fallback, 1, "{:?}", run.sequence.astray.counts);
+    assert_eq!(run.sequence.deviations.counts.extra, 1);
+    assert_eq!(run.fallback, 1, "{:?}", run.sequence.deviations.counts);
     let before = run.fallback;
     let mut less = ops.clone();
     less.retain(|op| *op != Op::Malloc(10));
     run.iterate(&less);
-    assert_eq!(run.sequence.astray.counts.missing, 1);
-    assert_eq!(run.fallback, before, "{:?}", run.sequence.astray.counts);
+    assert_eq!(run.sequence.deviations.counts.missing, 1);
+    assert_eq!(run.fallback, before, "{:?}", run.sequence.deviations.counts);
     let before = run.fallback;
     run.iterate(&ops);
-    assert_eq!(run.fallback, before, "{:?}", run.sequence.astray.counts);
+    assert_eq!(run.fallback, before, "{:?}", run.sequence.deviations.counts);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn two_requests_that_change_places_are_both_served() {
     swapped.swap(4, 5);
     run.iterate(&swapped);
     assert_eq!(run.fallback, 0);
-    assert_eq!(run.sequence.astray.counts.reordered, 1);
+    assert_eq!(run.sequence.deviations.counts.reordered, 1);
     assert_eq!(run.sequence.served(), 10);
 }
 
@@ -292,7 +292,7 @@ fn a_late_free_costs_only_the_requests_on_its_bytes() {
         Op::Free(0),
     ];
     run.iterate(&late);
-    assert_eq!(run.sequence.astray.counts.occupied, 1);
+    assert_eq!(run.sequence.deviations.counts.occupied, 1);
     assert_eq!(run.fallback, 1);
     run.iterate(&ops);
     assert_eq!(run.fallback, 1);
@@ -305,7 +305,7 @@ fn what_outlives_its_iteration_occupies_its_bytes_in_the_next() {
     run.iterate(&ops[..1]);
     assert_eq!(run.held.len(), 1);
     run.perform(Op::Malloc(8));
-    assert_eq!(run.sequence.astray.counts.occupied, 1);
+    assert_eq!(run.sequence.deviations.counts.occupied, 1);
     run.perform(Op::Free(0));
     run.perform(Op::Free(0));
     run.perform(Op::Malloc(3));
@@ -318,10 +318,10 @@ fn eight_consecutive_requests_locate_the_program_anywhere() {
     let mut run = Run::new(&observe(&ops));
     // The program begins in the middle of the sequence, and continues from there.
     ops[240..].iter().for_each(|&op| run.perform(op));
-    assert_eq!(run.fallback, 7, "{:?}", run.sequence.astray.counts);
+    assert_eq!(run.fallback, 7, "{:?}", run.sequence.deviations.counts);
     // The program begins the sequence again without an announcement.
     ops[100..].iter().for_each(|&op| run.perform(op));
-    assert_eq!(run.fallback, 14, "{:?}", run.sequence.astray.counts);
+    assert_eq!(run.fallback, 14, "{:?}", run.sequence.deviations.counts);
     assert_eq!(run.sequence.served(), 80 + 150 - 14);
 }
 
@@ -332,7 +332,7 @@ fn a_wrong_size_changes_nothing() {
     run.perform(Op::Malloc(6));
     let block = run.held[0].unwrap();
     assert_eq!(run.sequence.free(block.addr, Some(1)), None);
-    assert_eq!(run.sequence.held_at(block.addr), Held::Here(6 * UNIT - 6));
+    assert_eq!(run.sequence.find(block.addr), Found::Resident(6 * UNIT - 6));
     assert_eq!(run.sequence.free(block.addr + UNIT, None), None);
     run.sequence.check().unwrap();
     run.perform(Op::Free(0));

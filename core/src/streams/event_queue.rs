@@ -170,7 +170,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Marks the first queue at or after `from` busy that has an event and is not busy. Returns the
     /// queue and its oldest event, which the caller polls without the lock.
-    pub(crate) fn ask(&mut self, from: usize) -> Option<(usize, Wait)> {
+    pub(crate) fn next_to_poll(&mut self, from: usize) -> Option<(usize, Wait)> {
         let queue =
             (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && !self.queues[queue].busy)?;
         self.queues[queue].busy = true;
@@ -179,7 +179,7 @@ impl<S: Storage> EventQueues<S> {
 
     /// Ends what [`ask`](Self::ask) began: the queue is no longer busy. A complete event leaves the
     /// queue and becomes idle.
-    pub(crate) fn answer(&mut self, queue: usize, complete: bool) {
+    pub(crate) fn finish_poll(&mut self, queue: usize, complete: bool) {
         let entry = &mut self.queues[queue];
         debug_assert!(entry.busy, "`ask` chose the queue");
         entry.busy = false;

@@ -27,7 +27,7 @@ pub(crate) enum Rank {
     /// Frees at a count.
     Frontier,
     /// What the planned policy has observed, and its plans.
-    Learning,
+    Planner,
     /// The writer of the page map.
     PageMapWriter,
     /// The peaks of the statistics.
@@ -96,7 +96,7 @@ mod paranoid {
             Self::Ended,
             Self::EventQueue,
             Self::Frontier,
-            Self::Learning,
+            Self::Planner,
             Self::PageMapWriter,
             Self::Peaks,
             Self::TraceRing,
@@ -107,12 +107,9 @@ mod paranoid {
         fn tier(self) -> Self {
             match self {
                 Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap => self,
-                Self::Ended
-                | Self::EventQueue
-                | Self::Frontier
-                | Self::Learning
-                | Self::PageMapWriter
-                | Self::Peaks => Self::Ended,
+                Self::Ended | Self::EventQueue | Self::Frontier | Self::Planner | Self::PageMapWriter | Self::Peaks => {
+                    Self::Ended
+                }
                 Self::TraceRing | Self::CallSites => Self::TraceRing,
             }
         }

@@ -1,7 +1,7 @@
 //! Models of what threads share without a lock, explored by loom: every order of loads and stores that the memory model allows.
 //! `RUSTFLAGS="--cfg loom" cargo test -p cachalot-core --lib --target-dir target/loom -- loom`
 
-use crate::arena::pair_state::PairState;
+use crate::arena::heaps::pair_state::PairState;
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::tables::atomic_map::{AtomicMap, Cells, FixedCells, GrowingCells};

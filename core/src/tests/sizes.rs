@@ -8,7 +8,7 @@ use crate::units::{MAX_REQUEST, MIB, UNIT};
 use proptest::prelude::*;
 
 fn should_split(remaining: u64, size: u64, kind: PoolKind, config: &Config, expandable: bool) -> bool {
-    Rules::new(config, kind, false, false, expandable).should_split(remaining, size)
+    Rules::new(config, kind, false, expandable).should_split(remaining, size)
 }
 
 fn with_divisions(divisions: u32) -> Config {

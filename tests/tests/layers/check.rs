@@ -1,4 +1,4 @@
-//! Imports against layers: what runs upward or sideways, what goes in a circle, and what has no place.
+//! Imports against layers: what runs upward or sideways, what goes in a circle, what has no place, and which types are too large.
 
 use crate::document::Layers;
 use crate::imports::Imports;
@@ -11,7 +11,17 @@ pub(crate) fn check(layers: &Layers, imports: &Imports) -> Vec<String> {
     let mut wrong = places(layers, imports);
     wrong.extend(directions(layers, imports));
     wrong.extend(circles(layers, imports));
+    wrong.extend(crowds(imports));
     wrong
+}
+
+/// The most methods that a type may have: a type with more does the work of several.
+const MOST_METHODS: usize = 60;
+
+/// Types with too many methods.
+fn crowds(imports: &Imports) -> impl Iterator<Item = String> {
+    let crowded = imports.methods.iter().filter(|&(_, &methods)| methods > MOST_METHODS);
+    crowded.map(|(name, methods)| format!("{name} has {methods} methods, {MOST_METHODS} are allowed"))
 }
 
 /// The module of the crate's root that a file belongs to.

@@ -12,6 +12,8 @@ pub(crate) struct Imports {
     pub(crate) files: Vec<String>,
     /// From, to, by.
     pub(crate) arrows: BTreeMap<(String, String), String>,
+    /// How many methods each type has, in all of its `impl` blocks without a trait.
+    pub(crate) methods: BTreeMap<String, usize>,
 }
 
 /// The imports of a crate.
@@ -20,6 +22,9 @@ pub(crate) fn of(read: Read<'_>) -> Imports {
     let files = modules.iter().filter(|(module, contents)| **module == contents.file && !module.is_empty());
     let mut imports = Imports { files: files.map(|(module, _)| module.join("/")).collect(), ..Imports::default() };
     for (module, contents) in &modules {
+        for (name, methods) in &contents.methods {
+            *imports.methods.entry(name.clone()).or_default() += methods;
+        }
         let named = contents.named.iter().map(|(named, is_public)| (&named.path, *is_public));
         for (path, is_public) in named.chain(contents.paths.iter().map(|path| (path, false))) {
             let Some((base, behind)) = base(&modules, module, path) else { continue };

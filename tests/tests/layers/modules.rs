@@ -21,6 +21,8 @@ pub(crate) struct Contents {
     pub(crate) named: Vec<(Named, bool)>,
     /// The paths in its code.
     pub(crate) paths: Vec<Names>,
+    /// The methods of each of its `impl` blocks without a trait, as the type's name and their number.
+    pub(crate) methods: Vec<(String, usize)>,
 }
 
 /// The modules of a crate, from the root, which has no names.
@@ -65,6 +67,7 @@ fn add(modules: &mut Modules, read: Read<'_>, module: Module, file: &Module, ite
             item => {
                 if !attributes(&item).is_some_and(is_test) {
                     contents.defined.extend(name(&item));
+                    contents.methods.extend(methods(&item));
                     contents.paths.extend(paths::paths(item.to_token_stream()));
                 }
             }
@@ -93,6 +96,14 @@ fn attributes(item: &syn::Item) -> Option<&[syn::Attribute]> {
         syn::Item::Use(item) => &item.attrs,
         _ => return None,
     })
+}
+
+/// The name of the type of an `impl` block without a trait, and how many methods the block has.
+fn methods(item: &syn::Item) -> Option<(String, usize)> {
+    let syn::Item::Impl(block) = item else { return None };
+    let syn::Type::Path(of) = block.self_ty.as_ref() else { return None };
+    let name = of.path.segments.last().filter(|_| block.trait_.is_none())?.ident.to_string();
+    Some((name, block.items.iter().filter(|item| matches!(item, syn::ImplItem::Fn(_))).count()))
 }
 
 /// The name that an item defines.

@@ -73,7 +73,7 @@ impl AddressSpace {
     }
 
     /// Returns a range to the space.
-    pub(super) fn give_back(&self, range: Range<u64>) {
+    pub(super) fn release_memory(&self, range: Range<u64>) {
         let mut ranges = self.0.lock();
         ranges.taken.remove(&range.start);
         if ranges.taken.is_empty() {
@@ -167,7 +167,7 @@ mod tests {
             let mut taken: Vec<Range<u64>> = Vec::new();
             for (length, takes, which) in steps {
                 if !takes && !taken.is_empty() {
-                    space.give_back(taken.swap_remove(which % taken.len()));
+                    space.release_memory(taken.swap_remove(which % taken.len()));
                     continue;
                 }
                 let is_free = |at: &u64| taken.iter().all(|range| !range.contains(at));

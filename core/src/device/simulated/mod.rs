@@ -413,7 +413,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         for span in self.spans.drain(..) {
-            self.space.give_back(span);
+            self.space.release_memory(span);
         }
     }
 }

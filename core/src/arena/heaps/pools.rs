@@ -1,47 +1,20 @@
-//! Operations on the private pools of one device: create, retain, route, capture, release.
+//! Private pools: created, retained, released, and removed.
 //!
-//! Each operation changes the registry under its lock, and updates the heaps and the flags that the
-//! change concerns under the same lock. Heap locks are taken under the registry's lock, one at a
-//! time. No memory is allocated or released under the registry's lock.
+//! Each operation changes the registry under its lock, and updates the heaps that the change
+//! concerns under the same lock. Heap locks are taken under the registry's lock, one at a time. No
+//! memory is allocated or released under the registry's lock.
 
-use crate::arena::heaps::{PairUse, slot_of};
-use crate::arena::registry::{Purpose, Registry, RouteDecision, RouteEntry, SharedPool};
-use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::heaps::pairs::PairUse;
+use crate::arena::heaps::registry::{Registry, SharedPool};
+use crate::arena::heaps::{Heaps, slot_of};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::pool::{PoolId, PoolOptions, Route};
+use crate::pool::{PoolId, PoolOptions};
 use crate::sync::Lock;
 use crate::tables::{OnceTable, Storage};
 use crate::units::StreamId;
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Releases the cache of a stream that has ended, in every pool. The stream's number may be
-    /// used for another stream afterwards.
-    ///
-    /// Live blocks of the stream stay valid, and so do the segments of pools in use. Each pair of
-    /// the stream becomes vacant when its last segment is released.
-    ///
-    /// # Errors
-    ///
-    /// The first failure; the release goes on after a failure.
-    pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
-        let mut result = Ok(());
-        let mut next = 0;
-        // `end_next_pair` marks each pair before the release: a block freed after the release finds
-        // the mark, and queues its heap.
-        while let Some((pool, ended)) = self.end_next_pair(next, stream) {
-            next = pool + 1;
-            for kind in [PoolKind::Small, PoolKind::Large] {
-                result = result.and(self.release_heap(ended.slot(kind)));
-            }
-        }
-        result
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Creates a pool with one user. The name is `id`, or the next unused name chosen by the
     /// allocator.
     ///
@@ -113,7 +86,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Updates every heap of `pool` after the pool came into use or fell out of use. The registry
     /// is locked, so no other thread makes a pair. Pairs of an unused pool are marked to become vacant
     /// when they are empty.
-    fn apply_use(&self, registry: &Registry<S>, pool: u32) {
+    pub(crate) fn apply_use(&self, registry: &Registry<S>, pool: u32) {
         let unused = registry.is_unused(pool);
         for pair in registry.pairs_of(pool) {
             for slot in [PoolKind::Small, PoolKind::Large].map(|kind| self.slot(slot_of(pair, kind))) {
@@ -137,7 +110,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Makes the segments of `pool` releasable, vacates the pool's empty pairs, and removes the
     /// pool if no pair is left. Does nothing for a pool in use.
-    fn finish_use(&self, registry: &mut Registry<S>, pool: u32) {
+    pub(crate) fn finish_use(&self, registry: &mut Registry<S>, pool: u32) {
         if !registry.is_unused(pool) {
             return;
         }
@@ -155,10 +128,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// thread makes a pair.
     fn apply_pool_options(&self, registry: &mut Registry<S>, pool: u32, options: PoolOptions) {
         registry.pools[pool as usize].options = options;
-        let config = self.config();
         for pair in registry.pairs_of(pool) {
             for kind in [PoolKind::Small, PoolKind::Large] {
-                self.slot(slot_of(pair, kind)).heap.lock().rules = self.rules(&config, kind, options);
+                self.slot(slot_of(pair, kind)).heap.lock().rules = registry.rules[kind as usize].in_pool(options);
             }
         }
     }
@@ -167,88 +139,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn pool_users(&self, id: PoolId) -> Result<u32, Error> {
         let registry = self.registry.lock();
         Ok(registry.pools[registry.private_pool(id)? as usize].users)
-    }
-
-    /// Routes the requests that match `route` into the pool named `id`, and adds a user to the
-    /// pool.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownPool`], [`Error::TableFull`].
-    pub(crate) fn begin_route(&self, id: PoolId, route: Route, purpose: Purpose) -> Result<(), Error> {
-        let mut registry = self.registry.lock();
-        let pool = registry.private_pool(id)?;
-        // Read before the change: the new route itself is a use of the pool.
-        let was_released = registry.is_released(pool);
-        if !registry.add_route(RouteEntry::new(pool, route, purpose)) {
-            return Err(Error::TableFull("routes"));
-        }
-        registry.pools[pool as usize].users += 1;
-        if was_released {
-            self.apply_use(&registry, pool);
-        }
-        // Under the registry's lock, so concurrent begins and ends leave the flags in agreement
-        // with the routes.
-        self.flags.set(flags::ROUTES, true);
-        self.flags.set(flags::CAPTURE, registry.is_capturing());
-        drop(registry);
-        // Calls that looked at the flags before the change may still record events, which a capture
-        // forbids: wait for the end of those calls.
-        if purpose != Purpose::Requests {
-            self.driver.wait_for_recordings();
-        }
-        Ok(())
-    }
-
-    /// Ends the latest route of `purpose` into the pool named `id`, and returns the route. The
-    /// route's user remains until [`release_pool`](Self::release_pool).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::UnknownPool`], [`Error::NotRouted`].
-    pub(crate) fn end_route(&self, id: PoolId, purpose: Purpose) -> Result<Route, Error> {
-        let mut registry = self.registry.lock();
-        let pool = registry.private_pool(id)?;
-        let route = registry.remove_route(pool, purpose).ok_or(Error::NotRouted(id))?;
-        self.flags.set(flags::ROUTES, registry.routes_len > 0);
-        self.flags.set(flags::CAPTURE, registry.is_capturing());
-        self.finish_use(&mut registry, pool);
-        Ok(route)
-    }
-
-    /// Returns the route that takes a request on `stream`, and counts the request in the route's
-    /// pool. The pool is not removed before [`leave_pool`](Self::leave_pool).
-    pub(crate) fn enter_pool(&self, stream: StreamId) -> Option<RouteEntry> {
-        let mut asked = None;
-        loop {
-            let mut registry = self.registry.lock();
-            match registry.route(stream, || self.driver.device().thread_id(), asked) {
-                RouteDecision::DefaultPool => return None,
-                RouteDecision::Into(entry) => {
-                    registry.pools[entry.pool as usize].requests += 1;
-                    return Some(entry);
-                }
-                RouteDecision::AskHost(number) => {
-                    // Unlocked: the host may wait for another thread's request while it decides.
-                    drop(registry);
-                    asked = Some((number, self.driver.device().leads(number, stream)));
-                }
-            }
-        }
-    }
-
-    /// Clears the capture mark of an undeclared route whose request is on a stream without capture:
-    /// the request shows that the route is not for a capture.
-    pub(crate) fn learn_purpose(&self, request: &Request) {
-        if let Some(route) = request.route
-            && !request.capturing
-            && route.capture
-            && route.purpose == Purpose::Undeclared
-        {
-            let mut registry = self.registry.lock();
-            registry.clear_capture(route);
-            self.flags.set(flags::CAPTURE, registry.is_capturing());
-        }
     }
 
     /// Removes a user of the pool named `id`. A pool without users gets the default options, and
@@ -287,7 +177,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 
     /// Uses the stream's pair in the first pool from number `from` on with a pair of the stream,
     /// and marks the pair as ended and leaving. Returns the pool and the guard.
-    fn end_next_pair(&self, from: u32, stream: StreamId) -> Option<(u32, PairUse<'_, D, R, S>)> {
+    pub(crate) fn end_next_pair(&self, from: u32, stream: StreamId) -> Option<(u32, PairUse<'_, R, S>)> {
         let registry = self.registry.lock();
         let (pool, pair) = registry.next_pair_of(from, stream)?;
         let ended = self.enter_pair(pair)?;

@@ -7,7 +7,9 @@
 //! released with the rest of the cache. A pool without users and segments is removed, and its
 //! number becomes vacant.
 
+use crate::config::rounding::PoolKind;
 use crate::error::Error;
+use crate::heap::split_rules::Rules;
 use crate::pool::{PoolId, PoolOptions, Route};
 use crate::sync::AtomicU64;
 use crate::tables::atomic_map::AtomicMap;
@@ -144,6 +146,8 @@ pub(crate) struct Registry<S: Storage> {
     sweep_at: u32,
     /// Highest number used in a pool name `(0, number)`: the allocator chooses higher numbers.
     pub pools_made: u64,
+    /// The rules of heaps by kind, for pools with the default options.
+    pub rules: [Rules; 2],
 }
 
 impl<S: Storage> Default for Registry<S> {
@@ -162,6 +166,7 @@ impl<S: Storage> Default for Registry<S> {
             pair_count: 0,
             sweep_at: FIRST_SWEEP,
             pools_made: 0,
+            rules: [Rules::unset(PoolKind::Small), Rules::unset(PoolKind::Large)],
         };
         // The first pool gets number 0. A table without room for the default pool has room for no
         // other pool either.

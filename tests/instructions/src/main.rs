@@ -1,0 +1,155 @@
+//! Counts the instructions that a pair of `malloc` and `free` takes, and holds them against `results/instructions.md`.
+//!
+//! ```text
+//! check ─▶ valgrind runs `pairs` twice, with different numbers of pairs ─▶ difference per pair ─▶ table ± 1 %
+//! ```
+//!
+//! A count of instructions is the one figure of speed that no other program on the machine can disturb. The count depends on the
+//! compiler, so another compiler than the table's skips the check.
+
+use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, StreamId};
+use clap::{Parser, Subcommand};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// The policies, and the rows of the table.
+const POLICIES: [&str; 5] = ["caching", "bfc", "buddy", "size_class", "slab"];
+/// The columns of the table: whether a free block of the size of the request is cached.
+const COLUMNS: [(&str, bool); 2] = [("split off a larger block", false), ("block of that size cached", true)];
+/// The size of each request, in bytes.
+const BYTES: u64 = 4096;
+/// Pairs of the two runs. The start of the program is the same in both, and vanishes in the difference.
+const PAIRS: [u64; 2] = [1_000, 11_000];
+/// The largest share by which a count may exceed the table's.
+const TOLERANCE: f64 = 0.01;
+
+/// Counts the instructions of a pair of malloc and free.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    job: Option<Job>,
+}
+
+#[derive(Subcommand)]
+enum Job {
+    /// Makes pairs: the program that is counted
+    Pairs {
+        policy: String,
+        pairs: u64,
+        /// Caches a block of the size of the requests first
+        #[arg(long)]
+        cached: bool,
+    },
+}
+
+type Simulated = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+
+// Not inlined, as in a program that calls the library from many places.
+#[inline(never)]
+fn malloc(allocator: &Simulated) -> Result<DevicePtr, cachalot_core::Error> {
+    allocator.malloc(DEVICE, BYTES, StreamId(0))
+}
+
+#[inline(never)]
+fn free(allocator: &Simulated, block: DevicePtr) -> Result<(), cachalot_core::Error> {
+    allocator.free(block)
+}
+
+/// Makes `pairs` pairs of requests and frees.
+fn make_pairs(policy: &str, cached: bool, pairs: u64) -> Result<(), Box<dyn Error>> {
+    let config = Config::parse(&format!("policy:{policy}"))?;
+    let allocator = Simulated::new([SimulatedDevice::new(1 << 44)], &config)?;
+    if cached {
+        // The live blocks on both sides keep the cached block from merging.
+        let block = malloc(&allocator)?;
+        let _live = (malloc(&allocator)?, malloc(&allocator)?);
+        free(&allocator, block)?;
+    }
+    for _ in 0..pairs {
+        let block = malloc(&allocator)?;
+        free(&allocator, std::hint::black_box(block))?;
+    }
+    Ok(())
+}
+
+/// Counts the instructions of one run of this program.
+fn count(policy: &str, cached: bool, pairs: u64) -> Result<u64, Box<dyn Error>> {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(std::env::current_exe()?);
+    valgrind.args(["pairs", policy, &pairs.to_string()]).args(cached.then_some("--cached"));
+    let output = valgrind.output()?;
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let counted = printed.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok());
+    counted.filter(|_| output.status.success()).ok_or_else(|| format!("valgrind failed:\n{printed}").into())
+}
+
+/// The committed table: the compiler, and the instructions by policy and column.
+struct Table {
+    compiler: String,
+    counts: BTreeMap<(String, String), f64>,
+}
+
+/// Reads the table from `results/instructions.csv`, which has one line for each cell.
+fn read(path: &Path) -> Result<Table, Box<dyn Error>> {
+    let (mut table, mut policy) = (Table { compiler: String::new(), counts: BTreeMap::new() }, String::new());
+    for record in csv::Reader::from_path(path)?.deserialize() {
+        let (_section, number, _row, column, value): (String, u32, u32, String, String) = record?;
+        match (number, column.as_str()) {
+            (0, "compiler") => table.compiler = value,
+            (0, _) => {}
+            (_, "policy") => policy = value,
+            _ => drop(table.counts.insert((policy.clone(), column), value.parse()?)),
+        }
+    }
+    Ok(table)
+}
+
+/// The compiler of this build, as the table names it.
+fn compiler() -> Result<String, Box<dyn Error>> {
+    let output = Command::new("rustc").arg("--version").output()?;
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// Counts every policy, prints the table, and returns whether each count is within the committed one.
+fn check() -> Result<bool, Box<dyn Error>> {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("skipped: instructions of a pair, since valgrind is not installed");
+        return Ok(true);
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../results/instructions.csv");
+    let table = read(&path)?;
+    let compiler = compiler()?;
+    let is_comparable = table.compiler == compiler;
+    if !is_comparable {
+        println!("skipped: the counts of results/instructions.md are of {}, this is {compiler}", table.compiler);
+    }
+    let mut is_within = true;
+    for policy in POLICIES {
+        for (column, cached) in COLUMNS {
+            let [less, more] = PAIRS.map(|pairs| count(policy, cached, pairs));
+            let pair = (more? - less?) as f64 / (PAIRS[1] - PAIRS[0]) as f64;
+            let allowed = table.counts.get(&(policy.to_owned(), column.to_owned())).copied();
+            let more = allowed.map_or(0.0, |allowed| pair / allowed - 1.0);
+            println!("{policy:10} {column:28} {pair:6.0} instructions a pair ({:+.1} %)", more * 100.0);
+            is_within &= !is_comparable || allowed.is_some() && more <= TOLERANCE;
+        }
+    }
+    Ok(is_within)
+}
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    match Arguments::parse().job {
+        Some(Job::Pairs { policy, pairs, cached }) => make_pairs(&policy, cached, pairs)?,
+        None if check()? => {}
+        None => {
+            eprintln!("a pair takes over 1 % more instructions than results/instructions.md says");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
