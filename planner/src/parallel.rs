@@ -319,4 +319,44 @@ mod tests {
         assert_eq!((outcome.plan.map(|plan| plan.peak), outcome.optimal), (Some(5), true));
         assert_eq!(solve(&Problem::default(), Duration::MAX).map(|outcome| outcome.nodes), Err(Unusable::Empty));
     }
+
+    /// A rectangle of time and address cut into `pieces` buffers at random, so all of it is in use at every step.
+    fn cut(pieces: usize, mut seed: u64) -> Problem {
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut parts = alloc::vec![(0, 1000, 0, 1000)];
+        while parts.len() < pieces {
+            let at = random(parts.len() as u64) as usize;
+            let (start, end, low, high) = parts[at];
+            if random(2) == 0 && end - start > 1 {
+                let middle = start + 1 + random(end - start - 1);
+                parts[at] = (start, middle, low, high);
+                parts.push((middle, end, low, high));
+            } else if high - low > 1 {
+                let middle = low + 1 + random(high - low - 1);
+                parts[at] = (start, end, low, middle);
+                parts.push((start, end, middle, high));
+            }
+        }
+        let buffer = |(start, end, low, high)| Buffer { start, end, size: high - low, alignment: 1, fixed: None };
+        Problem { buffers: parts.into_iter().map(buffer).collect(), ..Problem::default() }
+    }
+
+    #[test]
+    fn the_search_tries_the_lower_bound_before_any_other_capacity() {
+        let mut searched = 0;
+        for seed in 0..12 {
+            let problem = cut(120, seed);
+            let outcome = minimise(&problem, 1, None, &mut |plan, lower_bound, algorithm| {
+                if algorithm == "exact" {
+                    assert_eq!((plan.peak, lower_bound), (1000, 1000), "seed {seed}");
+                    searched += 1;
+                }
+            });
+            assert!(outcome.optimal, "seed {seed}");
+        }
+        assert!(searched >= 6, "the other algorithms found all but {searched}");
+    }
 }
