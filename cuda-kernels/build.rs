@@ -1,6 +1,8 @@
-//! Builds the kernels: for the emulated driver where there is a C++ compiler, for devices where there is nvcc.
+//! Builds the kernels: for the emulated driver if a C++ compiler is present, and for devices if
+//! nvcc is present.
 //!
-//! Neither is needed to build the crate; what is missing is missing from the crate's answers, and said here.
+//! The crate builds without either compiler. The crate's functions then report the missing kernels,
+//! and a missing C++ compiler causes a warning.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,7 +11,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The architectures that get machine code; the oldest one's PTX serves all others.
+/// Architectures with machine code of their own; the PTX of the oldest serves all others.
 const ARCHITECTURES: [&str; 2] = ["80", "90"];
 
 fn main() {
@@ -30,12 +32,12 @@ fn main() {
             device_image(&nvcc, &out.join("kernels.fatbin"));
             println!("cargo::rustc-cfg=device_image");
         }
-        // The usual case on a machine without a GPU, and no reason for a warning.
+        // The usual case on a machine without a GPU, so no warning.
         None => fs::write(out.join("kernels.fatbin"), []).expect("the build folder can be written"),
     }
 }
 
-/// The host functions as a shared library, or `None` if there is no C++ compiler.
+/// Builds the host functions as a shared library. Returns `None` without a C++ compiler.
 fn host_kernels(out: &Path) -> Option<PathBuf> {
     let library = out.join("libcachalot_host_kernels.so");
     let compiler = cc::Build::new().cpp(true).std("c++17").opt_level(2).pic(true).try_get_compiler().ok()?;
@@ -44,7 +46,7 @@ fn host_kernels(out: &Path) -> Option<PathBuf> {
     run(&mut command).then_some(library)
 }
 
-/// nvcc: named by `NVCC`, of `CUDA_HOME`, or on the path.
+/// Finds nvcc: named by `NVCC`, in `CUDA_HOME`, or on the path.
 fn nvcc() -> Option<PathBuf> {
     if let Some(named) = env::var_os("NVCC").filter(|named| !named.is_empty()) {
         return Some(named.into());
@@ -55,8 +57,9 @@ fn nvcc() -> Option<PathBuf> {
     of_home.into_iter().chain(on_path.unwrap_or_default()).find(|candidate| candidate.is_file())
 }
 
-/// The kernels for devices, as one image. Asked of nvcc itself: `cc` makes host objects of `.cu` files, which need the
-/// CUDA runtime to be linked, and this image is for the driver to load.
+/// Builds the kernels for devices as one image. Calls nvcc directly: `cc` would make host objects
+/// from `.cu` files, which must be linked with the CUDA runtime, but the driver must load the
+/// image.
 fn device_image(nvcc: &Path, image: &Path) {
     let mut command = Command::new(nvcc);
     command.args(["-fatbin", "-std=c++17", "-O2"]);
@@ -69,7 +72,8 @@ fn device_image(nvcc: &Path, image: &Path) {
     assert!(run(&mut command), "{} does not exist", nvcc.display());
 }
 
-/// Runs a compiler. False if there is none; a compiler that fails fails the build.
+/// Runs a compiler. Returns false if the compiler does not exist; a compiler that fails fails the
+/// build.
 fn run(command: &mut Command) -> bool {
     match command.status() {
         Ok(status) => {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the book of docs/ into docs/book/ with mdBook: the one that MDBOOK names, else one that is installed into .tools/
-# (ignored by git). Says in one line that the book was skipped, if there is none.
+# Builds the book of docs/ into docs/book/ with mdBook, and the reference of the C headers into docs/book/c/ with doxygen.
+# MDBOOK names mdBook; otherwise it is installed into .tools/ (ignored by git). A line says what was skipped.
 #
 #   docs/build.sh
 set -euo pipefail
@@ -34,3 +34,10 @@ git ls-files --cached --others --exclude-standard -- '*.md' docs/pictures docs/o
 sed -e 's,](\([^.)]\),](docs/\1,' -e 's,](\.\./,](,' docs/SUMMARY.md >"$source/src/SUMMARY.md"
 
 "$MDBOOK" build --dest-dir "$root/docs/book" "$source"
+
+# The reference of the C and C++ headers, beside the book.
+if command -v doxygen >/dev/null; then
+  DOXYGEN_OUTPUT=$root/docs/book doxygen docs/Doxyfile
+else
+  echo "skipped: the reference of the C headers (no doxygen)"
+fi

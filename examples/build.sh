@@ -5,7 +5,7 @@
 #
 # PREFIX is where ffi/packaging/install.sh installed; OUT gets the programs and the kernels. Needs cuda.h, whose folder
 # CUDA_INCLUDE names if the compiler does not find it, and libcuda.so, whose folder CUDA_LIBRARIES names likewise. With nvcc on the
-# path (or NVCC) the Thrust host and the kernels for GPUs are built too.
+# path (or NVCC) the hosts of the CUDA runtime and the kernels for GPUs are built too.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/.." && pwd)
@@ -15,8 +15,7 @@ mkdir -p "$out"
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 # One static library, so that a program can be taken to another machine.
-words=$(pkg-config --static --libs cachalot)
-read -ra libraries <<<"${words/-lcachalot/-Wl,-Bstatic -lcachalot -Wl,-Bdynamic}"
+read -ra libraries <<<"$(pkg-config --static --libs cachalot)"
 read -ra flags <<<"$(pkg-config --cflags cachalot)"
 flags+=(-O2 -Wall -Wextra -Wpedantic)
 cuda=(-I "$root/cuda-kernels/include" ${CUDA_INCLUDE:+-isystem "$CUDA_INCLUDE"})
@@ -32,9 +31,11 @@ done
 
 nvcc=${NVCC:-$(command -v nvcc || true)}
 if [ -n "$nvcc" ]; then
-  "$nvcc" -std=c++17 -O2 -arch=sm_80 -I "$prefix/include" "$here/cpp/thrust_vector.cu" "$prefix/lib/libcachalot.a" \
-    -lutil -lrt -lpthread -lm -ldl -lgcc_s -o "$out/thrust_vector"
+  for host in thrust_vector cub_reduce; do
+    "$nvcc" -std=c++17 -O2 -arch=sm_80 -I "$prefix/include" "$here/cpp/$host.cu" "$prefix/lib/libcachalot.a" \
+      -lutil -lrt -lpthread -lm -ldl -lgcc_s -o "$out/$host"
+  done
 else
-  echo "skipped: thrust_vector (no nvcc; set NVCC)" >&2
+  echo "skipped: thrust_vector and cub_reduce (no nvcc; set NVCC)" >&2
 fi
 "$root/cuda-kernels/kernels/build.sh" "$out"

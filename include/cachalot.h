@@ -1,103 +1,135 @@
-/*
- * cachalot.h: the C interface of cachalot, a GPU memory allocator. This text is the contract; what is not in it is not
- * part of the interface. For C++ programs cachalot.hpp stands beside it.
+/**
+ * @file cachalot.h
+ * The C interface of cachalot, a GPU memory allocator. The text of this file is the contract of the interface. C++
+ * programs use cachalot.hpp.
  *
- *   cachalot_options options = CACHALOT_OPTIONS_INIT;
- *   cachalot_allocator *allocator = NULL;
- *   void *block = NULL;
- *   if (cachalot_create(&options, &allocator) != CACHALOT_OK) {
- *     fprintf(stderr, "%s\n", cachalot_last_error());
- *   }
- *   cachalot_malloc(allocator, 0, 1 << 20, stream, &block);
- *   ... launch kernels that use the block on `stream` ...
- *   cachalot_free(allocator, block);
+ * @code
+ * cachalot_options options = CACHALOT_OPTIONS_INIT;
+ * cachalot_allocator *allocator = NULL;
+ * void *block = NULL;
+ * if (cachalot_create(&options, &allocator) != CACHALOT_OK ||
+ *     cachalot_malloc(allocator, 0, 1 << 20, stream, &block) != CACHALOT_OK) {
+ *   fprintf(stderr, "%s\n", cachalot_last_error());
+ *   return 1;
+ * }
+ * // Launch kernels that use the block on `stream`.
+ * cachalot_free(allocator, block);
+ * cachalot_destroy(allocator);
+ * @endcode
+ *
+ * How do I …
+ *   - make and destroy an allocator: cachalot_create, cachalot_destroy
+ *   - allocate and free: cachalot_malloc, cachalot_free, cachalot_free_sized
+ *   - use a block on a second stream: cachalot_record_stream
+ *   - destroy a stream: cachalot_stream_destroyed
+ *   - find the block of an address: cachalot_base_of
+ *   - learn why a call failed: cachalot_last_error, cachalot_status_name, cachalot_last_driver_code
+ *   - limit memory: cachalot_set_limit, cachalot_set_memory_fraction
+ *   - return cached memory to the driver: cachalot_empty_cache, cachalot_trim
+ *   - change settings: cachalot_configure, cachalot_config
+ *   - capture a graph: cachalot_pool_create, cachalot_capture_begin, cachalot_capture_end, cachalot_pool_release
+ *   - keep some requests apart: cachalot_pool_begin, cachalot_pool_end
+ *   - let a second GPU access memory: cachalot_enable_peer_access
+ *   - plan repeated iterations: cachalot_iteration, cachalot_planned
+ *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks
+ *   - react when memory runs out: cachalot_on_shortage, cachalot_on_out_of_memory
+ *   - see every block, or what happened: cachalot_snapshot_to_file, cachalot_trace_start, cachalot_on_stack
+ *   - predict a request: cachalot_forecast
+ *
+ * Platforms
+ *   - Linux on x86-64 with glibc, and NVIDIA GPUs with a driver for CUDA 11.4 or later. Windows, macOS, other
+ *     processors and other GPUs are not supported.
+ *   - C11 or C17 with GCC or Clang; C++17 or later, nvcc included.
+ *   - Simulated devices (CACHALOT_SIMULATED) need neither a GPU nor a driver.
  *
  * Ownership
- *   - An allocator belongs to whoever created it, until cachalot_destroy. Its handle is a number in the shape of a
- *     pointer: compare it and pass it on, never dereference it. Every function checks it, so a handle that was
- *     destroyed, or never was one, is an error and not a crash. cachalot_destroy(NULL) does nothing.
- *   - A block belongs to the program from cachalot_malloc to cachalot_free. Its address is one of device memory, which
- *     the host must not dereference either. Addresses are unique among the allocators of a process.
- *   - Texts and structures that a function takes are read during the call only. Texts that it returns belong to the
- *     library; each says how long they last.
- *   - A structure that begins with `struct_size` is told by its size: set the field to sizeof, as the _INIT macros do.
- *     So programs compiled with an older or a newer header than the library work: of a shorter structure the rest is
- *     taken for 0; of a longer one the rest must be 0 where the library reads, and is left alone where it writes.
- *   - Allocators share nothing, and there are no settings of the whole process.
+ *   - The program owns an allocator from cachalot_create to cachalot_destroy. The handle is a number in the shape of a
+ *     pointer: compare and copy it, but never dereference it. Every function checks the handle. A destroyed or foreign
+ *     handle is an error, and never a crash. cachalot_destroy(NULL) does nothing.
+ *   - The program owns a block from cachalot_malloc to cachalot_free. The address is an address of device memory, and
+ *     the host must not dereference it. Addresses are unique among the allocators of a process.
+ *   - A function reads its texts and structures only during the call. Returned texts belong to the library, and the
+ *     function says how long a text is valid.
+ *   - Set the first field of a structure, `struct_size`, to sizeof, as the _INIT macros do. Programs then work with an
+ *     older or newer library. If the program's structure is shorter than the library's, missing fields count as 0. If
+ *     the structure is longer, extra fields must be 0 where the library reads, and stay unchanged where it writes.
+ *   - Allocators share nothing, and no setting applies to the whole process.
  *
  * Threads
- *   - Every function may be called from any thread. Those that take `const cachalot_allocator *` may be called at the
- *     same time as any others. cachalot_destroy may not be called while another call of the same allocator is running.
- *   - Requests on different streams share no lock. No lock is held across a call of the driver that another stream's
- *     cached request would need, nor across a callback.
- *   - Callbacks run on the thread whose call led to them, and may call every function of the allocator but
- *     cachalot_destroy, which answers CACHALOT_ERROR_BUSY there. They must return: neither a C++ exception nor longjmp
- *     may leave one. Requests that they make lead to no further callbacks.
- *   - Signal handlers may call nothing here, and threads must not be cancelled inside.
+ *   - Any thread may call any function. A function with a `const cachalot_allocator *` may run at the same time as any
+ *     other function. cachalot_destroy must not run at the same time as another call of the same allocator.
+ *   - Requests on different streams share no lock. During a driver call or a callback, the library holds no lock that a
+ *     cached request of another stream needs.
+ *   - A callback runs on the thread of the call that caused it, and may call every function of the allocator except
+ *     cachalot_destroy, which returns CACHALOT_ERROR_BUSY. A callback must return: no C++ exception and no longjmp may
+ *     leave it. Requests of a callback cause no further callbacks.
+ *   - Signal handlers must not call the library, and threads must not be cancelled inside it.
  *
  * Errors
- *   - Functions that can fail return a cachalot_status: CACHALOT_OK, which is 0, or one of the CACHALOT_ERROR_ numbers,
- *     which stay what they are in every later version. New ones may come: treat an unknown number as a failure.
- *   - A call that fails has written nothing to the program's variables and has changed nothing that can be observed,
- *     but for segments that were given back to the driver in the attempt. There are no partial successes.
- *   - cachalot_last_error tells the calling thread in words what went wrong, cachalot_last_driver_code the driver's own
- *     code.
- *   - Mistakes of the program (100 to 199) are found before anything is changed and without a call of the driver. A
- *     double free is found until the address is handed out again: from then on it cannot be told from a correct one.
- *   - The first error that loses the CUDA context is remembered: later calls that need the driver answer
- *     CACHALOT_ERROR_CONTEXT_LOST without calling it.
- *   - A fault of the library itself is CACHALOT_ERROR_PANIC and poisons that one allocator, which answers
- *     CACHALOT_ERROR_POISONED from then on; others go on working. (A library that was built to abort on panics ends the
- *     process instead.)
+ *   - A function that can fail returns a cachalot_status: CACHALOT_OK, which is 0, or a CACHALOT_ERROR_ number. Numbers
+ *     never change. Later versions may add numbers, so treat an unknown number as a failure.
+ *   - A failed call writes nothing to the program's variables, and changes no state of the allocator. Only cached
+ *     segments may have been returned to the driver.
+ *   - cachalot_last_error describes the last failure of the calling thread. cachalot_last_driver_code has the code of
+ *     the driver.
+ *   - The library finds the program's mistakes (100 to 199) before any change, and without a driver call. A double free
+ *     is found until the address is allocated again.
+ *   - The library remembers the loss of a CUDA context. Later calls that need the driver return
+ *     CACHALOT_ERROR_CONTEXT_LOST without calling the driver.
+ *   - A fault of the library is CACHALOT_ERROR_PANIC, and poisons the allocator: later calls return
+ *     CACHALOT_ERROR_POISONED. Other allocators continue to work. A library that was built to abort on panics ends the
+ *     process instead.
  *
  * Streams
- *   - A cachalot_stream is a cudaStream_t or CUstream: the same type under another name. NULL and cudaStreamLegacy are
- *     the legacy default stream, cudaStreamPerThread is the calling thread's own.
- *   - A block is allocated for one stream, in whose order it may be used at once. It is freed when its last use on that
- *     stream has been queued, not when it is done: the next block at its address goes to the same stream, behind that
- *     use.
- *   - Work on other streams that uses a block is announced with cachalot_record_stream, after it was queued and before
- *     the block is freed; the block is then kept until that work is done. How the other stream knows that the block's
- *     contents are ready is the program's affair (an event, and cudaStreamWaitEvent), as with cudaMalloc.
- *   - The driver gives the handle of a destroyed stream to a new one. Call cachalot_stream_destroyed before
- *     cudaStreamDestroy, or create the allocator with CACHALOT_ASK_STREAM_ID, which costs some 30 ns a call and needs a
- *     driver of CUDA 12.0. A thread that used cudaStreamPerThread calls it for that stream before the thread ends.
- *     Memory cached for streams that end without a report is released when memory is short, by cachalot_empty_cache, or,
- *     once more than 64 streams have memory, when a stream has requested nothing while their number grew by half.
- *   - Contents of a new block are unspecified and may be those of an earlier one of the same allocator.
+ *   - cachalot_stream is the type of cudaStream_t and CUstream. NULL and cudaStreamLegacy mean the legacy default
+ *     stream, and cudaStreamPerThread means the calling thread's own stream.
+ *   - A request names a stream, and the block can be used on this stream at once. Free a block as soon as the last use
+ *     on the stream has been submitted, without waiting for the device. The next block at this address goes to the same
+ *     stream, behind the last use.
+ *   - Announce work on another stream with cachalot_record_stream, after the submission of the work and before the
+ *     free. The freed block then stays pending until the work is done. Order reads and writes between streams with
+ *     events, as for memory of cudaMalloc.
+ *   - The driver reuses the handles of destroyed streams. Call cachalot_stream_destroyed before cudaStreamDestroy, or
+ *     create the allocator with CACHALOT_ASK_STREAM_ID (about 30 ns for each call; driver for CUDA 12.0 or later). A
+ *     thread that used cudaStreamPerThread calls cachalot_stream_destroyed for this stream before the thread ends.
+ *   - Memory cached for a stream that ended without a report is released when memory is short, and by
+ *     cachalot_empty_cache. It is also released when more than 64 streams have memory and the stream made no request
+ *     while the number of streams grew by half.
+ *   - A new block has undefined contents, possibly of an earlier block of the allocator.
  *
  * Capture
- *   - Every function may be called while streams capture a graph, in every capture mode; none becomes part of the
- *     graph.
- *   - Memory that a graph uses must stay its own as long as the graph can be launched: capture with the requests led
- *     into a private pool, between cachalot_capture_begin and cachalot_capture_end, and give the pool up with
- *     cachalot_pool_release once the graph was destroyed.
- *   - Blocks that other streams use and that are freed during a capture are kept until it ends; if no
- *     cachalot_capture_begin told of it, those that a capturing stream uses. What is free of a capturing stream's expandable
- *     segments stays mapped until then.
+ *   - Every function may be called while a stream captures a graph, in every capture mode. No function becomes a part
+ *     of the graph.
+ *   - A graph's memory must remain unused by others while the graph can be launched. Route the requests of the capture
+ *     to a private pool, between cachalot_capture_begin and cachalot_capture_end. Call cachalot_pool_release after the
+ *     destruction of the graph.
+ *   - A block that other streams use and that is freed during a capture stays pending until the end of the capture.
+ *     Without cachalot_capture_begin, this applies only to blocks that a capturing stream uses. Free parts of a
+ *     capturing stream's expandable segments stay mapped until the end of the capture.
  *
  * Fork
- *   - CUDA does not survive a fork. In a child of the process that created the first allocator, cachalot_create and
- *     every function that takes an allocator answer CACHALOT_ERROR_FORKED, take no lock and call no driver. The parent
- *     is not affected. A child that calls exec at once, or never uses the library, is fine.
+ *   - CUDA does not survive a fork. In a child of the process with the first allocator, cachalot_create and every
+ *     function with an allocator return CACHALOT_ERROR_FORKED, take no lock and call no driver. The parent is not
+ *     affected. A child that calls exec, or never calls the library, works as usual.
  *
  * Shutdown
- *   - Nothing is called when the process or a thread ends: memory goes back with the process. To destroy an allocator
- *     before is optional, and only sound while the driver works; functions that run at exit may find it gone. Calls
- *     that reach a driver which says so answer CACHALOT_ERROR_SHUTDOWN.
- *   - The library never unloads the driver, and must not be unloaded itself while an allocator exists.
+ *   - At the end of a process or thread, the library does nothing: the system releases the memory. Destroying an
+ *     allocator before the end is optional, and must happen while the driver works. Functions that run at exit may find
+ *     the driver gone: driver calls then return CACHALOT_ERROR_SHUTDOWN.
+ *   - The library never unloads the driver. Do not unload the library while an allocator exists.
  *
- * Versioning
- *   - CACHALOT_VERSION is the version of this header, cachalot_version that of the library. Within a major version
- *     (before 1.0: within a minor one) programs need not be compiled anew, and the shared library keeps its SONAME.
- *   - What came after 0.1 says `Since`. What is declared under CACHALOT_EXPERIMENTAL may change at any time.
+ * Versions
+ *   - CACHALOT_VERSION is the version of this header, and cachalot_version() the version of the library. Within a major
+ *     version (before 1.0: within a minor version), programs need no recompilation, and the SONAME stays the same.
+ *   - Additions after 0.1 say `Since`. Declarations under CACHALOT_EXPERIMENTAL may change at any time.
  *
- * In the descriptions below `Driver:` says when a call reaches the driver, which it else never does. What reaches it
- * can fail with 300 to 399. `Errors:` names others, without CACHALOT_ERROR_, beside those that every function with an
- * allocator has (NULL, INVALID_HANDLE, POISONED, FORKED, PANIC) and every one with a device (UNKNOWN_DEVICE). Sizes are
- * in bytes.
- *
- * C11, C17, C++17 and later.
+ * How to read the descriptions
+ *   - `Driver:` says when a function calls the driver. A function without `Driver:` never does. A driver call can fail
+ *     with a status of 300 to 399.
+ *   - `Errors:` lists further statuses of the function, without the prefix CACHALOT_ERROR_. Every function with an
+ *     allocator can also return NULL, INVALID_HANDLE, POISONED, FORKED and PANIC. Every function with a device can also
+ *     return UNKNOWN_DEVICE.
+ *   - Sizes are in bytes.
  */
 #ifndef CACHALOT_H
 #define CACHALOT_H
@@ -109,622 +141,660 @@
 extern "C" {
 #endif
 
+/** The major version of this header. */
 #define CACHALOT_VERSION_MAJOR 0
+/** The minor version of this header. */
 #define CACHALOT_VERSION_MINOR 1
+/** The patch version of this header. */
 #define CACHALOT_VERSION_PATCH 0
 
-/* One number that grows with every version: 1002003 is 1.2.3. */
+/** The version of this header as a number that grows with every version: 1002003 is 1.2.3. */
 #define CACHALOT_VERSION (CACHALOT_VERSION_MAJOR * 1000000 + CACHALOT_VERSION_MINOR * 1000 + CACHALOT_VERSION_PATCH)
 
 #if defined(__GNUC__)
+/** Marks a function of the library. */
 #define CACHALOT_API __attribute__((visibility("default")))
+/** Marks a function whose status must be used. */
 #define CACHALOT_CHECKED CACHALOT_API __attribute__((warn_unused_result))
 #else
+/** Marks a function of the library. */
 #define CACHALOT_API
+/** Marks a function whose status must be used. */
 #define CACHALOT_CHECKED CACHALOT_API
 #endif
 
 /* ---- Types ---- */
 
-/* The outcome of a call: one of the numbers that follow. A plain integer: those of later versions are values too. */
+/** The result of a call: one of the numbers below, or a number of a later version. */
 typedef int32_t cachalot_status;
 
+/** The values of cachalot_status. */
 enum {
-  CACHALOT_OK = 0,                       /* it worked */
-  /* 100 to 199: a mistake of the program. Nothing was changed and the driver was not called. */
-  CACHALOT_ERROR_NULL = 110,             /* a pointer that is needed is NULL */
-  CACHALOT_ERROR_STRUCT_SIZE = 114,      /* struct_size is out of range, or what lies beyond the known part is not 0 */
-  CACHALOT_ERROR_INVALID_HANDLE = 120,   /* not an allocator, or one that was destroyed */
-  CACHALOT_ERROR_POISONED = 124,         /* an earlier call of this allocator ended in CACHALOT_ERROR_PANIC */
-  CACHALOT_ERROR_BUSY = 128,             /* cachalot_destroy was called from a callback of the same allocator */
-  CACHALOT_ERROR_UNKNOWN_DEVICE = 132,   /* the allocator has no device of this number */
-  CACHALOT_ERROR_INVALID_POINTER = 136,  /* the program holds no block there */
-  CACHALOT_ERROR_WRONG_SIZE = 140,       /* the block was requested with another size */
-  CACHALOT_ERROR_TOO_LARGE = 144,        /* no device could ever have so much: 1 EiB and more, rounded */
-  CACHALOT_ERROR_INVALID_STREAM = 148,   /* no stream can have this handle */
-  CACHALOT_ERROR_UNKNOWN_POOL = 152,     /* the device has no such private pool, or it was released */
-  CACHALOT_ERROR_NOT_ROUTED = 156,       /* the pool is not being allocated to, or captured into */
-  CACHALOT_ERROR_INVALID_CONFIG = 160,   /* the configuration string cannot be understood, or is not UTF-8 */
-  CACHALOT_ERROR_INVALID_FRACTION = 164, /* a fraction outside of 0 to 1 */
-  CACHALOT_ERROR_UNKNOWN_KEY = 168,      /* no statistic has this name */
-  CACHALOT_ERROR_INVALID_ARGUMENT = 172, /* flags, or another argument, that mean nothing */
-  CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, /* the text does not fit */
-  /* 200 to 299: something has run out. */
-  CACHALOT_ERROR_OUT_OF_MEMORY = 210,    /* device memory, after everything that could be given back was */
-  CACHALOT_ERROR_REJECTED = 214,         /* device memory, by `throw_on_cudamalloc_oom`, with nothing given back */
-  CACHALOT_ERROR_TABLE_FULL = 220,       /* the host's memory, or a table of the library */
-  CACHALOT_ERROR_STILL_HELD = 230,       /* cachalot_destroy: what was in use was not given back */
+  CACHALOT_OK = 0, /**< The call succeeded. */
+  /* 100 to 199: a mistake of the program. Nothing has changed, and the driver was not called. */
+  CACHALOT_ERROR_NULL = 110,             /**< A required pointer is NULL. */
+  CACHALOT_ERROR_STRUCT_SIZE = 114,      /**< `struct_size` is out of range, or an unknown field is not 0. */
+  CACHALOT_ERROR_INVALID_HANDLE = 120,   /**< The handle is no allocator, or a destroyed allocator. */
+  CACHALOT_ERROR_POISONED = 124,         /**< An earlier call of the allocator ended in CACHALOT_ERROR_PANIC. */
+  CACHALOT_ERROR_BUSY = 128,             /**< A callback called cachalot_destroy for its own allocator. */
+  CACHALOT_ERROR_UNKNOWN_DEVICE = 132,   /**< The allocator has no device with this number. */
+  CACHALOT_ERROR_INVALID_POINTER = 136,  /**< The address is no allocated block. */
+  CACHALOT_ERROR_WRONG_SIZE = 140,       /**< The block was requested with another size. */
+  CACHALOT_ERROR_TOO_LARGE = 144,        /**< No device can have so much memory: after rounding, 1 EiB or more. */
+  CACHALOT_ERROR_INVALID_STREAM = 148,   /**< No stream can have this handle. */
+  CACHALOT_ERROR_UNKNOWN_POOL = 152,     /**< The device has no such private pool, or the pool was released. */
+  CACHALOT_ERROR_NOT_ROUTED = 156,       /**< No route and no capture leads to the pool. */
+  CACHALOT_ERROR_INVALID_CONFIG = 160,   /**< The configuration string is not valid, or not UTF-8. */
+  CACHALOT_ERROR_INVALID_FRACTION = 164, /**< The fraction lies outside of 0 to 1. */
+  CACHALOT_ERROR_UNKNOWN_KEY = 168,      /**< No statistic has this name. */
+  CACHALOT_ERROR_INVALID_ARGUMENT = 172, /**< Flags, or another argument, have no meaning. */
+  CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, /**< The text does not fit into the buffer. */
+  /* 200 to 299: something ran out. */
+  CACHALOT_ERROR_OUT_OF_MEMORY = 210, /**< Device memory, after the release of all cached memory. */
+  CACHALOT_ERROR_REJECTED = 214,      /**< Device memory, under `throw_on_cudamalloc_oom`, without a release. */
+  CACHALOT_ERROR_TABLE_FULL = 220,    /**< Host memory, or a table of the library. */
+  CACHALOT_ERROR_STILL_HELD = 230,    /**< Blocks or pools were in use in cachalot_destroy. */
   /* 300 to 399: the driver. */
-  CACHALOT_ERROR_NO_DRIVER = 310,        /* there is no CUDA driver, or it did not start */
-  CACHALOT_ERROR_DRIVER_TOO_OLD = 314,   /* the driver is older than CUDA 11.4, or lacks a function */
-  CACHALOT_ERROR_DRIVER = 320,           /* the driver refused; see cachalot_last_driver_code */
-  CACHALOT_ERROR_UNSUPPORTED = 330,      /* this device or driver cannot do it */
-  CACHALOT_ERROR_CAPTURING = 340,        /* not possible while a stream captures a graph */
-  CACHALOT_ERROR_CONTEXT_LOST = 350,     /* the CUDA context is lost, as by a fault in a kernel */
-  CACHALOT_ERROR_SHUTDOWN = 354,         /* the driver is shutting down */
-  CACHALOT_ERROR_FORKED = 358,           /* this is a forked child process */
+  CACHALOT_ERROR_NO_DRIVER = 310,      /**< There is no CUDA driver, or the driver did not start. */
+  CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /**< The driver is older than CUDA 11.4, or lacks a function. */
+  CACHALOT_ERROR_DRIVER = 320,         /**< The driver failed: see cachalot_last_driver_code. */
+  CACHALOT_ERROR_UNSUPPORTED = 330,    /**< The device or the driver lacks this feature. */
+  CACHALOT_ERROR_CAPTURING = 340,      /**< The operation is not possible while a stream captures a graph. */
+  CACHALOT_ERROR_CONTEXT_LOST = 350,   /**< The CUDA context is lost, for example after a fault in a kernel. */
+  CACHALOT_ERROR_SHUTDOWN = 354,       /**< The driver is shutting down. */
+  CACHALOT_ERROR_FORKED = 358,         /**< The process is a forked child. */
   /* 400 to 499: the host. */
-  CACHALOT_ERROR_IO = 410,               /* a file could not be written */
-  CACHALOT_ERROR_STOPPED = 420,          /* a callback asked to stop */
+  CACHALOT_ERROR_IO = 410,      /**< A file could not be written. */
+  CACHALOT_ERROR_STOPPED = 420, /**< A callback stopped the operation. */
   /* 900 to 999: the library. */
-  CACHALOT_ERROR_PANIC = 910             /* a fault inside the library; the allocator is poisoned */
+  CACHALOT_ERROR_PANIC = 910 /**< A fault of the library; the allocator is poisoned. */
 };
 
-/* An allocator. Opaque; see Ownership. */
+/** An allocator, known by its handle: see Ownership. */
 typedef struct cachalot_allocator cachalot_allocator;
 
-/* A stream of CUDA: cudaStream_t and CUstream are the same type. On simulated devices any number. */
+/** A stream of CUDA, the type of cudaStream_t and CUstream. On simulated devices, any number is a stream. */
 typedef struct CUstream_st *cachalot_stream;
 
-/* The name of a private pool on its device. {0, 0} is the default pool, which everything else comes from. */
+/** The name of a private pool on a device. {0, 0} is the default pool. */
 typedef struct cachalot_pool {
-  uint64_t first;
-  uint64_t second;
+  uint64_t first;  /**< The first half of the name. */
+  uint64_t second; /**< The second half of the name. */
 } cachalot_pool;
 
-/* Asks the program to free memory: no cached block can serve a request of `bytes` on `device`. Returns whether anything
- * was freed (not 0), in which case the cache is searched again before the driver is asked. */
+/** Asks the program to free memory for a request of `bytes` that no cached block can serve. Returns 0 if nothing was
+ * freed. After another value, the library searches the cache again before it calls the driver. */
 typedef int (*cachalot_shortage_callback)(void *userdata, int device, size_t bytes);
 
 struct cachalot_oom_report;
-/* Tells the program that a request is about to fail. The report lasts until the callback returns. */
+/** Tells the program that a request is about to fail. The report is valid until the callback returns. */
 typedef void (*cachalot_oom_callback)(void *userdata, const struct cachalot_oom_report *report);
 
-/* Receives one statistic. The key lasts until the callback returns. Returns 0 to go on. */
+/** Receives a statistic. The key is valid until the callback returns. Returns 0 to continue. */
 typedef int (*cachalot_stat_visitor)(void *userdata, const char *key, int64_t value);
 
 struct cachalot_trace_entry;
-/* Receives one event of the trace, which lasts until the callback returns. Returns 0 to go on. */
+/** Receives an event of a trace. The event is valid until the callback returns. Returns 0 to continue. */
 typedef int (*cachalot_trace_visitor)(void *userdata, const struct cachalot_trace_entry *entry);
 
-/* Receives the next part of a text, not ended by NUL. Returns 0 to go on. */
+/** Receives the next part of a text, without a final NUL. Returns 0 to continue. */
 typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
 
 /* Flags of cachalot_options. */
-#define CACHALOT_SIMULATED 0x1u     /* simulated devices: decisions only, no memory behind them */
-#define CACHALOT_NO_CACHING 0x2u    /* every request and free goes to the driver: for memory checkers */
-#define CACHALOT_ASK_STREAM_ID 0x4u /* the driver is asked which stream a handle is; see Streams */
-#define CACHALOT_PEER_ACCESS 0x8u   /* devices that can reach each other's memory may */
-#define CACHALOT_ENVIRONMENT 0x10u  /* PYTORCH_ALLOC_CONF, else PYTORCH_CUDA_ALLOC_CONF, comes before `config` */
-#define CACHALOT_OPEN_LATER 0x20u   /* a device gets its context when it is first allocated from; not with PEER_ACCESS */
+#define CACHALOT_SIMULATED 0x1u     /**< Simulates devices: decisions without memory. */
+#define CACHALOT_NO_CACHING 0x2u    /**< Passes every request and free to the driver, for memory checkers. */
+#define CACHALOT_ASK_STREAM_ID 0x4u /**< Asks the driver for the identity of a stream's handle: see Streams. */
+#define CACHALOT_PEER_ACCESS 0x8u   /**< Gives devices access to each other's memory where possible. */
+/** Reads settings from PYTORCH_ALLOC_CONF, or else from PYTORCH_CUDA_ALLOC_CONF. `config` overrides these
+ * settings. */
+#define CACHALOT_ENVIRONMENT 0x10u
+/** Makes the context of a device at the first request. Not allowed with CACHALOT_PEER_ACCESS. */
+#define CACHALOT_OPEN_LATER 0x20u
 
-/* How an allocator is made. CACHALOT_OPTIONS_INIT asks for every device, with the default settings.
- * The policy is one of the settings, by name: "policy:bfc", "policy:slab,largest_object_kb:64". The names are caching (the
- * default), bfc, buddy, size_class, slab, direct and planned, which comes before another one: "policy:planned,fallback:bfc";
- * see Plans. A wrong name, and a key that the policy does not have, are answered with INVALID_CONFIG, and
- * cachalot_last_error lists what is accepted. */
+/**
+ * The options of an allocator. CACHALOT_OPTIONS_INIT selects every device and the default settings.
+ *
+ * The setting `policy` selects a policy: caching (the default), bfc, buddy, size_class, slab, direct or planned.
+ * Further settings follow after commas: "policy:slab,largest_object_kb:64". The policy planned serves repeated
+ * iterations from a plan, and all other requests by the policy that `fallback` names: "policy:planned,fallback:bfc".
+ * An unknown policy or key is INVALID_CONFIG, and cachalot_last_error names the most similar key. docs/configuration.md
+ * describes every setting.
+ */
 typedef struct cachalot_options {
-  size_t struct_size;       /* sizeof(cachalot_options) */
-  uint32_t flags;           /* CACHALOT_SIMULATED and its neighbours */
-  uint32_t device_count;    /* how many devices, 127 at most; 0: all of the driver's, or one simulated */
-  const int *devices;       /* the driver's numbers; the allocator's device i is devices[i]. NULL: 0, 1, 2 ... */
-  void *const *contexts;    /* the CUcontext to work in on each, kept alive; NULL: its primary one */
-  const char *config;       /* settings in the syntax of PYTORCH_CUDA_ALLOC_CONF; NULL: the defaults */
-  uint64_t limit_bytes;     /* the most that may be held of each device; 0: no limit */
-  uint64_t simulated_bytes; /* memory of each simulated device; 0: 16 GiB */
+  size_t struct_size;       /**< sizeof(cachalot_options). */
+  uint32_t flags;           /**< CACHALOT_SIMULATED and the other flags, combined by `|`. */
+  uint32_t device_count;    /**< The number of devices, 127 at most; 0: all of the driver, or one simulated device. */
+  const int *devices;       /**< Numbers of the driver: device i is devices[i]. NULL: 0, 1, 2 … */
+  void *const *contexts;    /**< A CUcontext for each device, which must stay valid; NULL: the primary contexts. */
+  const char *config;       /**< Settings in the syntax of PYTORCH_CUDA_ALLOC_CONF; NULL: the defaults. */
+  uint64_t limit_bytes;     /**< The limit on reserved bytes of each device; 0: no limit. */
+  uint64_t simulated_bytes; /**< The memory of each simulated device; 0: 16 GiB. */
 } cachalot_options;
 
-/* No limit, for cachalot_set_limit. */
+/** No limit, for cachalot_set_limit. */
 #define CACHALOT_NO_LIMIT UINT64_MAX
 
 /* Flags of a private pool. */
-#define CACHALOT_POOL_USE_ON_OOM 0x1u /* requests of the default pool may take its free blocks rather than fail */
-#define CACHALOT_POOL_NO_SPLIT 0x2u   /* each request gets a segment of its own, or one that was given back whole */
+#define CACHALOT_POOL_USE_ON_OOM 0x1u /**< Lends free blocks to requests of the default pool that would fail. */
+#define CACHALOT_POOL_NO_SPLIT 0x2u   /**< Gives each request a whole segment, new or cached. */
 
-/* Which requests are led into a pool. */
+/** The requests that a route leads to a private pool. */
 typedef int32_t cachalot_route;
+/** The values of cachalot_route. */
 enum {
-  CACHALOT_ROUTE_ALL = 1,    /* every one of the device */
-  CACHALOT_ROUTE_STREAM = 2, /* those on one stream */
-  CACHALOT_ROUTE_THREAD = 3  /* those of the calling thread */
+  CACHALOT_ROUTE_ALL = 1,    /**< All requests of the device. */
+  CACHALOT_ROUTE_STREAM = 2, /**< The requests of a stream. */
+  CACHALOT_ROUTE_THREAD = 3  /**< The requests of the calling thread. */
 };
 
-/* A block that the program holds. */
+/** An allocated block. */
 typedef struct cachalot_block {
-  size_t struct_size;     /* sizeof(cachalot_block) */
-  void *base;             /* its first byte */
-  size_t bytes;           /* its length: at least what was requested */
-  size_t requested_bytes; /* what was requested */
-  uint64_t stream_id;     /* the allocator's number of its stream; the low 48 bits are the handle */
-  void *segment_base;     /* the first byte of its segment: of the driver's own allocation */
-  size_t segment_bytes;   /* the length of that */
-  int device;             /* its device */
-  uint32_t reserved;      /* 0 */
+  size_t struct_size;     /**< sizeof(cachalot_block). */
+  void *base;             /**< The first byte. */
+  size_t bytes;           /**< The length, at least the requested bytes. */
+  size_t requested_bytes; /**< The requested bytes. */
+  uint64_t stream_id;     /**< The library's number of the stream; the low 48 bits are the handle. */
+  void *segment_base;     /**< The first byte of the segment, which is an allocation of the driver. */
+  size_t segment_bytes;   /**< The length of the segment. */
+  int device;             /**< The device. */
+  uint32_t reserved;      /**< 0. */
 } cachalot_block;
 
-/* What a request would do first. */
+/** The first step of a request. */
 typedef int32_t cachalot_outcome;
+/** The values of cachalot_outcome. */
 enum {
-  CACHALOT_WOULD_HIT = 1,     /* hand out the block at `address`, from the cache or a plan; NULL for 0 bytes */
-  CACHALOT_WOULD_OBTAIN = 2,  /* ask the driver for `bytes` */
-  CACHALOT_WOULD_EXPAND = 3,  /* map more memory into an expandable segment */
-  CACHALOT_WOULD_RELEASE = 4, /* give cached memory back, that at `address` first, and then ask the driver */
-  CACHALOT_WOULD_FAIL = 5     /* fail: the limit does not allow it, and nothing can be given back */
+  CACHALOT_WOULD_HIT = 1,     /**< Returns the block at `address`, from the cache or a plan. For 0 bytes: NULL. */
+  CACHALOT_WOULD_OBTAIN = 2,  /**< Allocates a segment of `bytes` from the driver. */
+  CACHALOT_WOULD_EXPAND = 3,  /**< Maps more memory into an expandable segment. */
+  CACHALOT_WOULD_RELEASE = 4, /**< Releases cached memory, first the segment at `address`, and then calls the driver. */
+  CACHALOT_WOULD_FAIL = 5     /**< Fails: the limit is reached, and no memory can be released. */
 };
 
-/* The answer of cachalot_forecast. */
+/** The result of cachalot_forecast. */
 typedef struct cachalot_outlook {
-  size_t struct_size; /* sizeof(cachalot_outlook) */
-  void *address;      /* see cachalot_outcome; else NULL */
-  size_t bytes;       /* see cachalot_outcome; else 0 */
-  cachalot_outcome outcome;
-  uint32_t reserved; /* 0 */
+  size_t struct_size;       /**< sizeof(cachalot_outlook). */
+  void *address;            /**< The address of CACHALOT_WOULD_HIT or CACHALOT_WOULD_RELEASE; otherwise NULL. */
+  size_t bytes;             /**< The bytes of CACHALOT_WOULD_OBTAIN; otherwise 0. */
+  cachalot_outcome outcome; /**< The first step of the request. */
+  uint32_t reserved;        /**< 0. */
 } cachalot_outlook;
 
-/* One quantity over time. */
+/** A quantity over time. */
 typedef struct cachalot_counter {
-  int64_t current;   /* how much there is now */
-  int64_t peak;      /* the most there was since the peaks were reset */
-  int64_t allocated; /* how much was added since the accumulated statistics were reset */
-  int64_t freed;     /* how much was taken away since then */
+  int64_t current;   /**< The current value. */
+  int64_t peak;      /**< The highest value since cachalot_reset_peaks. */
+  int64_t allocated; /**< The sum of all increases since cachalot_reset_accumulated. */
+  int64_t freed;     /**< The sum of all decreases since cachalot_reset_accumulated. */
 } cachalot_counter;
 
-/* The statistics of one device. The same numbers, and more, can be had by name: cachalot_stat. */
+/** The statistics of a device. cachalot_stat has more statistics, by name. */
 typedef struct cachalot_statistics {
-  size_t struct_size;                    /* sizeof(cachalot_statistics) */
-  cachalot_counter allocations;          /* blocks that the program holds */
-  cachalot_counter allocated_bytes;      /* bytes of those */
-  cachalot_counter active_blocks;        /* blocks held, or freed and still used by other streams */
-  cachalot_counter active_bytes;         /* bytes of those */
-  cachalot_counter requested_bytes;      /* bytes that the program asked for, of active blocks */
-  cachalot_counter inactive_split_bytes; /* bytes of cached blocks that are parts of segments in use: fragmentation */
-  cachalot_counter segments;             /* segments held from the driver */
-  cachalot_counter reserved_bytes;       /* bytes of those */
-  uint64_t device_allocs;                /* calls that obtained memory from the driver */
-  uint64_t device_frees;                 /* calls that gave memory back */
-  uint64_t alloc_retries;                /* requests for which the whole cache was given back */
-  uint64_t ooms;                         /* requests that failed for want of memory */
-  uint64_t leaked_bytes;                 /* bytes whose release failed: in doubt, never handed out again */
+  size_t struct_size;                    /**< sizeof(cachalot_statistics). */
+  cachalot_counter allocations;          /**< Allocated blocks. */
+  cachalot_counter allocated_bytes;      /**< Bytes of allocated blocks. */
+  cachalot_counter active_blocks;        /**< Allocated and pending blocks. */
+  cachalot_counter active_bytes;         /**< Bytes of allocated and pending blocks. */
+  cachalot_counter requested_bytes;      /**< Requested bytes of allocated and pending blocks. */
+  cachalot_counter inactive_split_bytes; /**< Bytes of free blocks in segments that are in use: fragmentation. */
+  cachalot_counter segments;             /**< Segments from the driver. */
+  cachalot_counter reserved_bytes;       /**< Bytes of segments. */
+  uint64_t device_allocs;                /**< Driver calls that allocated memory. */
+  uint64_t device_frees;                 /**< Driver calls that released memory. */
+  uint64_t alloc_retries;                /**< Requests that released the whole cache. */
+  uint64_t ooms;                         /**< Requests that failed because memory ran out. */
+  uint64_t leaked_bytes;                 /**< Bytes whose release failed in the driver; never allocated again. */
 } cachalot_statistics;
 
-/* How far the planned policy is. */
+/** The progress of the planned policy. */
 typedef int32_t cachalot_stage;
+/** The values of cachalot_stage. */
 enum {
-  CACHALOT_STAGE_WAITING = 1,   /* the next iteration will be observed; another policy is always here */
-  CACHALOT_STAGE_OBSERVING = 2, /* this one is */
-  CACHALOT_STAGE_PLANNING = 3,  /* it is being planned, in the background */
-  CACHALOT_STAGE_READY = 4,     /* the next announcement puts the plan in force */
-  CACHALOT_STAGE_SERVING = 5    /* it is in force */
+  CACHALOT_STAGE_WAITING = 1,   /**< The next iteration will be observed. Other policies are always in this stage. */
+  CACHALOT_STAGE_OBSERVING = 2, /**< This iteration is being observed. */
+  CACHALOT_STAGE_PLANNING = 3,  /**< The observed iteration is being planned in the background. */
+  CACHALOT_STAGE_READY = 4,     /**< The next announcement puts the plan in force. */
+  CACHALOT_STAGE_SERVING = 5    /**< The plan is in force. */
 };
 
-/* What the planned policy has come to on one device. Every count is since the allocator was made. */
+/** A report on the planned policy of a device. Counts start with the allocator. */
 typedef struct cachalot_plan_report {
-  size_t struct_size;         /* sizeof(cachalot_plan_report) */
-  uint64_t announced;         /* iterations */
-  uint64_t plans;             /* plans that came into force */
-  uint64_t given_up;          /* plans that were given up because too much deviated */
-  uint64_t no_memory;         /* how often a plan could not come into force for want of memory */
-  uint64_t peak_bytes;        /* what the plan in force, or the last one, needs, all streams together */
-  uint64_t lower_bound_bytes; /* what any plan for the same requests needs */
-  uint64_t segment_bytes;     /* what is held for the plan in force */
-  uint64_t served;            /* requests that plans have served */
-  uint64_t lasting;           /* requests that outlive their iteration, as observed: the fallback's, and no deviation */
-  uint64_t extra;             /* requests that the plan does not have thereabouts: the fallback's */
-  uint64_t missing;           /* requests that the plan has, and that were not made */
-  uint64_t reordered;         /* requests that came later than in the plan, and were served */
-  uint64_t occupied;          /* requests whose bytes were not free yet: the fallback's */
-  cachalot_stage stage;
-  uint32_t reserved;          /* 0 */
+  size_t struct_size;         /**< sizeof(cachalot_plan_report). */
+  uint64_t announced;         /**< Announced iterations. */
+  uint64_t plans;             /**< Plans that came into force. */
+  uint64_t given_up;          /**< Plans that were given up after too many deviations. */
+  uint64_t no_memory;         /**< Plans that could not come into force because memory ran out. */
+  uint64_t peak_bytes;        /**< The bytes that the latest plan needs, for all streams together. */
+  uint64_t lower_bound_bytes; /**< The bytes that any plan of the same requests needs. */
+  uint64_t segment_bytes;     /**< The reserved bytes of the plan in force. */
+  uint64_t served;            /**< Requests served from plans. */
+  uint64_t lasting;           /**< Requests that outlive their iteration as observed: served by the fallback. */
+  uint64_t extra;             /**< Requests without a place nearby in the plan: served by the fallback. */
+  uint64_t missing;           /**< Requests of the plan that the program did not make. */
+  uint64_t reordered;         /**< Requests that came later than planned, and were served from the plan. */
+  uint64_t occupied;          /**< Requests whose planned bytes were not free yet: served by the fallback. */
+  cachalot_stage stage;       /**< The progress. */
+  uint32_t reserved;          /**< 0. */
 } cachalot_plan_report;
 
-/* Why a request failed. */
+/** The report on a request that failed because memory ran out. */
 typedef struct cachalot_oom_report {
-  size_t struct_size;                    /* by the library's header: check it before reading later additions */
-  const char *text;                      /* all of it in words, as cachalot_last_error will tell */
-  size_t requested_bytes;                /* what the program asked for */
-  size_t block_bytes;                    /* the block that would have served it */
-  size_t segment_bytes;                  /* what would have been asked of the driver for it */
-  uint64_t device_total_bytes;           /* the device's memory; 0: the driver did not tell */
-  uint64_t device_free_bytes;            /* how much of it nobody uses */
-  uint64_t process_bytes;                /* how much this process uses, whoever obtained it; 0: not known */
-  uint64_t limit_bytes;                  /* the most that may be held; CACHALOT_NO_LIMIT: no limit */
-  uint64_t allocated_bytes;              /* held by the program */
-  uint64_t reserved_bytes;               /* held from the driver */
-  uint64_t pending_bytes;                /* freed, but still used by other streams */
-  uint64_t private_free_bytes;           /* free in private pools */
-  uint64_t largest_free_bytes;           /* the largest free block of the request's stream and pool */
-  uint64_t largest_free_elsewhere_bytes; /* the largest free block of others */
-  int device;                            /* the device */
-  int capturing;                         /* 1: the stream was capturing, so nothing could be given back; else 0 */
+  size_t struct_size;                    /**< The library's size: check the size before reading later fields. */
+  const char *text;                      /**< The whole report as text, as cachalot_last_error will return it. */
+  size_t requested_bytes;                /**< The requested bytes. */
+  size_t block_bytes;                    /**< The length of the block that the request needs. */
+  size_t segment_bytes;                  /**< The length of the segment that the driver could not provide. */
+  uint64_t device_total_bytes;           /**< The device's memory; 0: unknown. */
+  uint64_t device_free_bytes;            /**< The memory that no process uses. */
+  uint64_t process_bytes;                /**< The memory that this process uses, in total; 0: unknown. */
+  uint64_t limit_bytes;                  /**< The limit on reserved bytes, or CACHALOT_NO_LIMIT. */
+  uint64_t allocated_bytes;              /**< Bytes of allocated blocks. */
+  uint64_t reserved_bytes;               /**< Bytes of segments. */
+  uint64_t pending_bytes;                /**< Bytes of freed blocks that other streams still use. */
+  uint64_t private_free_bytes;           /**< Free bytes of private pools. */
+  uint64_t largest_free_bytes;           /**< The largest free block of the request's stream and pool. */
+  uint64_t largest_free_elsewhere_bytes; /**< The largest free block of other streams and pools. */
+  int device;                            /**< The device. */
+  int capturing;                         /**< 1: the stream captured a graph, so nothing was releasable; otherwise 0. */
 } cachalot_oom_report;
 
-/* What happened, in a trace. */
+/** The kind of an event of a trace. */
 typedef int32_t cachalot_action;
+/** The values of cachalot_action. */
 enum {
-  CACHALOT_ACTION_ALLOC = 1,          /* a block was handed out; `bytes` as requested */
-  CACHALOT_ACTION_FREE_REQUESTED = 2, /* the program gave a block up */
-  CACHALOT_ACTION_FREE_COMPLETED = 3, /* a block became free */
-  CACHALOT_ACTION_SEGMENT_ALLOC = 4,  /* a segment was obtained */
-  CACHALOT_ACTION_SEGMENT_FREE = 5,   /* a segment is given back */
-  CACHALOT_ACTION_SEGMENT_MAP = 6,    /* a part of an expandable segment was mapped */
-  CACHALOT_ACTION_SEGMENT_UNMAP = 7,  /* a part of an expandable segment is unmapped */
-  CACHALOT_ACTION_OOM = 8             /* a request failed; `address` is how many bytes the device has free */
+  CACHALOT_ACTION_ALLOC = 1,          /**< A block was allocated; `bytes` are the requested bytes. */
+  CACHALOT_ACTION_FREE_REQUESTED = 2, /**< The program freed a block. */
+  CACHALOT_ACTION_FREE_COMPLETED = 3, /**< A block became free. */
+  CACHALOT_ACTION_SEGMENT_ALLOC = 4,  /**< A segment was allocated from the driver. */
+  CACHALOT_ACTION_SEGMENT_FREE = 5,   /**< A segment is released to the driver. */
+  CACHALOT_ACTION_SEGMENT_MAP = 6,    /**< A part of an expandable segment was mapped. */
+  CACHALOT_ACTION_SEGMENT_UNMAP = 7,  /**< A part of an expandable segment is unmapped. */
+  CACHALOT_ACTION_OOM = 8             /**< A request failed; `address` is the number of the device's free bytes. */
 };
 
-/* One event of a trace. */
+/** An event of a trace. */
 typedef struct cachalot_trace_entry {
-  size_t struct_size;     /* by the library's header */
-  uint64_t address;       /* where */
-  uint64_t bytes;         /* how many */
-  uint64_t stream_id;     /* on which stream, see cachalot_block */
-  uint64_t time_us;       /* when: microseconds since 1970 */
-  cachalot_action action; /* what */
-  uint32_t reserved;      /* 0 */
+  size_t struct_size;     /**< The size in the library's version. */
+  uint64_t address;       /**< The address. */
+  uint64_t bytes;         /**< The length. */
+  uint64_t stream_id;     /**< The library's number of the stream, as in cachalot_block. */
+  uint64_t time_us;       /**< The time, in microseconds since 1970. */
+  cachalot_action action; /**< The kind of the event. */
+  uint32_t reserved;      /**< 0. */
 } cachalot_trace_entry;
 
-/* A stack that is being described. Opaque; lasts until the callback that got it returns. */
+/** A call stack that a callback describes. Valid until the callback returns. */
 typedef struct cachalot_stack cachalot_stack;
-/* Describes the calling thread's stack with cachalot_stack_push. `action` says what happens there:
- * CACHALOT_ACTION_ALLOC, or CACHALOT_ACTION_FREE_REQUESTED. */
+/** Describes the calling thread's stack with cachalot_stack_push. `action` is CACHALOT_ACTION_ALLOC or
+ * CACHALOT_ACTION_FREE_REQUESTED. */
 typedef void (*cachalot_stack_callback)(void *userdata, cachalot_stack *stack, cachalot_action action);
 
-/* How a snapshot is written. */
+/** The format of a snapshot. */
 typedef int32_t cachalot_format;
+/** The values of cachalot_format. */
 enum {
-  CACHALOT_JSON = 1,  /* JSON, with lists in the place of tuples */
-  CACHALOT_PICKLE = 2 /* as Python pickles it, in protocol 2: for torch's _memory_viz.py and pytorch.org/memory_viz */
+  CACHALOT_JSON = 1,  /**< JSON, with lists in the place of tuples. */
+  CACHALOT_PICKLE = 2 /**< Python's pickle, protocol 2, for torch's _memory_viz.py and pytorch.org/memory_viz. */
 };
 
-/* One device as it stands. */
+/** The state of a device. */
 typedef struct cachalot_device {
-  size_t struct_size;      /* sizeof(cachalot_device) */
-  uint64_t total_bytes;    /* its memory */
-  uint64_t free_bytes;     /* how much of it no process uses */
-  uint64_t process_bytes;  /* how much this process uses, whoever obtained it; 0: not known */
-  uint64_t reserved_bytes; /* how much this allocator holds */
-  uint64_t limit_bytes;    /* the most that it may hold; CACHALOT_NO_LIMIT: no limit */
-  uint64_t leaked_bytes;   /* see cachalot_statistics */
-  int ordinal;             /* the driver's number of the device */
-  int simulated;           /* 1: a simulated device; 0: one of CUDA */
-  int virtual_memory;      /* 1: segments can be expandable; 0: they cannot */
-  uint32_t reserved;       /* 0 */
+  size_t struct_size;      /**< sizeof(cachalot_device). */
+  uint64_t total_bytes;    /**< The device's memory. */
+  uint64_t free_bytes;     /**< The memory that no process uses. */
+  uint64_t process_bytes;  /**< The memory that this process uses, in total; 0: unknown. */
+  uint64_t reserved_bytes; /**< Bytes of the allocator's segments. */
+  uint64_t limit_bytes;    /**< The limit on reserved bytes, or CACHALOT_NO_LIMIT. */
+  uint64_t leaked_bytes;   /**< Bytes whose release failed in the driver. */
+  int ordinal;             /**< The driver's number of the device. */
+  int simulated;           /**< 1: a simulated device; 0: a CUDA device. */
+  int virtual_memory;      /**< 1: segments can be expandable; 0: they cannot. */
+  uint32_t reserved;       /**< 0. */
 } cachalot_device;
 
-/* Initialisers: the size, and 0 for everything else. */
+/* Initialisers: the size, and 0 for every other field. */
+/** Initialises cachalot_options. */
 #define CACHALOT_OPTIONS_INIT {sizeof(cachalot_options), 0, 0, NULL, NULL, NULL, 0, 0}
+/** Initialises cachalot_block. */
 #define CACHALOT_BLOCK_INIT {sizeof(cachalot_block), NULL, 0, 0, 0, NULL, 0, 0, 0}
+/** Initialises cachalot_outlook. */
 #define CACHALOT_OUTLOOK_INIT {sizeof(cachalot_outlook), NULL, 0, 0, 0}
+/** Initialises cachalot_device. */
 #define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+/** Initialises cachalot_statistics. */
 #define CACHALOT_STATISTICS_INIT                                                                                       \
   {sizeof(cachalot_statistics),                                                                                        \
    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0},     \
    0, 0, 0, 0, 0}
+/** Initialises cachalot_plan_report. */
 #define CACHALOT_PLAN_REPORT_INIT {sizeof(cachalot_plan_report), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* ---- The library ---- */
 
-/* The version of the library, as CACHALOT_VERSION is that of the header. */
+/** Returns the version of the library, in the form of CACHALOT_VERSION. */
 CACHALOT_API uint32_t cachalot_version(void);
 
-/* The same as a text, "1.2.3". Lasts for ever. */
+/** Returns the version of the library as a text, such as "1.2.3". The text is valid for ever. */
 CACHALOT_API const char *cachalot_version_string(void);
 
-/* The name of a status, "CACHALOT_ERROR_NULL"; "CACHALOT_ERROR_UNKNOWN" for a number that is none. Lasts for ever. */
+/** Returns the name of a status, such as "CACHALOT_ERROR_NULL", or "CACHALOT_ERROR_UNKNOWN" for other numbers. The
+ * text is valid for ever. */
 CACHALOT_API const char *cachalot_status_name(cachalot_status status);
 
-/* What a status means, in a few words. Lasts for ever. */
+/** Returns the meaning of a status in a few words. The text is valid for ever. */
 CACHALOT_API const char *cachalot_status_text(cachalot_status status);
 
-/* What went wrong in the calling thread's latest call that failed, in words, 4095 bytes at most; "" if none has. For
- * CACHALOT_ERROR_OUT_OF_MEMORY the whole report. Lasts until the thread's next call that fails, or its end. */
+/** Returns the message of the calling thread's last failure, at most 4095 bytes; "" without a failure. For
+ * CACHALOT_ERROR_OUT_OF_MEMORY, the message is the whole report. The text is valid until the thread's next failure or
+ * the end of the thread. */
 CACHALOT_API const char *cachalot_last_error(void);
 
-/* The driver's own code (a CUresult) in that same failure; 0 if the driver had no part in it. */
+/** Returns the driver's error code (a CUresult) of the calling thread's last failure; 0 if the driver was not
+ * involved. */
 CACHALOT_API uint32_t cachalot_last_driver_code(void);
 
 /* ---- Allocators ---- */
 
-/* Makes an allocator and writes its handle to `out`. `options` may be NULL, which means CACHALOT_OPTIONS_INIT. 1024
- * allocators can exist at a time. No memory is obtained yet, and none is obtained beyond what requests need.
- * Driver: loads and starts it, and makes or retains a context on each device (0.1 s and more for the first).
- * Errors: STRUCT_SIZE, INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_DEVICE, NO_DRIVER, DRIVER_TOO_OLD, TABLE_FULL. */
+/** Makes an allocator, and writes the handle to `out`. NULL as `options` means CACHALOT_OPTIONS_INIT. A process can
+ * have 1024 allocators at a time. Memory is allocated later, when requests need it.
+ *   - Driver: loads and starts the driver, and retains a context on each device (0.1 s and more for the first
+ *     context).
+ *   - Errors: STRUCT_SIZE, INVALID_ARGUMENT, INVALID_CONFIG, UNKNOWN_DEVICE, NO_DRIVER, DRIVER_TOO_OLD,
+ *     TABLE_FULL. */
 CACHALOT_CHECKED cachalot_status cachalot_create(const cachalot_options *options, cachalot_allocator **out);
 
-/* Ends an allocator: waits for frees that are pending, gives its memory back to the driver, then its contexts. The
- * handle is invalid from then on, whatever is returned, except after BUSY and FORKED. NULL is none, and fine. No other
- * call of the same allocator may be running. Blocks that the program still holds, and private pools that still have
- * users, keep their memory, so that work that uses them goes on: STILL_HELD says so, and the memory goes back with the
- * process.
- * Driver: yes, and it waits for the device.
- * Errors: STILL_HELD, BUSY; POISONED, in which case nothing is given back. */
+/** Destroys an allocator: waits for pending frees, releases the memory, then the contexts. Afterwards the handle is
+ * invalid, whatever the status, except after BUSY and FORKED. NULL is allowed, and does nothing. No other call of the
+ * allocator may be running. Blocks still allocated and pools with users keep their memory until the end of the
+ * process, so that running work stays safe, and the status is STILL_HELD.
+ *   - Driver: yes, and waits for the device.
+ *   - Errors: STILL_HELD, BUSY; POISONED, after which no memory is released. */
 CACHALOT_API cachalot_status cachalot_destroy(cachalot_allocator *allocator);
 
-/* Puts settings in force on every device, as PyTorch does at run time: max_split_size_mb, max_non_split_rounding_mb,
- * garbage_collection_threshold and roundup_power2_divisions fall back to their defaults unless `config` names them; all
- * others stay as they are unless named. Blocks and segments stay as they are.
- * Driver: only if `config` names per_process_memory_fraction.
- * Errors: INVALID_CONFIG. */
+/** Changes settings on every device, by PyTorch's rules: unless `config` names them, max_split_size_mb,
+ * max_non_split_rounding_mb, garbage_collection_threshold and roundup_power2_divisions return to their defaults, and
+ * all other settings keep their values. Blocks and segments do not change.
+ *   - Driver: only if `config` has per_process_memory_fraction.
+ *   - Errors: INVALID_CONFIG. */
 CACHALOT_API cachalot_status cachalot_configure(const cachalot_allocator *allocator, const char *config);
 
-/* Writes the settings in force, in the same syntax and ended by NUL, to the `capacity` bytes at `buffer`, and their
- * length without the NUL to `length`. Either may be NULL (with a capacity of 0), so that the length can be asked for
- * first.
- * Errors: BUFFER_TOO_SMALL. */
+/** Writes the settings in force, with a final NUL, to the `capacity` bytes at `buffer`, and the length without the
+ * NUL to `length`. Either pointer may be NULL; with a NULL buffer the capacity is 0, and the call only returns the
+ * length.
+ *   - Errors: BUFFER_TOO_SMALL. */
 CACHALOT_API cachalot_status cachalot_config(const cachalot_allocator *allocator, int device, char *buffer,
                                              size_t capacity, size_t *length);
 
-/* How many devices the allocator has; they are numbered from 0. */
+/** Writes the number of devices to `out`. Devices are numbered from 0. */
 CACHALOT_API cachalot_status cachalot_device_count(const cachalot_allocator *allocator, int *out);
 
-/* Describes a device.
- * Driver: yes (about 5 us; the first time it may load the management library, some ms).
- * Errors: STRUCT_SIZE. */
+/** Describes a device.
+ *   - Driver: yes (about 5 us; the first call may load the management library, for some ms).
+ *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_device_info(const cachalot_allocator *allocator, int device,
                                                   cachalot_device *out);
 
-/* Whether the device can still be used: CACHALOT_OK, or what lost it, with the driver's code of that time.
- * Errors: CONTEXT_LOST, SHUTDOWN. */
+/** Returns CACHALOT_OK for a usable device, and otherwise the failure that lost the device, with the driver's code.
+ *   - Errors: CONTEXT_LOST, SHUTDOWN. */
 CACHALOT_API cachalot_status cachalot_health(const cachalot_allocator *allocator, int device);
 
-/* Lets work on device `peer` use the memory of `device`, what was obtained and what will be. One direction; twice is
- * fine.
- * Driver: yes.
- * Errors: UNSUPPORTED if the devices cannot reach each other. */
+/** Lets work on device `peer` access the memory of `device`, current and future. The access has one direction. A
+ * repeated call is allowed.
+ *   - Driver: yes.
+ *   - Errors: UNSUPPORTED if the devices cannot reach each other. */
 CACHALOT_API cachalot_status cachalot_enable_peer_access(const cachalot_allocator *allocator, int device, int peer);
 
 /* ---- Memory ---- */
 
-/* Obtains a block of at least `bytes` on `device`, aligned to 512 (with `policy:bfc` to 256), usable on `stream` at
- * once, and writes its address to `out`. For 0 bytes that is NULL.
- * Driver: if no cached block fits, or frees are pending; never to hand out a cached block.
- * Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM, TABLE_FULL. */
+/** Allocates a block of at least `bytes` on `device`, usable on `stream` at once, and writes the address to `out`.
+ * The address is a multiple of 512, under `policy:bfc` of 256. For 0 bytes, the address is NULL.
+ *   - Driver: if no cached block fits, or frees are pending; never for a cached block.
+ *   - Errors: OUT_OF_MEMORY, REJECTED, TOO_LARGE, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_CHECKED cachalot_status cachalot_malloc(const cachalot_allocator *allocator, int device, size_t bytes,
                                                  cachalot_stream stream, void **out);
 
-/* Gives a block back, on its own stream's order: its last use there has been queued. NULL is none, and fine.
- * Driver: records an event for each other stream that was recorded; else never.
- * Errors: INVALID_POINTER (foreign, interior, freed before), TABLE_FULL. The block is the program's still. */
+/** Frees a block in the order of the block's stream: submit the last use before the call. NULL is allowed, and does
+ * nothing.
+ *   - Driver: records an event for each stream of cachalot_record_stream; otherwise never.
+ *   - Errors: INVALID_POINTER (foreign address, address inside a block, block freed before), TABLE_FULL. After an
+ *     error, the program still owns the block. */
 CACHALOT_API cachalot_status cachalot_free(const cachalot_allocator *allocator, void *block);
 
-/* As cachalot_free, if the block was requested with exactly `bytes`.
- * Errors: WRONG_SIZE, and those of cachalot_free. */
+/** Frees a block like cachalot_free, and checks that the program requested exactly `bytes`.
+ *   - Errors: WRONG_SIZE, and the errors of cachalot_free. */
 CACHALOT_API cachalot_status cachalot_free_sized(const cachalot_allocator *allocator, void *block, size_t bytes);
 
-/* Announces that work queued on `stream` uses the block: once freed, it is not reused before that work is done. Nothing
- * for the block's own stream, and for NULL.
- * Driver: only while a graph is being captured.
- * Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL. */
+/** Announces that submitted work on `stream` uses the block. After the free, the block stays pending until the work
+ * is done. For the block's own stream, and for NULL, the call does nothing.
+ *   - Driver: only while a graph is captured.
+ *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *allocator, void *block,
                                                     cachalot_stream stream);
 
-/* Says that a stream of `device` is about to be destroyed; called before cudaStreamDestroy. Its work need not be done.
- * What is cached for it on any device goes back to the driver. Blocks of it that the program holds stay valid and are
- * freed as usual; their memory goes back before a later request obtains more from the driver.
- * For cudaStreamPerThread it says that the calling thread is about to end. A thread that goes on may use that stream again.
- * Driver: yes.
- * Errors: INVALID_STREAM, also for the legacy default stream, which cannot be destroyed; TABLE_FULL. */
+/** Announces the end of a stream of `device`. Call it before cudaStreamDestroy; the stream's work may be unfinished.
+ * Cached memory of the stream, on every device, returns to the driver. Blocks of the stream remain valid, and are
+ * freed as usual; their memory returns to the driver before a later request allocates a segment. For
+ * cudaStreamPerThread, the call announces the end of the calling thread. A thread that continues may use its stream
+ * again.
+ *   - Driver: yes.
+ *   - Errors: INVALID_STREAM, also for the legacy default stream, which never ends; TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_stream_destroyed(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream);
 
-/* Describes the block that contains `address`, which may lie anywhere in it.
- * Errors: INVALID_POINTER, STRUCT_SIZE. */
+/** Describes the block that contains `address`, which may lie anywhere in the block.
+ *   - Errors: INVALID_POINTER, STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_base_of(const cachalot_allocator *allocator, const void *address,
                                               cachalot_block *out);
 
-/* What cachalot_malloc would do first if it were called now, under every policy: the block that is named is the one that it
- * would hand out. Changes nothing. Frees that are pending count as pending, though cachalot_malloc would ask after them; whether
- * the driver would give what it is asked for is not known before it is asked.
- * Driver: only while a graph is being captured, and to tell whether a stream captures whose memory would be unmapped.
- * Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
+/** Predicts the first step of cachalot_malloc with these arguments, under every policy, and changes nothing. A
+ * predicted block is the block that cachalot_malloc would return. The prediction counts pending frees as pending,
+ * although cachalot_malloc would poll them. The answer of the driver to a request for memory is unknown in advance.
+ *   - Driver: only while a graph is captured, and to find out whether memory to be unmapped belongs to a capturing
+ *     stream.
+ *   - Errors: TOO_LARGE, INVALID_STREAM, STRUCT_SIZE, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_forecast(const cachalot_allocator *allocator, int device, size_t bytes,
                                                cachalot_stream stream, cachalot_outlook *out);
 
 /* ---- The cache ---- */
 
-/* Makes blocks that other streams no longer use available. cachalot_malloc does so by itself.
- * Driver: if frees are pending.
- * Errors: TABLE_FULL. */
+/** Makes pending blocks available whose streams have finished. cachalot_malloc does the same by itself.
+ *   - Driver: if frees are pending.
+ *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_process_events(const cachalot_allocator *allocator, int device);
 
-/* Waits for pending frees, then gives every segment without blocks in use back, but for those of private pools with
- * users.
- * Driver: yes, and it waits for the streams. What can be given back is, even if some of it fails.
- * Errors: TABLE_FULL. */
+/** Waits for pending frees, then releases every segment without blocks in use. Private pools with users keep their
+ * segments. If one release fails, the others still happen.
+ *   - Driver: yes, and waits for the streams.
+ *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allocator, int device);
 
-/* Gives such segments back, the largest first, until at most `keep_bytes` are held or none is left. Does not wait for
- * pending frees.
- * Driver: if anything is given back.
- * Errors: TABLE_FULL. */
+/** Releases segments without blocks in use, the largest first, until at most `keep_bytes` are reserved. Does not wait
+ * for pending frees.
+ *   - Driver: if a segment is released.
+ *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
 
-/* Turns the cache off (0) or on. Off, every request and every free goes to the driver. Blocks handed out before stay
- * valid. */
+/** Turns the cache off (0) or on. While the cache is off, every request and every free goes to the driver. Allocated
+ * blocks stay valid. */
 CACHALOT_API cachalot_status cachalot_set_caching(const cachalot_allocator *allocator, int device, int on);
 
-/* Sets the most that may be held of a device, or CACHALOT_NO_LIMIT. What is held beyond is not given back:
- * cachalot_trim. */
+/** Limits the reserved bytes of a device. CACHALOT_NO_LIMIT removes the limit, and 0 allows no segment. Segments
+ * above a new limit stay: see cachalot_trim. */
 CACHALOT_API cachalot_status cachalot_set_limit(const cachalot_allocator *allocator, int device, uint64_t bytes);
 
-/* Sets the limit to a part of the device's memory, 0 to 1; 1 is no limit.
- * Driver: asks how much that is.
- * Errors: INVALID_FRACTION. */
+/** Limits the reserved bytes to a fraction of the device's memory, from 0 to 1; 1 removes the limit.
+ *   - Driver: reads the size of the memory.
+ *   - Errors: INVALID_FRACTION. */
 CACHALOT_API cachalot_status cachalot_set_memory_fraction(const cachalot_allocator *allocator, int device,
                                                           double fraction);
 
 /* ---- Plans ---- */
 
-/* Announces that an iteration ends, and the next begins: a training step, an inference. Under "policy:planned" one iteration
- * is observed, the sizes requested on each stream in order and when each block is freed; it is planned on a thread of the
- * library's own, for at most `plan_deadline_ms` (2000); and the next announcement puts the plan in force. From then on a
- * request that is the next of its stream's sequence is given its planned place in one segment, without a search. Everything
- * else is the fallback's (`fallback`, caching by default): what outlives its iteration, what deviates in size or order, what
- * would lie where a block is freed later than it was, and what is led into a private pool or requested while a graph is
- * captured. So nothing depends on the program repeating itself.
- * Streams share no bytes of a plan. A block that other streams use (cachalot_record_stream) keeps its bytes to itself to the
- * end of its iteration, and further until they are done. If more than a quarter of the requests deviate in iteration after
- * iteration, the plan is given up, and an iteration is observed anew.
- * Under another policy it does nothing. Other threads may go on allocating: what they do meanwhile is of one iteration or
- * of the other.
- * Driver: asks after pending frees; when a plan comes into force gives back what is cached and obtains a segment for each
- * stream, when it is given up gives those back. Without memory for it everything stays as it is until the next announcement.
- * Nothing is called while a graph is captured. */
+/** Announces the end of an iteration, such as a training step, and the begin of the next.
+ *
+ * Under "policy:planned" the library observes an iteration: the sizes on each stream in order, and the end of each
+ * block. A background thread computes a plan, within `plan_deadline_ms` (2000). The next announcement puts the plan
+ * in force. A request that follows the sequence of its stream then gets its planned place in a segment, without a
+ * search. The policy of `fallback` (caching by default) serves all other requests: blocks that outlive their
+ * iteration, requests of another size or order, requests whose planned place is not free yet, requests routed to a
+ * private pool, and requests during a capture. So a program that does not repeat itself still works.
+ *
+ * Streams share no bytes of a plan. A block of cachalot_record_stream keeps its bytes to the end of its iteration,
+ * and longer until the other streams are done. If more than a quarter of the requests deviate in several iterations,
+ * the library gives the plan up, and observes again. Requests of other threads during the call belong to either
+ * iteration. Under another policy the call does nothing.
+ *   - Driver: polls pending frees. A plan that comes into force releases cached memory and allocates a segment for
+ *     each stream; a plan that is given up releases the segments. If memory runs out, the plan waits for the next
+ *     announcement. While a graph is captured, the driver is not called. */
 CACHALOT_API cachalot_status cachalot_iteration(const cachalot_allocator *allocator, int device);
 
-/* What the planned policy has come to. Under another policy the stage is CACHALOT_STAGE_WAITING and the rest 0. */
+/** Reports on the planned policy. Under another policy, the stage is CACHALOT_STAGE_WAITING and every count is 0. */
 CACHALOT_API cachalot_status cachalot_planned(const cachalot_allocator *allocator, int device,
                                               cachalot_plan_report *out);
 
 /* ---- Private pools and graphs ---- */
 
-/* Makes a private pool with one user, the caller, and writes its name to `out`.
- * Errors: INVALID_ARGUMENT, TABLE_FULL. */
+/** Makes a private pool with the caller as its only user, and writes the name to `out`.
+ *   - Errors: INVALID_ARGUMENT, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_create(const cachalot_allocator *allocator, int device, uint32_t flags,
                                                   cachalot_pool *out);
 
-/* Adds a user to a pool. One of a name of the program's own is made, with these flags, if there is none; else they
- * count for nothing.
- * Errors: INVALID_ARGUMENT (flags, or the default pool), TABLE_FULL. */
+/** Adds a user to a pool. If no pool has this name, makes the pool with these flags; otherwise `flags` is ignored.
+ *   - Errors: INVALID_ARGUMENT (flags, or the default pool), TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_retain(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                   uint32_t flags);
 
-/* Takes a user away. The memory of a pool without users goes back with the rest of the cache, and its name is forgotten
- * then.
- * Errors: UNKNOWN_POOL. */
+/** Removes a user from a pool. Memory of a pool without users is released with the rest of the cache, and the name
+ * ends with the memory.
+ *   - Errors: UNKNOWN_POOL. */
 CACHALOT_API cachalot_status cachalot_pool_release(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
-/* How many users a pool has.
- * Errors: UNKNOWN_POOL. */
+/** Writes the number of users of a pool to `out`.
+ *   - Errors: UNKNOWN_POOL. */
 CACHALOT_API cachalot_status cachalot_pool_users(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  uint32_t *out);
 
-/* As cachalot_empty_cache, for one pool without users only.
- * Driver: yes.
- * Errors: UNKNOWN_POOL. */
+/** Releases the cached memory of a pool without users, like cachalot_empty_cache.
+ *   - Driver: yes.
+ *   - Errors: UNKNOWN_POOL. */
 CACHALOT_API cachalot_status cachalot_pool_empty(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
-/* Leads requests into a pool from here on, before any route in force already. The pool gains a user, who stays beyond
- * cachalot_pool_end, until cachalot_pool_release. `stream` counts with CACHALOT_ROUTE_STREAM only.
- * Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
+/** Begins a route to a pool. The newest route that matches a request decides. The call adds a user to the pool, who
+ * stays after cachalot_pool_end, until cachalot_pool_release. `stream` is read for CACHALOT_ROUTE_STREAM only.
+ *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_pool_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                  cachalot_route route, cachalot_stream stream);
 
-/* Ends the latest such route into the pool.
- * Errors: UNKNOWN_POOL, NOT_ROUTED. */
+/** Ends the newest route to the pool that cachalot_pool_begin began.
+ *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_pool_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
-/* As cachalot_pool_begin, for a graph that is captured meanwhile; called before or after the capture begins. The user
- * it adds is the graph: release it when the graph has been destroyed.
- * Errors: those of cachalot_pool_begin. */
+/** Begins a route like cachalot_pool_begin, for the capture of a graph. Call it before or after the begin of the
+ * capture. The new user of the pool is the graph: call cachalot_pool_release after the destruction of the graph.
+ *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_capture_begin(const cachalot_allocator *allocator, int device, cachalot_pool pool,
                                                     cachalot_route route, cachalot_stream stream);
 
-/* The capture into the pool has ended; called before or after cudaStreamEndCapture.
- * Errors: UNKNOWN_POOL, NOT_ROUTED. */
+/** Ends the route of a capture. Call it before or after cudaStreamEndCapture.
+ *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
 
 /* ---- Statistics ---- */
 
-/* The statistics of a device. Peaks are exact but for calls that overlap in time, of which one may be missing until the
- * next; numbers that change meanwhile are of slightly different moments.
- * Errors: STRUCT_SIZE. */
+/** Reads the statistics of a device. While other threads allocate and free, the numbers belong to slightly different
+ * moments, and a peak may lack a call still under way; after the call has returned, the peak is exact.
+ *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_stats(const cachalot_allocator *allocator, int device, cachalot_statistics *out);
 
-/* One of them by its name in torch.cuda.memory_stats(), flattened: "reserved_bytes.all.peak".
- * Errors: UNKNOWN_KEY. */
+/** Reads a statistic by its flattened name in torch.cuda.memory_stats(), such as "reserved_bytes.all.peak".
+ *   - Errors: UNKNOWN_KEY. */
 CACHALOT_API cachalot_status cachalot_stat(const cachalot_allocator *allocator, int device, const char *key,
                                            int64_t *out);
 
-/* Calls `visit` with each of those names and its value, in a fixed order.
- * Errors: STOPPED. */
+/** Calls `visit` with the name and the value of every statistic of cachalot_stat, in a fixed order.
+ *   - Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_stats_for_each(const cachalot_allocator *allocator, int device,
                                                      cachalot_stat_visitor visit, void *userdata);
 
-/* Every peak becomes what there is now. */
+/** Sets every peak to the current value. */
 CACHALOT_API cachalot_status cachalot_reset_peaks(const cachalot_allocator *allocator, int device);
 
-/* What was ever added or taken away counts as 0 from here on, as do the counts of events. */
+/** Sets the accumulated statistics (`allocated` and `freed`) and the counts of events to 0. */
 CACHALOT_API cachalot_status cachalot_reset_accumulated(const cachalot_allocator *allocator, int device);
 
 /* ---- Callbacks ---- */
 
-/* Sets who is asked to free memory before more is obtained; NULL: nobody. A call under way elsewhere may still use the
- * one before for a moment. For what a callback may do, see Threads. */
+/** Sets the callback that frees memory before a segment is allocated; NULL removes the callback. A call under way on
+ * another thread may still run the callback before. Threads lists the rules for callbacks. */
 CACHALOT_API cachalot_status cachalot_on_shortage(const cachalot_allocator *allocator,
                                                   cachalot_shortage_callback callback, void *userdata);
 
-/* Sets who is told that a request is about to fail for want of memory; NULL: nobody. Otherwise as
- * cachalot_on_shortage. */
+/** Sets the callback that learns of a request about to fail because memory ran out; NULL removes the callback. The
+ * rules of cachalot_on_shortage apply. */
 CACHALOT_API cachalot_status cachalot_on_out_of_memory(const cachalot_allocator *allocator,
                                                        cachalot_oom_callback callback, void *userdata);
 
-/* Sets who describes the stacks of recorded events; NULL: nobody. It is asked while a trace is recorded, on the thread that
- * allocates or frees and before any lock is taken: once for each request, and once for each free. A request without frames
- * is recorded without a stack, a free without frames with that of the request. Each different stack is kept once, until the
- * allocator is destroyed: 262,144 of them at most, and 256 MiB of names. Otherwise as cachalot_on_shortage. */
+/** Sets the callback that describes call stacks of recorded events; NULL removes the callback. While a trace is
+ * recorded, the callback runs once for each request and once for each free, on the calling thread and before any lock
+ * is taken. A request without frames has no stack. A free without frames has the stack of the request. Each different
+ * stack is stored once, until the allocator is destroyed: at most 262,144 stacks, and 256 MiB of names. The rules of
+ * cachalot_on_shortage apply. */
 CACHALOT_API cachalot_status cachalot_on_stack(const cachalot_allocator *allocator, cachalot_stack_callback callback,
                                                void *userdata);
 
-/* Adds the next frame, from the innermost outwards: texts, which are copied, of which NULL is "", and a line. The 1024
- * innermost frames count. For the callback of cachalot_on_stack only, with the stack that it got. */
+/** Adds the next frame to a stack, from the innermost outwards. Call it in the callback of cachalot_on_stack only,
+ * with the callback's stack. The texts are copied; NULL means "". A stack has at most 1024 frames; further calls have
+ * no effect. */
 CACHALOT_API void cachalot_stack_push(cachalot_stack *stack, const char *function_name, const char *file_name,
                                       int line);
 
-/* ---- Looking inside ---- */
+/* ---- Inspection ---- */
 
-/* Records the latest `capacity` events of a device from here on; 0 ends it. What was recorded is dropped. Where more than
- * 16 streams and pools are busy at the same time it may be a few hundred fewer: an event is told only with all that came
- * after it. Recording takes 40 bytes an event, and a lock only once in 32 of them.
- * Errors: TABLE_FULL. */
+/** Records the latest `capacity` events of a device; 0 stops the recording. Events recorded before are dropped. An
+ * event takes 40 bytes, and every 32nd event takes a lock. While more than 16 streams and pools are busy at the same
+ * time, the trace may hold a few hundred events less, because an event is kept only together with all later events.
+ *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trace_start(const cachalot_allocator *allocator, int device, size_t capacity);
 
-/* Calls `visit` with every recorded event, oldest first.
- * Errors: STOPPED. */
+/** Calls `visit` with every recorded event, oldest first.
+ *   - Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_trace_for_each(const cachalot_allocator *allocator, int device,
                                                      cachalot_trace_visitor visit, void *userdata);
 
-/* Writes every segment and block, the traces and the settings as JSON, with the keys of torch.cuda.memory._snapshot(),
- * in parts of up to 64 KiB. Heaps are looked at one after the other, so stop the program for an exact picture.
- * Errors: STOPPED. */
+/** Writes every segment and block, the traces and the settings as JSON, with the keys of
+ * torch.cuda.memory._snapshot(). `write` gets parts of up to 64 KiB. Heaps are read in turn, so an exact picture
+ * needs a program at rest.
+ *   - Errors: STOPPED. */
 CACHALOT_API cachalot_status cachalot_snapshot(const cachalot_allocator *allocator, cachalot_writer write,
                                                void *userdata);
 
-/* The same in a format. A stack that several events have is written once to a pickle, but each time to JSON.
- * Errors: INVALID_ARGUMENT, STOPPED. */
+/** Writes a snapshot like cachalot_snapshot, in a format. A pickle has each stack once, JSON has the stack at each
+ * event.
+ *   - Errors: INVALID_ARGUMENT, STOPPED. */
 CACHALOT_API cachalot_status cachalot_snapshot_as(const cachalot_allocator *allocator, cachalot_format format,
                                                   cachalot_writer write, void *userdata);
 
-/* Writes such a snapshot to a file, as JSON if its name ends in .json, else as a pickle. A regular
- * file is made or replaced in one step once the snapshot is complete, and keeps its permissions. A
- * symbolic link to it stays. A device or a FIFO is written and never replaced.
- * Errors: IO; a regular file is then as it was before. */
+/** Writes a snapshot to a file: JSON if the name ends in .json, otherwise a pickle. A regular file is replaced in one
+ * step after the snapshot is complete, and keeps its permissions. Symbolic links are followed. A device or a FIFO is
+ * written, and never replaced.
+ *   - Errors: IO; a regular file is then unchanged. */
 CACHALOT_API cachalot_status cachalot_snapshot_to_file(const cachalot_allocator *allocator, const char *path);
 
-/* Checks every invariant of every heap, for tests: it visits every block. CACHALOT_ERROR_PANIC names one that does not
- * hold, and does not poison the allocator. */
+/** Checks every invariant of every heap, for tests. The check visits every block. CACHALOT_ERROR_PANIC names a broken
+ * invariant, and does not poison the allocator. */
 CACHALOT_API cachalot_status cachalot_check(const cachalot_allocator *allocator);
 
 #ifdef CACHALOT_EXPERIMENTAL
 /* ---- Simulated devices ---- */
 
-/* Lets a stream of a simulated device get as far as it has been queued. Otherwise it only does so when it is waited
- * for.
- * Errors: INVALID_STREAM, UNSUPPORTED on other devices. */
+/** Completes the submitted work of a simulated device's stream. Without the call, work completes only when the
+ * allocator waits for the stream.
+ *   - Errors: INVALID_STREAM; UNSUPPORTED on CUDA devices. */
 CACHALOT_API cachalot_status cachalot_simulate_progress(const cachalot_allocator *allocator, int device,
                                                         cachalot_stream stream);
 
-/* Begins (not 0) or ends the capture of a graph on a stream of a simulated device.
- * Errors: as before. */
+/** Begins (not 0) or ends (0) the capture of a graph on a simulated device's stream.
+ *   - Errors: INVALID_STREAM; UNSUPPORTED on CUDA devices. */
 CACHALOT_API cachalot_status cachalot_simulate_capture(const cachalot_allocator *allocator, int device,
                                                        cachalot_stream stream, int on);
 #endif

@@ -1,44 +1,71 @@
-// cachalot.hpp: cachalot.h for C++17 and later. Everything is inline over the C functions, which describe what happens.
-//
-//   cachalot::allocator allocator;
-//   cachalot::block block = allocator.allocate(1 << 20, stream);
-//   kernel<<<groups, threads, 0, stream>>>(block.as<float>());
-//   // Freed at the end of the scope, in the stream's order.
-//
-// Failures are exceptions: out_of_memory (a std::bad_alloc) or error (a std::runtime_error), each with the status. They
-// are thrown and caught on this side of the C functions only; what a callback throws is taken for "nothing was freed".
-// Destructors do not throw: what fails there is dropped, as the C functions' last error tells.
-//
-// Types here own something and can be moved, not copied. An allocator outlives its blocks, pools and resources.
-// Threads: as in cachalot.h for const members; moving and destroying is one thread's affair.
-
+/**
+ * @file cachalot.hpp
+ * The C++ interface of cachalot, for C++17 and later: owning types over the functions of cachalot.h.
+ *
+ * Every function is inline and calls the C function of the same name. The documentation of cachalot.h holds here, too.
+ *
+ * @code
+ * cachalot::allocator allocator;
+ * cachalot::buffer<float> numbers(allocator, 1 << 20, stream);
+ * kernel<<<groups, threads, 0, stream>>>(numbers.data(), numbers.size());
+ * // Freed at the end of the scope, in the order of the stream.
+ * @endcode
+ *
+ * How do I …
+ *   - allocate n elements of a type: buffer; allocate bytes: block, allocator::allocate
+ *   - allocate plain addresses: allocator::malloc, allocator::free
+ *   - use a block on a second stream: block::record_stream
+ *   - capture a graph: private_pool, capture_scope
+ *   - limit or release memory: allocator::set_limit, allocator::trim, allocator::empty_cache
+ *   - learn of failures in destructors: set_failure_handler
+ *   - give memory to Thrust: basic_resource; to libraries with `cuda::mr`: cachalot_cuda_mr.hpp
+ *   - replace `cub::CachingDeviceAllocator`: cachalot_cub.hpp
+ *
+ * Rules
+ *   - A function that fails throws out_of_memory (a `std::bad_alloc`) or error (a `std::runtime_error`).
+ *   - Destructors never throw, and report failures to the handler of set_failure_handler. If a callback throws, the
+ *     library continues as if the callback had done nothing.
+ *   - Each type owns a resource, and can be moved but not copied. An allocator must outlive its blocks, buffers, pools
+ *     and resources.
+ *   - Any thread may call `const` members at any time. Only one thread at a time may move, assign or destroy an object.
+ *   - Supported: Linux on x86-64, with GCC, Clang or nvcc.
+ */
 #ifndef CACHALOT_HPP
 #define CACHALOT_HPP
 
+#if !defined(__cplusplus) || __cplusplus < 201703L
+#error "cachalot.hpp needs C++17 or later: compile with -std=c++17"
+#endif
+
 #include <cachalot.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
-#include <memory_resource>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+/** The C++ interface of cachalot. */
 namespace cachalot {
 
-// A call that failed, for another reason than want of device memory.
+/** A failed call, for another reason than too little device memory. */
 class error : public std::runtime_error {
  public:
+  /** Makes the exception of a status, with its text and the code of the driver. */
   error(cachalot_status status, const char* text, std::uint32_t driver_code)
       : std::runtime_error(text), status_(status), driver_code_(driver_code) {}
 
+  /** The status of the C function. */
   cachalot_status status() const noexcept { return status_; }
-  // The driver's own code; 0 if it had no part in the failure.
+  /** The error code of the driver (a `CUresult`), or 0 if the driver was not involved. */
   std::uint32_t driver_code() const noexcept { return driver_code_; }
 
  private:
@@ -46,19 +73,21 @@ class error : public std::runtime_error {
   std::uint32_t driver_code_;
 };
 
-// A request that failed for want of device memory. `what` is the whole report.
+/** A request that failed because device memory ran out. */
 class out_of_memory : public std::bad_alloc {
  public:
+  /** Makes the exception with a report. */
   explicit out_of_memory(const char* text) : text_(text) {}
 
+  /** The whole report, as cachalot_last_error returns it. */
   const char* what() const noexcept override { return text_.what(); }
 
  private:
-  // Holds the text, and can be copied without throwing, as an exception must.
+  // Copying a runtime_error never throws, as the copy of an exception must not.
   std::runtime_error text_;
 };
 
-// Throws what a status other than CACHALOT_OK means.
+/** Throws out_of_memory or error for a status other than CACHALOT_OK. Call it right after the C function. */
 inline void check(cachalot_status status) {
   if (status == CACHALOT_OK) {
     return;
@@ -69,58 +98,110 @@ inline void check(cachalot_status status) {
   throw error(status, cachalot_last_error(), cachalot_last_driver_code());
 }
 
-// How an allocator is made: cachalot_options with owned texts and lists.
+/** A failure where no exception can be thrown: in a destructor, in block::reset, or in a resource's deallocate. */
+struct failure {
+  cachalot_status status; /**< The status of the C function. */
+  const char* text;       /**< The message of cachalot_last_error, valid until the handler returns. */
+  const void* data;       /**< The address of the block that was not freed, or null. */
+  std::size_t bytes;      /**< The size of this block, or 0. */
+};
+
+/** A function that learns of failures. It may run on several threads at the same time. */
+using failure_handler = void (*)(const failure&) noexcept;
+
+namespace detail {
+
+inline std::atomic<failure_handler> handler{nullptr};
+
+/** Reports a status other than CACHALOT_OK to the handler, if there is one. */
+inline void report(cachalot_status status, const void* data = nullptr, std::size_t bytes = 0) noexcept {
+  if (status == CACHALOT_OK) {
+    return;
+  }
+  if (const failure_handler current = handler.load(std::memory_order_acquire)) {
+    current(failure{status, cachalot_last_error(), data, bytes});
+  }
+}
+
+/** The bytes of `count` elements. A product that does not fit becomes a size that every allocator refuses. */
+inline std::size_t bytes_of(std::size_t count, std::size_t element) noexcept {
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  return count > most / element ? most : count * element;
+}
+
+}  // namespace detail
+
+/**
+ * Sets the handler of failures that cannot be thrown, and returns the handler before. Null, the default, ignores such
+ * failures: the block then stays allocated until the allocator is destroyed.
+ *
+ * The handler belongs to the whole program, like `std::set_terminate`. It runs on the thread of the failed call, with
+ * no lock held, and may call cachalot. Any thread may set a handler at any time; a call under way may still run the
+ * handler before.
+ */
+inline failure_handler set_failure_handler(failure_handler wanted) noexcept {
+  return detail::handler.exchange(wanted, std::memory_order_acq_rel);
+}
+
+/** The options of an allocator: cachalot_options with texts and lists that the structure owns. */
 struct options {
-  std::uint32_t flags = 0;
-  std::vector<int> devices;     // the driver's ordinals; empty: every device, or one simulated
-  std::vector<void*> contexts;  // empty, or one for each of `devices`; null ones mean the primary context
-  std::string config;           // in the syntax of PYTORCH_CUDA_ALLOC_CONF
-  std::uint64_t limit_bytes = 0;
-  std::uint64_t simulated_bytes = 0;
+  std::uint32_t flags = 0;           /**< CACHALOT_SIMULATED and the other flags of cachalot_options. */
+  std::vector<int> devices;          /**< Numbers of the driver; empty: every device, or one simulated device. */
+  std::vector<void*> contexts;       /**< Empty, or one context for each of `devices`; null: the primary context. */
+  std::string config;                /**< Settings in the syntax of `PYTORCH_CUDA_ALLOC_CONF`. */
+  std::uint64_t limit_bytes = 0;     /**< The limit on reserved bytes of each device; 0: no limit. */
+  std::uint64_t simulated_bytes = 0; /**< The memory of each simulated device; 0: 16 GiB. */
 };
 
 class allocator;
 
-// A block that is freed at the end of its life, on its own stream's order.
+/** A block of device memory. The destructor frees the block in the order of the block's stream. */
 class block {
  public:
+  /** Makes an empty block. */
   block() noexcept = default;
+  /** Takes over the memory of another block, which becomes empty. */
   block(block&& other) noexcept { swap(other); }
+  /** Frees the memory, then takes over the memory of another block. */
   block& operator=(block&& other) noexcept {
     block(std::move(other)).swap(*this);
     return *this;
   }
   ~block() { reset(); }
 
-  // Null for a block of no bytes.
+  /** The address, or null for an empty block and a block of 0 bytes. */
   void* data() const noexcept { return data_; }
+  /** The address as a pointer to T. */
   template <class T>
   T* as() const noexcept {
     return static_cast<T*>(data_);
   }
-  // As requested.
+  /** The requested bytes. */
   std::size_t size() const noexcept { return size_; }
+  /** The stream of the request. */
   cachalot_stream stream() const noexcept { return stream_; }
+  /** Whether the block has memory. */
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
-  // Announces that work queued on another stream uses the block.
+  /** Announces work on another stream that uses the block. Call it after the submission of the work. */
   void record_stream(cachalot_stream stream) const { check(cachalot_record_stream(allocator_, data_, stream)); }
 
-  // Frees it now.
+  /** Frees the memory now. A failure goes to the failure handler. */
   void reset() noexcept {
     if (data_ != nullptr) {
-      cachalot_free_sized(allocator_, data_, size_);
+      detail::report(cachalot_free_sized(allocator_, data_, size_), data_, size_);
     }
     forget();
   }
 
-  // Gives it to the caller, who frees it with cachalot_free.
+  /** Hands the memory over to the caller, who must call cachalot_free. */
   void* release() noexcept {
     void* const data = data_;
     forget();
     return data;
   }
 
+  /** Exchanges two blocks. */
   void swap(block& other) noexcept {
     std::swap(allocator_, other.allocator_);
     std::swap(data_, other.data_);
@@ -144,14 +225,16 @@ class block {
   cachalot_stream stream_ = nullptr;
 };
 
-// An allocator, destroyed at the end of its life.
+/** An allocator. The destructor destroys it; a failure, such as blocks still in use, goes to the failure handler. */
 class allocator {
  public:
+  /** Makes an allocator of every device with the default settings. */
   allocator() : allocator(options()) {}
 
+  /** Makes an allocator with options. */
   explicit allocator(const options& wanted) {
     if (!wanted.contexts.empty() && wanted.contexts.size() != wanted.devices.size()) {
-      throw std::invalid_argument("cachalot::options: one context for each device, or none");
+      throw std::invalid_argument("cachalot::options: `contexts` needs one entry for each of `devices`, or none");
     }
     cachalot_options plain = CACHALOT_OPTIONS_INIT;
     plain.flags = wanted.flags;
@@ -166,54 +249,63 @@ class allocator {
     handle_.reset(made);
   }
 
-  // For the C functions.
+  /** The handle for the C functions. */
   cachalot_allocator* get() const noexcept { return handle_.get(); }
 
-  // Ends it now, and tells what cachalot_destroy tells. Every block is to be freed before.
+  /** Destroys the allocator now, and throws what cachalot_destroy returns. Free every block before. */
   void destroy() { check(cachalot_destroy(handle_.release())); }
 
+  /** The number of devices. */
   int device_count() const {
     int count = 0;
     check(cachalot_device_count(get(), &count));
     return count;
   }
 
+  /** Describes a device. */
   cachalot_device device_info(int device) const {
     cachalot_device info = CACHALOT_DEVICE_INIT;
     check(cachalot_device_info(get(), device, &info));
     return info;
   }
 
-  // Throws if the device cannot be used any more.
+  /** Throws if the device is lost. */
   void check_health(int device) const { check(cachalot_health(get(), device)); }
+  /** Lets device `peer` use the memory of `device`. */
   void enable_peer_access(int device, int peer) const { check(cachalot_enable_peer_access(get(), device, peer)); }
 
   // ---- Memory ----
 
-  // A block for a stream, on device 0 unless another is named.
+  /** Allocates a block for a stream. */
   block allocate(std::size_t bytes, cachalot_stream stream, int device = 0) const {
     return block(get(), malloc(bytes, stream, device), bytes, stream);
   }
 
-  // The same as plain addresses.
+  /** Allocates memory for a stream and returns the address. */
   void* malloc(std::size_t bytes, cachalot_stream stream, int device = 0) const {
     void* data = nullptr;
     check(cachalot_malloc(get(), device, bytes, stream, &data));
     return data;
   }
+  /** Frees memory. */
   void free(void* data) const { check(cachalot_free(get(), data)); }
+  /** Frees memory, and checks the requested size. */
   void free(void* data, std::size_t bytes) const { check(cachalot_free_sized(get(), data, bytes)); }
+  /** Announces work on another stream that uses a block. */
   void record_stream(void* data, cachalot_stream stream) const { check(cachalot_record_stream(get(), data, stream)); }
+  /** Announces the end of a stream. Call it before `cudaStreamDestroy`. */
   void stream_destroyed(int device, cachalot_stream stream) const {
     check(cachalot_stream_destroyed(get(), device, stream));
   }
 
+  /** Describes the block that contains an address. */
   cachalot_block base_of(const void* address) const {
     cachalot_block found = CACHALOT_BLOCK_INIT;
     check(cachalot_base_of(get(), address, &found));
     return found;
   }
 
+  /** Predicts the first step of a request, and changes nothing. */
   cachalot_outlook forecast(std::size_t bytes, cachalot_stream stream, int device = 0) const {
     cachalot_outlook outlook = CACHALOT_OUTLOOK_INIT;
     check(cachalot_forecast(get(), device, bytes, stream, &outlook));
@@ -222,29 +314,39 @@ class allocator {
 
   // ---- The cache ----
 
+  /** Makes pending blocks available whose streams have finished. */
   void process_events(int device = 0) const { check(cachalot_process_events(get(), device)); }
+  /** Waits for pending frees, and releases every free segment. */
   void empty_cache(int device = 0) const { check(cachalot_empty_cache(get(), device)); }
+  /** Releases free segments until at most `keep_bytes` are reserved. */
   void trim(std::size_t keep_bytes, int device = 0) const { check(cachalot_trim(get(), device, keep_bytes)); }
+  /** Turns the cache on or off. */
   void set_caching(bool on, int device = 0) const { check(cachalot_set_caching(get(), device, on)); }
+  /** Limits the reserved bytes; CACHALOT_NO_LIMIT removes the limit. */
   void set_limit(std::uint64_t bytes, int device = 0) const { check(cachalot_set_limit(get(), device, bytes)); }
+  /** Limits the reserved bytes to a fraction of the device's memory. */
   void set_memory_fraction(double fraction, int device = 0) const {
     check(cachalot_set_memory_fraction(get(), device, fraction));
   }
+  /** Changes settings on every device. */
   void configure(const std::string& config) const { check(cachalot_configure(get(), config.c_str())); }
 
+  /** The settings in force. */
   std::string config(int device = 0) const {
     std::size_t length = 0;
     check(cachalot_config(get(), device, nullptr, 0, &length));
     std::string text(length, '\0');
-    // A string has room for the NUL that ends it.
+    // A string has room for the final NUL.
     check(cachalot_config(get(), device, &text[0], length + 1, nullptr));
     return text;
   }
 
   // ---- Plans ----
 
+  /** Announces the end of an iteration to the planned policy. */
   void iteration(int device = 0) const { check(cachalot_iteration(get(), device)); }
 
+  /** The progress of the planned policy. */
   cachalot_plan_report planned(int device = 0) const {
     cachalot_plan_report report = CACHALOT_PLAN_REPORT_INIT;
     check(cachalot_planned(get(), device, &report));
@@ -253,61 +355,70 @@ class allocator {
 
   // ---- Statistics ----
 
+  /** The statistics of a device. */
   cachalot_statistics stats(int device = 0) const {
     cachalot_statistics statistics = CACHALOT_STATISTICS_INIT;
     check(cachalot_stats(get(), device, &statistics));
     return statistics;
   }
 
+  /** A statistic by its name in `torch.cuda.memory_stats()`. */
   std::int64_t stat(const std::string& key, int device = 0) const {
     std::int64_t value = 0;
     check(cachalot_stat(get(), device, key.c_str(), &value));
     return value;
   }
 
+  /** Sets every peak to the current value. */
   void reset_peaks(int device = 0) const { check(cachalot_reset_peaks(get(), device)); }
+  /** Sets the accumulated statistics to 0. */
   void reset_accumulated(int device = 0) const { check(cachalot_reset_accumulated(get(), device)); }
 
   // ---- Callbacks ----
 
-  // Who frees memory when it runs short: given the device and the bytes, says whether anything was freed. Not to be
-  // changed while requests are being made, since what it replaces is destroyed.
+  /**
+   * Sets the function that frees memory when memory is short, and returns whether it freed any. Set a callback only
+   * while no other thread makes requests: the callback before is destroyed.
+   */
   void on_shortage(std::function<bool(int, std::size_t)> callback) {
     auto kept = std::make_unique<shortage>(std::move(callback));
     check(cachalot_on_shortage(get(), *kept ? &ask : nullptr, kept.get()));
     shortage_ = std::move(kept);
   }
 
-  // Who is told that a request is about to fail. Otherwise as on_shortage.
+  /** Sets the function that learns of a request that is about to fail. Set it under the rule of on_shortage. */
   void on_out_of_memory(std::function<void(const cachalot_oom_report&)> callback) {
     auto kept = std::make_unique<oom>(std::move(callback));
     check(cachalot_on_out_of_memory(get(), *kept ? &tell : nullptr, kept.get()));
     oom_ = std::move(kept);
   }
 
-  // Who describes the stacks of a trace, with cachalot_stack_push. Otherwise as on_shortage.
+  /** Sets the function that describes call stacks of a trace, under the rule of on_shortage. */
   void on_stack(std::function<void(cachalot_stack*, cachalot_action)> callback) {
     auto kept = std::make_unique<describer>(std::move(callback));
     check(cachalot_on_stack(get(), *kept ? &describe : nullptr, kept.get()));
     describer_ = std::move(kept);
   }
 
-  // ---- Looking inside ----
+  // ---- Inspection ----
 
+  /** Records the latest `capacity` events of a device; 0 stops the recording. */
   void start_trace(std::size_t capacity, int device = 0) const { check(cachalot_trace_start(get(), device, capacity)); }
 
+  /** The recorded events, oldest first. */
   std::vector<cachalot_trace_entry> trace(int device = 0) const {
     collected<std::vector<cachalot_trace_entry>> entries;
     entries.check(cachalot_trace_for_each(get(), device, &collect_entry, &entries));
     return std::move(entries.value);
   }
 
-  // Every segment and block, as JSON or as a pickle.
+  /** Every segment and block, as JSON or as a pickle. */
   std::string snapshot(cachalot_format format = CACHALOT_JSON) const {
     collected<std::string> text;
     text.check(cachalot_snapshot_as(get(), format, &collect_text, &text));
     return std::move(text.value);
   }
+  /** Writes every segment and block to a file. */
   void snapshot(const std::string& path) const { check(cachalot_snapshot_to_file(get(), path.c_str())); }
 
  private:
@@ -315,7 +426,7 @@ class allocator {
   using oom = std::function<void(const cachalot_oom_report&)>;
   using describer = std::function<void(cachalot_stack*, cachalot_action)>;
 
-  // What a callback gathers. What it throws waits here until the C function has returned.
+  // What a callback gathers, and the exception that it must not throw across the C function.
   template <class T>
   struct collected {
     T value;
@@ -341,7 +452,7 @@ class allocator {
   };
 
   struct destroyer {
-    void operator()(cachalot_allocator* handle) const noexcept { cachalot_destroy(handle); }
+    void operator()(cachalot_allocator* handle) const noexcept { detail::report(cachalot_destroy(handle)); }
   };
 
   static int ask(void* userdata, int device, std::size_t bytes) noexcept {
@@ -356,7 +467,7 @@ class allocator {
     try {
       (*static_cast<oom*>(userdata))(*report);
     } catch (...) {
-      // The request fails all the same, and says why.
+      // The request fails in any case, with its own report.
     }
   }
 
@@ -364,7 +475,7 @@ class allocator {
     try {
       (*static_cast<describer*>(userdata))(stack, action);
     } catch (...) {
-      // The frames that were described count.
+      // The frames before the exception count.
     }
   }
 
@@ -378,21 +489,89 @@ class allocator {
     return whole.add([text, bytes](auto& value) { value.append(text, bytes); });
   }
 
-  // Before the handle, so that they outlive it.
+  // Declared before the handle, so that the callbacks outlive the allocator.
   std::unique_ptr<shortage> shortage_;
   std::unique_ptr<oom> oom_;
   std::unique_ptr<describer> describer_;
   std::unique_ptr<cachalot_allocator, destroyer> handle_;
 };
 
-// A private pool with one user, this value, who leaves at the end of its life.
+/**
+ * Device memory for elements of a type: an owning pointer, a length and a stream. The destructor frees the memory in
+ * the order of the stream.
+ *
+ * The elements are not initialised, and no constructor or destructor of T ever runs: T must be trivially copyable. The
+ * memory belongs to the device, so begin() and end() are for kernels, copies and `std::span`. The host must not read
+ * or write the elements.
+ */
+template <class T>
+class buffer {
+  static_assert(std::is_trivially_copyable_v<T>, "cachalot::buffer<T> needs a trivially copyable T");
+
+ public:
+  using value_type = T; /**< The type of the elements. */
+  using iterator = T*;  /**< The type of begin(). */
+
+  /** Makes an empty buffer. */
+  buffer() noexcept = default;
+  /** Allocates memory for `count` elements. */
+  buffer(const allocator& owner, std::size_t count, cachalot_stream stream, int device = 0)
+      : block_(owner.allocate(detail::bytes_of(count, sizeof(T)), stream, device)), count_(count) {}
+  /** Takes over the memory of another buffer, which becomes empty. */
+  buffer(buffer&& other) noexcept : block_(std::move(other.block_)), count_(std::exchange(other.count_, 0)) {}
+  /** Frees the memory, then takes over the memory of another buffer. */
+  buffer& operator=(buffer&& other) noexcept {
+    block_ = std::move(other.block_);
+    count_ = std::exchange(other.count_, 0);
+    return *this;
+  }
+
+  /** The address of the first element, or null for an empty buffer. */
+  T* data() const noexcept { return block_.as<T>(); }
+  /** The number of elements. */
+  std::size_t size() const noexcept { return count_; }
+  /** The number of bytes. */
+  std::size_t size_bytes() const noexcept { return block_.size(); }
+  /** Whether the buffer has no elements. */
+  bool empty() const noexcept { return count_ == 0; }
+  /** The stream of the request. */
+  cachalot_stream stream() const noexcept { return block_.stream(); }
+  /** The address of the first element. */
+  T* begin() const noexcept { return data(); }
+  /** The address behind the last element. */
+  T* end() const noexcept { return data() + count_; }
+
+  /** Announces work on another stream that uses the buffer. Call it after the submission of the work. */
+  void record_stream(cachalot_stream stream) const { block_.record_stream(stream); }
+
+  /** Frees the memory now. A failure goes to the failure handler. */
+  void reset() noexcept {
+    block_.reset();
+    count_ = 0;
+  }
+
+  /** Hands the memory over to the caller, who must call cachalot_free. */
+  T* release() noexcept {
+    count_ = 0;
+    return static_cast<T*>(block_.release());
+  }
+
+ private:
+  block block_;
+  std::size_t count_ = 0;
+};
+
+/** A private pool. The object is a user of the pool until the end of its life. */
 class private_pool {
  public:
+  /** Makes a pool of a device, with flags such as CACHALOT_POOL_USE_ON_OOM. */
   private_pool(const allocator& owner, int device, std::uint32_t flags = 0) : allocator_(owner.get()), device_(device) {
     check(cachalot_pool_create(allocator_, device_, flags, &pool_));
   }
+  /** Takes over the pool of another object. */
   private_pool(private_pool&& other) noexcept
       : allocator_(std::exchange(other.allocator_, nullptr)), device_(other.device_), pool_(other.pool_) {}
+  /** Exchanges the pools of two objects. */
   private_pool& operator=(private_pool&& other) noexcept {
     std::swap(allocator_, other.allocator_);
     std::swap(device_, other.device_);
@@ -401,15 +580,18 @@ class private_pool {
   }
   ~private_pool() {
     if (allocator_ != nullptr) {
-      cachalot_pool_release(allocator_, device_, pool_);
+      detail::report(cachalot_pool_release(allocator_, device_, pool_));
     }
   }
 
+  /** The name of the pool, for the C functions. */
   cachalot_pool name() const noexcept { return pool_; }
+  /** The device of the pool. */
   int device() const noexcept { return device_; }
+  /** The handle of the allocator. */
   const cachalot_allocator* owner() const noexcept { return allocator_; }
 
-  // Another user has left: a graph that was captured into the pool and is destroyed, or what a pool_scope left behind.
+  /** Removes another user, such as a destroyed graph that was captured into the pool. */
   void release() const { check(cachalot_pool_release(allocator_, device_, pool_)); }
 
  private:
@@ -418,19 +600,20 @@ class private_pool {
   cachalot_pool pool_ = {0, 0};
 };
 
-// Leads requests into a pool while it lives. The user that it adds to the pool is taken away with it.
+/** Routes requests to a private pool until the end of the object's life. */
 class pool_scope {
  public:
-  // All requests of the pool's device, or of the calling thread.
+  /** Routes all requests of the pool's device, or all requests of the calling thread. */
   explicit pool_scope(const private_pool& pool, cachalot_route route = CACHALOT_ROUTE_ALL)
       : pool_scope(pool, route, nullptr) {}
-  // Those of one stream.
+  /** Routes the requests of a stream. */
   pool_scope(const private_pool& pool, cachalot_stream stream) : pool_scope(pool, CACHALOT_ROUTE_STREAM, stream) {}
   pool_scope(const pool_scope&) = delete;
   pool_scope& operator=(const pool_scope&) = delete;
   ~pool_scope() {
-    cachalot_pool_end(pool_.owner(), pool_.device(), pool_.name());
-    cachalot_pool_release(pool_.owner(), pool_.device(), pool_.name());
+    detail::report(cachalot_pool_end(pool_.owner(), pool_.device(), pool_.name()));
+    // cachalot_pool_begin added a user.
+    detail::report(cachalot_pool_release(pool_.owner(), pool_.device(), pool_.name()));
   }
 
  private:
@@ -441,58 +624,65 @@ class pool_scope {
   const private_pool& pool_;
 };
 
-// Leads a stream's requests into a pool while a graph is captured. The graph remains a user of the pool: call
-// private_pool::release when it has been destroyed.
+/**
+ * Routes the requests of a stream to a private pool during the capture of a graph. The graph remains a user of the
+ * pool: call private_pool::release after the destruction of the graph.
+ */
 class capture_scope {
  public:
+  /** Begins the route. Call it before or after the begin of the capture. */
   capture_scope(const private_pool& pool, cachalot_stream stream) : pool_(pool) {
     check(cachalot_capture_begin(pool_.owner(), pool_.device(), pool_.name(), CACHALOT_ROUTE_STREAM, stream));
   }
   capture_scope(const capture_scope&) = delete;
   capture_scope& operator=(const capture_scope&) = delete;
-  ~capture_scope() { cachalot_capture_end(pool_.owner(), pool_.device(), pool_.name()); }
+  ~capture_scope() { detail::report(cachalot_capture_end(pool_.owner(), pool_.device(), pool_.name())); }
 
  private:
   const private_pool& pool_;
 };
 
-// A memory resource of one device and one stream, for libraries that have such a base class.
-//
-//   cachalot::resource                                            is a std::pmr::memory_resource
-//   cachalot::basic_resource<thrust::mr::memory_resource<P>, P>   is Thrust's, with P = thrust::cuda::pointer<void>
-//
-// Blocks are used and freed in the order of the stream. The memory is the device's: containers that touch their
-// elements on the host cannot use it.
+/**
+ * A memory resource for one device and one stream, with a base class of another library. For Thrust, use
+ * `basic_resource<thrust::mr::memory_resource<P>, P>` with `P = thrust::cuda::pointer<void>`.
+ *
+ * Blocks are used and freed in the order of the stream. Containers that touch elements on the host, such as
+ * `std::pmr::vector`, cannot use the memory of a device.
+ */
 template <class Base, class Pointer = void*>
 class basic_resource : public Base {
  public:
+  /** Makes a resource for a stream of a device. */
   basic_resource(const allocator& owner, int device, cachalot_stream stream)
       : allocator_(owner.get()), device_(device), stream_(stream) {}
 
-  // Public because Thrust calls it past the base class.
+  /** Allocates memory. An alignment above 256 throws `std::bad_alloc`. */
+  // Public, because Thrust calls the function without the base class.
   Pointer do_allocate(std::size_t bytes, std::size_t alignment) override {
     if (alignment > alignment_bytes) {
       throw std::bad_alloc();
     }
     void* data = nullptr;
-    // Containers tell blocks of no bytes apart too.
+    // A container can ask for 0 bytes, and expects an address.
     check(cachalot_malloc(allocator_, device_, bytes == 0 ? 1 : bytes, stream_, &data));
     return Pointer(data);
   }
 
+  /** Frees memory. A failure goes to the failure handler. */
   void do_deallocate(Pointer data, std::size_t bytes, std::size_t) noexcept override {
-    cachalot_free_sized(allocator_, plain(data), bytes == 0 ? 1 : bytes);
+    const std::size_t requested = bytes == 0 ? 1 : bytes;
+    detail::report(cachalot_free_sized(allocator_, plain(data), requested), plain(data), requested);
   }
 
  protected:
-  // Whether a block of one can be given back to the other.
+  /** Whether memory of one resource can be freed by the other. */
   bool is_same(const basic_resource& other) const noexcept {
     return other.allocator_ == allocator_ && other.device_ == device_ && other.stream_ == stream_;
   }
 
  private:
-  // What every block is aligned to.
-  static constexpr std::size_t alignment_bytes = 512;
+  // The alignment of every block, under every policy.
+  static constexpr std::size_t alignment_bytes = 256;
 
   static void* plain(void* data) noexcept { return data; }
   template <class Fancy>
@@ -503,17 +693,6 @@ class basic_resource : public Base {
   const cachalot_allocator* allocator_;
   int device_;
   cachalot_stream stream_;
-};
-
-class resource final : public basic_resource<std::pmr::memory_resource> {
- public:
-  using basic_resource::basic_resource;
-
- private:
-  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
-    const auto* same = dynamic_cast<const resource*>(&other);
-    return same != nullptr && is_same(*same);
-  }
 };
 
 }  // namespace cachalot

@@ -1,33 +1,37 @@
-/*
- * cachalot_torch.h: cachalot as PyTorch's allocator of CUDA memory. What is said in cachalot.h holds here too.
+/**
+ * @file cachalot_torch.h cachalot as PyTorch's allocator of CUDA memory. The rules of cachalot.h apply here, too.
  *
- *   names = "cachalot_torch_alloc", "cachalot_torch_free"
- *   cachalot = torch.cuda.memory.CUDAPluggableAllocator("libcachalot_torch.so", *names)
- *   torch.cuda.memory.change_current_allocator(cachalot)        # before anything else uses the GPU
+ * In Python, before any other use of the GPU:
  *
- * The functions below are in libcachalot.so, but for those under "The shim", which take a C++ compiler: PyTorch takes
- * an allocator at its word when that returns NULL, so that out of memory has to arrive as an exception.
+ * names = "cachalot_torch_alloc", "cachalot_torch_free" cachalot =
+ * torch.cuda.memory.CUDAPluggableAllocator("libcachalot_torch.so", *names)
+ * torch.cuda.memory.change_current_allocator(cachalot)
+ *
+ * The functions are in libcachalot.so, except the functions under "The shim". The shim needs a C++ compiler: PyTorch
+ * accepts a NULL of an allocator as an address, so running out of memory must arrive as an exception.
  *
  * The allocator
- *   - There is one for the process, over every device of the driver (those that CUDA_VISIBLE_DEVICES leaves), with
- *     PyTorch's numbers and in their primary contexts. It is made when it is first needed, and stays until the process
- *     ends; each device is opened when it is first allocated from.
- *   - cachalot_torch_allocator answers its handle, for statistics, limits, snapshots and everything else in cachalot.h
- *     but cachalot_destroy: destroyed, it fails every later request. Pools named {0, n} are PyTorch's.
+ *   - A process has one allocator for PyTorch, over every device of the driver (as CUDA_VISIBLE_DEVICES allows), with
+ *     PyTorch's numbers and in the primary contexts. The first use makes the allocator, which lasts until the end of
+ *     the process. The first request on a device opens the device.
+ *   - cachalot_torch_allocator returns the handle, for statistics, limits, snapshots and every other function of
+ *     cachalot.h except cachalot_destroy: after cachalot_destroy, every request fails. PyTorch's pools are named {0,
+ *     n}.
  *
  * Settings
- *   - Those of cachalot_torch_configure; if it was not called those of the environment variable CACHALOT_CONF; without
- *     that what PYTORCH_ALLOC_CONF, or else PYTORCH_CUDA_ALLOC_CONF, says of device memory. `backend`, `pinned_...` and
- *     unknown keys of those two are PyTorch's affair. What else is wrong in them is an error, as is what is wrong in
- *     CACHALOT_CONF.
- *   - With wrong settings no allocator is made: a line on the standard error says why, once, and every request fails
- *     with CACHALOT_ERROR_INVALID_CONFIG until cachalot_torch_configure gives right ones.
+ *   - The settings come from the first of: cachalot_torch_configure, the environment variable CACHALOT_CONF,
+ *     PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF. In PyTorch's two variables, the keys `backend` and `pinned_...` and
+ *     unknown keys are ignored, because they concern PyTorch. Any other mistake in a variable is an error.
+ *   - With wrong settings there is no allocator: a line on the standard error stream says why, once, and every request
+ *     fails with CACHALOT_ERROR_INVALID_CONFIG until cachalot_torch_configure corrects the settings.
  *
  * Failures
- *   - PyTorch's hooks answer nothing. What goes wrong in one is told on the standard error, each kind once. In a forked
- *     child, and when the driver is gone at exit, hooks do nothing, silently; requests fail.
+ *   - PyTorch's hooks return no status. A failure of a hook is a line on the standard error stream, once for each kind
+ *     of failure. In a forked child, and after the driver has shut down, hooks do nothing and print nothing; requests
+ *     fail.
  *
- * Threads: every function may be called from any thread.
+ * Threads
+ *   - Any thread may call any function.
  *
  * Since 0.1.
  */
@@ -42,89 +46,93 @@ extern "C" {
 
 /* ---- Memory ---- */
 
-/* Obtains a block, as cachalot_malloc. NULL for 0 bytes, and if there is none: cachalot_last_error says why. For
- * torch.cuda.MemPool, where PyTorch deals with NULL: it gives back what it has cached, tries again and raises its own
- * error. For the current allocator give PyTorch the shim's cachalot_torch_alloc.
- * Driver: if no cached block fits, or frees are pending, and for the first request of a device, which may make its
- * context. */
+/** Allocates a block like cachalot_malloc, and returns the address; NULL for 0 bytes and after a failure, which
+ * cachalot_last_error describes. The function is for torch.cuda.MemPool: after a NULL, PyTorch releases cached memory,
+ * tries again, and raises its own error. The current allocator needs the shim's cachalot_torch_alloc instead.
+ *   - Driver: if no cached block fits, or frees are pending; the first request on a device may make the context. */
 CACHALOT_API void *cachalot_torch_malloc(size_t bytes, int device, cachalot_stream stream);
 
-/* The same with a status; `out` is written if it is OK.
- * Errors: those of cachalot_malloc, and of cachalot_create if this is the first call. */
+/** Allocates a block like cachalot_malloc, and writes the address to `out`.
+ *   - Driver: as cachalot_torch_malloc.
+ *   - Errors: those of cachalot_malloc, and for the first call those of cachalot_create. */
 CACHALOT_CHECKED cachalot_status cachalot_torch_allocate(size_t bytes, int device, cachalot_stream stream, void **out);
 
-/* Gives a block back, as cachalot_free. The block alone counts: size, device and stream are not looked at.
- * Driver: as cachalot_free. */
+/** Frees a block like cachalot_free. The address decides; size, device and stream are ignored.
+ *   - Driver: as cachalot_free. */
 CACHALOT_API void cachalot_torch_free(void *block, size_t bytes, int device, cachalot_stream stream);
 
 /* ---- Hooks ---- */
 
-/* For set_init_fn. Makes the allocator, so that wrong settings are told at once; opens no device. 0 devices, as PyTorch
- * says before it has counted them: nothing.
- * Driver: loads and starts it. */
+/** The hook for set_init_fn: makes the allocator, so that wrong settings show at once. Opens no device. For 0 devices,
+ * PyTorch's value before it has counted the devices, the hook does nothing.
+ *   - Driver: loads and starts the driver. */
 CACHALOT_API void cachalot_torch_init(int device_count);
 
-/* For set_reset_fn, which torch.cuda.empty_cache calls: cachalot_empty_cache on every device.
- * Driver: yes, where anything is cached, and it waits for the streams. */
+/** The hook for set_reset_fn, which torch.cuda.empty_cache calls: runs cachalot_empty_cache on every device.
+ *   - Driver: yes, on devices with cached memory, and waits for the streams. */
 CACHALOT_API void cachalot_torch_reset(void);
 
-/* For set_memory_fraction_fn: cachalot_set_memory_fraction.
- * Driver: asks how much that is; makes no context. */
+/** The hook for set_memory_fraction_fn: runs cachalot_set_memory_fraction.
+ *   - Driver: reads the size of the memory; makes no context. */
 CACHALOT_API void cachalot_torch_memory_fraction(double fraction, int device);
 
-/* For set_base_alloc_fn: the address and the length of the segment that a block, or an address in it, is part of. Of
- * other addresses the same one is answered, and `bytes` is left alone, as without the hook. */
+/** The hook for set_base_alloc_fn: returns the address of the segment around an address in a block, and writes the
+ * length to `bytes`. For other addresses, returns the address and leaves `bytes` unchanged, like PyTorch without the
+ * hook. */
 CACHALOT_API void *cachalot_torch_base_alloc(void *block, size_t *bytes);
 
-/* For set_record_stream_fn: cachalot_record_stream. Nothing for memory of others, which PyTorch passes on as well.
- * Driver: as cachalot_record_stream. */
+/** The hook for set_record_stream_fn: runs cachalot_record_stream. For memory of other allocators, which PyTorch passes
+ * as well, the hook does nothing.
+ *   - Driver: as cachalot_record_stream. */
 CACHALOT_API void cachalot_torch_record_stream(void *block, cachalot_stream stream);
 
 /* ---- Pools and graphs ---- */
 
-/* Whether a request on `stream` is led (not 0). Called on the thread that makes the request, with no lock held. It may
- * call CUDA, and must not call the allocator. */
+/** Decides whether a route takes a request on `stream` (not 0). The filter runs on the thread of the request, without a
+ * lock. It may call CUDA, and must not call the allocator. */
 typedef int (*cachalot_torch_filter)(void *userdata, cachalot_stream stream);
 
-/* The filter with this `userdata` is not called any more. */
+/** Tells the program that the filter with this `userdata` will not run any more. */
 typedef void (*cachalot_torch_let_go)(void *userdata);
 
-/* Leads the requests on `device` that the filter names into a pool from here on, before any route in force already;
- * NULL names all. The pool is made if there is none; it gains a user, until cachalot_torch_release_pool. PyTorch begins
- * captures of graphs and mere detours (torch.cuda.use_mem_pool) alike, and a capture before its stream captures: so
- * this counts as a capture, during which blocks that other streams use are kept, until a request is led that no graph
- * captures. `let_go`, if it is not NULL, is called once: when the route has ended and nobody is in the filter, or when
- * this fails.
- * Errors: INVALID_ARGUMENT (the default pool), TABLE_FULL. */
+/** Begins a route to a pool for the requests on `device` that the filter takes; NULL takes all. The newest route that
+ * takes a request decides. If there is no such pool, the call makes the pool. The call adds a user to the pool, until
+ * cachalot_torch_release_pool.
+ *
+ * PyTorch uses the same hook for captures of graphs and for torch.cuda.use_mem_pool, and calls the hook before the
+ * capture of the stream begins. So the route counts as a capture, and blocks that other streams use stay pending, until
+ * the route takes a request that no graph captures. `let_go`, unless NULL, is called once: after the end of the route,
+ * when no thread runs the filter, or after a failure of this call.
+ *   - Errors: INVALID_ARGUMENT (the default pool), TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_torch_begin_allocate_to_pool(int device, cachalot_pool pool,
                                                                    cachalot_torch_filter filter,
                                                                    cachalot_torch_let_go let_go, void *userdata);
 
-/* For set_end_allocate_to_pool_fn: ends the latest such route into the pool. Its user stays. */
+/** The hook for set_end_allocate_to_pool_fn: ends the newest route to the pool. The user of the route stays. */
 CACHALOT_API void cachalot_torch_end_allocate_to_pool(int device, cachalot_pool pool);
 
-/* For set_release_pool, which PyTorch calls when a graph is destroyed: cachalot_pool_release. */
+/** The hook for set_release_pool, which PyTorch calls at the destruction of a graph: runs cachalot_pool_release. */
 CACHALOT_API void cachalot_torch_release_pool(int device, cachalot_pool pool);
 
-/* ---- The program's side ---- */
+/* ---- The program ---- */
 
-/* Before there is an allocator: it is made with these settings and not with the environment's; NULL: with the
- * environment's again. Afterwards: cachalot_configure.
- * Errors: INVALID_CONFIG, which changes nothing. */
+/** Sets the settings. Before the first use of the allocator, `config` replaces the settings of the environment, and
+ * NULL restores the settings of the environment. Later, the call runs cachalot_configure.
+ *   - Errors: INVALID_CONFIG, which changes nothing. */
 CACHALOT_API cachalot_status cachalot_torch_configure(const char *config);
 
-/* Writes the handle of the allocator, which is made if there is none yet.
- * Driver: loads and starts it, if there is none yet.
- * Errors: those of cachalot_create. */
+/** Writes the handle of the allocator to `out`. The first call makes the allocator.
+ *   - Driver: the first call loads and starts the driver.
+ *   - Errors: those of cachalot_create. */
 CACHALOT_API cachalot_status cachalot_torch_allocator(cachalot_allocator **out);
 
-/* The same, but NULL if there is no allocator yet. */
+/** Writes the handle of the allocator to `out`, or NULL if there is no allocator yet. */
 CACHALOT_API cachalot_status cachalot_torch_peek(cachalot_allocator **out);
 
-/* Describes the stacks of recorded events by the Python frames of the thread (not 0), or no longer; it takes the place
- * of cachalot_on_stack. Threads of Python's take its lock for that, as PyTorch's own allocator does; others have no
- * frames. Costs some 0.2 us a frame, and nothing when off.
- * Errors: UNSUPPORTED without CPython 3.9 or later in the process. */
+/** Turns call stacks of recorded events on (not 0) or off. A stack has the Python frames of the thread. The function
+ * replaces the callback of cachalot_on_stack. Threads of Python take Python's lock for each stack, as in PyTorch's own
+ * allocator; other threads have no frames. A frame costs about 0.2 us. Turned off, stacks cost nothing.
+ *   - Errors: UNSUPPORTED without CPython 3.9 or later in the process. */
 CACHALOT_API cachalot_status cachalot_torch_record_stacks(int on);
 
 #ifdef __cplusplus
@@ -137,17 +145,19 @@ CACHALOT_API cachalot_status cachalot_torch_record_stacks(int on);
 
 /* ---- The shim ---- */
 
-/* In libcachalot_torch.so, which is made of ffi/torch/shim.cpp: by any C++17 compiler; with -DCACHALOT_WITH_TORCH and
- * PyTorch's own headers for PyTorch's own exceptions. */
+/* The shim is libcachalot_torch.so, compiled from ffi/torch/shim.cpp by any C++17 compiler. With -DCACHALOT_WITH_TORCH
+ * and PyTorch's headers, the shim throws PyTorch's exceptions. */
 extern "C" {
 
-/* As cachalot_torch_malloc, but never NULL for more than 0 bytes: it throws, with the text of cachalot_last_error.
- * Built with PyTorch's headers c10::OutOfMemoryError (in Python torch.OutOfMemoryError) for OUT_OF_MEMORY, REJECTED and
- * TOO_LARGE, and c10::Error (RuntimeError) for all else; without them std::runtime_error (RuntimeError). What a filter
- * throws is thrown on. */
+/** Allocates a block like cachalot_torch_malloc, and throws an exception with the text of cachalot_last_error after a
+ * failure. With PyTorch's headers, the exception is c10::OutOfMemoryError (torch.OutOfMemoryError in Python) for
+ * OUT_OF_MEMORY, REJECTED and TOO_LARGE, and c10::Error (RuntimeError) for other failures. Without PyTorch's headers,
+ * the exception is std::runtime_error (RuntimeError). An exception of a filter passes through; without PyTorch's headers
+ * it becomes a std::runtime_error with the same text. */
 CACHALOT_API void *cachalot_torch_alloc(size_t bytes, int device, cachalot_stream stream);
 
-/* For set_begin_allocate_to_pool: cachalot_torch_begin_allocate_to_pool. Throws likewise. */
+/** The hook for set_begin_allocate_to_pool: runs cachalot_torch_begin_allocate_to_pool. Throws like
+ * cachalot_torch_alloc. */
 CACHALOT_API void cachalot_torch_begin_pool(int device, std::pair<unsigned long long, unsigned long long> pool,
                                             std::function<bool(cachalot_stream)> filter);
 }

@@ -3,14 +3,15 @@
 #
 #   tests/packages.sh
 #
-# Fails on a warning of cargo, and on a package without its README, its licences or, for the C interface, its headers.
+# Fails on a warning of cargo, on a package without its README, its licences or, for the C interface, its headers, and on a
+# library whose front page has no example.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # In the order of their dependencies, as they are published. Every other crate says `publish = false`.
 published=(cachalot-atomic-file cachalot-planner cachalot-core cachalot-snapshot cachalot-cuda cachalot cachalot-replay
   cachalot-cli)
-headers=(cachalot.h cachalot.hpp cachalot_torch.h)
+headers=(cachalot.h cachalot.hpp cachalot_cub.hpp cachalot_cuda_mr.hpp cachalot_torch.h)
 
 fail() {
   echo "tests/packages.sh: $1" >&2
@@ -32,6 +33,12 @@ for name in "${published[@]}"; do
   files=$(tar -tzf "$target/package/$name-$version.crate")
   wanted=(README.md LICENSE-MIT LICENSE-APACHE)
   [ "$name" != cachalot ] || wanted+=("${headers[@]/#/include/}")
+  library=$name-$version/src/lib.rs
+  if grep -qx "$library" <<<"$files"; then
+    # A block without a language, or with `no_run`, is a doctest.
+    tar -xzOf "$target/package/$name-$version.crate" "$library" | grep -xE '//! ```(no_run)?' >/dev/null ||
+      fail "the front page of $name has no example"
+  fi
   for file in "${wanted[@]}"; do
     grep -qx "$name-$version/$file" <<<"$files" || fail "$file is not in the package of $name"
   done

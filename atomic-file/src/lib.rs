@@ -1,6 +1,17 @@
-//! Files that are written whole or not at all.
+//! Atomic file writes: a file is written whole or not at all.
 //!
-//! [`write()`] is the only way in which this workspace writes a file of the user's.
+//! This workspace writes users' files with [`write()`] only.
+//!
+//! ```
+//! use cachalot_atomic_file::write;
+//! use std::io::Write;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("report.txt");
+//! write(&path, |file| file.write_all(b"peak: 12 MiB\n"))?;
+//! assert_eq!(std::fs::read(&path)?, b"peak: 12 MiB\n");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 //!
 //! ```text
 //! path ──▶ symbolic links are followed ──▶ open for writing, without truncation
@@ -18,29 +29,30 @@ use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use tempfile::{Builder, NamedTempFile};
 
-/// The most symbolic links that are followed from one path: as many as Linux follows.
+/// Upper bound for the number of symbolic links followed from one path, equal to the bound of
+/// Linux.
 const MOST_LINKS: u32 = 40;
 
-/// Begins the names of temporary files. The rest of a name is random, and does not depend on the
-/// target's name, which may be as long as a name can be.
+/// Prefix of the names of temporary files. The rest of a name is random and independent of the
+/// target's name, which may have the maximum length already.
 const PREFIX: &str = ".cachalot-";
 
-/// Writes a file with what `content` writes, replacing the content it had.
+/// Replaces the content of a file, or creates the file, with the bytes that `content` writes.
 ///
-/// A regular file appears, or changes its content, in one step: the content goes to a temporary
+/// A regular file is created or replaced in one step. The content goes to a temporary
 /// file in the same folder, reaches the disk, and is renamed over the target. A new file gets the
-/// permissions that the process's umask leaves of `rw-rw-rw-`. A replaced one keeps its
-/// permissions, and its owner where the process may set it; other hard links keep the old content.
-/// A file that the process may not write is not replaced.
+/// permissions that the process's umask leaves of `rw-rw-rw-`. A replaced file keeps its
+/// permissions, and its owner if the process may set the owner. Further hard links keep the
+/// old content. A file without write permission for the process is not replaced.
 ///
-/// A symbolic link stays, and its target is written. Whatever is not a regular file (a device, a
-/// FIFO, a descriptor such as `/dev/stdout`) is opened and written, and never replaced.
+/// A symbolic link stays, and the link's target is written. A device, a FIFO or a descriptor such
+/// as `/dev/stdout` is opened and written directly, and never replaced.
 ///
-/// `content` gets the file without a buffer.
+/// `content` receives the file without a buffer.
 ///
 /// # Errors
-/// Those of the file system and of `content`. A regular file is then as it was before, and no
-/// temporary file is left.
+/// The errors of the file system and of `content`. After an error a regular file is unchanged, and
+/// no temporary file is left.
 pub fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let target = follow_links(path)?;
     if is_descriptor(&target) {
@@ -56,9 +68,10 @@ pub fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> 
     }
 }
 
-/// The path behind a chain of symbolic links, where there need not be a file.
+/// Follows a chain of symbolic links, and returns the last path. No file need exist at the last
+/// path.
 ///
-/// The chain ends at a link in `/proc` also: its text is no path for what it leads to.
+/// The chain also ends at a link in `/proc`: the text of a link in `/proc` is no path.
 fn follow_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -70,16 +83,16 @@ fn follow_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other(format!("more than {MOST_LINKS} symbolic links lead on from it")))
 }
 
-/// Whether a path is that of a link in `/proc`, which leads to an open file and not to a path.
+/// Returns whether a path is a link in `/proc`, which leads to an open file and not to a path.
 fn is_descriptor(path: &Path) -> bool {
     path.is_symlink() && fs::canonicalize(folder_of(path)).is_ok_and(|folder| folder.starts_with("/proc"))
 }
 
-/// Opens what a descriptor leads to, in such a way that nothing written there before is lost.
+/// Opens the file of a descriptor such that bytes written earlier are preserved.
 fn open_descriptor(path: &Path) -> io::Result<File> {
     let is_own = fs::canonicalize(folder_of(path))? == fs::canonicalize("/proc/self/fd")?;
-    // A second handle of a standard stream shares its position, so that the output of the process
-    // stays in order where the stream leads to a regular file.
+    // A duplicate of a standard stream shares the stream's position, so the output of the process
+    // stays in order even if the stream leads to a regular file.
     match path.file_name().and_then(|name| name.to_str()) {
         Some("1") if is_own => {
             io::stdout().flush()?;
@@ -90,7 +103,7 @@ fn open_descriptor(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The folder that a file lies in.
+/// Returns the folder of a file.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -98,27 +111,28 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Puts a complete new file in the place of a regular one, or where there is none.
+/// Puts a complete new file in the place of a regular file, or creates the file.
 fn replace(target: &Path, old: Option<&Metadata>, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    // Opened here and not by `tempfile`, whose own files are the user's alone.
+    // Opened here and not by `tempfile`, which would open the file for the user alone.
     let create = |path: &Path| File::options().write(true).create_new(true).open(path);
     let mut temporary = Builder::new().prefix(PREFIX).make_in(folder_of(target), create)?;
     if let Some(old) = old {
         inherit(&temporary, old)?;
     }
-    // From here on dropping `temporary` removes it.
+    // From here on dropping `temporary` removes the file.
     content(temporary.as_file_mut())?;
     temporary.as_file().sync_all()?;
     temporary.persist(target).map(drop).map_err(|error| error.error)
 }
 
-/// Gives a file the owner and the permissions of another.
+/// Copies the owner and the permissions of the old file to the temporary file.
 fn inherit(temporary: &NamedTempFile, old: &Metadata) -> io::Result<()> {
     let own = temporary.as_file().metadata()?;
     if (own.uid(), own.gid()) != (old.uid(), old.gid()) {
-        // Only some processes may give files away. The file is the writer's otherwise.
+        // Ignore a failure: most processes may not change the owner. The file then belongs to the
+        // writer.
         let _ = fchown(temporary.as_file(), Some(old.uid()), Some(old.gid()));
     }
-    // After the owner, whose change takes the set-user-ID bit away.
+    // Set the permissions last, since a change of the owner clears the set-user-ID bit.
     temporary.as_file().set_permissions(old.permissions())
 }

@@ -1,4 +1,4 @@
-//! Files of every kind, complete and failed writes, and writers at the same time.
+//! Tests of writes to files of every kind: complete, failed, and concurrent.
 
 use cachalot_atomic_file::write;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// An empty folder of a test's own.
+/// Creates an empty folder for one test.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if folder.exists() {
@@ -19,7 +19,7 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// The names of a folder's files, in order.
+/// Returns the sorted names of a folder's files.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("the folder can be read");
     let mut names: Vec<_> =
@@ -49,7 +49,7 @@ fn a_new_file_has_ordinary_permissions_and_an_old_one_keeps_its_own() {
         put(&new, "22").expect("an old file");
         assert_eq!((mode(&new), fs::read(&new).expect("the file exists")), (kept, b"22".to_vec()));
     }
-    // Root may write it, others may not.
+    // Root may write the file, other users may not.
     fs::set_permissions(&new, Permissions::from_mode(0o400)).expect("the file is the test's");
     let may_write = File::options().write(true).open(&new).is_ok();
     assert_eq!(put(&new, "333").is_ok(), may_write);
@@ -130,7 +130,7 @@ fn a_descriptor_of_a_regular_file_is_appended_to() {
         put(&PathBuf::from(name).join(descriptor.to_string()), "after, ").expect("an open file");
     }
     assert_eq!(fs::read_to_string(&path).expect("it exists"), "before, after, after, ");
-    // The same file: nothing was put in its place.
+    // The open file received every write, so the file was not replaced.
     assert_eq!(file.metadata().expect("it is open").len(), 22);
     assert_eq!(names(&folder), ["file"]);
 }
@@ -179,7 +179,7 @@ fn writers_at_the_same_time_succeed_and_a_reader_sees_whole_files_only() {
     const WRITES: usize = 100;
     let folder = folder("race");
     let path = folder.join("file");
-    // The first line says how many follow.
+    // The first line contains the number of lines that follow.
     let whole = |lines: usize| format!("{lines}\n{}", "line\n".repeat(lines));
     put(&path, &whole(0)).expect("a new file");
     let done = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! `malloc` and `free` of a cached block among many free ones, for every subject.
+//! Measures `malloc` and `free` of a cached block among many free blocks, for every subject.
 #![allow(missing_docs, reason = "made by a macro")]
 
 use cachalot_benches::crowd::{Crowd, Layout};

@@ -1,4 +1,4 @@
-//! `malloc` and `free` of a cached block, by size, for every subject.
+//! Measures `malloc` and `free` of a cached block, by size, for every subject.
 #![allow(missing_docs, reason = "made by a macro")]
 
 use cachalot_benches::crowd::{Crowd, Layout, SIZES};

@@ -1,4 +1,5 @@
-//! Recorded programs, warm, for every subject that can hold them. The time is that of one operation.
+//! Measures warm recorded programs, for every subject that can run the program. The unit is one
+//! operation.
 #![allow(missing_docs, reason = "made by a macro")]
 
 use cachalot_benches::lanes::lanes;

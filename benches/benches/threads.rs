@@ -1,4 +1,4 @@
-//! Several threads on streams of their own or all on one, for every lock.
+//! Measures concurrent threads, on streams of their own or on one stream, for every lock.
 #![allow(missing_docs, reason = "made by a macro")]
 
 use cachalot_benches::measure::Clock;

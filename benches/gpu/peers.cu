@@ -1,17 +1,20 @@
-// cachalot beside the allocators that come with the CUDA toolkit, on the same work in the same run, through their public interfaces.
+// Compares cachalot with the allocators of the CUDA toolkit, on equal work in the same run, through
+// the public interfaces.
 //
 //   cargo build --release -p cachalot
 //   nvcc -O2 -std=c++17 -Iinclude benches/gpu/peers.cu -o peers -Ltarget/release -l:libcachalot.a -lpthread -ldl -lm
 //   ./peers
 //   taskset --cpu-list 3 ./peers pair         or: ./peers threads
 //
-// Both tables, or the one that is asked for: the first can be tied to one processor.
+// Prints both tables, or the named table. The table `pair` can be bound to one processor.
 //
-// pair: one block is obtained and given back, again and again; the block is cached. Median and quartiles of the rounds, which
-// take the allocators in turn. cachalot stands there twice: where the block is split off a larger one and becomes one with it
-// again, and where a free block of that size has no free neighbour. threads: each thread, on a stream of its own, fills and
-// empties 64 slots with blocks of 512 B to 64 KiB in random order; millions of operations (obtaining or giving back) a second,
-// of all threads together.
+// pair: one cached block is allocated and freed repeatedly. Median and quartiles of the rounds;
+// each round measures the allocators in turn. cachalot has two rows: the block is split off a
+// larger block and merged again, or a free block of the exact size without free neighbours is used.
+//
+// threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
+// 64 KiB in random order. The unit is millions of operations (allocations or frees) per second, in
+// all threads together.
 #include "cachalot.h"
 
 #include <cub/util_allocator.cuh>
@@ -54,7 +57,7 @@ struct Plain {
     check(cudaMalloc(&block, bytes), "cudaMalloc");
     return block;
   }
-  void give_back(void *block, cudaStream_t) { check(cudaFree(block), "cudaFree"); }
+  void free(void *block, cudaStream_t) { check(cudaFree(block), "cudaFree"); }
 };
 
 struct StreamOrdered {
@@ -71,7 +74,7 @@ struct StreamOrdered {
     check(cudaMallocAsync(&block, bytes, stream), "cudaMallocAsync");
     return block;
   }
-  void give_back(void *block, cudaStream_t stream) { check(cudaFreeAsync(block, stream), "cudaFreeAsync"); }
+  void free(void *block, cudaStream_t stream) { check(cudaFreeAsync(block, stream), "cudaFreeAsync"); }
 };
 
 struct Cub {
@@ -83,7 +86,7 @@ struct Cub {
     check(allocator.DeviceAllocate(&block, bytes, stream), "DeviceAllocate");
     return block;
   }
-  void give_back(void *block, cudaStream_t) { check(allocator.DeviceFree(block), "DeviceFree"); }
+  void free(void *block, cudaStream_t) { check(allocator.DeviceFree(block), "DeviceFree"); }
 };
 
 struct Cachalot {
@@ -99,24 +102,25 @@ struct Cachalot {
     check(cachalot_malloc(allocator, 0, bytes, stream, &block) == CACHALOT_OK, "cachalot_malloc");
     return block;
   }
-  void give_back(void *block, cudaStream_t) { check(cachalot_free(allocator, block) == CACHALOT_OK, "cachalot_free"); }
+  void free(void *block, cudaStream_t) { check(cachalot_free(allocator, block) == CACHALOT_OK, "cachalot_free"); }
 };
 
 struct CachalotBetween : Cachalot {
   static constexpr const char *name = "cachalot, one of that size";
 };
 
-// Nothing has to be prepared but where the cached block is to have neighbours.
+// No preparation, except where the cached block must have neighbours.
 template <class Allocator>
 void prepare(Allocator &, std::size_t) {}
 
 void prepare(CachalotBetween &allocator, std::size_t bytes) {
-  // Segments hold one, two or many such blocks, and a rest: the third of four lies beside none.
+  // Segments contain one, two or many blocks, and a remainder: the third of four blocks has no free
+  // neighbour.
   void *blocks[4];
   for (void *&block : blocks) {
     block = allocator.obtain(bytes, nullptr);
   }
-  allocator.give_back(blocks[2], nullptr);
+  allocator.free(blocks[2], nullptr);
 }
 
 template <class Allocator>
@@ -124,7 +128,7 @@ double pair_ns(Allocator &allocator, std::size_t bytes) {
   const int count = std::max(20, static_cast<int>(20000 * Allocator::effort));
   const double start = now();
   for (int i = 0; i < count; i++) {
-    allocator.give_back(allocator.obtain(bytes, nullptr), nullptr);
+    allocator.free(allocator.obtain(bytes, nullptr), nullptr);
   }
   return (now() - start) / count * 1e9;
 }
@@ -147,7 +151,7 @@ double million_ops_a_second(Allocator &allocator, int threads) {
     for (int i = 0; i < steps; i++) {
       void *&slot = slots[random() & 63];
       if (slot) {
-        allocator.give_back(slot, streams[thread]);
+        allocator.free(slot, streams[thread]);
         slot = nullptr;
       } else {
         slot = allocator.obtain(512 + random() % 65536, streams[thread]);
@@ -155,7 +159,7 @@ double million_ops_a_second(Allocator &allocator, int threads) {
     }
     for (void *slot : slots) {
       if (slot) {
-        allocator.give_back(slot, streams[thread]);
+        allocator.free(slot, streams[thread]);
       }
     }
   };

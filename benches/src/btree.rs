@@ -1,14 +1,16 @@
-//! The yardstick: the rules of `PyTorch`'s allocator over a `BTreeSet`, the way they are usually written.
+//! Baseline of the benchmarks: the rules of `PyTorch`'s allocator over a `BTreeSet`, in the usual
+//! implementation.
 //!
 //! ```text
 //! stream ─hash─▶ two heaps, small and large: free blocks by (size, address)
 //! pointer ─hash─▶ block ◀─prev / next─▶ neighbours
 //! ```
 //!
-//! It is written to be fast: blocks lie in one table, nothing is allocated by a pair but what the `BTreeSet` allocates,
-//! the hash tables use the fastest hash for integers, and one uncontended lock is taken per operation. It makes every
-//! decision that the default configuration, `roundup_power2_divisions` and `max_split_size_mb` lead to, and keeps the
-//! same statistics; it knows no events, private pools, limits or expandable segments.
+//! The implementation is meant to be fast. All blocks lie in one table, and a pair allocates no
+//! host memory except inside the `BTreeSet`. The hash tables use the fastest hash for integers, and
+//! each operation takes one uncontended lock. The baseline makes the decisions of the default
+//! configuration, `roundup_power2_divisions` and `max_split_size_mb`, and keeps equal statistics.
+//! Events, private pools, limits and expandable segments are not supported.
 
 use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;
@@ -21,7 +23,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What is counted, for all blocks and for those of each pool.
+/// A statistic, counted for all blocks and for the blocks of each pool.
 #[derive(Clone, Copy)]
 #[repr(usize)]
 enum Stat {
@@ -38,7 +40,8 @@ enum Stat {
     OversizeSegments,
 }
 
-/// The names in the order of [`Stat`], as `torch.cuda.memory_stats()` spells them, and whether it tells pools apart.
+/// Names in the order of [`Stat`], as in `torch.cuda.memory_stats()`, and whether the statistic
+/// exists per pool.
 const STATS: [(&str, bool); 11] = [
     ("allocation", true),
     ("allocated_bytes", true),
@@ -93,7 +96,7 @@ impl Stats {
     }
 }
 
-/// The index that stands for "none".
+/// The index of no block.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -115,7 +118,7 @@ impl Block {
 
 struct Heap {
     kind: PoolKind,
-    /// Size, address and table entry of each free block.
+    /// The free blocks: size, address and table index.
     free: BTreeSet<(u64, u64, u32)>,
 }
 
@@ -123,14 +126,14 @@ struct State {
     device: SimulatedDevice,
     config: Config,
     max_split: u64,
-    /// Even ones small, odd ones large.
+    /// The heaps: small heaps have even indices, large heaps odd indices.
     heaps: Vec<Heap>,
-    /// The small heap of each stream.
+    /// Index of the small heap of each stream.
     by_stream: FxHashMap<u64, u32>,
     blocks: Vec<Block>,
     vacant: Vec<u32>,
-    /// The blocks the program holds, by address.
-    held: FxHashMap<u64, u32>,
+    /// The live blocks, by address.
+    live: FxHashMap<u64, u32>,
     stats: Stats,
 }
 
@@ -153,7 +156,7 @@ impl State {
         self.blocks.len() as u32 - 1
     }
 
-    /// Takes the smallest free block that fits, if it may serve the request.
+    /// Takes the smallest free block that fits, if the block may serve the request.
     fn take_best_fit(&mut self, heap: u32, size: u64) -> Option<u32> {
         let free = &mut self.heaps[heap as usize].free;
         let best = *free.range((size, 0, 0)..).next()?;
@@ -193,7 +196,7 @@ impl State {
         }
     }
 
-    /// Cuts `block` behind its first `size` bytes; the rest becomes free.
+    /// Splits `block` after the first `size` bytes; the remainder becomes free.
     fn split(&mut self, block: u32, size: u64) {
         let front = self.blocks[block as usize];
         let (addr, rest_size) = (front.addr + size, front.size - size);
@@ -234,7 +237,7 @@ impl State {
         let entry = &mut self.blocks[block as usize];
         entry.free = false;
         entry.requested = bytes;
-        self.held.insert(addr, block);
+        self.live.insert(addr, block);
         self.stats.up(kind, Stat::Allocation, 1);
         self.stats.up(kind, Stat::AllocatedBytes, given);
         self.stats.up(kind, Stat::Active, 1);
@@ -246,7 +249,7 @@ impl State {
         Some(addr)
     }
 
-    /// Makes the free block `right` part of the block before it; it is in no set any more.
+    /// Merges the block `right` into the preceding block `left`. `right` is in no set.
     fn absorb(&mut self, left: u32, right: u32) {
         let Block { size, next, .. } = self.blocks[right as usize];
         let entry = &mut self.blocks[left as usize];
@@ -258,7 +261,8 @@ impl State {
         self.vacant.push(right);
     }
 
-    /// Takes `neighbour` out of its set if there is one and it is free. Returns its size, or 0.
+    /// Removes `neighbour` from its set if the block exists and is free. Returns the block's size,
+    /// or 0.
     fn take_neighbour(&mut self, neighbour: u32) -> u64 {
         if neighbour == NONE || !self.blocks[neighbour as usize].free {
             return 0;
@@ -269,7 +273,7 @@ impl State {
     }
 
     fn free(&mut self, addr: u64) -> bool {
-        let Some(mut block) = self.held.remove(&addr) else { return false };
+        let Some(mut block) = self.live.remove(&addr) else { return false };
         let Block { size, requested, prev, next, heap, .. } = self.blocks[block as usize];
         let kind = self.heaps[heap as usize].kind;
         self.stats.down(kind, Stat::Allocation, 1);
@@ -305,15 +309,15 @@ impl State {
     }
 }
 
-/// The allocator: its state behind one lock. Clones are the same allocator.
+/// The allocator: state behind one lock. Clones share the state.
 #[derive(Clone)]
 pub struct BTree(Arc<Mutex<HeapLock, State>>);
 
 impl BTree {
-    /// An allocator with these settings; `None` if they ask for what it does not know.
+    /// Creates an allocator; `None` if the settings are not supported.
     ///
     /// # Panics
-    /// If the configuration is refused.
+    /// If the configuration is invalid.
     pub fn new(settings: &Settings) -> Option<Self> {
         let config = Config::parse(&settings.config).expect("the configuration is valid");
         if settings.limit.is_some() || config.expandable_segments() {
@@ -327,12 +331,12 @@ impl BTree {
             by_stream: FxHashMap::default(),
             blocks: Vec::new(),
             vacant: Vec::new(),
-            held: FxHashMap::default(),
+            live: FxHashMap::default(),
             stats: Stats::default(),
         }))))
     }
 
-    /// Calls `visit` with every statistic that it keeps, by the keys of `torch.cuda.memory_stats()`.
+    /// Calls `visit` with every statistic, under the keys of `torch.cuda.memory_stats()`.
     pub fn for_each_stat(&self, mut visit: impl FnMut(&str, i64)) {
         let state = self.0.lock();
         for (stat, (name, by_pool)) in STATS.into_iter().enumerate() {
@@ -358,6 +362,6 @@ impl Subject for BTree {
 
     #[inline(never)]
     fn free(&mut self, addr: u64) {
-        assert!(self.0.lock().free(addr), "the block is held");
+        assert!(self.0.lock().free(addr), "the block is live");
     }
 }

@@ -1,4 +1,4 @@
-//! The allocator this project is about, as a [`Subject`]: the whole of it, over a device in memory.
+//! This project's allocator as a [`Subject`]: the complete allocator, over a simulated device.
 
 use crate::settings::{CAPACITY, Settings};
 use crate::subject::Subject;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// One allocator with statistics, whose heaps are locked by `R`. Clones are the same allocator.
+/// An allocator with statistics, whose heaps are locked by `R`. Clones share the allocator.
 pub struct Cachalot<R: Lock>(Arc<Allocator<SimulatedDevice, R, Growable>>);
 
 impl<R: Lock> Clone for Cachalot<R> {
@@ -18,10 +18,10 @@ impl<R: Lock> Clone for Cachalot<R> {
 }
 
 impl<R: Lock> Cachalot<R> {
-    /// An allocator with these settings.
+    /// Creates an allocator with the given settings.
     ///
     /// # Panics
-    /// If the configuration is refused.
+    /// If the configuration is invalid.
     pub fn new(settings: &Settings) -> Self {
         let config = Config::parse(&settings.config).expect("the configuration is valid");
         let allocator = Allocator::new([SimulatedDevice::new(CAPACITY)], &config).expect("one device fits");
@@ -29,7 +29,7 @@ impl<R: Lock> Cachalot<R> {
         Self(Arc::new(allocator))
     }
 
-    /// The allocator itself.
+    /// Returns the allocator.
     pub fn allocator(&self) -> &Allocator<SimulatedDevice, R, Growable> {
         &self.0
     }
@@ -45,6 +45,6 @@ impl<R: Lock> Subject for Cachalot<R> {
 
     #[inline(never)]
     fn free(&mut self, ptr: DevicePtr) {
-        self.0.free(ptr).expect("the block is held");
+        self.0.free(ptr).expect("the block is live");
     }
 }

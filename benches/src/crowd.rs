@@ -1,7 +1,7 @@
-//! A pair, `malloc` and `free` of a cached block, with any number of free blocks around it.
+//! Pairs (`malloc` and `free` of a cached block) among any number of free blocks.
 //!
 //! ```text
-//! | free | held | free | held | free | held | …      the held ones keep the free ones apart
+//! | free | held | free | held | free | held | …      the held blocks keep the free blocks apart
 //! ```
 
 use crate::subject::Subject;
@@ -10,27 +10,28 @@ use cachalot_core::rounding::{SMALL_MAX, SMALL_SEGMENT};
 use cachalot_core::{MIB, UNIT};
 use std::hint::black_box;
 
-/// The requests of the pairs that are measured, in bytes.
+/// Request sizes of the measured pairs, in bytes.
 pub const SIZES: [u64; 5] = [512, 4 << 10, MIB, 8 * MIB, 64 * MIB];
 
-/// The sizes of the free blocks around a request.
+/// Distribution of the sizes of the free blocks around a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// All of the size that is requested: a block is taken whole, and given back whole.
+    /// All free blocks have the requested size: a block is allocated and freed whole.
     Equal,
-    /// Each another size, the requested one in the middle.
+    /// All free blocks have different sizes, with the requested size in the middle.
     Distinct,
-    /// At random between the bounds of the pool, every order of magnitude alike.
+    /// Sizes are random between the bounds of the pool, with all orders of magnitude equally
+    /// likely.
     Mixture,
-    /// As [`Mixture`](Self::Mixture), with requests at random as well.
+    /// As [`Mixture`](Self::Mixture), and the requested sizes are random too.
     Drawn,
 }
 
 impl Layout {
-    /// All of them.
+    /// All layouts.
     pub const ALL: [Self; 4] = [Self::Equal, Self::Distinct, Self::Mixture, Self::Drawn];
 
-    /// What the tables call it.
+    /// Returns the name used in the tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Equal => "equal",
@@ -41,19 +42,20 @@ impl Layout {
     }
 }
 
-/// The sizes that the small pool hands out, or those from just above it up to 64 MiB; in units.
+/// Returns the bounds of the sizes, in units: the sizes of the small pool, or the sizes above up to
+/// 64 MiB.
 fn bounds(request: u64) -> (u64, u64) {
     if request <= SMALL_MAX { (1, SMALL_MAX / UNIT) } else { (SMALL_MAX / UNIT + 1, 64 * MIB / UNIT) }
 }
 
-/// Pairs in a crowd of free blocks.
+/// A workload of pairs among free blocks.
 #[derive(Clone, Debug)]
 pub struct Crowd {
-    /// The requests, in turn; their number is a power of two.
+    /// Request sizes, used in turn; the length is a power of two.
     requests: Vec<u64>,
-    /// What is allocated to make the crowd, in the order in which it lies.
+    /// The blocks allocated to build the crowd, in address order.
     members: Vec<Member>,
-    /// Whether they come out of one segment, not of many of the small pool's.
+    /// Whether all members lie in one segment, rather than in many segments of the small pool.
     one_segment: bool,
 }
 
@@ -61,12 +63,13 @@ pub struct Crowd {
 #[derive(Clone, Copy, Debug)]
 struct Member {
     bytes: u64,
-    /// Whether it is one of the free ones, not one of those between them.
+    /// Whether the block is freed; else the block stays live and separates free blocks.
     free: bool,
 }
 
-/// The members that lie between two free blocks and keep them apart, such that in the small pool each segment is full:
-/// nothing else is left free that a member might be put into.
+/// Lists the members of a crowd: each free block is followed by a live block of `between` bytes. In
+/// the small pool each segment is filled completely, so that no other free memory could serve a
+/// member.
 fn members(free: impl IntoIterator<Item = u64>, between: u64, small: bool) -> Vec<Member> {
     let mut members = Vec::new();
     let mut left = SMALL_SEGMENT;
@@ -84,7 +87,8 @@ fn members(free: impl IntoIterator<Item = u64>, between: u64, small: bool) -> Ve
 }
 
 impl Crowd {
-    /// Pairs of `request` bytes among `count` free blocks. `None` if the pool has not so many sizes.
+    /// Creates pairs of `request` bytes among `count` free blocks. `None` if the pool has too few
+    /// sizes.
     pub fn new(layout: Layout, request: u64, count: u64) -> Option<Self> {
         let mut random = fastrand::Rng::with_seed(count ^ request);
         let (least, most) = bounds(request);
@@ -96,7 +100,7 @@ impl Crowd {
             Layout::Equal => (0..count).map(|_| request).collect(),
             Layout::Distinct => {
                 let first = (request / UNIT).saturating_sub(count / 2).max(least);
-                // Blocks above the pool's requests have no size of their own in the small pool.
+                // The small pool has no sizes above its largest request.
                 if request <= SMALL_MAX && first + count > most {
                     return None;
                 }
@@ -113,19 +117,21 @@ impl Crowd {
         Some(Self { requests, members: members(free, least * UNIT, small), one_segment: !small })
     }
 
-    /// Pairs in a fresh allocator, which splits the block off and makes it one with the rest again.
+    /// Creates pairs in an empty allocator, which splits the block off and merges the block with
+    /// the remainder again.
     pub fn alone(request: u64) -> Self {
         Self { requests: vec![request], members: Vec::new(), one_segment: false }
     }
 
-    /// Bytes of all members.
+    /// Returns the bytes of all members.
     fn bytes(&self) -> u64 {
         self.members.iter().map(|member| member.bytes).sum()
     }
 
-    /// Makes the crowd; false if the subject cannot hold it.
-    fn gather<S: Subject>(&self, subject: &mut S) -> bool {
-        // Sizes would be rounded up to those of segments otherwise.
+    /// Builds the crowd. Returns false if the subject has too little memory.
+    fn build<S: Subject>(&self, subject: &mut S) -> bool {
+        // One large segment first: otherwise the sizes of members would be rounded up to sizes of
+        // segments.
         if self.one_segment
             && let Some(all) = subject.malloc(self.bytes() + 64 * MIB, 0)
         {
@@ -146,7 +152,8 @@ impl Crowd {
         true
     }
 
-    /// One pair for each request in turn, `times` in all; false if one was refused.
+    /// Makes one pair for each request in turn, `times` pairs in all. Returns false if a request
+    /// was refused.
     #[inline(never)]
     fn pairs<S: Subject>(&self, subject: &mut S, times: u64) -> bool {
         let mask = self.requests.len() - 1;
@@ -161,19 +168,19 @@ impl Crowd {
 impl Workload for Crowd {
     fn lane<S: Subject + 'static>(&self, mut subject: S) -> Option<Box<dyn FnMut(u64)>> {
         let crowd = self.clone();
-        let holds = crowd.gather(&mut subject) && crowd.pairs(&mut subject, crowd.requests.len() as u64);
+        let holds = crowd.build(&mut subject) && crowd.pairs(&mut subject, crowd.requests.len() as u64);
         holds.then(|| -> Box<dyn FnMut(u64)> {
             Box::new(move |times| assert!(crowd.pairs(&mut subject, times), "it was served before"))
         })
     }
 
     fn allows_walks(&self) -> bool {
-        // The crowd alone would take minutes to gather.
+        // Building the crowd would take minutes.
         self.members.len() <= 20_000
     }
 
     fn arena(&self) -> u64 {
-        // Room for the rest of the largest request, and for headers inside the memory.
+        // Room for the remainder of the largest request, and for headers inside the memory.
         let headers = self.members.len() as u64 * 2 * UNIT;
         (self.bytes() + headers + 256 * MIB).next_power_of_two()
     }
@@ -188,7 +195,7 @@ mod tests {
 
     type Subject = Cachalot<::cachalot::HeapLock>;
 
-    /// The sizes of the free blocks, in order.
+    /// Returns the sorted sizes of the free blocks.
     fn free_sizes(subject: &Subject) -> Vec<u64> {
         let blocks = subject.allocator().snapshot().into_iter().flat_map(|segment| segment.blocks);
         let free = blocks.filter(|block| block.state == BlockState::Inactive);
@@ -205,14 +212,15 @@ mod tests {
             for count in [10, 1_000] {
                 let crowd = Crowd::new(layout, request, count).unwrap();
                 let mut subject = Subject::new(&Settings::default());
-                assert!(crowd.gather(&mut subject) && crowd.pairs(&mut subject, 10_000));
+                assert!(crowd.build(&mut subject) && crowd.pairs(&mut subject, 10_000));
                 let before = free_sizes(&subject);
                 let mut left = before.clone();
                 for member in crowd.members.iter().filter(|member| member.free) {
                     left.remove(left.binary_search(&member.bytes).expect("a block of this size is free"));
                 }
                 assert_eq!(before.len() - left.len(), count as usize);
-                // Beside them there is the end of the last segment, and one for drawn requests that no member can serve.
+                // Also free: the end of the last segment, and one segment for drawn requests that
+                // no member fits.
                 let others = if layout == Layout::Drawn { 2 } else { 1 };
                 assert!(left.len() <= others, "{layout:?} of {request}: {left:?} are free as well");
                 assert!(crowd.pairs(&mut subject, 10_000));

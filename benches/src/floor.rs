@@ -1,18 +1,19 @@
-//! The floor: what a pair costs that does nothing but take its two locks and count. No decision is made, nothing is looked up.
+//! Lower bound for the cost of a pair: takes two locks and counts. Makes no decision and no
+//! look-up.
 
 use crate::subject::Subject;
 use cachalot::HeapLock;
 use lock_api::Mutex;
 
-/// What a pair has to count: blocks and bytes allocated, bytes requested, free blocks beside others and their bytes. Peaks are
-/// left out.
+/// The counters of a pair: blocks and bytes allocated, bytes requested, and free blocks beside live
+/// blocks with their bytes. Peaks are omitted.
 #[derive(Default)]
 struct Counts {
     added: [u64; 5],
     removed: [u64; 5],
 }
 
-/// One lock and what it protects.
+/// One lock and the counters.
 #[derive(Default)]
 pub struct Floor(Mutex<HeapLock, Counts>);
 

@@ -1,6 +1,7 @@
-//! Instructions a pair takes: a figure that no other program on the machine can disturb.
+//! Counts the instructions of a pair: a figure that no other program on the machine can disturb.
 //!
-//! The program is run twice under `valgrind`, with so many pairs and with twice as many; the difference is the pairs'.
+//! The program runs twice under `valgrind`, the second time with twice as many pairs. The
+//! difference belongs to the pairs.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,25 +9,26 @@ use std::process::Command;
 /// Pairs of the shorter run.
 const PAIRS: u64 = 2_000;
 
-/// Whether `valgrind` can be run here.
+/// Returns whether `valgrind` can be run on this machine.
 pub fn available() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Instructions of one pair: `program` is the binary `instructions`, and `arguments` says what it does, but for how
-/// many pairs, which comes last. `None` if it could not be counted.
+/// Returns the instructions of one pair. `program` is the binary `instructions`; `arguments`
+/// describes the work, without the final number of pairs. Returns `None` if the run failed.
 pub fn per_pair(program: &Path, arguments: &[String]) -> Option<f64> {
     per_pair_of(program, arguments, PAIRS)
 }
 
-/// The same with so many pairs: for programs that do something else for as long as the clock says, which counts less among more.
+/// Returns the instructions of one pair, from runs with `pairs` pairs. A larger number reduces the
+/// share of work whose duration depends on the clock.
 pub fn per_pair_of(program: &Path, arguments: &[String], pairs: u64) -> Option<f64> {
     let once = count(program, arguments, pairs)?;
     let twice = count(program, arguments, pairs * 2)?;
     Some((twice as f64 - once as f64) / pairs as f64)
 }
 
-/// Instructions of a whole run.
+/// Counts the instructions of a whole run.
 fn count(program: &Path, arguments: &[String], pairs: u64) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -41,7 +43,7 @@ fn count(program: &Path, arguments: &[String], pairs: u64) -> Option<u64> {
     collected(&String::from_utf8_lossy(&output.stderr))
 }
 
-/// The sum in what `callgrind` prints: `==1234== Collected : 567890`.
+/// Finds the sum in the output of `callgrind`: `==1234== Collected : 567890`.
 fn collected(printed: &str) -> Option<u64> {
     let line = printed.lines().find(|line| line.contains("Collected"))?;
     line.rsplit(':').next()?.trim().parse().ok()

@@ -1,4 +1,4 @@
-//! All subjects by name, each made to do a workload.
+//! Lanes: each subject, selected by name, with a workload.
 
 use crate::btree::BTree;
 use crate::cachalot::Cachalot;
@@ -9,17 +9,17 @@ use crate::settings::Settings;
 use crate::workload::Workload;
 use cachalot::HeapLock;
 
-/// The name of this project's allocator with the lock it has on hosts; the first lane wherever there are several.
+/// Name of this project's allocator with the lock used on hosts. The first lane, if several.
 pub const OURS: &str = "cachalot";
 
-/// The name of the yardstick.
-pub const YARDSTICK: &str = "BTreeSet";
+/// Name of the baseline.
+pub const BASELINE: &str = "BTreeSet";
 
-/// The names of all subjects, in the order of their lanes.
+/// Names of all subjects, in the order of the lanes.
 pub const SUBJECTS: [&str; 8] = [
     OURS,
     "cachalot, parking_lot",
-    YARDSTICK,
+    BASELINE,
     "rlsf",
     "offset-allocator",
     "buddy, frames",
@@ -27,23 +27,25 @@ pub const SUBJECTS: [&str; 8] = [
     "locks and counts",
 ];
 
-/// The policies beside the caching one, by the names that configurations give them.
+/// The policies other than the caching policy, by the names used in configurations.
 pub const POLICIES: [&str; 4] = ["bfc", "buddy", "size_class", "slab"];
 
-/// The peers that policies are measured beside.
+/// The peers measured beside the policies.
 pub const PEERS: [&str; 4] = ["rlsf", "offset-allocator", "buddy, frames", "buddy, heap"];
 
-/// A lane for the subject of this name, if it can hold the workload.
+/// Creates a lane for the subject with the given name. Returns `None` if the subject cannot run the
+/// workload.
 ///
 /// # Panics
-/// If there is no such subject.
+/// If no subject has the name.
 pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
     let (settings, arena) = (work.settings(), work.arena());
-    // Powers of two take up to twice as much.
+    // Rounding to powers of two up to doubles the memory, so the buddy allocators get twice the
+    // arena.
     let run = match name {
         OURS => work.lane(Cachalot::<HeapLock>::new(&settings)),
         "cachalot, parking_lot" => work.lane(Cachalot::<parking_lot::RawMutex>::new(&settings)),
-        YARDSTICK => BTree::new(&settings).and_then(|subject| work.lane(subject)),
+        BASELINE => BTree::new(&settings).and_then(|subject| work.lane(subject)),
         "rlsf" => work.lane(Rlsf::new(arena)),
         "offset-allocator" => Offset::new(arena).and_then(|subject| work.lane(subject)),
         "buddy, frames" => work.lane(BuddyFrames::new(arena * 2)),
@@ -59,12 +61,12 @@ pub fn lane(name: &'static str, work: &impl Workload) -> Option<Lane> {
     run.map(|run| Lane { name, operations: work.operations(), clock: Clock::Thread, run })
 }
 
-/// A lane for every policy and every peer that can hold the workload.
+/// Creates a lane for every policy and every peer that can run the workload.
 pub fn policy_lanes(work: &impl Workload) -> Vec<Lane> {
     POLICIES.into_iter().chain(PEERS).filter_map(|name| lane(name, work)).collect()
 }
 
-/// A lane for every subject that can hold the workload.
+/// Creates a lane for every subject that can run the workload.
 pub fn lanes(work: &impl Workload) -> Vec<Lane> {
     SUBJECTS.into_iter().filter_map(|name| lane(name, work)).collect()
 }

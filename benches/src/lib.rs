@@ -1,11 +1,11 @@
-//! What an allocation costs, beside other allocators doing the same in the same run.
+//! Benchmarks of allocations, beside other allocators in the same run.
 //!
 //! ```text
-//! subject    anything that hands out blocks      cachalot · btree · peers
-//! workload   what it is made to do               crowd (pairs) · program (recorded programs) · threads
-//! lanes      every subject, by name, at a workload
-//! measure    every subject in turn, in rounds    → the table, or criterion
-//! recorder   the C ABI with its trace on or off  → what recording costs, and a snapshot
+//! subject    an allocator under measurement          cachalot · btree · peers
+//! workload   the work of a subject                   crowd (pairs) · program (recorded programs) · threads
+//! lanes      every subject, by name, with a workload
+//! measure    all subjects in turn, in rounds         → the table, or criterion
+//! recorder   the C ABI with its trace on or off      → the cost of recording, and a snapshot
 //! ```
 
 pub mod btree;

@@ -1,18 +1,18 @@
-//! Locks that a heap could have on a host, beside those of `parking_lot`, `usync` and `spin`.
+//! Locks for a heap on a host, in addition to the locks of `parking_lot`, `usync` and `spin`.
 
 use lock_api::{GuardSend, RawMutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Taken, and somebody may sleep until it is free.
+/// Taken, and a thread may sleep until the lock is free.
 const AWAITED: u32 = 2;
 
-/// How often to look at the lock before going to sleep, as the standard library does on Linux.
+/// Number of looks at the lock before sleeping, as in the standard library on Linux.
 const SPINS: u32 = 100;
 
-/// A lock of one word over the system's futex: what the standard library's `Mutex` is on Linux, which offers no
-/// unlocking without a guard.
+/// A lock of one word over the system's futex: the algorithm of the standard library's `Mutex` on
+/// Linux. The standard library offers no unlock without a guard.
 #[derive(Debug)]
 pub struct Futex(AtomicU32);
 
@@ -34,8 +34,9 @@ impl Futex {
     }
 }
 
-// SAFETY: the state leaves `FREE` only by an atomic exchange that saw it `FREE`, and returns to it only in `unlock`,
-// which only the holder may call: so there is one holder at a time. Acquire and release order what it does.
+// SAFETY: the state leaves `FREE` only by an atomic exchange that saw `FREE`, and returns only in
+// `unlock`, which only the holder may call. So at most one thread holds the lock. Acquire and
+// release order the holder's accesses.
 unsafe impl RawMutex for Futex {
     #[allow(clippy::declare_interior_mutable_const, reason = "the trait has it so")]
     const INIT: Self = Self(AtomicU32::new(FREE));
@@ -62,7 +63,7 @@ unsafe impl RawMutex for Futex {
     }
 }
 
-/// How `spin`'s lock waits: it gives the processor to another thread.
+/// Waiting strategy for `spin`'s lock: yields the processor to another thread.
 #[derive(Debug)]
 pub struct Yielding;
 

@@ -1,4 +1,4 @@
-//! Where and when something was measured, and the file of the results.
+//! Description of the machine and the run, and the file of the results.
 
 use cachalot_tests::figures;
 use std::fs;
@@ -6,21 +6,21 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 
-/// Writes a report in Markdown, and the figures of its tables as CSV beside it.
+/// Writes a report in Markdown, and the figures of its tables as CSV beside the report.
 ///
 /// # Errors
-/// Those of the file system.
+/// The errors of the file system.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     cachalot_atomic_file::write(path, |to| writeln!(to, "{text}"))?;
     let Some(figures) = figures::csv(text) else { return Ok(()) };
-    // Beside a device or a stream there is no file.
+    // A device or a stream has no file beside it.
     if path.metadata()?.is_file() {
         cachalot_atomic_file::write(&path.with_extension("csv"), |to| to.write_all(figures.as_bytes()))?;
     }
     Ok(())
 }
 
-/// What is known of the machine and the run, as lines of Markdown.
+/// Describes the machine and the run, as lines of Markdown.
 pub fn describe() -> String {
     let commit = match run("git", &["rev-parse", "--short", "HEAD"]) {
         Some(commit) if run("git", &["status", "--porcelain", "core"]).is_some() => {
@@ -46,14 +46,14 @@ pub fn describe() -> String {
     lines.map(|(what, is)| format!("* {what}: {is}\n")).concat().replace(" `\n", "`\n")
 }
 
-/// What a command prints, if it succeeds and prints anything.
+/// Runs a command, and returns the output; `None` if the command fails or prints no text.
 fn run(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (!text.is_empty()).then_some(text)
 }
 
-/// The kernel, without what its builder appended.
+/// Returns the name and version of the kernel, without the suffix of the distribution.
 fn system() -> String {
     let kernel = run("uname", &["-sr"]).unwrap_or_default();
     kernel.split('-').next().unwrap_or_default().to_owned()
@@ -65,7 +65,7 @@ fn processor() -> String {
         let line = info.lines().find(|line| line.starts_with(name))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    // Virtual machines hide the model's name; family and model number tell the generation.
+    // Virtual machines hide the model's name; family and model number identify the generation.
     let numbers = field("cpu family").zip(field("model\t"));
     let numbers = numbers.map_or(String::new(), |(family, model)| format!(" (family {family}, model {model})"));
     field("model name").unwrap_or_else(|| "unknown processor".to_owned()) + &numbers

@@ -1,31 +1,32 @@
-//! Measuring on a machine that others use too: every subject in turn, in many short rounds, and the median of them.
+//! Measurements on a shared machine: all subjects in turn, in many short rounds, and the median of
+//! the rounds.
 //!
-//! Whatever slows the machine down for a while slows all subjects down alike. Work of one thread is timed by the
-//! thread's own clock, which stands still while the processor is taken away from it.
+//! A slow phase of the machine slows all subjects equally. Work of one thread is timed by the
+//! thread's own clock, which stands still while the thread is preempted.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// What counts as time.
+/// The clock of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Clock {
-    /// The processor's time for the calling thread.
+    /// Processor time of the calling thread.
     Thread,
-    /// The processors' time for all threads.
+    /// Processor time of all threads of the process.
     Process,
-    /// All time, waiting too.
+    /// Elapsed time, waiting included.
     Wall,
 }
 
-/// One subject at its work.
+/// One subject with its work.
 pub struct Lane {
     /// The subject's name.
     pub name: &'static str,
-    /// How many operations doing the work once counts as.
+    /// Number of operations in one execution of the work.
     pub operations: u64,
-    /// What counts.
+    /// The clock of the measurement.
     pub clock: Clock,
-    /// Does the work so many times over.
+    /// Executes the work the given number of times.
     pub run: Box<dyn FnMut(u64)>,
 }
 
@@ -41,7 +42,7 @@ impl Clock {
 }
 
 impl Lane {
-    /// How long it takes to do the work so many times over.
+    /// Returns the time of `times` executions of the work.
     pub fn time(&mut self, times: u64) -> Duration {
         let start = self.clock.now();
         (self.run)(times);
@@ -49,28 +50,28 @@ impl Lane {
     }
 }
 
-/// How long to measure.
+/// Extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// How many rounds each lane has.
+    /// Number of rounds of each lane.
     pub rounds: usize,
-    /// How long a round takes, about.
+    /// Approximate duration of a round.
     pub round: Duration,
 }
 
-/// Nanoseconds an operation took: the quartiles over the rounds.
+/// Nanoseconds per operation: the quartiles over the rounds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
-    /// A quarter of the rounds took at most this.
+    /// The lower quartile.
     pub lower: f64,
-    /// Half of them.
+    /// The median.
     pub median: f64,
-    /// Three quarters of them.
+    /// The upper quartile.
     pub upper: f64,
 }
 
 impl Timing {
-    /// The quartiles of `samples`.
+    /// Computes the quartiles of `samples`.
     fn of(mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
         let at = |quarters: usize| samples[(samples.len() - 1) * quarters / 4];
@@ -78,7 +79,7 @@ impl Timing {
     }
 }
 
-/// How often a lane does its work in a round.
+/// Returns the number of executions that fill one round.
 fn calibrate(lane: &mut Lane, round: Duration) -> u64 {
     let mut times = 1_u64;
     loop {
@@ -90,13 +91,13 @@ fn calibrate(lane: &mut Lane, round: Duration) -> u64 {
     }
 }
 
-/// Measures every lane, round by round in turn. The result is in the order of the lanes.
+/// Measures all lanes in turn, round by round. Results are in the order of the lanes.
 pub fn interleave(lanes: &mut [Lane], effort: Effort) -> Vec<Timing> {
     let times: Vec<u64> = lanes.iter_mut().map(|lane| calibrate(lane, effort.round)).collect();
     let mut samples = vec![Vec::with_capacity(effort.rounds); lanes.len()];
     for round in 0..effort.rounds {
         for turn in 0..lanes.len() {
-            // Each round begins with another lane: none is always behind the same one.
+            // Each round begins with another lane, so that no lane always follows the same lane.
             let which = (round + turn) % lanes.len();
             let took = lanes[which].time(times[which]);
             let operations = times[which] * lanes[which].operations;

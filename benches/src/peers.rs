@@ -1,9 +1,10 @@
-//! Allocators of others, each over one arena, as they come: no lock, no statistics, no streams, no segments, and the
-//! caller keeps what each needs to free a block. What they do is less than what [`Cachalot`](crate::cachalot) does;
-//! their times say how far away the floor is.
+//! Other allocators, each over one arena and unmodified: without locks, statistics, streams or
+//! segments. The caller stores the data that each allocator needs for a free. All do less work than
+//! [`Cachalot`](crate::cachalot); their times indicate a lower bound.
 //!
-//! Two of them keep their bookkeeping inside the memory they manage, which a device's memory does not allow. They get
-//! host memory, [`SCALE`] times smaller than the arena stands for, so that it lies as densely as their authors meant it to.
+//! Two allocators store metadata inside the managed memory, which is impossible in device memory.
+//! Both get host memory, [`SCALE`] times smaller than the nominal arena, so that the metadata is as
+//! dense as their authors intended.
 
 use crate::subject::Subject;
 use buddy_system_allocator::{FrameAllocator, Heap};
@@ -14,37 +15,38 @@ use rlsf::Tlsf;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// Bytes of device memory that one byte of host memory stands for: a unit becomes the least block that `rlsf` has.
+/// Bytes of device memory per byte of host memory: a unit becomes the smallest block of `rlsf`.
 pub const SCALE: u64 = UNIT / rlsf::GRANULARITY as u64;
 
-/// Host memory that is not there until it is touched.
+/// Maps host memory that is populated on first access.
 fn map(bytes: u64) -> MmapMut {
     let bytes = usize::try_from(bytes).expect("addresses have 64 bits");
     MmapOptions::new().len(bytes).no_reserve_swap().map_anon().expect("there is address space left")
 }
 
-/// The layout of a request, scaled to host memory.
+/// Returns the layout of a request, scaled to host memory.
 fn layout(bytes: u64) -> Option<Layout> {
     Layout::from_size_align(bytes.div_ceil(SCALE) as usize, 8).ok()
 }
 
-/// `rlsf`: two-level segregated fit, constant time, a good fit rather than the best.
+/// `rlsf`: two-level segregated fit, constant time, good fit rather than best fit.
 pub struct Rlsf {
     tlsf: Tlsf<'static, u64, u32, 40, 32>,
-    /// What `tlsf` manages, and points into.
+    /// The memory managed by `tlsf`, which contains pointers into the memory.
     _memory: MmapMut,
 }
 
 impl Rlsf {
-    /// Over an arena that stands for `bytes`.
+    /// Creates an allocator over an arena of nominally `bytes` bytes.
     ///
     /// # Panics
-    /// If there is no address space for it.
+    /// If the address space is exhausted.
     pub fn new(bytes: u64) -> Self {
         let mut memory = map(bytes / SCALE);
         let mut tlsf = Tlsf::new();
-        // SAFETY: the mapping does not move, is used through `tlsf` alone, and lives as long as that: they share an owner
-        // that hands out neither, and `tlsf` touches nothing when it is dropped.
+        // SAFETY: the mapping does not move and is used through `tlsf` only. Both have one owner,
+        // which exposes neither, so the mapping lives as long as `tlsf`; dropping `tlsf` accesses
+        // no memory.
         let pool = unsafe { tlsf.insert_free_block_ptr(NonNull::from(&mut *memory)) };
         assert!(pool.is_some(), "the arena is large enough for a block");
         Self { tlsf, _memory: memory }
@@ -61,19 +63,22 @@ impl Subject for Rlsf {
 
     #[inline(never)]
     fn free(&mut self, block: NonNull<u8>) {
-        // SAFETY: by the contract of `Subject`, `malloc` returned the block, which is held still; its alignment was 8.
+        // SAFETY: by the contract of `Subject`, `malloc` returned the block, and the block is live;
+        // its alignment was 8.
         unsafe { self.tlsf.deallocate(block, 8) }
     }
 }
 
-/// `offset-allocator`: two-level bins by size, constant time, a good fit; the bookkeeping is outside, in units.
+/// `offset-allocator`: two-level bins by size, constant time, good fit; the metadata lies outside,
+/// in units.
 pub struct Offset(Allocator<u32>);
 
-/// The most blocks of an [`Offset`], free or not: its tables have a fixed length.
+/// Upper bound for the blocks of an [`Offset`], live and free; the tables have a fixed length.
 const MAX_BLOCKS: u32 = 1 << 18;
 
 impl Offset {
-    /// Over an arena of `bytes`; `None` if that is more than 2³² units. (Of 2³² exactly it lacks the last.)
+    /// Creates an allocator over an arena of `bytes` bytes; `None` above 2³² units. (An arena of
+    /// exactly 2³² units lacks the last unit.)
     pub fn new(bytes: u64) -> Option<Self> {
         let units = u32::try_from((bytes / UNIT).saturating_sub(1)).ok()?;
         Some(Self(Allocator::with_max_allocs(units, MAX_BLOCKS)))
@@ -94,11 +99,12 @@ impl Subject for Offset {
     }
 }
 
-/// `buddy_system_allocator`'s allocator of frames: powers of two, free ones in one `BTreeSet` an order.
+/// The frame allocator of `buddy_system_allocator`: powers of two, with one `BTreeSet` of free
+/// blocks per order.
 pub struct BuddyFrames(FrameAllocator<48>);
 
 impl BuddyFrames {
-    /// Over an arena of `bytes`.
+    /// Creates an allocator over an arena of `bytes` bytes.
     pub fn new(bytes: u64) -> Self {
         let mut frames = FrameAllocator::new();
         frames.add_frame(0, (bytes / UNIT) as usize);
@@ -121,25 +127,28 @@ impl Subject for BuddyFrames {
     }
 }
 
-/// `buddy_system_allocator`'s heap: powers of two, free ones in one list an order, linked through themselves.
+/// The heap of `buddy_system_allocator`: powers of two, with one intrusive list of free blocks per
+/// order.
 pub struct BuddyHeap {
     heap: Heap<48>,
-    /// What `heap` manages, and points into.
+    /// The memory managed by `heap`, which contains pointers into the memory.
     _memory: MmapMut,
 }
 
 impl BuddyHeap {
-    /// Over an arena that stands for `bytes`, a power of two.
+    /// Creates an allocator over an arena of nominally `bytes` bytes, a power of two.
     ///
     /// # Panics
-    /// If there is no address space for it.
+    /// If the address space is exhausted.
     pub fn new(bytes: u64) -> Self {
-        // Twice the length holds one block of the length, aligned to it, wherever the mapping begins.
+        // A mapping of twice the length contains an aligned block of the length, wherever the
+        // mapping begins.
         let (memory, bytes) = (map(bytes / SCALE * 2), (bytes / SCALE) as usize);
         let start = (memory.as_ptr() as usize).next_multiple_of(bytes);
         let mut heap = Heap::new();
-        // SAFETY: the range is inside the mapping, which does not move, is used through `heap` alone, and lives as long as
-        // that: they share an owner that hands out neither, and `heap` touches nothing when it is dropped.
+        // SAFETY: the range lies inside the mapping, which does not move and is used through `heap`
+        // only. Both have one owner, which exposes neither, so the mapping lives as long as `heap`;
+        // dropping `heap` accesses no memory.
         unsafe { heap.init(start, bytes) };
         Self { heap, _memory: memory }
     }
@@ -156,7 +165,8 @@ impl Subject for BuddyHeap {
 
     #[inline(never)]
     fn free(&mut self, (block, layout): (NonNull<u8>, Layout)) {
-        // SAFETY: by the contract of `Subject`, `malloc` returned the block for this layout, and it is held still.
+        // SAFETY: by the contract of `Subject`, `malloc` returned the block for this layout, and
+        // the block is live.
         unsafe { self.heap.dealloc(block, layout) }
     }
 }

@@ -1,7 +1,9 @@
-//! Recorded programs: every allocation and free of a real program, in order, as fast as the subject can serve them.
+//! Recorded programs: every allocation and free of a real program, in order, as fast as the subject
+//! serves the requests.
 //!
-//! A recording is `NAME.csv.gz` with the columns `action,addr,size,stream`; of its events only `a` (allocated) and `f` (freed)
-//! matter here. `NAME.expected.json.gz` beside it says under which configuration and limit it was made.
+//! A recording is a file `NAME.csv.gz` with the columns `action,addr,size,stream`. Only the events
+//! `a` (allocated) and `f` (freed) are used here. `NAME.expected.json.gz` contains the
+//! configuration and the limit of the recording.
 
 use crate::cachalot::Cachalot;
 use crate::settings::Settings;
@@ -18,26 +20,27 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How often a program is run before it is measured: the cache then holds all that it ever needs.
+/// Runs of a program before the measurement. Afterwards the cache contains all memory that the
+/// program needs.
 const WARM_UP: u64 = 3;
 
 /// One operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Step {
-    /// What is allocated; 0 for a free.
+    /// Requested bytes; 0 for a free.
     bytes: u64,
     stream: u64,
-    /// Where the block is kept meanwhile.
+    /// Index of the slot that stores the block.
     slot: u32,
 }
 
-/// A program that frees at its end what it still holds, so that it can be repeated.
+/// A recorded program. Frees all live blocks at the end, so the program can be repeated.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The recording's name.
     pub name: String,
     settings: Settings,
-    /// The most bytes held from the device under that configuration.
+    /// The largest number of reserved bytes under the recording's configuration.
     reserved: u64,
     steps: Arc<[Step]>,
     slots: usize,
@@ -50,11 +53,11 @@ struct Expected {
     stats: FxHashMap<String, serde_json::Value>,
 }
 
-/// Collects steps, and keeps the blocks in as few slots as it takes.
+/// Collects steps, and assigns blocks to the smallest number of slots.
 #[derive(Default)]
 struct Recorder {
     steps: Vec<Step>,
-    held: FxHashMap<u64, Step>,
+    live: FxHashMap<u64, Step>,
     vacant: Vec<u32>,
     slots: u32,
 }
@@ -64,29 +67,29 @@ impl Recorder {
         let slot = self.vacant.pop().unwrap_or(self.slots);
         self.slots = self.slots.max(slot + 1);
         let step = Step { bytes, stream, slot };
-        self.held.insert(addr, step);
+        self.live.insert(addr, step);
         self.steps.push(step);
     }
 
     fn free(&mut self, addr: u64) -> Result<(), String> {
-        let step = self.held.remove(&addr).ok_or_else(|| format!("{addr:x} is freed and not held"))?;
+        let step = self.live.remove(&addr).ok_or_else(|| format!("{addr:x} is freed but not live"))?;
         self.vacant.push(step.slot);
         self.steps.push(Step { bytes: 0, ..step });
         Ok(())
     }
 
     fn finish(mut self) -> (Arc<[Step]>, usize) {
-        let mut left: Vec<Step> = self.held.into_values().map(|step| Step { bytes: 0, ..step }).collect();
+        let mut left: Vec<Step> = self.live.into_values().map(|step| Step { bytes: 0, ..step }).collect();
         left.sort_by_key(|step| step.slot);
         self.steps.append(&mut left);
         (self.steps.into(), self.slots as usize)
     }
 }
 
-/// The recordings in `folder`, by name.
+/// Reads all recordings in `folder`, sorted by name.
 ///
 /// # Errors
-/// If the folder cannot be read, or what is in it is not a recording.
+/// If the folder cannot be read, or contains an invalid recording.
 pub fn programs(folder: &Path) -> Result<Vec<Program>, Box<dyn Error>> {
     let entries: Result<Vec<PathBuf>, _> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect();
     let mut paths: Vec<PathBuf> = entries.map_err(|error: std::io::Error| error)?;
@@ -96,10 +99,10 @@ pub fn programs(folder: &Path) -> Result<Vec<Program>, Box<dyn Error>> {
 }
 
 impl Program {
-    /// Reads the recording at `path` and what is expected of it.
+    /// Reads the recording at `path`, and the file with its expected results.
     ///
     /// # Errors
-    /// If either file cannot be read or is not what it should be.
+    /// If either file cannot be read or is invalid.
     pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         let file = path.to_string_lossy();
         let stem = file.strip_suffix(".csv.gz").ok_or("a recording ends in .csv.gz")?;
@@ -126,7 +129,7 @@ impl Program {
         Ok(Self { name, settings, reserved, steps, slots })
     }
 
-    /// Runs the program once; false if a request was refused. Afterwards nothing is held.
+    /// Runs the program once. Returns false if a request was refused. Afterwards no block is live.
     #[inline(never)]
     pub fn pass<S: Subject>(&self, subject: &mut S, slots: &mut Vec<Option<S::Handle>>) -> bool {
         slots.resize(self.slots, None);
@@ -143,7 +146,7 @@ impl Program {
         served
     }
 
-    /// How often the device is called for memory when the program runs once more after the warm-up.
+    /// Returns the number of device calls for memory in one run after the warm-up.
     pub fn device_calls(&self) -> u64 {
         let mut subject = Cachalot::<::cachalot::HeapLock>::new(&self.settings);
         let calls = |subject: &Cachalot<::cachalot::HeapLock>| {
@@ -165,7 +168,7 @@ impl Workload for Program {
     fn lane<S: Subject + 'static>(&self, mut subject: S) -> Option<Box<dyn FnMut(u64)>> {
         let (program, mut slots) = (self.clone(), Vec::new());
         for _ in 0..WARM_UP {
-            // Under a limit the recorded program was refused requests as well.
+            // Under a limit, requests of the recorded program were refused too.
             if !program.pass(&mut subject, &mut slots) && program.settings.limit.is_none() {
                 return None;
             }
@@ -182,7 +185,7 @@ impl Workload for Program {
     }
 
     fn arena(&self) -> u64 {
-        // Other rules fragment otherwise.
+        // Other placement rules cause other fragmentation, so the arena has twice the peak.
         (self.reserved * 2).next_power_of_two()
     }
 
@@ -196,10 +199,10 @@ mod tests {
     use super::*;
     use crate::btree::BTree;
 
-    /// Notes the address of every block that it is given.
-    struct Noting<S: Subject>(S, Vec<S::Handle>);
+    /// Stores the address of every served block.
+    struct AddressLog<S: Subject>(S, Vec<S::Handle>);
 
-    impl<S: Subject> Subject for Noting<S> {
+    impl<S: Subject> Subject for AddressLog<S> {
         type Handle = S::Handle;
 
         fn malloc(&mut self, bytes: u64, stream: u64) -> Option<S::Handle> {
@@ -213,28 +216,28 @@ mod tests {
         }
     }
 
-    /// The yardstick is one only if it makes the same decisions and keeps the same statistics.
+    /// The baseline must make the decisions of this project's allocator, and keep equal statistics.
     #[test]
-    fn the_yardstick_follows_the_same_rules() {
+    fn the_baseline_makes_equal_decisions() {
         let mut compared = 0;
         for program in programs(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"))).unwrap() {
-            let Some(yardstick) = BTree::new(&program.settings) else { continue };
+            let Some(baseline) = BTree::new(&program.settings) else { continue };
             let ours = Cachalot::<::cachalot::HeapLock>::new(&program.settings);
-            let (mut ours, mut yardstick) = (Noting(ours, Vec::new()), Noting(yardstick, Vec::new()));
+            let (mut ours, mut baseline) = (AddressLog(ours, Vec::new()), AddressLog(baseline, Vec::new()));
             for _ in 0..2 {
                 assert!(program.pass(&mut ours, &mut Vec::new()));
-                assert!(program.pass(&mut yardstick, &mut Vec::new()));
+                assert!(program.pass(&mut baseline, &mut Vec::new()));
             }
-            assert!(ours.1.iter().map(|ptr| ptr.0).eq(yardstick.1), "{}", program.name);
+            assert!(ours.1.iter().map(|ptr| ptr.0).eq(baseline.1), "{}", program.name);
             let stats = ours.0.allocator().stats(DeviceIndex(0)).unwrap();
-            yardstick.0.for_each_stat(|key, value| assert_eq!(stats.get(key), Some(value), "{} {key}", program.name));
+            baseline.0.for_each_stat(|key, value| assert_eq!(stats.get(key), Some(value), "{} {key}", program.name));
             compared += 1;
         }
         assert!(compared >= 14, "{compared} recordings were compared");
     }
 
     #[test]
-    fn slots_are_reused_and_what_is_held_at_the_end_is_freed() {
+    fn slots_are_reused_and_live_blocks_are_freed_at_the_end() {
         let mut recorder = Recorder::default();
         recorder.malloc(0x1000, 1, 0);
         recorder.malloc(0x2000, 2, 7);

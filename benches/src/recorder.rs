@@ -1,4 +1,5 @@
-//! An allocator of the C ABI on a simulated device, with its trace on or off: what recording costs, what of that is the clock's, and a snapshot.
+//! An allocator of the C ABI on a simulated device, with its trace on or off. Measures the cost of
+//! recording, the clock's share of the cost, and snapshots.
 
 use crate::subject::Subject;
 use cachalot::abi::{
@@ -13,40 +14,40 @@ use std::ffi::{c_char, c_int, c_void};
 use std::hint::black_box;
 use std::ptr::null_mut;
 
-/// What is recorded.
+/// Kind of recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recording {
-    /// Nothing.
+    /// No recording.
     Off,
-    /// Nothing, but at each call the clock is read that events have their times from.
+    /// No recording, but each call reads the clock that timestamps events.
     Clock,
-    /// Events.
+    /// Records events.
     Events,
-    /// Events, each with a stack of [`FRAMES`].
+    /// Records events, each with a stack of [`FRAMES`] frames.
     Stacks,
 }
 
-/// Frames of the stacks that are recorded.
+/// Frames per recorded stack.
 pub const FRAMES: c_int = 20;
 
-/// How many events the ring holds: one that is often overwritten, as in a long program.
+/// Number of events in the ring. Small enough to be overwritten often, as in a long program.
 const CAPACITY: usize = 100_000;
 
 /// Bytes of the device.
 const DEVICE_BYTES: u64 = 1 << 50;
 
-/// An allocator that is destroyed at the end.
+/// An allocator that is destroyed on drop.
 pub struct Recorder {
     allocator: *mut cachalot_allocator,
-    /// Whether the clock is read at each call.
+    /// Whether each call reads the clock.
     reads_clock: bool,
 }
 
 impl Recorder {
-    /// A new one.
+    /// Creates an allocator with the given kind of recording.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// If the allocator cannot be created.
     pub fn new(recording: Recording) -> Self {
         let options =
             cachalot_options { flags: CACHALOT_SIMULATED, simulated_bytes: DEVICE_BYTES, ..cachalot_options::INIT };
@@ -71,19 +72,19 @@ impl Recorder {
         }
     }
 
-    /// Writes a snapshot to nowhere; how many bytes it has.
+    /// Writes a snapshot, discards the text, and returns the number of bytes.
     ///
     /// # Panics
-    /// If it cannot be written.
+    /// If the snapshot fails.
     pub fn snapshot(&self, format: cachalot_format) -> usize {
         unsafe extern "C" fn count(userdata: *mut c_void, _: *const c_char, bytes: usize) -> c_int {
-            // SAFETY: the number below, which nobody else uses during the call.
+            // SAFETY: the pointer refers to `sum` below, which no other code uses during the call.
             let sum = unsafe { &mut *userdata.cast::<usize>() };
             *sum += bytes;
             0
         }
         let mut sum = 0_usize;
-        // SAFETY: the callback takes the number, which outlives the call.
+        // SAFETY: the callback receives a pointer to `sum`, which outlives the call.
         let status = unsafe { cachalot_snapshot_as(self.allocator, format, Some(count), (&raw mut sum).cast()) };
         assert_eq!(status, 0, "a snapshot");
         sum
@@ -92,15 +93,15 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // Blocks may be held still; their memory is none.
+        // Ignore the status: live blocks are no loss, since their memory is simulated.
         let _ = cachalot_destroy(self.allocator);
     }
 }
 
-/// Always the same stack.
+/// Describes a constant stack.
 unsafe extern "C" fn describe(_: *mut c_void, stack: *mut cachalot_stack, _: cachalot_action) {
     for line in 0..FRAMES {
-        // SAFETY: the stack is the one that this callback got; the texts are ended by NUL.
+        // SAFETY: the stack is the callback's argument; the texts are NUL-terminated.
         unsafe { cachalot_stack_push(stack, c"forward".as_ptr(), c"torch/nn/modules/module.py".as_ptr(), line) };
     }
 }
@@ -120,6 +121,6 @@ impl Subject for Recorder {
     #[inline(never)]
     fn free(&mut self, block: *mut c_void) {
         self.read_clock();
-        assert_eq!(cachalot_free(self.allocator, block), 0, "the block is held");
+        assert_eq!(cachalot_free(self.allocator, block), 0, "the block is live");
     }
 }

@@ -1,8 +1,8 @@
-//! The tables of `results/core.md`, each measured in one run.
+//! Tables of `results/core.md`, each measured in one run.
 
 use crate::crowd::{Crowd, Layout, SIZES};
 use crate::instructions;
-use crate::lanes::{OURS, PEERS, POLICIES, SUBJECTS, YARDSTICK, lanes, policy_lanes};
+use crate::lanes::{BASELINE, OURS, PEERS, POLICIES, SUBJECTS, lanes, policy_lanes};
 use crate::measure::{Clock, Effort, Lane, Timing, interleave};
 use crate::program::Program;
 use crate::threads::{self, Streams, THREADS, Team};
@@ -11,16 +11,16 @@ use comfy_table::{CellAlignment, Table, presets};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What stands where a subject cannot hold the work.
+/// Cell of a subject that cannot run the workload.
 const NONE: &str = "–";
 
-/// How many free blocks there are in a crowd.
+/// Numbers of free blocks in a crowd.
 const COUNTS: [u64; 3] = [10, 1_000, 100_000];
 
-/// The requests that are measured in crowds: one of the small pool, one of the large.
+/// Request sizes measured in crowds: one of the small pool, one of the large pool.
 const CROWDED: [u64; 2] = [4 << 10, 8 * MIB];
 
-/// Subject and time, of those that can hold the work.
+/// Names and times of the subjects that can run the workload.
 type Timings = Vec<(&'static str, Timing)>;
 
 fn timings(mut lanes: Vec<Lane>, effort: Effort) -> Timings {
@@ -32,7 +32,7 @@ fn find(timings: &Timings, name: &str) -> Option<Timing> {
     timings.iter().find(|(subject, _)| *subject == name).map(|&(_, timing)| timing)
 }
 
-/// Median and quartiles.
+/// Formats the median and the quartiles.
 fn full(timing: Option<Timing>) -> String {
     timing.map_or(NONE.into(), |Timing { lower, median, upper }| format!("{median:.1} ({lower:.1}–{upper:.1})"))
 }
@@ -41,7 +41,7 @@ fn median(timing: Option<Timing>) -> String {
     timing.map_or(NONE.into(), |timing| format!("{:.1}", timing.median))
 }
 
-/// How many times as long the one took as the other.
+/// Formats the ratio of two medians.
 fn ratio(one: Option<Timing>, other: Option<Timing>) -> String {
     one.zip(other).map_or(NONE.into(), |(one, other)| format!("{:.2}", one.median / other.median))
 }
@@ -55,7 +55,7 @@ fn table<'a>(left: usize, header: impl IntoIterator<Item = &'a str>) -> Table {
     table
 }
 
-/// A size as people write it.
+/// Formats a size with a unit.
 fn size(bytes: u64) -> String {
     match bytes {
         _ if bytes >= MIB => format!("{} MiB", bytes / MIB),
@@ -64,21 +64,22 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Every subject's columns: ours in full, how many times the yardstick takes, the rest by their medians.
+/// Returns the columns of all subjects: ours in full, the ratio of the baseline, and the medians of
+/// the others.
 fn subject_columns(of: &Timings) -> Vec<String> {
-    let (ours, yardstick) = (find(of, OURS), find(of, YARDSTICK));
-    let mut columns = vec![full(ours), full(yardstick), ratio(yardstick, ours)];
-    let rest = SUBJECTS.into_iter().filter(|&name| name != OURS && name != YARDSTICK);
+    let (ours, baseline) = (find(of, OURS), find(of, BASELINE));
+    let mut columns = vec![full(ours), full(baseline), ratio(baseline, ours)];
+    let rest = SUBJECTS.into_iter().filter(|&name| name != OURS && name != BASELINE);
     columns.extend(rest.map(|name| median(find(of, name))));
     columns
 }
 
 fn subject_header() -> impl Iterator<Item = &'static str> {
-    let rest = SUBJECTS.into_iter().filter(|&name| name != OURS && name != YARDSTICK);
-    [OURS, YARDSTICK, "ratio"].into_iter().chain(rest)
+    let rest = SUBJECTS.into_iter().filter(|&name| name != OURS && name != BASELINE);
+    [OURS, BASELINE, "ratio"].into_iter().chain(rest)
 }
 
-/// A cached block's `malloc` and `free`, by size.
+/// Measures `malloc` and `free` of a cached block, by size.
 pub fn pairs(effort: Effort) -> String {
     let mut table = table(2, ["request", "state"].into_iter().chain(subject_header()));
     for bytes in SIZES {
@@ -96,7 +97,7 @@ pub fn pairs(effort: Effort) -> String {
     )
 }
 
-/// The same with free blocks around.
+/// Measures pairs among free blocks.
 pub fn crowds(effort: Effort) -> String {
     let mut table =
         table(2, ["request", "layout", "free blocks"].into_iter().chain(subject_header()).chain(["growth"]));
@@ -109,7 +110,7 @@ pub fn crowds(effort: Effort) -> String {
             lengths.push(more.len());
             lanes.extend(more);
         }
-        // All three counts in the same rounds: what is compared is measured together.
+        // All three counts share the rounds, since the results are compared.
         let mut timings = timings(lanes, effort).into_iter();
         let least = all.len();
         for (count, length) in COUNTS.into_iter().zip(lengths) {
@@ -130,7 +131,7 @@ pub fn crowds(effort: Effort) -> String {
     )
 }
 
-/// The other policies: the pair by size, and with free blocks around.
+/// Measures the other policies: pairs by size, and pairs among free blocks.
 pub fn policies(effort: Effort) -> String {
     let columns = |of: &Timings| -> Vec<String> {
         let policies = POLICIES.into_iter().map(|name| full(find(of, name)));
@@ -154,7 +155,7 @@ pub fn policies(effort: Effort) -> String {
             lengths.push(more.len());
             lanes.extend(more);
         }
-        // All three counts in the same rounds: what is compared is measured together.
+        // All three counts share the rounds, since the results are compared.
         let mut all = timings(lanes, effort).into_iter();
         let of_counts: Vec<Timings> = lengths.into_iter().map(|length| all.by_ref().take(length).collect()).collect();
         for (count, timings) in COUNTS.into_iter().zip(&of_counts) {
@@ -170,7 +171,7 @@ pub fn policies(effort: Effort) -> String {
     )
 }
 
-/// Recorded programs.
+/// Measures recorded programs.
 pub fn replays(programs: &[Program], effort: Effort) -> String {
     let first = ["program", "operations", "device calls"];
     let mut table = table(1, first.into_iter().chain(subject_header()));
@@ -187,7 +188,7 @@ pub fn replays(programs: &[Program], effort: Effort) -> String {
     )
 }
 
-/// Threads that outnumber the cores or do not, for every lock.
+/// Measures every lock, with fewer threads than cores and with more.
 pub fn threads(effort: Effort) -> String {
     let mut text = "## Threads\n\nNanoseconds an operation, of all threads together, by the lock of a heap: each thread fills 64 slots in turn with \
                     blocks of 512 bytes to 64 KiB, on a stream of its own or all on one.\n"
@@ -208,7 +209,7 @@ pub fn threads(effort: Effort) -> String {
     text
 }
 
-/// Instructions a pair takes, counted with the binary at `program`.
+/// Counts the instructions of a pair with the binary at `program`.
 pub fn instructions(program: &Path) -> String {
     if !instructions::available() {
         return String::new();

@@ -1,6 +1,6 @@
-//! The settings of a subject that knows settings, and the device that it allocates from.
+//! Settings of the configurable subjects, and the size of their device.
 
-/// Bytes of the simulated device: more than any program here asks for.
+/// Bytes of the simulated device, more than any benchmarked program requests.
 pub const CAPACITY: u64 = 1 << 50;
 
 /// The settings of a caching allocator.
@@ -8,6 +8,6 @@ pub const CAPACITY: u64 = 1 << 50;
 pub struct Settings {
     /// The configuration, in `PyTorch`'s syntax.
     pub config: String,
-    /// The most bytes that may be held from the device.
+    /// The largest number of bytes that may be reserved from the device.
     pub limit: Option<u64>,
 }

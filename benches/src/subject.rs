@@ -1,16 +1,17 @@
-//! What is measured: anything that hands out blocks and takes them back.
+//! Interface of the allocators under measurement.
 
 /// An allocator under measurement.
 ///
-/// `malloc` and `free` are never inlined into the loop that measures them: a program calls an allocator, it does not
-/// contain one.
+/// `malloc` and `free` are never inlined into the measuring loop, because ordinary programs call an
+/// allocator across a function boundary.
 pub trait Subject {
-    /// What `malloc` returns and `free` takes.
+    /// Identifies a block: returned by `malloc` and passed to `free`.
     type Handle: Copy;
 
-    /// A block of at least `bytes` for use on `stream`; `None` if there is none to be had.
+    /// Allocates a block of at least `bytes` bytes for use on `stream`; `None` if the request is
+    /// refused.
     fn malloc(&mut self, bytes: u64, stream: u64) -> Option<Self::Handle>;
 
-    /// Gives a block back that `malloc` returned and that was not given back since.
+    /// Frees a live block that `malloc` returned.
     fn free(&mut self, handle: Self::Handle);
 }

@@ -1,4 +1,5 @@
-//! Several threads at once, on streams of their own or all on one: which lock a heap should have.
+//! Concurrent threads, on streams of their own or on one shared stream: a comparison of locks for a
+//! heap.
 
 use crate::btree::BTree;
 use crate::cachalot::Cachalot;
@@ -9,36 +10,37 @@ use crate::subject::Subject;
 use cachalot_core::Lock;
 use std::hint::black_box;
 
-/// How many threads are measured together.
+/// Numbers of concurrent threads in the measurements.
 pub const THREADS: [u64; 3] = [1, 2, 4];
 
-/// How many blocks each thread holds.
+/// Number of live blocks of each thread.
 const SLOTS: usize = 64;
 
-/// How many requests a thread makes, and frees, when the work is done once.
+/// Requests, and frees, of a thread in one execution of the work.
 const STEPS: usize = 1024;
 
-/// Which streams the threads work on.
+/// The streams of the threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Streams {
-    /// Each on its own: they share nothing but the allocator.
+    /// Each thread uses a stream of its own: the threads share the allocator only.
     Own,
-    /// All on the same: they share a heap, and its lock.
+    /// All threads use one stream: the threads share a heap and the heap's lock.
     Shared,
 }
 
-/// Threads that work together.
+/// A group of concurrent threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Team {
-    /// How many.
+    /// Number of threads.
     pub threads: u64,
-    /// On which streams.
+    /// The streams of the threads.
     pub streams: Streams,
-    /// What counts as their time.
+    /// The clock of the measurement.
     pub clock: Clock,
 }
 
-/// One thread's work: it fills its slots in turn with blocks of 512 bytes to 64 KiB, freeing what was there.
+/// One thread's work: fills the slots in turn with blocks of 512 bytes to 64 KiB, and frees the
+/// earlier block of each slot.
 struct Worker<S: Subject> {
     subject: S,
     stream: u64,
@@ -87,12 +89,13 @@ fn ours<R: Lock>(name: &'static str, team: Team) -> Lane {
     lane_of(name, &Cachalot::<R>::new(&Settings::default()), team)
 }
 
-/// A lane for every lock, and one for the yardstick. An operation's time is that of all threads together.
+/// Creates a lane for every lock, and a lane for the baseline. The time of an operation covers all
+/// threads together.
 ///
 /// # Panics
-/// Never: the yardstick knows the default configuration.
+/// Never: the baseline supports the default configuration.
 pub fn lanes(team: Team) -> Vec<Lane> {
-    let yardstick = BTree::new(&Settings::default()).expect("the default configuration is known");
+    let baseline = BTree::new(&Settings::default()).expect("the default configuration is known");
     vec![
         ours::<::cachalot::HeapLock>("of the C ABI", team),
         ours::<parking_lot::RawMutex>("parking_lot", team),
@@ -100,6 +103,6 @@ pub fn lanes(team: Team) -> Vec<Lane> {
         ours::<usync::RawMutex>("usync", team),
         ours::<spin::mutex::SpinMutex<()>>("spin", team),
         ours::<spin::mutex::SpinMutex<(), Yielding>>("spin, yielding", team),
-        lane_of("BTreeSet, of the C ABI", &yardstick, team),
+        lane_of("BTreeSet, of the C ABI", &baseline, team),
     ]
 }

@@ -1,28 +1,29 @@
-//! What a subject is made to do.
+//! Interface of the workloads.
 
 use crate::settings::Settings;
 use crate::subject::Subject;
 
-/// Work that any subject can be given.
+/// Work for any subject.
 pub trait Workload {
-    /// Brings a subject into the state to be measured in, and returns what does the work so many times over; `None` if
-    /// the subject cannot hold it.
+    /// Prepares a subject for the measurement, and returns a function that executes the work a
+    /// given number of times. Returns `None` if the subject cannot run the workload.
     fn lane<S: Subject + 'static>(&self, subject: S) -> Option<Box<dyn FnMut(u64)>>;
 
-    /// How many operations count as one when the work was done once.
+    /// Returns the number of operations in one execution of the work.
     fn operations(&self) -> u64 {
         1
     }
 
-    /// Whether a subject can do it that walks a list of all free blocks on every free.
+    /// Returns whether the workload suits subjects that walk a list of all free blocks on every
+    /// free.
     fn allows_walks(&self) -> bool {
         true
     }
 
-    /// Bytes of arena for subjects that have one: a power of two.
+    /// Returns the bytes of arena for subjects over an arena: a power of two.
     fn arena(&self) -> u64;
 
-    /// For subjects that know settings.
+    /// Returns the settings for configurable subjects.
     fn settings(&self) -> Settings {
         Settings::default()
     }

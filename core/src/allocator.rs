@@ -3,7 +3,12 @@
 //! An [`Allocator`] finds the device and the heap that a call concerns, and passes the call on to
 //! the state of the device (`arena`). Decisions are made there.
 
+mod block;
+mod buffer;
 mod pools;
+
+pub use block::{Block, BlockAllocator, FailedDrop};
+pub use buffer::Buffer;
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
@@ -11,7 +16,7 @@ use crate::arena::forecast::Forecast;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
-use crate::error::Error;
+use crate::error::{Error, PointerFault};
 use crate::page_map::{HeapRef, LaneRef, MAX_DEVICES, Owner, OwnerWord, PageMap};
 #[cfg(feature = "alloc")]
 use crate::planned::{Observed, PlannedReport};
@@ -69,6 +74,8 @@ pub struct Allocator<D: DeviceMemory, R: Lock, S: Storage> {
     arenas: S::Devices<Arena<Called<D>, R, S>>,
     /// The owner of every page of device memory, for all devices.
     pages: PageMap<R, S>,
+    /// Told of blocks that could not be freed on drop.
+    failed_drop: lock_api::Mutex<R, Option<fn(&FailedDrop)>>,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
@@ -96,7 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             }
             arenas.add(arena);
         }
-        Ok(Self { arenas, pages: PageMap::default() })
+        Ok(Self { arenas, pages: PageMap::default(), failed_drop: lock_api::Mutex::new(None) })
     }
 
     /// Returns the device with this number, for operations that change the page map.
@@ -288,7 +295,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
                 act(device, device.home_of(lane, ptr)?)
             }
             Owner::Shared => self.search_every_heap(ptr, &act),
-            Owner::None => Err(Error::InvalidPointer(ptr)),
+            Owner::None => Err(Error::foreign(ptr)),
         }
     }
 
@@ -306,12 +313,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             arena.delegate_lanes();
             for slot in arena.heaps.slot_numbers() {
                 match act(OnDevice { arena, pages: &self.pages }, arena.heaps.heap_ref(slot)) {
-                    Err(Error::InvalidPointer(_)) => {}
+                    // The address lies in none of this heap's segments.
+                    Err(Error::InvalidPointer { fault: PointerFault::Foreign, .. }) => {}
                     acted => return acted,
                 }
             }
         }
-        Err(Error::InvalidPointer(ptr))
+        Err(Error::foreign(ptr))
     }
 
     /// Announces that work queued on `stream` uses the block at `ptr`.
@@ -349,7 +357,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         {
             return Ok(allocation);
         }
-        self.at_owner(ptr, |device, heap| device.allocation(heap.heap, ptr).ok_or(Error::InvalidPointer(ptr)))
+        self.at_owner(ptr, |device, heap| {
+            device.allocation(heap.heap, ptr).ok_or_else(|| device.not_in_slot(heap.heap, ptr))
+        })
     }
 
     /// Frees the pending blocks whose events are complete. Does not wait. [`malloc`](Self::malloc)

@@ -2,7 +2,7 @@
 //! the call's own documentation says otherwise.
 
 use crate::device::DeviceError;
-use crate::device::oom::{OutOfMemory, Size};
+use crate::device::oom::{OutOfMemory, PyTorchSize, Size};
 use crate::pool::PoolId;
 use crate::units::{DeviceIndex, DevicePtr};
 use core::fmt;
@@ -25,9 +25,14 @@ pub enum Error {
     /// peak.
     TooLarge(u64),
     /// No live block starts at this address; for a lookup, no live block contains the address.
-    /// Returned by every operation on a block. The caller has freed the block twice, or the block
-    /// belongs to another allocator.
-    InvalidPointer(DevicePtr),
+    /// Returned by every operation on a block. The caller has freed the block twice, has passed an
+    /// address inside a block, or the block belongs to another allocator; see [`PointerFault`].
+    InvalidPointer {
+        /// The address.
+        ptr: DevicePtr,
+        /// What lies at the address.
+        fault: PointerFault,
+    },
     /// The size passed to a free is not the requested size. The block stays live; the caller may
     /// free it with the right size.
     WrongSize {
@@ -70,6 +75,59 @@ pub enum Error {
     Device(DeviceError),
 }
 
+/// What lies at an address where no live block begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PointerFault {
+    /// No segment of this allocator. The address is another allocator's, or the memory of its block
+    /// went back to the device after a free.
+    Foreign,
+    /// Free memory of a segment. The block was freed before, or no block ever began here.
+    Free,
+    /// A block that was freed before, and is pending: other streams or the safe frontier are waited
+    /// for.
+    Pending,
+    /// The inside of a live block.
+    Interior {
+        /// The first byte of the block, the address to be freed.
+        block: DevicePtr,
+        /// The size requested at allocation, in bytes.
+        requested: u64,
+    },
+}
+
+impl Error {
+    /// Returns the error for an address in no segment.
+    pub(crate) fn foreign(ptr: DevicePtr) -> Self {
+        Self::InvalidPointer { ptr, fault: PointerFault::Foreign }
+    }
+
+    /// Returns the error's text in the words of `PyTorch`, for hosts whose users know and search
+    /// for these words. Where `PyTorch` has no words, the text is the error's own.
+    pub fn in_words_of_pytorch(&self) -> impl fmt::Display {
+        WordsOfPyTorch(*self)
+    }
+}
+
+/// An error, displayed in the words of `PyTorch`.
+struct WordsOfPyTorch(Error);
+
+impl fmt::Display for WordsOfPyTorch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Error::OutOfMemory(report) => report.in_words_of_pytorch().fmt(f),
+            Error::Rejected(bytes) => write!(
+                f,
+                "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
+                 per_process_memory_fraction limit. Requested size: {}",
+                PyTorchSize(bytes)
+            ),
+            Error::TooLarge(_) => f.write_str("CUDA out of memory. Tried to allocate more than 1EB memory."),
+            ref other => other.fmt(f),
+        }
+    }
+}
+
 impl From<DeviceError> for Error {
     fn from(error: DeviceError) -> Self {
         Self::Device(error)
@@ -88,12 +146,17 @@ impl fmt::Display for Error {
             Self::OutOfMemory(report) => report.fmt(f),
             Self::Rejected(bytes) => write!(
                 f,
-                "CUDA out of memory. Allocation was preemptively rejected because it would exceed \
-                 per_process_memory_fraction limit. Requested size: {}",
+                "Device out of memory. A new segment of {} exceeds the memory limit, and \
+                 `throw_on_cudamalloc_oom:True` forbids to release cached memory for it.",
                 Size(*bytes)
             ),
-            Self::TooLarge(_) => f.write_str("CUDA out of memory. Tried to allocate more than 1EB memory."),
-            Self::InvalidPointer(ptr) => write!(f, "invalid device pointer: {ptr}"),
+            Self::TooLarge(bytes) => {
+                write!(f, "Device out of memory. Tried to allocate {}, and a request is at most 1 EiB.", Size(*bytes))
+            }
+            Self::InvalidPointer { ptr, fault } => {
+                write!(f, "invalid device pointer: {ptr} ")?;
+                fault.explain(f, *ptr)
+            }
             Self::WrongSize { ptr, given, requested } => {
                 write!(f, "the block at {ptr} was requested with {requested} bytes, not {given}")
             }
@@ -114,3 +177,23 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
+
+impl PointerFault {
+    /// Writes what lies at `ptr`, as the rest of a sentence.
+    fn explain(self, f: &mut fmt::Formatter<'_>, ptr: DevicePtr) -> fmt::Result {
+        match self {
+            Self::Foreign => f.write_str(
+                "lies in no segment of this allocator: it belongs to another allocator, or was freed and its \
+                 memory returned to the device",
+            ),
+            Self::Free => f.write_str("lies in free memory: its block was freed before, or never allocated"),
+            Self::Pending => {
+                f.write_str("lies in a block that was freed before and still waits for streams or the safe frontier")
+            }
+            Self::Interior { block, requested } => {
+                let offset = ptr.0.saturating_sub(block.0);
+                write!(f, "lies {offset} bytes into the live block of {requested} bytes at {block}")
+            }
+        }
+    }
+}

@@ -1,8 +1,33 @@
 //! The core of cachalot: every decision of a GPU memory allocator, over an abstract device.
 //!
-//! The crate is `no_std` and has no unsafe code. Without the feature `alloc` the tables have a
-//! fixed capacity and nothing is allocated on the host. No CUDA type appears: the host implements
-//! [`DeviceMemory`] for a device. The module `simulated` is a device without a GPU.
+//! The crate is `no_std` and has no unsafe code. No CUDA type appears: the host implements
+//! [`DeviceMemory`] for a device. The module [`simulated`] is a device without a GPU.
+//!
+//! ```
+//! use cachalot_core::simulated::SimulatedDevice;
+//! use cachalot_core::{Allocator, Config, DeviceIndex, Growable, StreamId};
+//!
+//! let device = SimulatedDevice::new(16 << 30);
+//! let config = Config::parse("max_split_size_mb:128")?;
+//! let allocator = Allocator::<_, spin::Mutex<()>, Growable>::new([device], &config)?;
+//! let block = allocator.block(DeviceIndex(0), 1 << 20, StreamId::DEFAULT)?;
+//! assert_eq!(allocator.stats(DeviceIndex(0))?.allocated_bytes().current, 1 << 20);
+//! drop(block); // frees the memory
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where to begin
+//! * [`Allocator`]: what programs call. [`Block`] and [`Buffer`] own device memory.
+//! * [`config`]: the list of all settings, and the policies.
+//! * [`Fixed`]: tables without a heap, and how many bytes their numbers make.
+//!
+//! # Features
+//! | feature | effect |
+//! |---|---|
+//! | `alloc` (default) | tables that grow on the heap, the simulated device, snapshots, every policy besides the caching one |
+//! | `paranoid` | checks every invariant and the order of locks around each operation; needs std |
+//!
+//! The target needs atomic operations on 64 bits.
 //!
 //! # Layers
 //! A module uses only modules further down in the list.
@@ -35,6 +60,11 @@
     reason = "measured: the fast path is a chain of small functions, called from two places each"
 )]
 
+#[cfg(not(target_has_atomic = "64"))]
+compile_error!(
+    "cachalot-core needs atomic operations on 64 bits, which this target lacks: GPUs are driven by 64-bit hosts"
+);
+
 #[cfg(feature = "alloc")]
 extern crate alloc;
 #[cfg(any(test, loom, feature = "paranoid"))]
@@ -59,7 +89,7 @@ mod tables;
 mod trace;
 mod units;
 
-pub use allocator::Allocator;
+pub use allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop};
 pub use arena::allocation::Allocation;
 pub use arena::forecast::Forecast;
 pub use config::Config;
@@ -70,7 +100,7 @@ pub use device::simulated;
 pub use device::{
     DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
 };
-pub use error::Error;
+pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]
 pub use planned::{Observed, ObservedStream, PlannedReport, Stage, is_planned};
 pub use pool::{PoolId, PoolOptions, Route};

@@ -1,24 +1,24 @@
-//! The clock of traces: the processor's own counter where it can be relied on, which is read in a third of the time that the system's
-//! clock takes, and the system's elsewhere.
+//! Clock of traces. Reads the processor's own counter where the counter is reliable, in a third of
+//! the time of the system clock. Elsewhere reads the system clock.
 
 use quanta::Clock;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The counter, and what it and the calendar said at the same time.
+/// The counter, with one reading of the counter and the calendar taken at the same time.
 struct Counter {
     clock: Clock,
     began: u64,
     began_us: u64,
 }
 
-/// Measured once, when it is first asked for: how fast the counter counts takes up to 200 ms to find out.
+/// Returns the counter. The first call measures the counter's rate, which takes up to 200 ms.
 fn counter() -> &'static Counter {
     static COUNTER: OnceLock<Counter> = OnceLock::new();
     COUNTER.get_or_init(|| {
         #[cfg(not(miri))]
         let clock = Clock::new();
-        // Reading the processor's counter takes instructions that Miri does not know.
+        // Miri does not know the instructions that read the processor's counter.
         #[cfg(miri)]
         let (clock, _) = Clock::mock();
         let began_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64);
@@ -26,13 +26,14 @@ fn counter() -> &'static Counter {
     })
 }
 
-/// What the counter says now, to the nearest odd number: never 0.
+/// Returns the present reading of the counter. The lowest bit is always set, so the result is never
+/// 0.
 #[inline]
 pub fn ticks() -> u64 {
     counter().clock.raw() | 1
 }
 
-/// What the counter said, in microseconds since the Unix epoch.
+/// Converts a reading of the counter to microseconds since the Unix epoch.
 pub fn time_us(ticks: u64) -> u64 {
     let counter = counter();
     counter.began_us + counter.clock.delta_as_nanos(counter.began, ticks) / 1000
@@ -53,7 +54,7 @@ mod tests {
         let after = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_micros() as u64;
         let (first, second) = (time_us(first), time_us(second));
         assert!(second - first >= 19_900, "{}", second - first);
-        // The calendar may be set while this runs; by less than this.
+        // The calendar may be set during the test; allow 1 ms.
         assert!(first + 1000 >= before && second <= after + 1000, "{before} {first} {second} {after}");
     }
 }

@@ -1,4 +1,4 @@
-//! A CUDA device as the core's device: memory, events, and the clock.
+//! A CUDA device behind the core's traits: memory, events, and the clock.
 
 use crate::clock;
 use crate::context::Context;
@@ -16,50 +16,53 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Default, Debug)]
 pub struct DeviceOptions {
-    /// The context to work in. `None`: the device's primary context, which the CUDA runtime uses too.
-    /// The caller keeps it alive until the device is closed.
+    /// The context to work in, kept alive by the caller until the device is closed. `None`: the
+    /// device's primary context, which the CUDA runtime uses too.
     pub context: Option<CuContext>,
-    /// When the driver is asked for a stream's own number.
+    /// When the driver is asked for a stream's own id.
     pub identity: StreamIdentity,
-    /// The table of streams. Devices that serve one allocator share one; by default a device has its own.
+    /// The table of streams. The devices of one allocator share one table; by default a device has
+    /// a table of its own.
     pub streams: Arc<Streams>,
 }
 
 /// One CUDA device, in one context.
 ///
-/// All methods may be called from any thread, several at once, with any context current or none: the caller's is
-/// restored before they return, on error too. Driver calls are made with the thread's capture mode relaxed, so that
-/// they are permitted while streams capture, and the mode is restored likewise.
+/// All methods may be called from any thread, concurrently, with any current context or without a
+/// context. Each method restores the caller's context before returning, also on an error. Driver
+/// calls are made with the thread's capture mode relaxed, so that the driver permits the calls
+/// while streams capture. The capture mode is restored as well.
 ///
-/// After the first sticky error no more driver calls are made: every method repeats that error. In a forked child every
-/// method answers [`ErrorKind::Forked`]. Dropping the value calls nothing; [`close`](Self::close) gives the context back.
+/// After the first sticky error every method repeats the error and calls no driver. In a forked
+/// child every method fails with [`ErrorKind::Forked`]. Dropping a device makes no driver call;
+/// [`close`](Self::close) releases the primary context.
 #[derive(Debug)]
 pub struct CudaDevice {
-    /// The context, and whether it still works.
+    /// The context, and whether the context still works.
     pub(crate) context: Context,
-    /// The device.
+    /// The driver's handle of the device.
     pub(crate) device: CuDevice,
-    /// Whether the primary context is held and has not been given back.
+    /// Whether this device retains the primary context, and `close` must release the context.
     retained: AtomicBool,
-    /// The streams that this device and its allocator's others have seen.
+    /// The streams seen by this device and by the other devices of the allocator.
     pub(crate) streams: Arc<Streams>,
-    /// When the driver is asked for a stream's own number.
+    /// When the driver is asked for a stream's own id.
     pub(crate) identity: StreamIdentity,
-    /// Events that were recorded behind streams since retired and are done, for the next one.
+    /// Completed events of retired streams, for use with the next retired streams.
     pub(crate) spare_events: Mutex<Vec<CuEvent>>,
-    /// Virtual memory, if the device has it.
+    /// Properties of virtual memory; `None` iff the device has no virtual memory.
     virtual_memory: Option<Virtual>,
-    /// Who else may use this device's memory.
+    /// The other devices that may use this device's memory.
     pub(crate) peers: Peers,
-    /// The stream on which other devices' streams are waited for; 0 until it is needed.
+    /// Handle of the stream that waits for streams of other devices; 0 until first needed.
     pub(crate) bridge: AtomicUsize,
 }
 
 impl CudaDevice {
-    /// Opens the device with this ordinal in its primary context, with the default options.
+    /// Opens the device with the given ordinal in its primary context, with default options.
     ///
     /// # Errors
     /// As for [`open_with`](Self::open_with).
@@ -67,11 +70,12 @@ impl CudaDevice {
         Self::open_with(driver, ordinal, DeviceOptions::default())
     }
 
-    /// Opens the device with this ordinal. Calls the driver; may take as long as making the context does (0.1 s and more).
+    /// Opens the device with the given ordinal. Calls the driver. Creating a context takes 0.1 s
+    /// and more.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is no such device (101) or the given context is not one of it;
-    /// [`ErrorKind::Forked`]; the driver's.
+    /// [`ErrorKind::InvalidArgument`] if no such device exists (101) or the given context belongs
+    /// to another device; [`ErrorKind::Forked`]; the driver's.
     pub fn open_with(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> DeviceResult<Self> {
         if crate::fork::in_child() {
             return Err(DeviceError::new(ErrorKind::Forked, CuResult::NOT_INITIALIZED.0));
@@ -99,7 +103,8 @@ impl CudaDevice {
             }),
             Err(error) => {
                 if retained && error.kind != ErrorKind::Deinitialized {
-                    // SAFETY: takes no pointers; gives back what was retained above. The first error stands.
+                    // SAFETY: takes no pointers; releases the context retained above. The first
+                    // error stands.
                     let _ = unsafe { driver.device_primary_ctx_release(device) };
                 }
                 Err(error)
@@ -107,12 +112,12 @@ impl CudaDevice {
         }
     }
 
-    /// Virtual memory, if the device has it.
+    /// Returns the properties of virtual memory, or `None` if the device has no virtual memory.
     pub(crate) fn virtual_part(&self) -> Option<&Virtual> {
         self.virtual_memory.as_ref()
     }
 
-    /// Checks that the context is one of the device, and asks after its virtual memory.
+    /// Checks that the context belongs to the device, and queries the device's virtual memory.
     fn prepare(context: &Context, device: CuDevice) -> DeviceResult<Option<Virtual>> {
         let _scope = context.enter()?;
         let driver = context.driver();
@@ -127,14 +132,17 @@ impl CudaDevice {
         Virtual::of(context, device)
     }
 
-    /// Gives the primary context back, if this device took it. Afterwards every method answers
-    /// [`ErrorKind::Deinitialized`] without a driver call. Memory that was obtained and not released lives on
-    /// as long as others hold the context. No other thread may be inside a call of this device.
+    /// Releases the primary context, if this device retained it. Afterwards every method fails with
+    /// [`ErrorKind::Deinitialized`] without a driver call. Memory that was obtained and not
+    /// released exists as long as another part of the program retains the context. No other thread
+    /// may be inside a call of this device.
     ///
-    /// For when the allocator is destroyed while the program goes on; nothing needs to be called at process exit.
+    /// Call this when the program destroys the allocator and continues. At process exit no call is
+    /// needed.
     ///
     /// # Errors
-    /// The driver's, and those of [`health`](Self::health); the device is closed all the same. The second call: none.
+    /// The driver's, and as for [`health`](Self::health). The device is closed also after an error.
+    /// A second call does nothing.
     pub fn close(&self) -> DeviceResult<()> {
         let healthy = self.context.health();
         let retained = self.retained.swap(false, Ordering::AcqRel);
@@ -142,7 +150,7 @@ impl CudaDevice {
         if healthy.is_ok() {
             result = self.drop_streams();
             if retained {
-                // SAFETY: takes no pointers; gives back, once, what `open_with` retained.
+                // SAFETY: takes no pointers; the swap of `retained` makes this the only release.
                 let released = unsafe { self.driver().device_primary_ctx_release(self.device) };
                 result = result.and(self.context.check(released));
             }
@@ -153,45 +161,46 @@ impl CudaDevice {
         result
     }
 
-    /// Whether the device can still be used. Calls no driver, takes no lock.
+    /// Checks that the device can still be used. Calls no driver, takes no lock.
     ///
     /// # Errors
-    /// The first sticky error that a call of this device answered, with the driver's own code;
+    /// The first sticky error that a call of this device returned, with the driver's own code;
     /// [`ErrorKind::Forked`] in a forked child.
     pub fn health(&self) -> DeviceResult<()> {
         self.context.health()
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn driver(&self) -> &'static Driver {
         self.context.driver()
     }
 
-    /// The context that every call runs in.
+    /// Returns the context in which every call runs.
     pub fn cu_context(&self) -> CuContext {
         self.context.handle()
     }
 
-    /// The device, as the driver counts them.
+    /// Returns the driver's handle of the device.
     pub fn cu_device(&self) -> CuDevice {
         self.device
     }
 
-    /// The table of streams, to open another device of the same allocator with.
+    /// Returns the table of streams, for opening another device of the same allocator.
     pub fn streams(&self) -> &Arc<Streams> {
         &self.streams
     }
 
-    /// Makes driver calls in this device's context, with the same rules as every method: refused after a sticky error
-    /// and in a forked child, the caller's context and capture mode restored. A sticky answer is remembered.
+    /// Makes driver calls in this device's context, under the rules of every method. After a sticky
+    /// error and in a forked child the call is refused. The caller's context and capture mode are
+    /// restored. A sticky code that `call` returns is remembered.
     ///
     /// # Errors
-    /// What `call` answers, and those of [`health`](Self::health).
+    /// The code that `call` returns, and as for [`health`](Self::health).
     pub fn with_context(&self, call: impl FnOnce(&Driver) -> CuResult) -> DeviceResult<()> {
         self.context.call(call)
     }
 
-    /// A number that describes the device.
+    /// Returns the value of a device attribute.
     ///
     /// # Errors
     /// The driver's.
@@ -205,14 +214,14 @@ impl CudaDevice {
     }
 
     /// Fills `bytes` bytes at `address` with `value`, in the order of `stream`. Does not wait.
-    ///
-    /// During a capture this becomes a node of the graph.
+    /// During a capture the fill becomes a node of the graph.
     ///
     /// # Errors
-    /// The driver's; what the range then holds is not known. [`ErrorKind::Unsupported`] without the entry point.
+    /// The driver's; the contents of the range are then unspecified. [`ErrorKind::Unsupported`] if
+    /// the driver lacks the entry point.
     ///
     /// # Safety
-    /// The range is memory of the device that may be written until the stream has come so far.
+    /// The range is device memory that may be written until the stream has completed the fill.
     pub unsafe fn fill(&self, address: DevicePtr, value: u8, bytes: u64, stream: CuStream) -> DeviceResult<()> {
         self.context.call(|driver| {
             // SAFETY: takes no host pointers; the caller vouches for the range.
@@ -220,10 +229,11 @@ impl CudaDevice {
         })
     }
 
-    /// The base and size of what the driver allocated around `address`.
+    /// Returns the base and the size of the driver's allocation around `address`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] or the driver's code if it allocated nothing there.
+    /// [`ErrorKind::InvalidArgument`] or the driver's code if the driver has no allocation at
+    /// `address`.
     pub fn address_range(&self, address: DevicePtr) -> DeviceResult<(DevicePtr, u64)> {
         let (mut base, mut bytes) = (0, 0);
         self.context.call(|driver| {
@@ -234,7 +244,7 @@ impl CudaDevice {
     }
 }
 
-/// The primary context of a device, counted once more.
+/// Retains the primary context of a device.
 fn retain(driver: &Driver, device: CuDevice) -> DeviceResult<CuContext> {
     let mut context = CuContext::NULL;
     // SAFETY: `context` outlives the call, which writes one handle to it.
@@ -242,7 +252,7 @@ fn retain(driver: &Driver, device: CuDevice) -> DeviceResult<CuContext> {
     Ok(context)
 }
 
-/// A code that belongs to no context yet.
+/// Converts the code of a call outside any context to a result.
 fn checked(code: CuResult) -> DeviceResult<()> {
     if code.is_success() { Ok(()) } else { Err(code.error()) }
 }
@@ -255,9 +265,11 @@ impl DeviceMemory for CudaDevice {
             unsafe { driver.mem_alloc(&raw mut address, bytes as usize) }
         })?;
         if address == 0 || !address.is_multiple_of(UNIT) {
-            // cuda.h promises less than a multiple of 512 though every driver gives it; refuse rather than hand out.
+            // `cuda.h` does not promise a multiple of 512, though every driver returns one. Refuse
+            // the memory, since the allocator relies on the alignment.
             let _ = self.context.call(|driver| {
-                // SAFETY: takes no host pointers; the memory was just obtained, and nobody has seen its address.
+                // SAFETY: takes no host pointers; the memory is new, and no other code has the
+                // address.
                 unsafe { driver.mem_free(address) }
             });
             return Err(CuResult::UNKNOWN.error());
@@ -267,7 +279,7 @@ impl DeviceMemory for CudaDevice {
 
     fn release(&self, base: DevicePtr, _bytes: u64) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; the allocator gives back only what `obtain` gave it, once.
+            // SAFETY: takes no host pointers; the allocator releases each address of `obtain` once.
             unsafe { driver.mem_free(base.0) }
         })
     }
@@ -292,24 +304,30 @@ impl DeviceMemory for CudaDevice {
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; events are made here and destroyed once.
+            // SAFETY: takes no host pointers; `create_event` made the event, and the allocator
+            // destroys each event once.
             unsafe { driver.event_destroy(CuEvent(event.0 as usize)) }
         })
     }
 
-    /// Marks the present end of `stream` with `event`.
+    /// Records `event` behind all work queued on `stream`.
     ///
-    /// A stream of another device is waited for on a stream of this one, so that the event tells of it. Another thread's
-    /// own default stream is told of by the legacy default stream, which comes after it. Of a retired stream nothing is
-    /// left to record: this waits on the host until it is done. A stream that captures is refused
-    /// ([`ErrorKind::NotPermittedInCapture`]), because to ask after the event would spoil the capture.
+    /// * A stream of another device: a stream of this device waits for the foreign stream, and the
+    ///   event is recorded behind the wait.
+    /// * Another thread's own default stream: the event is recorded on the legacy default stream,
+    ///   which is ordered after it.
+    /// * A retired stream: no stream is left to record on. The call waits on the host until the
+    ///   stream's work is complete.
+    /// * A stream that captures: refused with [`ErrorKind::NotPermittedInCapture`], because a later
+    ///   query of the event would invalidate the capture.
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         self.record_number(CuEvent(event.0 as usize), stream)
     }
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         let _scope = self.context.enter()?;
-        // SAFETY: takes no host pointers; events are made here and not queried once destroyed.
+        // SAFETY: takes no host pointers; `create_event` made the event, and no event is queried
+        // after destruction.
         match unsafe { self.driver().event_query(CuEvent(event.0 as usize)) } {
             CuResult::NOT_READY => Ok(false),
             code => self.context.check(code).map(|()| true),
@@ -318,7 +336,8 @@ impl DeviceMemory for CudaDevice {
 
     fn wait(&self, event: Event) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; events are made here and not waited for once destroyed.
+            // SAFETY: takes no host pointers; `create_event` made the event, and no event is waited
+            // for after destruction.
             unsafe { driver.event_synchronize(CuEvent(event.0 as usize)) }
         })
     }
@@ -335,13 +354,15 @@ impl DeviceMemory for CudaDevice {
         self.virtual_memory.is_some().then_some(self as &dyn VirtualMemory)
     }
 
-    /// What the driver's management library says of this process; slow, for reports. `None` where it does not know the
-    /// process, as in a container with process ids of its own.
+    /// Returns the bytes of device memory used by this process, from the driver's management
+    /// library. Slow, for reports. `None` if the library does not list the process, as in a
+    /// container with process ids of its own.
     fn process_use(&self) -> Option<u64> {
         self.memory_users().ok()?.own()
     }
 
-    /// Threads are counted from 1 in the order in which they first asked.
+    /// Returns the calling thread's number. Threads are counted from 1 in the order of their first
+    /// call.
     fn thread_id(&self) -> u64 {
         crate::streams::this_thread()
     }

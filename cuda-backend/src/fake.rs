@@ -1,5 +1,5 @@
-//! A table of entry points for unit tests: a driver of two devices, one thread at a time, whose every call can be made
-//! to fail, before it acts or after.
+//! A fake driver for unit tests, as a table of entry points. The fake has two devices and keeps its
+//! state per thread. Every call can be made to fail, before or after the call's effect.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -9,82 +9,83 @@ use core::ffi::{c_int, c_void};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// The context of device 0; that of device 1 is the next number.
+/// The context of device 0; the context of device 1 has the next number.
 pub(crate) const CONTEXT: CuContext = CuContext(0xc0);
-/// A context that is none of the devices'.
-pub(crate) const STRANGER: CuContext = CuContext(0xee);
-/// Streams from here on are of device 0.
+/// A context of neither device.
+pub(crate) const FOREIGN_CONTEXT: CuContext = CuContext(0xee);
+/// Handles of device 0's streams start at this value.
 pub(crate) const STREAM: CuStream = CuStream(0x1_0000);
-/// Streams from here on are of device 1.
+/// Handles of device 1's streams start at this value.
 pub(crate) const FOREIGN_STREAM: CuStream = CuStream(0x100_0000);
 
-/// When a planned failure strikes.
+/// When a planned failure happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum When {
-    /// Instead of the call.
+    /// The call fails without an effect.
     Before,
-    /// After the call has acted.
+    /// The call takes effect, and then returns the failure.
     After,
 }
 
-/// What a call is made to answer.
+/// A planned failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// Which function; `None`: every one.
+    /// The function that fails; `None`: every function.
     pub(crate) function: Option<&'static str>,
-    /// How many matching calls go well first.
+    /// The number of matching calls that succeed first.
     pub(crate) skip: usize,
-    /// The answer.
+    /// The code that the failing call returns.
     pub(crate) code: CuResult,
-    /// Whether the call acts nevertheless.
+    /// Whether the failing call takes effect.
     pub(crate) when: When,
-    /// Whether all matching calls after the first fail too.
-    pub(crate) for_good: bool,
+    /// Whether all later matching calls fail too.
+    pub(crate) permanent: bool,
 }
 
-/// What an event was last recorded behind.
+/// The state of a fake event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FakeEvent {
-    /// Its context.
+    /// The event's context.
     pub(crate) context: CuContext,
-    /// The stream of its last recording.
+    /// The stream of the last recording.
     pub(crate) stream: Option<CuStream>,
-    /// Whether what came before is done.
+    /// Whether the work before the event is complete.
     pub(crate) done: bool,
 }
 
-/// The state of the fake, of the thread that uses it.
+/// The state of the fake driver for one thread.
 #[derive(Debug)]
 pub(crate) struct Fake {
     /// The thread's contexts, topmost last.
     pub(crate) contexts: Vec<CuContext>,
     /// The thread's capture mode.
     pub(crate) mode: CuCaptureMode,
-    /// The functions called, in order.
+    /// Names of the called functions, in order.
     pub(crate) log: Vec<&'static str>,
-    /// What is to fail.
+    /// The planned failure.
     pub(crate) plan: Option<Plan>,
-    /// What `cuDriverGetVersion` answers.
+    /// The version that `cuDriverGetVersion` reports.
     pub(crate) version: c_int,
-    /// Attributes of the devices that are not 0.
+    /// Attributes of the devices that differ from 0.
     pub(crate) attributes: BTreeMap<u32, c_int>,
     /// The events that exist.
     pub(crate) events: BTreeMap<usize, FakeEvent>,
-    /// What `cuStreamGetId` answers for a handle, where it is not the handle.
+    /// Ids that `cuStreamGetId` reports for handles; other handles serve as their own ids.
     pub(crate) ids: BTreeMap<usize, u64>,
-    /// What `cuStreamIsCapturing` answers with.
+    /// Code and status that `cuStreamIsCapturing` returns.
     pub(crate) capturing: (CuResult, CuCaptureStatus),
-    /// How often each primary context is held.
+    /// Number of retains of each primary context.
     pub(crate) retained: [i32; 2],
-    /// Device memory that exists.
+    /// Allocated device memory: address and bytes.
     pub(crate) memory: BTreeMap<u64, usize>,
-    /// The address that the next allocation gets.
+    /// The address of the next allocation.
     pub(crate) next_address: u64,
-    /// The next handle.
+    /// The last handle given out.
     next: usize,
-    /// The descriptors of each `cuMemSetAccess`.
+    /// The address and the devices of each `cuMemSetAccess`.
     pub(crate) access: Vec<(u64, Vec<c_int>)>,
-    /// Whether `cuMemCreate` and the granularity refuse direct access from the bus.
+    /// Whether the granularity query (first) and `cuMemCreate` (second) refuse direct access from
+    /// the bus.
     pub(crate) refuse_rdma: (bool, bool),
 }
 
@@ -97,20 +98,21 @@ pub(crate) fn with<T>(body: impl FnOnce(&mut Fake) -> T) -> T {
     FAKE.with_borrow_mut(body)
 }
 
-/// Begins anew on the calling thread, and loads the fake.
+/// Resets the calling thread's fake, and loads a driver over the fake.
 pub(crate) fn driver() -> &'static Driver {
     with(|fake| *fake = Fake::new());
     load(&table()).expect("the fake starts")
 }
 
-/// Loads a table of the fake's functions.
+/// Loads a driver from a table of the fake's functions.
 pub(crate) fn load(table: &Table) -> Result<&'static Driver, crate::LoadError> {
-    // SAFETY: the functions below write only where the driver's would, and live as long as the process.
+    // SAFETY: the functions in this file write only where the driver's would, and live as long as
+    // the process.
     unsafe { Driver::from_table(table) }
 }
 
 impl Fake {
-    /// Nothing was called yet.
+    /// Creates the state of a driver without any call so far.
     fn new() -> Self {
         Self {
             contexts: Vec::new(),
@@ -131,23 +133,23 @@ impl Fake {
         }
     }
 
-    /// A fresh handle.
+    /// Returns a new handle.
     fn fresh(&mut self) -> usize {
         self.next += 1;
         self.next
     }
 
-    /// The topmost context.
+    /// Returns the topmost context.
     fn current(&self) -> CuContext {
         self.contexts.last().copied().unwrap_or(CuContext::NULL)
     }
 }
 
-/// One call: logged, and failed if that is planned.
+/// Performs one call: logs the call, and fails as planned.
 fn call(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuResult {
     with(|fake| {
         fake.log.push(function);
-        let struck = match &mut fake.plan {
+        let failure = match &mut fake.plan {
             Some(plan) if plan.function.is_none_or(|name| name == function) => {
                 if plan.skip > 0 {
                     plan.skip -= 1;
@@ -158,10 +160,10 @@ fn call(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuR
             }
             _ => None,
         };
-        let Some(plan) = struck else {
+        let Some(plan) = failure else {
             return body(fake);
         };
-        if !plan.for_good {
+        if !plan.permanent {
             fake.plan = None;
         }
         if plan.when == When::After {
@@ -171,23 +173,23 @@ fn call(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuR
     })
 }
 
-/// A call that works in a context of a device only.
+/// Performs a call that needs a current context of a device.
 fn in_context(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuResult {
     call(function, |fake| match fake.current() {
-        CuContext::NULL | STRANGER => CuResult::INVALID_CONTEXT,
+        CuContext::NULL | FOREIGN_CONTEXT => CuResult::INVALID_CONTEXT,
         _ => body(fake),
     })
 }
 
 /// Writes an answer through a pointer of the caller.
 fn answer<T>(to: *mut T, value: T) -> CuResult {
-    // SAFETY: the code under test passes pointers to live variables of the right type; that it does is what Miri and
-    // the header test look at.
+    // SAFETY: the code under test passes pointers to live variables of the right type. Miri and the
+    // header test check the pointers.
     unsafe { to.write(value) };
     CuResult::SUCCESS
 }
 
-/// The context that a stream belongs to.
+/// Returns the context that a stream belongs to.
 fn context_of(stream: CuStream, current: CuContext) -> CuContext {
     match stream {
         CuStream(0..=2) => current,
@@ -446,7 +448,7 @@ extern "C" fn address_range(base: *mut u64, bytes: *mut usize, address: u64) -> 
     })
 }
 
-/// The fake's functions.
+/// Returns the table of the fake's functions.
 pub(crate) fn table() -> Table {
     Table {
         init: Some(init),

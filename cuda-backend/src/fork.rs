@@ -1,41 +1,47 @@
-//! Whether this is a forked child of the process that began to use the driver.
+//! Detection of forked children of the process that first used the driver.
 //!
-//! After a fork the driver's threads and its connection to the device are gone, and locks that other threads held
-//! stay held: the child may neither call the driver nor take a lock. So the question must be cheap enough to stand
-//! before everything else, and must need neither.
+//! After a fork the driver's threads and its connection to the device are gone, and locks held by
+//! other threads stay locked. A child may neither call the driver nor take a lock. The check runs
+//! before every driver call, so the check must be cheap, and may itself neither call the driver nor
+//! take a lock.
 //!
-//! The kernel answers it: a page of memory is marked to read as zero in a child (`MADV_WIPEONFORK`, Linux 4.14), and
-//! asking is one load. A handler of `pthread_atfork` would miss children made by `clone` and would have to be
-//! registered from a library that can be unloaded. Where the mark is refused, process ids are compared, which is
-//! right too and costs a system call each time (120 ns where the load costs 0.7).
+//! The kernel does the work: a page of memory is marked to read as zero in a child
+//! (`MADV_WIPEONFORK`, Linux 4.14), and the check is one load. A handler of `pthread_atfork` would
+//! miss children made by `clone`, and would have to be registered from a library that can be
+//! unloaded. If the kernel refuses the mark, process ids are compared: equally correct, at the
+//! price of a system call each time (120 ns instead of 0.7 ns).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-/// A word that holds 1 in the process that published it and 0 in its children. Null until published.
+/// A word that reads as 1 in the process that published the word, and as 0 in the process's
+/// children. Null until published.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The id of the process that asked first; 0 until then. Decides as long as there is no [`MARK`].
+/// The id of the process that made the first check; 0 before the first check. Decides as long as
+/// [`MARK`] is null.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the kernel refused to make a marked page, so that it is not asked again.
+/// Whether the kernel refused to mark a page. Prevents further attempts.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is a forked child of the one that asked first (which is the one that loaded the driver).
+/// Returns whether the process is a forked child of the process that made the first check, which is
+/// the process that loaded the driver.
 ///
-/// The first call makes two or three system calls; later ones are two loads. Takes no lock and allocates nothing, so it
-/// may be called in a forked child.
+/// The first call makes two or three system calls; later calls are two loads. Takes no lock and
+/// allocates nothing, so a forked child may call this function.
 #[inline]
 #[must_use]
 pub fn in_child() -> bool {
     match NonNull::new(MARK.load(Ordering::Acquire)) {
-        // SAFETY: what is published points into a mapping that is never unmapped, holding an initialised word.
+        // SAFETY: a published pointer points to an initialised word in a mapping that is never
+        // unmapped.
         Some(word) => unsafe { word.as_ref() }.load(Ordering::Relaxed) == 0,
         None => in_child_by_id(),
     }
 }
 
-/// The same by process ids, and the attempt to make the question cheaper next time.
+/// Compares process ids, and tries to publish a marked page for later checks.
 #[cold]
 fn in_child_by_id() -> bool {
     let id = std::process::id();
@@ -45,7 +51,7 @@ fn in_child_by_id() -> bool {
     }
     if !REFUSED.load(Ordering::Relaxed) {
         match marked_page() {
-            // Whoever comes second leaves its page unused: 4 KiB, once, in a race.
+            // A thread that loses the race leaves its page of 4 KiB mapped and unused.
             Some(word) => drop(MARK.compare_exchange(
                 core::ptr::null_mut(),
                 core::ptr::from_ref(word).cast_mut(),
@@ -58,14 +64,16 @@ fn in_child_by_id() -> bool {
     false
 }
 
-/// A word that holds 1 here and 0 in children, if the kernel makes such pages.
+/// Returns a word that reads as 1 in this process and as 0 in children; `None` if the kernel
+/// refuses to mark a page.
 fn marked_page() -> Option<&'static AtomicU32> {
     const LENGTH: usize = 4096;
-    // Miri has no `madvise`, and process ids are right without it.
+    // Miri has no `madvise`; the comparison of process ids works without it.
     if cfg!(miri) {
         return None;
     }
-    // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of anyone else.
+    // SAFETY: an anonymous private mapping at an address of the kernel's choice overlaps no other
+    // mapping.
     let address = unsafe {
         libc::mmap(
             core::ptr::null_mut(),
@@ -79,14 +87,15 @@ fn marked_page() -> Option<&'static AtomicU32> {
     if address == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the range is the mapping just made; the advice changes only what a child sees of it.
+    // SAFETY: the range is the new mapping; the advice changes only the contents seen by children.
     if unsafe { libc::madvise(address, LENGTH, libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: the range is the mapping just made, and nothing refers to it.
+        // SAFETY: the range is the new mapping, and no reference to the range exists.
         unsafe { libc::munmap(address, LENGTH) };
         return None;
     }
     let word = NonNull::new(address.cast::<AtomicU32>())?;
-    // SAFETY: the mapping is page-aligned, zeroed, at least as long as the word, and is never unmapped from here on.
+    // SAFETY: the mapping is page-aligned, zeroed, at least as long as the word, and never unmapped
+    // from here on.
     let word: &'static AtomicU32 = unsafe { word.as_ref() };
     word.store(1, Ordering::Relaxed);
     Some(word)
@@ -96,14 +105,15 @@ fn marked_page() -> Option<&'static AtomicU32> {
 mod tests {
     use super::*;
 
-    /// The exit status of a child that runs `body`.
+    /// Returns the exit status of a child that runs `body`.
     fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
-        // SAFETY: the child runs only `body`, which takes no lock, and then leaves without running destructors.
+        // SAFETY: the child runs only `body`, which takes no lock, and then leaves without running
+        // destructors.
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "fork failed");
         if child == 0 {
             let status = body();
-            // SAFETY: ends the child at once; nothing of the parent's is touched.
+            // SAFETY: ends the child at once, without touching the parent's state.
             unsafe { libc::_exit(status) };
         }
         let mut status = 0;
@@ -126,7 +136,8 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri cannot fork")]
     fn a_marked_page_reads_as_zero_in_a_child() {
         let Some(word) = marked_page() else {
-            // A kernel before 4.14, or a sandbox: `in_child` compares process ids there, which the other test covers.
+            // A kernel before 4.14, or a sandbox: `in_child` compares process ids, which the other
+            // test covers.
             return;
         };
         assert_eq!(word.load(Ordering::Relaxed), 1);

@@ -1,13 +1,28 @@
 //! The CUDA driver as the device of [`cachalot_core`].
 //!
-//! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and its types as integers.
-//! * [`CudaDevice`]: one device in one context; implements the core's traits.
-//! * [`Streams`] and [`StreamIdentity`]: which stream is which, though handles come back.
-//! * [`clock`]: the time of events, for next to nothing.
-//! * [`fork`]: whether this is a forked child.
+//! ```no_run
+//! use cachalot_core::DeviceMemory;
+//! use cachalot_cuda::{CudaDevice, Driver};
 //!
-//! Building needs neither a CUDA toolkit nor a driver. Nothing is called at process exit: what the process holds of the
-//! driver is given back by [`CudaDevice::close`] or not at all.
+//! let device = CudaDevice::open(Driver::load()?, 0)?;
+//! let segment = device.obtain(2 << 20)?;
+//! device.release(segment, 2 << 20)?;
+//! device.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The crate `cachalot` opens an allocator over such devices.
+//!
+//! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and the
+//!   driver's types as integers.
+//! * [`CudaDevice`]: one device in one context; implements the core's traits.
+//! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams although the driver reuses
+//!   handles.
+//! * [`clock`]: a cheap clock for traces.
+//! * [`fork`]: detection of forked children.
+//!
+//! Building needs neither a CUDA toolkit nor a driver. The crate makes no call at process exit:
+//! only [`CudaDevice::close`] releases the process's driver objects.
 
 pub mod clock;
 pub mod driver;
@@ -34,5 +49,6 @@ pub use driver::{Driver, LoadError};
 pub use streams::{StreamIdentity, Streams, this_thread};
 pub use usage::{MemoryUsers, ProcessMemory};
 
-// Sizes go between the core's `u64` and the driver's `size_t`; CUDA exists for 64-bit hosts only.
+// Sizes are converted between the core's `u64` and the driver's `size_t`. CUDA exists for 64-bit
+// hosts only.
 const _: () = assert!(size_of::<usize>() == 8, "CUDA needs a 64-bit host");

@@ -1,7 +1,8 @@
-//! Other devices that may use a device's memory.
+//! Access of other devices to a device's memory.
 //!
-//! Memory of `cuMemAlloc` is opened to a peer's context once, for all of it. A mapped range is opened by naming every
-//! device that may use it, so the ranges are remembered, and named again when a peer is added.
+//! One call opens all memory of `cuMemAlloc` to a peer's context. A mapped range is opened by
+//! naming every device that may use the range. The ranges are therefore remembered, and opened
+//! again when a peer is added.
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
@@ -11,10 +12,10 @@ use core::ffi::c_int;
 use std::sync::PoisonError;
 
 impl CudaDevice {
-    /// Whether `peer` can reach this device's memory. Calls the driver.
+    /// Returns whether `peer` can access this device's memory. Calls the driver.
     ///
     /// # Errors
-    /// The driver's. Without the entry point: no error, and no.
+    /// The driver's. If the driver lacks the entry point, the result is `Ok(false)`.
     pub fn can_be_reached_from(&self, peer: &Self) -> DeviceResult<bool> {
         if self.driver().device_can_access_peer.is_none() {
             return Ok(false);
@@ -27,14 +28,15 @@ impl CudaDevice {
         Ok(can != 0)
     }
 
-    /// Lets kernels on `peer` use this device's memory: what is obtained later, what was obtained already, and mapped
-    /// ranges. One direction; the other is the peer's to open. Doing it twice is no error.
+    /// Lets kernels on `peer` use this device's memory: present and future allocations, and mapped
+    /// ranges. Opens one direction only. A second call for the same peer succeeds.
     ///
-    /// Blocks the calls that open and close mapped ranges meanwhile, about 25 µs for each mapping.
+    /// Blocks calls that open and close mapped ranges, for about 25 µs per mapping.
     ///
     /// # Errors
-    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) (217) if the devices cannot reach each other; the
-    /// driver's. Some ranges may be open to the peer then, and later ones are not.
+    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) (217) if the devices cannot access
+    /// each other's memory; the driver's. After an error some ranges may be open to the peer, and
+    /// later ranges are not opened.
     pub fn allow_access_from(&self, peer: &Self) -> DeviceResult<()> {
         if !self.can_be_reached_from(peer)? {
             return Err(CuResult::PEER_ACCESS_UNSUPPORTED.error());
@@ -62,7 +64,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Opens a mapped range to this device and its peers.
+    /// Opens a mapped range to this device and to all peers.
     pub(crate) fn grant(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let devices = self.peers.devices.read().unwrap_or_else(PoisonError::into_inner);
@@ -71,24 +73,26 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Unmaps a range, which closes it to everyone.
-    pub(crate) fn withdraw(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+    /// Unmaps a range, which closes the range to all devices.
+    pub(crate) fn revoke(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let _devices = self.peers.devices.read().unwrap_or_else(PoisonError::into_inner);
-        // Forgotten before the call: should that fail, the range is in doubt and is not to be opened to anyone.
+        // Forget the range before the call: after a failed call the range is in doubt, and must not
+        // be opened to another peer.
         self.peers.forget(at.0, bytes);
-        // SAFETY: takes no host pointers; the allocator has waited for what uses the range.
+        // SAFETY: takes no host pointers; the allocator has waited for all work that uses the
+        // range.
         self.context.check(unsafe { self.driver().mem_unmap(at.0, bytes as usize) })
     }
 
-    /// Names everyone who may use a mapped range. The context is entered.
+    /// Opens a mapped range to this device and to `peers`. The context is entered.
     fn open_range(&self, at: u64, bytes: u64, peers: &[CuDevice]) -> DeviceResult<()> {
         let describe = |device: &CuDevice| CuMemAccessDesc {
             location: CuMemLocation { kind: CuMemLocationType::DEVICE, id: device.0 },
             flags: CuMemAccessFlags::READ_WRITE,
         };
         let everyone: Vec<_> = core::iter::once(&self.device).chain(peers).map(describe).collect();
-        // SAFETY: the descriptors outlive the call, which reads as many as it is told.
+        // SAFETY: the descriptors outlive the call, which reads `everyone.len()` descriptors.
         self.context
             .check(unsafe { self.driver().mem_set_access(at, bytes as usize, everyone.as_ptr(), everyone.len()) })
     }

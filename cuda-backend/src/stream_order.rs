@@ -1,52 +1,56 @@
-//! Streams and events of a device, by the allocator's numbers.
+//! Operations on streams and events of a device, addressed by the allocator's stream numbers.
 
 use crate::context::Context;
 use crate::device::CudaDevice;
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuCaptureStatus, CuContext, CuEvent, CuEventFlags, CuStream, CuStreamFlags};
-use crate::streams::{Doubt, Last, StreamIdentity, Streams, Target};
+use crate::streams::{Remaining, StreamIdentity, Streams, Target, UnrecordedEnd};
 use cachalot_core::{DeviceError, DeviceMemory, DeviceResult, Event, StreamId};
 use core::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-/// How many retired streams are looked at when another one is retired, so that the list of them stays short.
+/// Number of retired streams examined when another stream is retired, so that the list of retired
+/// streams stays short.
 const SWEPT_AT_ONCE: usize = 16;
 
 impl CudaDevice {
-    /// The allocator's number of a stream. 0 and `CU_STREAM_LEGACY` are the same; `CU_STREAM_PER_THREAD` is another
-    /// stream in each thread.
+    /// Returns the allocator's number of a stream. Handle 0 and `CU_STREAM_LEGACY` have one number;
+    /// `CU_STREAM_PER_THREAD` has another number in each thread.
     ///
-    /// Takes no lock. With [`StreamIdentity::Reported`] it calls no driver.
+    /// Takes no lock. With [`StreamIdentity::Reported`] the call makes no driver call.
     ///
     /// # Errors
-    /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) with code 400 if no stream can have this
-    /// handle. A handle that could be a stream's but is none cannot be told from one.
-    /// With [`StreamIdentity::Asked`] also those of [`health`](Self::health).
+    /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) with code 400 if no stream
+    /// can have this handle. An invalid handle that could belong to a stream is not detected. With
+    /// [`StreamIdentity::Asked`] also as for [`health`](Self::health).
     #[inline]
     pub fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
         if self.identity == StreamIdentity::Asked
-            && let Some(number) = self.asked(stream)?
+            && let Some(number) = self.identify(stream)?
         {
             return Ok(number);
         }
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }
 
-    /// Says that the host is about to destroy a stream, and answers the number that it had. To be called **before**
-    /// `cuStreamDestroy`; afterwards the handle is not the host's to use.
+    /// Reports that the host is about to destroy a stream, and returns the stream's number. Must be
+    /// called **before** `cuStreamDestroy`; the handle must not be used afterwards.
     ///
-    /// Its work need not be done: an event is recorded after it, and what is asked of the old number from then on is
-    /// answered by that event. The handle's next stream gets another number.
+    /// The stream's work need not be complete: an event is recorded behind the work, and later
+    /// operations on the old number use the event. The next stream with the same handle gets
+    /// another number.
     ///
-    /// Of the calling thread's own default stream it says that the thread is about to end. That stream keeps its number,
-    /// which no other thread ever has.
+    /// For the calling thread's own default stream, reports that the thread is about to end. The
+    /// number of a thread's default stream is never given to another thread.
     ///
     /// # Errors
-    /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) for the legacy default stream, which cannot be
-    /// destroyed; [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) for one that captures;
-    /// those of [`health`](Self::health). The number is then as it was. Should the event fail, the
-    /// stream is retired all the same, and whoever needs it done waits for the whole context.
+    /// [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) for the legacy default
+    /// stream, which cannot be destroyed;
+    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) for a capturing
+    /// stream; as for [`health`](Self::health). After an error the number is unchanged. If only the
+    /// event fails, the stream is retired, and a later wait for the stream waits for the whole
+    /// context.
     pub fn stream_destroyed(&self, stream: CuStream) -> DeviceResult<StreamId> {
         let _scope = self.context.enter()?;
         let number = self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())?;
@@ -63,14 +67,17 @@ impl CudaDevice {
         self.streams.retire(stream, end).ok_or(CuResult::OUT_OF_MEMORY.error())
     }
 
-    /// The number of the capture that a stream takes part in, unique in the process; `None` if it does not capture.
+    /// Returns the id of the capture that a stream takes part in, unique in the process; `None` if
+    /// the stream does not capture.
     ///
     /// # Errors
-    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; the driver's.
+    /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; the
+    /// driver's.
     pub fn capture_id(&self, stream: CuStream) -> DeviceResult<Option<u64>> {
         let (mut status, mut id) = (CuCaptureStatus::NONE, 0);
         self.context.call(|driver| {
-            // SAFETY: both variables outlive the call, which writes one integer to each; the rest is not asked for.
+            // SAFETY: both variables outlive the call, which writes one integer to each; null
+            // pointers stand for results that are not requested.
             unsafe {
                 driver.stream_get_capture_info(
                     stream,
@@ -85,28 +92,31 @@ impl CudaDevice {
         Ok((status == CuCaptureStatus::ACTIVE).then_some(id))
     }
 
-    /// [`DeviceMemory::record`].
+    /// Records `event` on the stream with the given number; implements [`DeviceMemory::record`].
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         match self.usable(stream)? {
             Some(stream) => self.record_handle(event, stream),
-            // The event keeps its earlier state, which is done: events in use are not recorded anew.
+            // The event keeps its earlier, completed state: the allocator never records an event in
+            // use.
             None => self.wait_for_retired(stream),
         }
     }
 
-    /// [`DeviceMemory::synchronize`].
+    /// Waits for the stream with the given number; implements [`DeviceMemory::synchronize`].
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         match self.usable(stream)? {
-            // SAFETY: takes no host pointers; the host vouches for streams that it did not report as destroyed.
+            // SAFETY: takes no host pointers; the host vouches for streams not reported as
+            // destroyed.
             Some(stream) => self.context.check(unsafe { self.driver().stream_synchronize(stream) }),
             None => self.wait_for_retired(stream),
         }
     }
 
-    /// [`DeviceMemory::is_capturing`]. True also of the legacy stream while a blocking stream captures: nothing can be
-    /// recorded on it then, though it does not capture itself.
+    /// Returns whether the stream with the given number captures; implements
+    /// [`DeviceMemory::is_capturing`]. True for the legacy stream also while a blocking stream
+    /// captures: no event can then be recorded on the legacy stream.
     pub(crate) fn is_number_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         self.health()?;
         let handle = match self.streams.target(stream) {
@@ -119,7 +129,8 @@ impl CudaDevice {
         self.is_handle_capturing(handle)
     }
 
-    /// Whether a stream is capturing, or unusable because another one is. For a default stream the context is entered.
+    /// Returns whether a stream captures, or is unusable because another stream captures. For a
+    /// default stream the context must be entered.
     fn is_handle_capturing(&self, stream: CuStream) -> DeviceResult<bool> {
         if self.driver().stream_is_capturing.is_none() {
             return Ok(false);
@@ -134,12 +145,13 @@ impl CudaDevice {
         Ok(status != CuCaptureStatus::NONE)
     }
 
-    /// The handle to use for a number; `None` if its stream was retired, or is found here to be gone. The context is
-    /// entered.
+    /// Returns the usable handle of a stream number; `None` if the stream is retired, or has
+    /// disappeared. The context is entered.
     ///
     /// # Errors
-    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) if the stream captures, or
-    /// cannot be used because another one does: to record on it or to wait for it would spoil the capture.
+    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) if the stream
+    /// captures, or is unusable because another stream captures: recording or waiting would
+    /// invalidate the capture.
     fn usable(&self, number: StreamId) -> DeviceResult<Option<CuStream>> {
         let target = self.streams.target(number);
         let handle = match target {
@@ -151,9 +163,9 @@ impl CudaDevice {
         match self.is_handle_capturing(handle) {
             Ok(false) => {}
             Ok(true) => return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()),
-            // Nothing reports the streams of a host whose streams are asked for: this one was destroyed, and its handle was not
-            // given to another yet.
-            Err(error) if is_of_dead_handle(error) && self.is_asked_for(target) => {
+            // A host with `StreamIdentity::Asked` reports no destroyed stream. This stream was
+            // destroyed, and no new stream has the handle yet.
+            Err(error) if is_of_dead_handle(error) && self.is_identified(target) => {
                 self.streams.retire_gone(number);
                 return Ok(None);
             }
@@ -163,15 +175,16 @@ impl CudaDevice {
         Ok((!moved).then_some(handle))
     }
 
-    /// Whether the driver is asked which stream a created stream's handle is.
-    fn is_asked_for(&self, target: Target) -> bool {
+    /// Returns whether the driver identifies the created stream of `target`.
+    fn is_identified(&self, target: Target) -> bool {
         self.identity == StreamIdentity::Asked && matches!(target, Target::Live(_))
     }
 
-    /// The present number of a stream after asking the driver for its own. `None` where the driver does not say: it is too
-    /// old, or the handle is a default stream's, or the stream captures. Asking for the number of a capturing stream
-    /// would spoil the capture, in every mode; and such a stream cannot be destroyed.
-    fn asked(&self, stream: CuStream) -> DeviceResult<Option<StreamId>> {
+    /// Returns the present number of a stream, from the driver's own id. `None` if the driver is
+    /// too old, the handle is a default stream's, or the stream captures. Querying the id of a
+    /// capturing stream would invalidate the capture in every mode, and a capturing stream cannot
+    /// be destroyed.
+    fn identify(&self, stream: CuStream) -> DeviceResult<Option<StreamId>> {
         self.health()?;
         if !Streams::is_created(stream) || self.is_created_capturing(stream)? {
             return Ok(None);
@@ -179,12 +192,12 @@ impl CudaDevice {
         self.driver_number(stream)
     }
 
-    /// The present number of a created stream that does not capture, after asking the driver for its own. `None` where
-    /// the driver does not say.
+    /// Returns the present number of a created stream that does not capture, from the driver's own
+    /// id. `None` if the driver reports no id.
     fn driver_number(&self, stream: CuStream) -> DeviceResult<Option<StreamId>> {
         let mut id = 0;
-        // SAFETY: `id` outlives the call, which writes one integer to it; the host vouches for streams that it did not
-        // report as destroyed.
+        // SAFETY: `id` outlives the call, which writes one integer to `id`; the host vouches for
+        // streams not reported as destroyed.
         let mut ask = || unsafe { self.driver().stream_get_id(stream, &raw mut id) };
         let mut code = ask();
         if code == CuResult::INVALID_CONTEXT {
@@ -201,8 +214,9 @@ impl CudaDevice {
         self.streams.learn(stream, id, context).ok_or(CuResult::OUT_OF_MEMORY.error()).map(Some)
     }
 
-    /// Whether a created stream is capturing. Needs no context and spoils no capture, so that neither is prepared for;
-    /// a driver that does want a context is asked again in this one.
+    /// Returns whether a created stream captures. The first query runs without entering the
+    /// context, since the query normally needs no context and never invalidates a capture. A driver
+    /// that demands a context is queried again inside.
     fn is_created_capturing(&self, stream: CuStream) -> DeviceResult<bool> {
         match self.is_handle_capturing(stream) {
             Err(error) if error.code == CuResult::INVALID_CONTEXT.0 => {
@@ -213,7 +227,8 @@ impl CudaDevice {
         }
     }
 
-    /// An event of this device behind everything on a stream, if one could be recorded. The context is entered.
+    /// Returns an event of this device recorded behind all work of a stream; `None` if the
+    /// recording failed. The context is entered.
     fn last_event(&self, stream: CuStream) -> Option<CuEvent> {
         let spare = self.spare_events().pop();
         let event = match spare {
@@ -227,51 +242,54 @@ impl CudaDevice {
         None
     }
 
-    /// Forgets retired streams whose work is done, and keeps their events for the next ones. The context is entered.
+    /// Forgets retired streams whose work is complete, and keeps the streams' events for reuse. The
+    /// context is entered.
     ///
-    /// Such an event is never destroyed while the device is open, because another thread may still wait for it: that
-    /// thread may then wait for a later stream's end as well, which is longer than needed and never too short.
+    /// An event is never destroyed while the device is open, because another thread may still wait
+    /// for the event. A wait for a reused event may also cover the end of a later stream: the wait
+    /// is then longer than necessary, never too short.
     fn sweep(&self) {
         for (number, event) in self.streams.next_ended(self.cu_context(), SWEPT_AT_ONCE) {
-            // Only the caller who took it off the list has the event to give away.
+            // `finish` returns true to one caller only, so each event is pushed once.
             if self.is_complete(Event(event.0 as u64)) == Ok(true) && self.streams.finish(number) {
                 self.spare_events().push(event);
             }
         }
     }
 
-    /// The spare events. A thread that panicked while it held the lock left whole entries only.
+    /// Locks the spare events. Ignores poison: a thread that panicked under the lock left whole
+    /// entries only.
     fn spare_events(&self) -> MutexGuard<'_, Vec<CuEvent>> {
         self.spare_events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks until a retired stream's work is done. The context is entered.
+    /// Waits until a retired stream's work is complete. The context is entered.
     fn wait_for_retired(&self, number: StreamId) -> DeviceResult<()> {
-        match self.streams.last(number) {
+        match self.streams.remaining(number) {
             None => Ok(()),
-            // It stays listed until a sweep finds it done.
-            Some(Last::Event(event)) => self.wait(Event(event.0 as u64)),
-            Some(Last::Contexts(doubts)) => {
-                for Doubt { context, .. } in &doubts {
+            // The stream stays listed until a sweep finds the event complete.
+            Some(Remaining::Event(event)) => self.wait(Event(event.0 as u64)),
+            Some(Remaining::Contexts(ends)) => {
+                for UnrecordedEnd { context, .. } in &ends {
                     if context.is_null() || *context == self.cu_context() {
                         wait_for_context(&self.context)?;
                     } else {
                         wait_for_context(&Context::new(self.driver(), *context))?;
                     }
                 }
-                self.streams.settle(number, &doubts);
+                self.streams.forget_unrecorded(number, &ends);
                 Ok(())
             }
         }
     }
 
-    /// Records on a stream of the entered context.
+    /// Records an event on a stream of the entered context.
     fn record_here(&self, event: CuEvent, stream: CuStream) -> CuResult {
-        // SAFETY: takes no host pointers; the host vouches for streams that it did not report as destroyed.
+        // SAFETY: takes no host pointers; the host vouches for streams not reported as destroyed.
         unsafe { self.driver().event_record(event, stream) }
     }
 
-    /// Records an event of this device on a created stream, of this device or another. The context is entered.
+    /// Records an event of this device on a created stream of any device. The context is entered.
     fn record_handle(&self, event: CuEvent, stream: CuStream) -> DeviceResult<()> {
         let code = self.record_here(event, stream);
         if code == CuResult::INVALID_HANDLE
@@ -283,7 +301,8 @@ impl CudaDevice {
         self.context.check(code)
     }
 
-    /// The context of a created stream, if the driver tells. Permitted in every state of a capture.
+    /// Returns the context of a created stream; `None` if the driver does not report the context.
+    /// Permitted in every state of a capture.
     fn context_of(&self, stream: CuStream) -> Option<CuContext> {
         let mut context = CuContext::NULL;
         // SAFETY: `context` outlives the call, which writes one handle to it.
@@ -291,27 +310,28 @@ impl CudaDevice {
         (code.is_success() && !context.is_null()).then_some(context)
     }
 
-    /// Records `event` so that it comes after everything on a stream of another context: an event of that context is
-    /// waited for by a stream of this one, and `event` recorded behind the wait.
+    /// Records `event` behind all work of a stream of another context. A stream of this device
+    /// waits for an event of the other context, and `event` is recorded behind the wait.
     fn record_across(&self, event: CuEvent, stream: CuStream, foreign: CuContext) -> DeviceResult<()> {
         let bridge = self.bridge()?;
-        let theirs = Context::new(self.driver(), foreign);
-        let mut there = CuEvent::NULL;
-        theirs.call(|driver| {
-            // SAFETY: `there` outlives the call, which writes one handle to it.
-            let created = unsafe { driver.event_create(&raw mut there, CuEventFlags::DISABLE_TIMING) };
-            if created.is_success() { record_or_destroy(driver, there, stream) } else { created }
+        let foreign_context = Context::new(self.driver(), foreign);
+        let mut foreign_event = CuEvent::NULL;
+        foreign_context.call(|driver| {
+            // SAFETY: `foreign_event` outlives the call, which writes one handle to it.
+            let created = unsafe { driver.event_create(&raw mut foreign_event, CuEventFlags::DISABLE_TIMING) };
+            if created.is_success() { record_or_destroy(driver, foreign_event, stream) } else { created }
         })?;
         // SAFETY: takes no host pointers; both handles are live.
-        let waited = unsafe { self.driver().stream_wait_event(bridge, there, 0) };
-        // SAFETY: takes no host pointers; the driver keeps what the wait above needs of the event.
-        let destroyed = unsafe { self.driver().event_destroy(there) };
+        let waited = unsafe { self.driver().stream_wait_event(bridge, foreign_event, 0) };
+        // SAFETY: takes no host pointers; the driver keeps the event's state for the queued wait.
+        let destroyed = unsafe { self.driver().event_destroy(foreign_event) };
         self.context.check(waited)?;
         self.context.check(self.record_here(event, bridge))?;
         self.context.check(destroyed)
     }
 
-    /// The stream of this device on which others' are waited for, made when first needed. The context is entered.
+    /// Returns the stream of this device that waits for streams of other devices. The first call
+    /// creates the stream. The context is entered.
     fn bridge(&self) -> DeviceResult<CuStream> {
         let present = CuStream(self.bridge.load(Ordering::Acquire));
         if !present.is_null() {
@@ -323,14 +343,15 @@ impl CudaDevice {
         match self.bridge.compare_exchange(0, made.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => Ok(made),
             Err(earlier) => {
-                // SAFETY: takes no host pointers; nobody else has seen this stream.
+                // SAFETY: takes no host pointers; no other thread has the new stream's handle.
                 let _ = unsafe { self.driver().stream_destroy(made) };
                 Ok(CuStream(earlier))
             }
         }
     }
 
-    /// Destroys what was made here for the sake of streams. Nobody else is inside a call of this device.
+    /// Destroys the events and the stream that this module created. No other thread is inside a
+    /// call of this device.
     pub(crate) fn drop_streams(&self) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
         let mut result = Ok(());
@@ -344,7 +365,8 @@ impl CudaDevice {
         }
         let bridge = CuStream(self.bridge.swap(0, Ordering::AcqRel));
         if !bridge.is_null() {
-            // SAFETY: takes no host pointers; the stream was made here and is taken out of use above.
+            // SAFETY: takes no host pointers; `bridge` made the stream, and the swap took the
+            // stream out of use.
             let destroyed = unsafe { self.driver().stream_destroy(bridge) };
             result = result.and(self.context.check(destroyed));
         }
@@ -352,24 +374,26 @@ impl CudaDevice {
     }
 }
 
-/// Whether a call in an entered context failed because the stream was destroyed. CUDA 13.0 answers as if there were no context.
+/// Returns whether a call in an entered context failed because the stream was destroyed. CUDA 13.0
+/// returns `INVALID_CONTEXT` for a destroyed stream.
 fn is_of_dead_handle(error: DeviceError) -> bool {
     [CuResult::INVALID_HANDLE.0, CuResult::INVALID_CONTEXT.0].contains(&error.code)
 }
 
-/// Blocks until everything that is queued in a context is done, the work of destroyed streams too.
+/// Waits until all queued work of a context is complete, including the work of destroyed streams.
 ///
-/// `cuCtxSynchronize` does not serve: while a stream of the context captures, in whatever mode and thread, it fails and breaks
-/// the capture, and no call tells of captures on streams that are not known here. To free device memory waits for as much, and
-/// is permitted meanwhile to a thread in relaxed mode (on an H100 with CUDA 13.0: for kernels of blocking and non-blocking
-/// streams after their `cuStreamDestroy`, beside captures of each mode). Only where there is no memory left the context is
-/// synchronized.
+/// `cuCtxSynchronize` is unsuitable: while a stream of the context captures, in any mode and
+/// thread, the call fails and breaks the capture. No driver call reports captures on streams
+/// unknown to this crate. Freeing device memory waits for equally much work, and is permitted
+/// during captures to a thread in relaxed mode. (Checked on an H100 with CUDA 13.0: for kernels of
+/// blocking and non-blocking streams after `cuStreamDestroy`, beside captures of each mode.) The
+/// context is synchronized only if no memory can be allocated.
 fn wait_for_context(context: &Context) -> DeviceResult<()> {
     context.call(|driver| {
         let mut address = 0;
         // SAFETY: `address` outlives the call, which writes one address to it.
         match unsafe { driver.mem_alloc(&raw mut address, 1) } {
-            // SAFETY: takes no host pointers; the memory was just obtained, and nothing has its address.
+            // SAFETY: takes no host pointers; the memory is new, and no other code has the address.
             CuResult::SUCCESS => unsafe { driver.mem_free(address) },
             // SAFETY: takes no arguments.
             CuResult::OUT_OF_MEMORY => unsafe { driver.ctx_synchronize() },
@@ -378,12 +402,13 @@ fn wait_for_context(context: &Context) -> DeviceResult<()> {
     })
 }
 
-/// Records a fresh event, or destroys it if that fails.
+/// Records a new event, or destroys the event if the recording fails.
 fn record_or_destroy(driver: &Driver, event: CuEvent, stream: CuStream) -> CuResult {
-    // SAFETY: takes no host pointers; the event is fresh, and the host vouches for the stream.
+    // SAFETY: takes no host pointers; the event is new, and the host vouches for the stream.
     let recorded = unsafe { driver.event_record(event, stream) };
     if !recorded.is_success() {
-        // SAFETY: takes no host pointers; nobody else has seen this event. The first code stands.
+        // SAFETY: takes no host pointers; no other code has the event's handle. The first code
+        // stands.
         let _ = unsafe { driver.event_destroy(event) };
     }
     recorded

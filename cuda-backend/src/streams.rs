@@ -1,7 +1,10 @@
-//! Which stream is which: the numbers that the allocator knows streams by, and the handles that the driver knows.
+//! Identity of streams: maps the driver's handles to numbers that stay unique while the driver
+//! reuses handles.
 //!
-//! A handle is an address, and the driver gives it to a new stream once the old one is destroyed. A number must not come
-//! back so: work of the old stream may still run when the new one is handed a block that the old one freed. So
+//! A handle is an address, and the driver gives the address to a new stream once the old stream is
+//! destroyed. A number must not be reused in the same way. Otherwise a new stream would be served a
+//! block that the old stream freed, while work of the old stream still uses the block. A number
+//! therefore contains a generation:
 //!
 //! ```text
 //! number:  63            48 47                                     0
@@ -10,11 +13,14 @@
 //!         |       0        |                  0                    |   the legacy default stream
 //! ```
 //!
-//! A handle's generation goes up when its stream is retired: because the host says so before it destroys the stream, or
-//! because the driver's own number of the stream (`cuStreamGetId`, never used twice) is seen to have changed.
-//! Asking the driver costs as much as a whole cached allocation (32 ns, because a capturing stream must not be asked), so
-//! on the way of every call only this table is asked (a hash and a load, no lock); the driver is asked where it is called
-//! anyway, see [`StreamIdentity`].
+//! The generation of a handle increases when the handle's stream is retired. A stream is retired
+//! when the host reports the coming destruction of the stream, or when the driver's own id of the
+//! stream (`cuStreamGetId`, never used twice) has changed.
+//!
+//! Querying the driver costs as much as a whole cached allocation (32 ns, because a capturing
+//! stream must not be queried). The fast path therefore only looks the handle up in a table (a hash
+//! and a load, no lock). The driver is queried only on paths that call the driver anyway, see
+//! [`StreamIdentity`].
 
 use crate::driver::types::{CuContext, CuEvent, CuStream};
 use cachalot_core::StreamId;
@@ -23,99 +29,109 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Bits of a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm, unless a program asks for more.
+/// Bits of a handle. User space ends at 2^47 on x86-64 and at 2^48 on 64-bit Arm, unless a program
+/// requests more.
 const HANDLE_BITS: u32 = 48;
-/// The handle in a number.
+/// Mask of the handle within a number.
 const HANDLE_MASK: u64 = (1 << HANDLE_BITS) - 1;
-/// In place of a generation: the number is that of a thread's own default stream.
+/// Replaces the generation in the numbers of threads' own default streams.
 const PER_THREAD: u64 = 0xffff;
-/// The lowest address that a process can map by default (`vm.mmap_min_addr`), so the lowest handle of a created stream.
+/// The lowest address that a process can map by default (`vm.mmap_min_addr`), and so the lowest
+/// handle of a created stream.
 const LOWEST_HANDLE: u64 = 65_536;
 /// Slots of the first level; each further level has twice as many.
 const FIRST_LEVEL_SLOTS: usize = 256;
-/// Levels. Together they hold 2^28 handles, which is more than a process has room for.
+/// Number of levels. All levels together have room for 2^28 handles, more than a process can
+/// create.
 const LEVELS: usize = 20;
-/// How many neighbours of its place a handle may lie in, at each level.
+/// Number of neighbouring slots that a handle may occupy in each level.
 const PROBES: usize = 8;
 
-/// When the driver is asked for a stream's own number.
+/// When the driver is asked for a stream's own id.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum StreamIdentity {
-    /// Where the driver is called for the stream anyway (event, wait), so that a number costs 3 ns. The host reports
-    /// each stream before it destroys it, as `stream_destroyed` says; a host that does not may be handed, on a new stream
-    /// with an old one's handle, a block that the old one's last kernels still use.
+    /// The driver is asked only where a call on the stream is made anyway (event, wait), so that a
+    /// number costs 3 ns. The host must report each stream before its destruction, see
+    /// `stream_destroyed`. Without the report, a new stream with a reused handle may receive a
+    /// block that the old stream's last kernels still use.
     #[default]
     Reported,
-    /// Each time that a handle is turned into a number, which makes two short driver calls (16 ns each on an H200 with
-    /// CUDA 13.0, from any number of threads): is it capturing, and if not, what is its number. Nothing needs to be
-    /// reported; but what was not is waited for with the whole context where it must be waited for at all. Only a driver
-    /// of CUDA 12.0 or later can say; with an older one this is the same as [`Reported`](Self::Reported).
+    /// The driver is asked for every conversion of a handle to a number. A conversion makes two
+    /// short driver calls (16 ns each on an H200 with CUDA 13.0, from any number of threads):
+    /// whether the stream captures, and if not, the stream's id. No report is needed. A wait for an
+    /// unreported stream waits for the stream's whole context. Needs a driver of CUDA 12.0 or
+    /// later; with an older driver equal to [`Reported`](Self::Reported).
     Asked,
 }
 
-/// What a number stands for at present.
+/// The stream that a number stands for at present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// The legacy default stream.
     Legacy,
     /// The calling thread's own default stream.
     OwnPerThread,
-    /// Another thread's own default stream, which only that thread has a handle of.
+    /// Another thread's own default stream. Only the other thread has a handle of the stream.
     OtherPerThread,
-    /// A stream that was created and not retired.
+    /// A created stream that was not retired.
     Live(CuStream),
-    /// A stream that was retired.
+    /// A retired stream.
     Retired,
 }
 
-/// What is left to wait for of a retired stream.
+/// Remaining work of a retired stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Last {
-    /// This event comes after all of its work.
+pub(crate) enum Remaining {
+    /// All work of the stream precedes the event.
     Event(CuEvent),
-    /// None was recorded; these contexts must be waited for.
-    Contexts(Vec<Doubt>),
+    /// No event was recorded; all work of these contexts must complete.
+    Contexts(Vec<UnrecordedEnd>),
 }
 
-/// That work of a retired stream may be under way in a context, nobody having recorded its end.
+/// Record of a retired stream without a recorded end, whose work may still run in a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Doubt {
-    /// The stream's context; null if the driver did not tell.
+pub(crate) struct UnrecordedEnd {
+    /// The stream's context; null if the driver did not report the context.
     pub(crate) context: CuContext,
-    /// Tells this doubt from later ones of the same handle and context.
+    /// Distinguishes this entry from later entries for the same handle and context.
     stamp: u64,
 }
 
-/// What is known of retired streams and of the contexts of present ones.
+/// Remaining work of retired streams, and the contexts of present streams.
 #[derive(Debug)]
 struct Retired {
-    /// Numbers whose end was recorded: the event behind it, and the event's context. Not done, as far as is known.
+    /// Retired streams with a recorded end: number, the event behind the stream's work, and the
+    /// event's context. The event is not known to be complete.
     ended: VecDeque<(StreamId, CuEvent, CuContext)>,
-    /// Handles of which a stream was retired without a recorded end. One entry a context, however many streams.
-    doubts: BTreeMap<u64, Vec<Doubt>>,
-    /// The context of each handle's present stream, where the driver told.
+    /// Handles with streams that were retired without a recorded end. One entry per context,
+    /// however many streams.
+    unrecorded: BTreeMap<u64, Vec<UnrecordedEnd>>,
+    /// The context of each handle's present stream, if reported by the driver.
     contexts: BTreeMap<u64, CuContext>,
-    /// The last doubt's stamp.
+    /// The stamp of the last unrecorded end.
     stamp: u64,
 }
 
-/// One handle that needs more than generation 0.
+/// State of one handle that has left generation 0.
 #[derive(Default, Debug)]
 struct Slot {
     /// The handle's present number; 0 iff the slot is free.
     number: AtomicU64,
-    /// One more than what the driver last called the stream; 0 iff it was not asked.
+    /// The driver's id of the stream, plus 1; 0 iff the driver was not asked.
     driver_id: AtomicU64,
 }
 
-/// The streams of one allocator's devices. Shared by all of them, so that a stream has one number.
+/// The streams of one allocator's devices. All devices share the table, so that a stream has one
+/// number.
 #[derive(Debug)]
 pub struct Streams {
-    /// Slots found by hashing. A slot is never freed, and a level is only used once the handle's places in all earlier
-    /// ones are taken, so a free slot among a handle's places ⟹ the handle is in no later one.
+    /// Slots, found by hashing. A slot is never freed. A handle moves to a level only if the
+    /// handle's slots in all earlier levels are taken. So a free slot among a handle's slots ⟹ no
+    /// later level contains the handle.
     levels: [OnceLock<Box<[Slot]>>; LEVELS],
-    /// Retired streams whose work may not be done. Guards the writing of slots too. Made when first needed.
-    /// A retired stream has no event here and its handle no doubt ⟹ its work is done.
+    /// Retired streams whose work may be incomplete. The lock also guards all writes to slots. A
+    /// retired stream without an event here, whose handle has no unrecorded end ⟹ the stream's work
+    /// is complete.
     retired: Mutex<Retired>,
 }
 
@@ -126,15 +142,17 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// No streams yet. Allocates nothing.
+    /// Creates an empty table. Allocates nothing.
     #[must_use]
     pub const fn new() -> Self {
         Self { levels: [const { OnceLock::new() }; LEVELS], retired: Mutex::new(Retired::new()) }
     }
 
-    /// The present number of the stream with this handle, or `None` if no stream can have it.
+    /// Returns the present number of the stream with this handle; `None` if no stream can have the
+    /// handle.
     ///
-    /// Takes no lock and calls no driver: a hash and a load, or less. From any thread.
+    /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any
+    /// thread.
     #[inline]
     #[must_use]
     pub fn number(&self, stream: CuStream) -> Option<StreamId> {
@@ -149,8 +167,9 @@ impl Streams {
         }
     }
 
-    /// The handle that the calling thread can use for the stream of this number. `None` if the stream was retired, or is
-    /// another thread's own. Takes no lock and calls no driver.
+    /// Returns the handle by which the calling thread can use the stream with this number. `None`
+    /// if the stream was retired, or is another thread's own default stream. Takes no lock and
+    /// calls no driver.
     #[must_use]
     pub fn handle(&self, stream: StreamId) -> Option<CuStream> {
         match self.target(stream) {
@@ -161,24 +180,25 @@ impl Streams {
         }
     }
 
-    /// Whether a handle can be that of a stream that was created.
+    /// Returns whether a handle can belong to a created stream.
     #[inline]
     pub(crate) const fn is_created(stream: CuStream) -> bool {
         (stream.0 as u64).wrapping_sub(LOWEST_HANDLE) <= HANDLE_MASK - LOWEST_HANDLE
     }
 
-    /// The number of a created stream of which the driver just said `driver_id`, if it said the same before.
+    /// Returns the number of a created stream, if `driver_id` equals the id that the driver
+    /// reported before.
     #[inline]
     pub(crate) fn number_of_id(&self, stream: CuStream, driver_id: u64) -> Option<StreamId> {
         let slot = self.slot(stream.0 as u64)?;
-        // Acquire: the number written before this id is seen too.
+        // Acquire: a reader of the id also reads the number written before the id.
         let known = slot.driver_id.load(Ordering::Acquire);
         (known == driver_id.wrapping_add(1)).then(|| StreamId(slot.number.load(Ordering::Acquire)))
     }
 
-    /// The number of a created stream of which the driver just said `driver_id`, which is of `context`. If it said
-    /// something else before, the handle has a new stream, and the old one is retired with nothing recorded of it.
-    /// `None`: the table is full.
+    /// Stores the id and the context that the driver has just reported for a stream, and returns
+    /// the stream's number. If the driver reported another id before, the handle has a new stream:
+    /// the old stream is retired without a recorded end. Returns `None` if the table is full.
     pub(crate) fn learn(&self, stream: CuStream, driver_id: u64, context: CuContext) -> Option<StreamId> {
         let handle = stream.0 as u64;
         let expected = driver_id.wrapping_add(1);
@@ -187,7 +207,7 @@ impl Streams {
         let known = slot.driver_id.load(Ordering::Relaxed);
         if known != expected {
             if known != 0 {
-                retired.doubt(handle);
+                retired.end_unrecorded(handle);
                 retired.advance(slot);
             }
             retired.contexts.insert(handle, context);
@@ -196,39 +216,40 @@ impl Streams {
         Some(StreamId(slot.number.load(Ordering::Relaxed)))
     }
 
-    /// Retires the stream that has this handle at present: its number becomes [`Target::Retired`], and the handle gets a
-    /// new one. `end` is an event behind all of its work, and the event's context. Answers the old number, or `None` if
-    /// the table is full.
+    /// Retires the present stream of a handle: the number becomes [`Target::Retired`], and the
+    /// handle gets a new number. `end` is an event behind all work of the stream, and the event's
+    /// context. Returns the old number, or `None` if the table is full.
     pub(crate) fn retire(&self, stream: CuStream, end: Option<(CuEvent, CuContext)>) -> Option<StreamId> {
         let handle = stream.0 as u64;
         let mut retired = self.lock();
         let slot = self.slot_or_insert(handle)?;
-        // The next stream with this handle will have another id: it is learnt anew, not taken for a change.
+        // The next stream with this handle has another id. Clearing the old id prevents a second
+        // retirement.
         slot.driver_id.store(0, Ordering::Relaxed);
         match end {
             Some((event, context)) => {
                 let number = StreamId(slot.number.load(Ordering::Relaxed));
                 retired.ended.push_back((number, event, context));
             }
-            None => retired.doubt(handle),
+            None => retired.end_unrecorded(handle),
         }
         Some(retired.advance(slot))
     }
 
-    /// Retires the stream of this number, which the driver says is no more, with nothing recorded of its end. Does nothing if its
-    /// handle has another number by now.
+    /// Retires a stream that, according to the driver, no longer exists, without a recorded end.
+    /// Does nothing if the handle has another number already.
     pub(crate) fn retire_gone(&self, number: StreamId) {
         let handle = number.0 & HANDLE_MASK;
         let mut retired = self.lock();
         let Some(slot) = self.slot_or_insert(handle) else { return };
         if slot.number.load(Ordering::Relaxed) == number.0 {
             slot.driver_id.store(0, Ordering::Relaxed);
-            retired.doubt(handle);
+            retired.end_unrecorded(handle);
             retired.advance(slot);
         }
     }
 
-    /// What a number stands for at present, seen from the calling thread.
+    /// Returns the stream that a number stands for at present, seen from the calling thread.
     pub(crate) fn target(&self, stream: StreamId) -> Target {
         let handle = stream.0 & HANDLE_MASK;
         if stream.0 >> HANDLE_BITS == PER_THREAD {
@@ -241,46 +262,50 @@ impl Streams {
         if present == stream.0 { Target::Live(CuStream(handle as usize)) } else { Target::Retired }
     }
 
-    /// What is left to wait for of a retired stream; `None` if nothing is.
-    pub(crate) fn last(&self, stream: StreamId) -> Option<Last> {
+    /// Returns the remaining work of a retired stream; `None` if all work is complete.
+    pub(crate) fn remaining(&self, stream: StreamId) -> Option<Remaining> {
         let retired = self.lock();
         match retired.ended.iter().find(|(number, ..)| *number == stream) {
-            Some((_, event, _)) => Some(Last::Event(*event)),
-            None => retired.doubts.get(&(stream.0 & HANDLE_MASK)).cloned().map(Last::Contexts),
+            Some((_, event, _)) => Some(Remaining::Event(*event)),
+            None => retired.unrecorded.get(&(stream.0 & HANDLE_MASK)).cloned().map(Remaining::Contexts),
         }
     }
 
-    /// Some retired streams that an event of `context` stands for, out of the next `limit` in turn.
+    /// Examines the next `limit` retired streams in turn, and returns those whose event belongs to
+    /// `context`.
     pub(crate) fn next_ended(&self, context: CuContext, limit: usize) -> Vec<(StreamId, CuEvent)> {
         let mut retired = self.lock();
         let count = limit.min(retired.ended.len());
         let of_context = |entry: &&(StreamId, CuEvent, CuContext)| entry.2 == context;
         let next = retired.ended.iter().take(count).filter(of_context).map(|entry| (entry.0, entry.1)).collect();
-        // Whatever is not done now goes behind the others, so that it does not stand before them for ever.
+        // Examined streams go to the end, so that unfinished streams do not block the others for
+        // ever.
         retired.ended.rotate_left(count);
         next
     }
 
-    /// Forgets a retired stream whose recorded end has come. Whether it was listed: true for one caller only.
+    /// Forgets a retired stream whose recorded end is complete. Returns true to one caller only:
+    /// the caller that removed the entry.
     pub(crate) fn finish(&self, stream: StreamId) -> bool {
         let mut retired = self.lock();
         let found = retired.ended.iter().position(|(number, ..)| *number == stream);
         found.and_then(|at| retired.ended.remove(at)).is_some()
     }
 
-    /// Forgets these doubts of a retired stream's handle, their contexts having been waited for. Later ones stay.
-    pub(crate) fn settle(&self, stream: StreamId, settled: &[Doubt]) {
+    /// Removes unrecorded ends of a retired stream's handle, once their contexts were waited for.
+    /// Later entries stay.
+    pub(crate) fn forget_unrecorded(&self, stream: StreamId, ends: &[UnrecordedEnd]) {
         let handle = stream.0 & HANDLE_MASK;
         let mut retired = self.lock();
-        if let Some(doubts) = retired.doubts.get_mut(&handle) {
-            doubts.retain(|doubt| !settled.contains(doubt));
-            if doubts.is_empty() {
-                retired.doubts.remove(&handle);
+        if let Some(unrecorded) = retired.unrecorded.get_mut(&handle) {
+            unrecorded.retain(|end| !ends.contains(end));
+            if unrecorded.is_empty() {
+                retired.unrecorded.remove(&handle);
             }
         }
     }
 
-    /// The slot of a handle, if it has one.
+    /// Returns the slot of a handle, if the handle has a slot.
     #[inline]
     fn slot(&self, handle: u64) -> Option<&Slot> {
         for level in &self.levels {
@@ -296,8 +321,9 @@ impl Streams {
         None
     }
 
-    /// The slot of a handle, taken at generation 0 if it had none. The caller holds the lock. `None`: every place that
-    /// the handle may lie in is taken, at every level.
+    /// Returns the slot of a handle, and takes a slot at generation 0 if the handle has none. The
+    /// caller holds the lock. Returns `None` if every slot that the handle may occupy is taken, in
+    /// every level.
     fn slot_or_insert(&self, handle: u64) -> Option<&Slot> {
         if let Some(slot) = self.slot(handle) {
             return Some(slot);
@@ -312,33 +338,35 @@ impl Streams {
         None
     }
 
-    /// The lock. A thread that panicked while it held it left whole entries only.
+    /// Locks the retired streams. Ignores poison: a thread that panicked under the lock left whole
+    /// entries only.
     fn lock(&self) -> MutexGuard<'_, Retired> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Retired {
-    /// Nothing retired yet. Allocates nothing.
+    /// Creates an empty record. Allocates nothing.
     const fn new() -> Self {
-        Self { ended: VecDeque::new(), doubts: BTreeMap::new(), contexts: BTreeMap::new(), stamp: 0 }
+        Self { ended: VecDeque::new(), unrecorded: BTreeMap::new(), contexts: BTreeMap::new(), stamp: 0 }
     }
 
-    /// Notes that the handle's present stream ends without a recorded end.
-    fn doubt(&mut self, handle: u64) {
+    /// Records that the handle's present stream ends without a recorded end.
+    fn end_unrecorded(&mut self, handle: u64) {
         let context = self.contexts.remove(&handle).unwrap_or(CuContext::NULL);
         self.stamp += 1;
-        let doubts = self.doubts.entry(handle).or_default();
-        doubts.retain(|doubt| doubt.context != context);
-        doubts.push(Doubt { context, stamp: self.stamp });
+        let unrecorded = self.unrecorded.entry(handle).or_default();
+        unrecorded.retain(|end| end.context != context);
+        unrecorded.push(UnrecordedEnd { context, stamp: self.stamp });
     }
 
-    /// Gives a slot's handle its next number. Answers the old one.
+    /// Gives a slot's handle the next number, and returns the old number.
     fn advance(&self, slot: &Slot) -> StreamId {
         let old = slot.number.load(Ordering::Relaxed);
         let mut next = old;
         loop {
-            // A number comes back after 65,535 streams with this handle, unless one of them is not done even then.
+            // A number is reused after 65,535 streams with this handle, but never while an old
+            // stream with the number is unfinished.
             let generation = (next >> HANDLE_BITS) + 1;
             next = (next & HANDLE_MASK) | (if generation == PER_THREAD { 0 } else { generation }) << HANDLE_BITS;
             if !self.ended.iter().any(|(number, ..)| number.0 == next) {
@@ -350,21 +378,23 @@ impl Retired {
     }
 }
 
-/// The slots of one level in which a handle may lie, in the order in which they are taken.
+/// Iterates over the slots of one level that a handle may occupy, in the order of use.
 #[inline]
 fn places(slots: &[Slot], handle: u64) -> impl Iterator<Item = &Slot> {
-    // Fibonacci hashing: handles differ in their middle bits, the product's top bits depend on all of those.
+    // Fibonacci hashing: handles differ in their middle bits, and the product's top bits depend on
+    // all of the middle bits.
     let first = (handle.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
     (0..PROBES).map(move |step| &slots[(first + step) & (slots.len() - 1)])
 }
 
-/// The calling thread's number, counted from 1 in the order in which threads first asked.
+/// Returns the calling thread's number. Threads are counted from 1 in the order of their first
+/// call.
 #[inline]
 #[must_use]
 pub fn this_thread() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(0);
     thread_local! {
-        // A plain number has no destructor, so nothing runs when the thread ends.
+        // A plain number has no destructor, so no code runs when the thread ends.
         static NUMBER: Cell<u64> = const { Cell::new(0) };
     }
     NUMBER.with(|number| {

@@ -1,4 +1,4 @@
-//! Virtual memory of a device: addresses and physical memory apart.
+//! Virtual memory of a device: reserved addresses, physical memory, and mappings between the two.
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
@@ -7,17 +7,19 @@ use cachalot_core::{DevicePtr, DeviceResult, PhysicalHandle, VirtualMemory};
 use core::sync::atomic::Ordering;
 
 impl CudaDevice {
-    /// Whether physical memory is made so that other devices on the bus (network adapters) reach it directly.
+    /// Returns whether physical memory is created for direct access by other devices on the bus,
+    /// such as network adapters.
     pub fn is_rdma_capable(&self) -> bool {
         self.virtual_part().is_some_and(|part| part.rdma.load(Ordering::Relaxed))
     }
 
-    /// Makes physical memory with or without direct access from the bus.
+    /// Creates physical memory, with direct access from the bus if `rdma`.
     fn create_physical(&self, bytes: u64, rdma: bool) -> DeviceResult<CuMemHandle> {
         let properties = CuMemAllocationProp::on_device(self.device.0, rdma);
         let mut handle = CuMemHandle::default();
         self.context.call(|driver| {
-            // SAFETY: both variables outlive the call, which reads the one and writes one handle to the other.
+            // SAFETY: both variables outlive the call, which reads `properties` and writes one
+            // handle to `handle`.
             unsafe { driver.mem_create(&raw mut handle, bytes as usize, &raw const properties, 0) }
         })?;
         Ok(handle)
@@ -40,13 +42,13 @@ impl VirtualMemory for CudaDevice {
 
     fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; the allocator gives back only what `reserve` gave it, once.
+            // SAFETY: takes no host pointers; the allocator frees each range of `reserve` once.
             unsafe { driver.mem_address_free(base.0, bytes as usize) }
         })
     }
 
-    /// Obtains physical memory. Should the driver refuse memory with direct access from the bus, it is asked for memory
-    /// without, then and from then on.
+    /// Creates physical memory. If the driver refuses memory with direct access from the bus,
+    /// creates memory without direct access, now and in all later calls.
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         let rdma = self.is_rdma_capable();
         let mut made = self.create_physical(bytes, rdma);
@@ -65,14 +67,15 @@ impl VirtualMemory for CudaDevice {
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; the allocator drops only handles that `create` gave it, once.
+            // SAFETY: takes no host pointers; the allocator releases each handle of `create` once.
             unsafe { driver.mem_release(CuMemHandle(handle.0)) }
         })
     }
 
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
         self.context.call(|driver| {
-            // SAFETY: takes no host pointers; ranges and handles that do not fit are refused by the driver.
+            // SAFETY: takes no host pointers; the driver refuses a range or handle that does not
+            // fit.
             unsafe { driver.mem_map(at.0, bytes as usize, 0, CuMemHandle(handle.0), 0) }
         })
     }
@@ -82,6 +85,6 @@ impl VirtualMemory for CudaDevice {
     }
 
     fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.withdraw(at, bytes)
+        self.revoke(at, bytes)
     }
 }

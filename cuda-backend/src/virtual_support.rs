@@ -1,4 +1,4 @@
-//! Whether a device has virtual memory, in which granularity, and whether network adapters can reach it directly.
+//! Support of a device for virtual memory: granularity, and direct access by network adapters.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
@@ -7,21 +7,22 @@ use cachalot_core::DeviceResult;
 use core::ffi::c_int;
 use core::sync::atomic::AtomicBool;
 
-/// What is known of a device's virtual memory.
+/// Properties of a device's virtual memory.
 #[derive(Debug)]
 pub(crate) struct Virtual {
-    /// The smallest piece, in bytes; a power of two.
+    /// The granularity of mappings, in bytes; a power of two.
     pub(crate) granularity: u64,
-    /// Whether physical memory is made so that other devices on the bus reach it directly.
+    /// Whether physical memory is created for direct access by other devices on the bus.
     pub(crate) rdma: AtomicBool,
 }
 
 impl Virtual {
-    /// What the device has, or `None` if it lacks virtual memory or the driver lacks an entry point for it.
-    /// The caller has entered the context.
+    /// Queries the device's virtual memory. Returns `None` if the device lacks virtual memory, or
+    /// the driver lacks an entry point for virtual memory. The caller has entered the context.
     ///
     /// # Errors
-    /// Those after which no call would succeed. A refusal to answer counts as not having it.
+    /// Sticky errors only. If the driver refuses a query, the device counts as a device without
+    /// virtual memory.
     pub(crate) fn of(context: &Context, device: CuDevice) -> DeviceResult<Option<Self>> {
         let driver = context.driver();
         let complete = driver.mem_get_allocation_granularity.is_some()
@@ -36,11 +37,12 @@ impl Virtual {
             return Ok(None);
         }
         let rdma = has(context, device, CuDeviceAttribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?;
-        // A device can claim direct access and refuse it, so that the question without it is the second try.
+        // A device may report direct access and then refuse it: try again without.
         for rdma in if rdma { &[true, false][..] } else { &[false] } {
             let properties = CuMemAllocationProp::on_device(device.0, *rdma);
             let mut granularity = 0;
-            // SAFETY: both variables outlive the call, which reads the one and writes one integer to the other.
+            // SAFETY: both variables outlive the call, which reads `properties` and writes one
+            // integer to `granularity`.
             let code = unsafe {
                 driver.mem_get_allocation_granularity(
                     &raw mut granularity,
@@ -57,7 +59,7 @@ impl Virtual {
     }
 }
 
-/// Whether an attribute of the device is 1. A refusal to answer counts as 0.
+/// Returns whether an attribute of the device is 1. A refused query counts as 0.
 fn has(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> DeviceResult<bool> {
     let mut value: c_int = 0;
     // SAFETY: `value` outlives the call, which writes one integer to it.
@@ -66,7 +68,7 @@ fn has(context: &Context, device: CuDevice, attribute: CuDeviceAttribute) -> Dev
     Ok(code.is_success() && value == 1)
 }
 
-/// An error if the code is one after which no call would succeed.
+/// Fails iff the code is sticky.
 fn stop_if_sticky(context: &Context, code: CuResult) -> DeviceResult<()> {
     if code.is_sticky() { context.check(code) } else { Ok(()) }
 }

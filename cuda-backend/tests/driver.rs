@@ -1,6 +1,8 @@
-//! The device over a real driver, or the emulated one: what the unit tests assume of a driver, asked of it.
+//! Tests of the device over a real driver or the emulated driver: check what the unit tests assume
+//! of a driver.
 //!
-//! Runs on whatever `CACHALOT_LIBCUDA` or `libcuda.so.1` gives; says in one line if there is none.
+//! Runs on the driver named by `CACHALOT_LIBCUDA`, or on `libcuda.so.1`. Without a driver, each
+//! test prints one line and is skipped.
 
 use cachalot_core::{DeviceMemory, DevicePtr, ErrorKind, Event, StreamId};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
@@ -11,13 +13,14 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The first device, or one line about what is skipped. The tests take turns: some capture in global mode.
+/// Opens the first device, or prints one line about the skipped test. The tests run one at a time,
+/// since some capture in global mode.
 fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     match Driver::load() {
         Ok(driver) => Some((CudaDevice::open(driver, 0).expect("device 0 opens"), turn)),
-        // A driver that was asked for by name has to be there.
+        // A driver requested by name must exist.
         Err(error @ (LoadError::NotFound { .. } | LoadError::Start(CuResult::NO_DEVICE | CuResult::STUB_LIBRARY)))
             if std::env::var_os(LIBRARY_VARIABLE).is_none() =>
         {
@@ -28,7 +31,7 @@ fn device(what: &str) -> Option<(CudaDevice, MutexGuard<'static, ()>)> {
     }
 }
 
-/// A stream of the device that is not ordered with the legacy one.
+/// Creates a stream that is not ordered with the legacy stream.
 fn stream(device: &CudaDevice) -> CuStream {
     let mut stream = CuStream::NULL;
     let made = device.with_context(|driver| {
@@ -39,16 +42,16 @@ fn stream(device: &CudaDevice) -> CuStream {
     stream
 }
 
-/// Destroys a stream that nobody uses any more.
+/// Destroys a stream that is no longer in use.
 fn destroy(device: &CudaDevice, stream: CuStream) {
     let destroyed = device.with_context(|driver| {
-        // SAFETY: the stream was made by the test, which does not use it again.
+        // SAFETY: the test made the stream, and does not use the stream again.
         unsafe { driver.stream_destroy(stream) }
     });
     assert_eq!(destroyed, Ok(()));
 }
 
-/// The calling thread's context.
+/// Returns the calling thread's context.
 fn current(driver: &Driver) -> CuContext {
     let mut context = CuContext::NULL;
     // SAFETY: `context` outlives the call, which writes one handle to it.
@@ -56,15 +59,15 @@ fn current(driver: &Driver) -> CuContext {
     context
 }
 
-/// Something that keeps a stream busy until it is opened.
+/// Keeps a stream busy until opened.
 #[derive(Clone)]
 struct Gate(Arc<AtomicBool>);
 
 impl Gate {
-    /// Puts a closed gate into a stream.
+    /// Queues a closed gate on a stream.
     fn close(device: &CudaDevice, stream: CuStream) -> Self {
         unsafe extern "C" fn wait(gate: *mut c_void) {
-            // SAFETY: `close` gave one count of this gate to this call.
+            // SAFETY: `close` gave one reference count of the gate to this call.
             let gate = unsafe { Arc::from_raw(gate.cast::<AtomicBool>()) };
             while !gate.load(Ordering::Acquire) {
                 std::thread::sleep(std::time::Duration::from_micros(100));
@@ -73,21 +76,21 @@ impl Gate {
         let gate = Arc::new(AtomicBool::new(false));
         let given = Arc::into_raw(gate.clone()).cast_mut().cast::<c_void>();
         let launched = device.with_context(|driver| {
-            // SAFETY: the function takes the count that it is given, once.
+            // SAFETY: the function takes its reference count once.
             unsafe { driver.launch_host_func(stream, Some(wait), given) }
         });
         assert_eq!(launched, Ok(()));
         Self(gate)
     }
 
-    /// Lets the stream go on.
+    /// Lets the stream continue.
     fn open(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
 #[test]
-fn memory_goes_out_and_back() {
+fn memory_is_obtained_and_released() {
     let Some((device, _turn)) = device("memory on a driver") else { return };
     let before = device.memory_info().expect("told");
     assert!(before.free <= before.total && before.total >= 64 << 20);
@@ -166,7 +169,7 @@ fn a_handle_that_comes_back_is_another_stream() {
 }
 
 #[test]
-fn another_threads_default_stream_is_told_of() {
+fn another_threads_default_stream_is_recorded_on() {
     let Some((device, _turn)) = device("per-thread streams on a driver") else { return };
     let event = device.create_event().expect("an event");
     let (gate, other) = std::thread::scope(|scope| {
@@ -185,7 +188,7 @@ fn another_threads_default_stream_is_told_of() {
 }
 
 #[test]
-fn every_call_is_permitted_during_a_capture_and_spoils_none() {
+fn every_call_is_permitted_during_a_capture_and_breaks_none() {
     let Some((device, _turn)) = device("captures on a driver") else { return };
     let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
     let device = CudaDevice::open_with(device.driver(), 0, options).expect("opens twice");
@@ -202,13 +205,13 @@ fn every_call_is_permitted_during_a_capture_and_spoils_none() {
         assert_eq!(device.is_capturing(other_number), Ok(false));
         assert!(device.capture_id(captured).expect("a number").is_some());
         assert_eq!(device.stream_id(captured), Ok(number));
-        // Nothing is left to record of a stream that is gone: all of its context is waited for.
+        // No stream is left to record on: the call waits for the whole context.
         device.record(fresh, gone).expect("waited");
         let during = || calls_during_a_capture(&device, [recorded, fresh], other_number, segment);
         during();
-        // The capturing thread's calls are not the only ones that can spoil a capture.
+        // Calls of other threads can invalidate a capture too.
         std::thread::scope(|scope| scope.spawn(during).join().expect("no panic"));
-        // SAFETY: the range is the segment, which nothing else uses.
+        // SAFETY: the range is the segment, which no other code uses.
         unsafe { device.fill(segment, 1, 512, captured) }.expect("captured");
         run_captured(&device, captured);
         assert_eq!(device.health(), Ok(()));
@@ -221,7 +224,8 @@ fn every_call_is_permitted_during_a_capture_and_spoils_none() {
     }
 }
 
-/// The number of a stream that was destroyed without a report, and whose handle the driver has given to another one.
+/// Returns the number of a stream that was destroyed without a report, and whose handle the driver
+/// has given to another stream.
 fn unreported(device: &CudaDevice) -> StreamId {
     let mut numbers = std::collections::BTreeMap::new();
     for _ in 0..50 {
@@ -243,7 +247,7 @@ fn begin(device: &CudaDevice, stream: CuStream, mode: CuCaptureMode) {
     assert_eq!(begun, Ok(()));
 }
 
-/// What an allocator may do while some stream captures.
+/// Makes every call that an allocator may make while some stream captures.
 fn calls_during_a_capture(device: &CudaDevice, events: [Event; 2], other: StreamId, segment: DevicePtr) {
     let more = device.obtain(2 << 20).expect("memory");
     device.release(more, 2 << 20).expect("released");
@@ -259,7 +263,7 @@ fn calls_during_a_capture(device: &CudaDevice, events: [Event; 2], other: Stream
     map_and_unmap(device);
 }
 
-/// Ends a capture, and runs what was captured.
+/// Ends a capture, and runs the captured graph.
 fn run_captured(device: &CudaDevice, stream: CuStream) {
     let (mut graph, mut executable) = (CuGraph::NULL, CuGraphExec::NULL);
     let ended = device.with_context(|driver| {
@@ -275,7 +279,7 @@ fn run_captured(device: &CudaDevice, stream: CuStream) {
         device.with_context(|driver| unsafe { driver.graph_launch(executable, stream) }),
         // SAFETY: the stream is live.
         device.with_context(|driver| unsafe { driver.stream_synchronize(stream) }),
-        // SAFETY: the graph was run to its end and is not used again.
+        // SAFETY: the graph has completed, and is not used again.
         device.with_context(|driver| unsafe { driver.graph_exec_destroy(executable) }),
         // SAFETY: the graph is not used again.
         device.with_context(|driver| unsafe { driver.graph_destroy(graph) }),
@@ -283,7 +287,7 @@ fn run_captured(device: &CudaDevice, stream: CuStream) {
     assert_eq!(steps, [Ok(()); 5]);
 }
 
-/// One round of virtual memory, where the device has it: a piece of memory seen at two addresses.
+/// Performs one round of virtual memory, if supported: physical memory mapped at two addresses.
 fn map_and_unmap(device: &CudaDevice) {
     let Some(memory) = device.virtual_memory() else { return };
     let piece = memory.granularity();
@@ -302,7 +306,7 @@ fn map_and_unmap(device: &CudaDevice) {
 }
 
 #[test]
-fn two_views_of_a_piece_show_the_same_bytes() {
+fn two_mappings_of_one_memory_show_the_same_bytes() {
     let Some((device, _turn)) = device("virtual memory on a driver") else { return };
     let Some(memory) = device.virtual_memory() else {
         let _ = writeln!(std::io::stderr(), "skipped: virtual memory (the device has none)");
@@ -319,7 +323,7 @@ fn two_views_of_a_piece_show_the_same_bytes() {
     }
     let stream = stream(&device);
     let number = device.stream_id(stream).expect("a number");
-    // SAFETY: the range is mapped, and nothing else uses it.
+    // SAFETY: the range is mapped, and no other code uses the range.
     unsafe { device.fill(views[0], 0x5a, piece, stream) }.expect("filled");
     device.synchronize(number).expect("waited");
     let mut seen = [0_u8; 64];
@@ -346,7 +350,7 @@ fn devices_reach_each_other_where_they_can() {
     }
     let options = DeviceOptions { streams: device.streams().clone(), ..DeviceOptions::default() };
     let peer = CudaDevice::open_with(device.driver(), 1, options).expect("device 1 opens");
-    // The other device's streams can be recorded here, whether or not memory can be reached.
+    // Another device's streams can be recorded on, whether or not peer access is possible.
     let theirs = stream(&peer);
     let gate = Gate::close(&peer, theirs);
     let event = device.create_event().expect("an event");
@@ -367,7 +371,8 @@ fn devices_reach_each_other_where_they_can() {
     let segment = device.obtain(2 << 20).expect("memory");
     device.allow_access_from(&peer).expect("allowed");
     let on_peer = stream(&peer);
-    // SAFETY: the range is the segment, which nothing else uses, and the peer may reach it.
+    // SAFETY: the range is the segment, which no other code uses, and the peer may access the
+    // range.
     unsafe { peer.fill(segment, 0x77, 2 << 20, on_peer) }.expect("filled from the peer");
     peer.synchronize(peer.stream_id(on_peer).expect("a number")).expect("waited");
     device.release(segment, 2 << 20).expect("released");
@@ -379,7 +384,7 @@ fn devices_reach_each_other_where_they_can() {
 fn a_forked_child_answers_without_the_driver() {
     let Some((device, _turn)) = device("forked children on a driver") else { return };
     let event = device.create_event().expect("an event");
-    // SAFETY: the child asks the device, which answers without a lock or a driver call, and leaves.
+    // SAFETY: the child calls the device, which returns without a lock or a driver call, and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork failed");
     if child == 0 {
@@ -387,7 +392,7 @@ fn a_forked_child_answers_without_the_driver() {
         let right = forked(device.obtain(512).err().map(|error| error.kind))
             && forked(device.is_complete(event).err().map(|error| error.kind))
             && forked(device.close().err().map(|error| error.kind));
-        // SAFETY: ends the child at once; nothing of the parent's is touched.
+        // SAFETY: ends the child at once, without touching the parent's state.
         unsafe { libc::_exit(i32::from(!right)) };
     }
     let mut status = 0;
@@ -399,7 +404,7 @@ fn a_forked_child_answers_without_the_driver() {
 }
 
 #[test]
-fn the_memorys_users_are_told_of() {
+fn the_users_of_the_memory_are_reported() {
     let Some((device, _turn)) = device("memory users on a driver") else { return };
     let users = device.memory_users().expect("told");
     let _ = writeln!(std::io::stderr(), "users of device 0: {users:?}");

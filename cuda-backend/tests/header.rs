@@ -1,6 +1,8 @@
-//! The bindings against NVIDIA's own `cuda.h`: every signature, constant, code and layout.
+//! Checks of the bindings against NVIDIA's own `cuda.h`: every signature, constant, code and
+//! layout.
 //!
-//! Needs the header's folder in `CACHALOT_CUDA_H_DIR` and libclang; `scripts/setup/cuda_header.sh` fetches both, pinned.
+//! Needs the header's folder in `CACHALOT_CUDA_H_DIR`, and libclang; `scripts/setup/cuda_header.sh`
+//! fetches pinned versions of both.
 
 use cachalot_cuda::driver::result::CuResult;
 use cachalot_cuda::driver::table::ENTRY_POINTS;
@@ -14,31 +16,33 @@ use std::mem::{align_of, offset_of, size_of};
 use std::path::Path;
 use std::process::Command;
 
-/// The folder of `cuda.h`, or one line about what is skipped.
+/// Returns the folder of `cuda.h`, or prints one line about the skipped test.
 fn header_folder() -> Option<String> {
     let folder = std::env::var("CACHALOT_CUDA_H_DIR").ok();
     if folder.is_none() {
-        // Straight to the stream, so that the line is seen when the test passes.
+        // Written to stderr directly: the test harness would swallow the line of a test that
+        // passes.
         let mut stderr = std::io::stderr();
         let _ = writeln!(stderr, "skipped: bindings against cuda.h (CACHALOT_CUDA_H_DIR is not set)");
     }
     folder
 }
 
-/// What bindgen says of the header.
+/// Contents of the header, as parsed by bindgen.
 struct Header {
     /// Functions: parameter types and return type, in canonical form.
     functions: BTreeMap<String, (Vec<String>, String)>,
-    /// Constants.
+    /// Constants and their values.
     constants: BTreeMap<String, u64>,
-    /// Names for other types.
+    /// Type aliases.
     aliases: BTreeMap<String, syn::Type>,
-    /// Everything, without white space, for the layouts.
+    /// The whole output without white space, for the layouts.
     text: String,
 }
 
 impl Header {
-    /// Reads the header. `internal`: with the older versions of functions, which the library still exports.
+    /// Parses the header. `internal`: include the older versions of functions, which the library
+    /// still exports.
     fn read(folder: &str, internal: bool) -> Self {
         let mut builder = bindgen::builder()
             .header(Path::new(folder).join("cuda.h").display().to_string())
@@ -46,7 +50,7 @@ impl Header {
             .prepend_enum_name(false)
             .formatter(bindgen::Formatter::None)
             .allowlist_item("(cu|CU).*");
-        // The packaged libclang comes without its own headers; those of the C compiler serve.
+        // The packaged libclang lacks its own headers; the C compiler's headers replace them.
         let include = Command::new("cc").arg("-print-file-name=include").output();
         if let Ok(output) = include {
             builder = builder.clang_arg(format!("-I{}", String::from_utf8_lossy(&output.stdout).trim()));
@@ -67,7 +71,7 @@ impl Header {
         header
     }
 
-    /// Takes in a constant or another name for a type.
+    /// Stores a constant or a type alias.
     fn learn_name(&mut self, item: &syn::Item) {
         match item {
             syn::Item::Const(constant) => {
@@ -93,7 +97,7 @@ impl Header {
         }
     }
 
-    /// Takes in the functions of an `extern` block.
+    /// Stores the functions of an `extern` block.
     fn learn_function(&mut self, item: &syn::Item) {
         let syn::Item::ForeignMod(block) = item else { return };
         for item in &block.items {
@@ -111,7 +115,7 @@ impl Header {
         }
     }
 
-    /// A type with every other name resolved, down to numbers, pointers and structures.
+    /// Returns a type with every alias resolved, down to numbers, pointers and structures.
     fn canonical(&self, ty: &syn::Type) -> String {
         match ty {
             syn::Type::Ptr(pointer) => {
@@ -133,7 +137,7 @@ impl Header {
         }
     }
 
-    /// The number that follows `what` in bindgen's own layout checks.
+    /// Returns the number that follows `what` in bindgen's own layout checks.
     fn layout(&self, what: &str) -> usize {
         let key = format!("[\"{}\"]", what.split_whitespace().collect::<String>());
         let at = self.text.find(&key).unwrap_or_else(|| panic!("the header has no {what}"));
@@ -144,7 +148,7 @@ impl Header {
     }
 }
 
-/// The canonical name of a number type, in C's words or Rust's.
+/// Returns the canonical name of a number type, for C's names and Rust's.
 fn number(name: &str) -> Option<&'static str> {
     Some(match name {
         "c_int" | "i32" => "i32",
@@ -157,7 +161,7 @@ fn number(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The bindings' types, as the header calls what they stand for.
+/// Returns the header's name for the type behind a binding's type.
 fn bound_type(name: &str, header: &Header) -> Option<String> {
     let handle = |tag: &str| Some(format!("*mut {tag}"));
     match name {
@@ -173,7 +177,8 @@ fn bound_type(name: &str, header: &Header) -> Option<String> {
         "CuMemAccessDesc" => Some("CUmemAccessDesc_st".to_owned()),
         "CuMemAllocationProp" => Some("CUmemAllocationProp_st".to_owned()),
         "CuUuid" => Some("CUuuid_st".to_owned()),
-        // An integer of its own type here; what the header's type comes down to is looked up, not assumed.
+        // The bindings use a newtype around an integer; the header's underlying type is looked up,
+        // not assumed.
         _ => {
             let original = match name {
                 "CuResult" => "CUresult",
@@ -195,7 +200,7 @@ fn bound_type(name: &str, header: &Header) -> Option<String> {
     }
 }
 
-/// The canonical form of a type as the table writes it.
+/// Returns the canonical form of a type as written in the table.
 fn bound(ty: &syn::Type, header: &Header) -> String {
     match ty {
         syn::Type::Ptr(pointer) => {

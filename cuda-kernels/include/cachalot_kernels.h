@@ -1,8 +1,8 @@
 /*
  * cachalot_kernels.h: cachalot's test kernels, for C and C++ hosts.
  *
- * The kernels write, check and occupy device memory, on a GPU and on the emulated driver of the tests alike. Two images
- * hold them; kernels/build.sh makes both:
+ * The kernels write, check and occupy device memory, on a GPU and on the emulated driver of the tests. Two images
+ * contain the kernels; kernels/build.sh makes both:
  *
  *   kernels.fatbin                  for GPUs: read the file into memory and pass it to cuModuleLoadData.
  *   libcachalot_host_kernels.so     for the emulated driver: pass cuModuleLoadData the text
@@ -14,11 +14,12 @@
  *   cachalot_kernel_fill(&a, address, bytes, block, generation);
  *   cuLaunchKernel(function, a.groups, 1, 1, a.threads, 1, 1, 0, stream, a.parameters, NULL);
  *
- * where `function` is cuModuleGetFunction's answer for CACHALOT_KERNEL_FILL. With cuda.h included before this header,
- * cachalot_kernel_launch(function, stream, &a) is the same. The driver copies the arguments before it returns.
+ * where `function` is the function that cuModuleGetFunction returns for CACHALOT_KERNEL_FILL. If cuda.h is included
+ * before this header, cachalot_kernel_launch(function, stream, &a) makes the launch. The driver copies the arguments
+ * before it returns.
  *
- * Addresses are multiples of 8 and ranges are device memory that the kernel may use. Threads: everything here works on
- * the caller's own argument block, and may be called from any thread. C11, C17, C++17 and later.
+ * Addresses are multiples of 8 and ranges are device memory that the kernel may use. Each function works on the
+ * caller's own argument block, and may be called from any thread. C11, C17, C++17 and later.
  */
 #ifndef CACHALOT_KERNELS_H
 #define CACHALOT_KERNELS_H
@@ -29,7 +30,7 @@
 extern "C" {
 #endif
 
-/* The beginning of an image for the emulated driver; the path of the shared library follows, and a NUL ends it. */
+/* Prefix of an image for the emulated driver. The path of the shared library and a NUL follow. */
 #define CACHALOT_KERNELS_EMULATED "CACHALOT-EMULATED "
 
 #define CACHALOT_KERNEL_FILL "cachalot_fill"
@@ -44,21 +45,21 @@ extern "C" {
 #define CACHALOT_KERNEL_ADD "cachalot_add"
 #define CACHALOT_KERNEL_TRAP "cachalot_trap"
 
-/* What checks have found, as the kernels leave it in device memory. Set to {0, UINT64_MAX} before the first check. */
+/* Findings of checks, written to device memory by the kernels. Set to {0, UINT64_MAX} before the first check. */
 typedef struct cachalot_findings {
-  uint64_t wrong_bytes;  /* how many bytes were not what they should be */
-  uint64_t lowest_wrong; /* the lowest offset of such a byte; UINT64_MAX if there was none */
+  uint64_t wrong_bytes;  /* number of bytes with a wrong value */
+  uint64_t lowest_wrong; /* the lowest offset of a wrong byte; UINT64_MAX if no byte is wrong */
 } cachalot_findings;
 
-/* One block in a table for the kernels over many blocks. */
+/* One block in a table for kernels over many blocks. */
 typedef struct cachalot_kernel_row {
-  uint64_t distance;   /* the block's address less the table's, modulo 2^64 */
-  uint64_t bytes;      /* its length */
-  uint64_t block;      /* whose pattern: see cachalot_kernel_pattern */
-  uint64_t generation; /* whose pattern */
+  uint64_t distance;   /* the block's address minus the table's address, modulo 2^64 */
+  uint64_t bytes;      /* the block's length */
+  uint64_t block;      /* the block of the pattern, see cachalot_kernel_pattern */
+  uint64_t generation; /* the generation of the pattern */
 } cachalot_kernel_row;
 
-/* What cuLaunchKernel is given. `parameters` points into `values`: do not copy or move the block once it is filled. */
+/* Arguments of cuLaunchKernel. `parameters` points into `values`: do not copy or move the block once filled. */
 typedef struct cachalot_kernel_arguments {
   uint64_t values[5];
   void *parameters[5];
@@ -89,7 +90,7 @@ static inline void cachalot_kernel_fill(cachalot_kernel_arguments *arguments, ui
   cachalot_kernel_prepare(arguments, bytes / 8, address, bytes, block, generation, 0);
 }
 
-/* Compares with the pattern of a block's life; adds to the cachalot_findings at `result`. */
+/* Compares a range with the pattern of a block's life; adds to the cachalot_findings at `result`. */
 static inline void cachalot_kernel_verify(cachalot_kernel_arguments *arguments, uint64_t address, uint64_t bytes,
                                           uint64_t block, uint64_t generation, uint64_t result) {
   cachalot_kernel_prepare(arguments, bytes / 8, address, bytes, block, generation, result);
@@ -103,37 +104,37 @@ static inline void cachalot_kernel_prepare_many(cachalot_kernel_arguments *argum
   arguments->threads = 256;
 }
 
-/* Writes the patterns of the `count` blocks that the cachalot_kernel_rows at `table`, in device memory, describe. */
+/* Writes the patterns of `count` blocks, described by the cachalot_kernel_rows at `table` in device memory. */
 static inline void cachalot_kernel_fill_many(cachalot_kernel_arguments *arguments, uint64_t table, uint64_t count) {
   cachalot_kernel_prepare_many(arguments, table, count, 0);
 }
 
-/* Compares such blocks with their patterns; adds to the cachalot_findings at `result`, whose lowest_wrong is then the row
- * of the first block with a wrong byte, times 2^40, plus the lowest offset of one in that block. */
+/* Compares the blocks of a table with their patterns; adds to the cachalot_findings at `result`. `lowest_wrong` is the
+ * row of the first block with a wrong byte times 2^40, plus the lowest offset of a wrong byte within the block. */
 static inline void cachalot_kernel_verify_many(cachalot_kernel_arguments *arguments, uint64_t table, uint64_t count,
                                                uint64_t result) {
   cachalot_kernel_prepare_many(arguments, table, count, result);
 }
 
-/* Adds a sum over all bytes to the uint64_t at `result`; the order of bytes matters, that of threads does not. */
+/* Adds a sum over all bytes to the uint64_t at `result`; the sum depends on the order of bytes, not of threads. */
 static inline void cachalot_kernel_checksum(cachalot_kernel_arguments *arguments, uint64_t address, uint64_t bytes,
                                             uint64_t result) {
   cachalot_kernel_prepare(arguments, bytes / 8, address, bytes, result, 0, 0);
 }
 
-/* Occupies the stream for this many microseconds. */
+/* Occupies the stream for the given number of microseconds. */
 static inline void cachalot_kernel_hold(cachalot_kernel_arguments *arguments, uint64_t microseconds) {
   cachalot_kernel_prepare(arguments, 1, microseconds, 0, 0, 0, 0);
 }
 
-/* Waits, then writes one byte everywhere: a slow user of memory that may have been freed meanwhile. */
+/* Waits, then writes one value to every byte: a slow use of memory that may be freed before the write. */
 static inline void cachalot_kernel_scribble(cachalot_kernel_arguments *arguments, uint64_t address, uint64_t bytes,
                                             uint8_t value, uint64_t microseconds) {
   cachalot_kernel_prepare(arguments, bytes, address, bytes, value, microseconds, 0);
 }
 
-/* Compares with one byte everywhere; adds to the cachalot_findings at `result`. Tells whether anything wrote to memory
- * since it was filled with that byte when it was freed. */
+/* Compares every byte with one value; adds to the cachalot_findings at `result`. If memory was filled with the value
+ * when freed, the findings show any later write. */
 static inline void cachalot_kernel_probe(cachalot_kernel_arguments *arguments, uint64_t address, uint64_t bytes,
                                          uint8_t value, uint64_t result) {
   cachalot_kernel_prepare(arguments, bytes / 8, address, bytes, value, result, 0);
@@ -151,13 +152,13 @@ static inline void cachalot_kernel_add(cachalot_kernel_arguments *arguments, uin
   cachalot_kernel_prepare(arguments, count, destination, left, right, count, 0);
 }
 
-/* Loses the context: by an address that is not mapped (code 700), else by a trap, which the emulated driver answers with
- * `code` from then on. */
+/* Makes the driver lose the context: accesses an unmapped address (code 700), else executes a trap, after which the
+ * emulated driver returns `code` from every call. */
 static inline void cachalot_kernel_trap(cachalot_kernel_arguments *arguments, uint64_t code) {
   cachalot_kernel_prepare(arguments, 1, code, 0, 0, 0, 0);
 }
 
-/* Every input bit changes about half of the output's. */
+/* Mixes the bits of `value`: every input bit changes about half of the output bits. */
 static inline uint64_t cachalot_kernel_mix(uint64_t value) {
   value ^= value >> 30;
   value *= UINT64_C(0xbf58476d1ce4e5b9);
@@ -166,7 +167,7 @@ static inline uint64_t cachalot_kernel_mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-/* The byte at `offset` of the pattern of a block's life: what `fill` writes and `verify` expects. */
+/* Returns the byte at `offset` of the pattern of a block's life, as written by `fill` and expected by `verify`. */
 static inline uint8_t cachalot_kernel_pattern(uint64_t block, uint64_t generation, uint64_t offset) {
   const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
   const uint64_t seed = cachalot_kernel_mix(block + golden * (generation + 1));
@@ -174,7 +175,7 @@ static inline uint8_t cachalot_kernel_pattern(uint64_t block, uint64_t generatio
 }
 
 #ifdef CUDA_VERSION
-/* Launches a kernel with its arguments in the order of a stream. Returns cuLaunchKernel's answer. */
+/* Launches a kernel in the order of a stream. Returns the result of cuLaunchKernel. */
 static inline CUresult cachalot_kernel_launch(CUfunction function, CUstream stream, cachalot_kernel_arguments *arguments) {
   return cuLaunchKernel(function, arguments->groups, 1, 1, arguments->threads, 1, 1, 0, stream, arguments->parameters,
                         (void **)0);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the kernels for hosts that are not written in Rust:
+# Builds the kernels for hosts in other languages than Rust:
 #
 #   cuda-kernels/kernels/build.sh FOLDER
 #
-# makes FOLDER/libcachalot_host_kernels.so (for the emulated driver) and, where there is nvcc, FOLDER/kernels.fatbin.
+# makes FOLDER/libcachalot_host_kernels.so for the emulated driver, and with nvcc also FOLDER/kernels.fatbin for GPUs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: build.sh FOLDER}

@@ -1,2 +1,2 @@
-// The device's side: nvcc -fatbin kernels.cu
+// Device kernels: nvcc -fatbin kernels.cu
 #include "kernels.h"

@@ -1,8 +1,9 @@
-// The kernels of cachalot's tests and examples, once for the device and once for the host.
+// Kernels of cachalot's tests and examples: one source for devices and for the host.
 //
-// nvcc compiles this text into device kernels (kernels.cu); a C++ compiler compiles the same bodies into host functions
-// (host_kernels.cpp), which the emulated driver of the tests runs in the order of its streams. Every parameter is 64 bits
-// wide: the emulated driver copies them without knowing their types. Needs C++17, and GCC or Clang on the host.
+// nvcc compiles this source to device kernels (kernels.cu). A C++ compiler compiles the same bodies
+// to host functions (host_kernels.cpp), which the emulated driver of the tests runs in the order of
+// its streams. Every parameter has 64 bits, because the emulated driver copies parameters without
+// knowing their types. Needs C++17, and GCC or Clang on the host.
 
 #ifndef CACHALOT_KERNELS_KERNELS_H
 #define CACHALOT_KERNELS_KERNELS_H
@@ -20,7 +21,8 @@ namespace cachalot {
 
 using u64 = std::uint64_t;
 
-// Which elements a thread does: `first`, then every `step`th one. The host is one thread that does them all.
+// Elements handled by one thread: `first`, then every `step`th element. The host is a single thread
+// that handles all.
 struct Share {
   u64 first, step;
 };
@@ -63,7 +65,8 @@ CACHALOT_BODY void rest() {
 
 #endif
 
-// Every input bit changes about half of the output's (the finaliser of SplitMix64).
+// Mixes the bits of `value`: every input bit changes about half of the output bits (the finaliser
+// of SplitMix64).
 CACHALOT_BODY u64 mix(u64 value) {
   value ^= value >> 30;
   value *= 0xbf58476d1ce4e5b9u;
@@ -72,17 +75,17 @@ CACHALOT_BODY u64 mix(u64 value) {
   return value ^ (value >> 31);
 }
 
-// The pattern of a block in one of its lives: word i, as eight little-endian bytes, is the product below. Another
-// block, another generation and another place in the same block give another word.
+// The pattern of a block's life: word i, as eight little-endian bytes, is the product below.
+// Another block, generation or word index gives another value.
 CACHALOT_BODY u64 seed(u64 block, u64 generation) { return mix(block + 0x9e3779b97f4a7c15u * (generation + 1)); }
 CACHALOT_BODY u64 pattern(u64 seed, u64 word) { return (seed ^ word) * 0x9e3779b97f4a7c15u; }
 
-// What checking has found so far: how many bytes are wrong, and the lowest of them.
+// Findings of a check so far: number of wrong bytes, and the lowest offset of a wrong byte.
 struct Found {
   u64 wrong, lowest;
 };
 
-// Compares `count` (at most 8) bytes of two words, the first of which lies `offset` bytes into the block.
+// Compares `count` (at most 8) bytes of two words. The words lie `offset` bytes into the block.
 CACHALOT_BODY void compare(Found& found, u64 expected, u64 actual, u64 offset, u64 count) {
   for (u64 byte = 0, different = expected ^ actual; different != 0 && byte < count; ++byte, different >>= 8) {
     if ((different & 0xff) != 0) {
@@ -92,7 +95,8 @@ CACHALOT_BODY void compare(Found& found, u64 expected, u64 actual, u64 offset, u
   }
 }
 
-// Adds what one thread found to the block's result: result[0] wrong bytes, result[1] the lowest wrong offset.
+// Adds one thread's findings to the block's result: result[0] wrong bytes, result[1] lowest wrong
+// offset.
 CACHALOT_BODY void report(const Found& found, u64 result) {
   if (found.wrong != 0) {
     add_to(reinterpret_cast<u64*>(result), found.wrong);
@@ -100,7 +104,7 @@ CACHALOT_BODY void report(const Found& found, u64 result) {
   }
 }
 
-// The bytes behind the last whole word, as the low bytes of one.
+// Loads the `count` bytes behind the last whole word, as the low bytes of a word.
 CACHALOT_BODY u64 load_tail(const unsigned char* at, u64 count) {
   u64 word = 0;
   for (u64 byte = 0; byte < count; ++byte) {
@@ -122,7 +126,8 @@ CACHALOT_BODY void wait(u64 microseconds) {
   }
 }
 
-// Writes the pattern of (block, generation). The address is a multiple of 8, here and below.
+// Writes the pattern of (block, generation). The address is a multiple of 8, in all functions of
+// this file.
 CACHALOT_BODY void fill(Share share, u64 address, u64 bytes, u64 block, u64 generation) {
   const u64 key = seed(block, generation), words = bytes / 8;
   u64* at = reinterpret_cast<u64*>(address);
@@ -149,18 +154,19 @@ CACHALOT_BODY Found differences(Share share, u64 address, u64 bytes, u64 block, 
   return found;
 }
 
-// Compares with the pattern of (block, generation), and reports.
+// Compares with the pattern of (block, generation), and reports the findings.
 CACHALOT_BODY void verify(Share share, u64 address, u64 bytes, u64 block, u64 generation, u64 result) {
   report(differences(share, address, bytes, block, generation), result);
 }
 
-// One row of a table of blocks. A block is named by its distance from the table: on the emulated driver a table's
-// address is the device's view of it, and this leads to the device's view of the block.
+// One row of a table of blocks. The distance from the table identifies the block: the emulated
+// driver translates the table's address to the device's view, and the distance then leads to the
+// device's view of the block.
 struct Row {
   u64 distance, bytes, block, generation;
 };
 
-// Writes the pattern of every block of a table: a group of threads for each.
+// Writes the pattern of every block of a table, with a group of threads per block.
 CACHALOT_BODY void fill_many(Share, u64 table, u64 count) {
   const Row* rows = reinterpret_cast<const Row*>(table);
   const Share blocks = share_of_blocks();
@@ -170,8 +176,8 @@ CACHALOT_BODY void fill_many(Share, u64 table, u64 count) {
   }
 }
 
-// Compares every block of a table with its pattern. What is reported as the lowest wrong offset is the row times 2^40,
-// plus the offset in that row's block.
+// Compares every block of a table with its pattern. The reported lowest wrong offset is the row
+// times 2^40, plus the offset within the row's block.
 CACHALOT_BODY void verify_many(Share, u64 table, u64 count, u64 result) {
   const Row* rows = reinterpret_cast<const Row*>(table);
   const Share blocks = share_of_blocks();
@@ -183,7 +189,8 @@ CACHALOT_BODY void verify_many(Share, u64 table, u64 count, u64 result) {
   }
 }
 
-// Adds a sum over all words, each mixed with its place, so that no order of threads changes it.
+// Adds a sum over all words. Each word is mixed with its index, so the sum depends on the order of
+// words, not of threads.
 CACHALOT_BODY void checksum(Share share, u64 address, u64 bytes, u64 result) {
   const u64 words = bytes / 8;
   const u64* at = reinterpret_cast<const u64*>(address);
@@ -205,7 +212,8 @@ CACHALOT_BODY void hold(Share share, u64 microseconds) {
   }
 }
 
-// Waits, then writes one byte everywhere: a slow user of memory that may have been freed meanwhile.
+// Waits, then writes one value to every byte. Simulates a slow use of memory that may be freed
+// before the write.
 CACHALOT_BODY void scribble(Share share, u64 address, u64 bytes, u64 value, u64 microseconds) {
   wait(microseconds);
   unsigned char* at = reinterpret_cast<unsigned char*>(address);
@@ -214,7 +222,7 @@ CACHALOT_BODY void scribble(Share share, u64 address, u64 bytes, u64 value, u64 
   }
 }
 
-// Compares with one byte everywhere: whether anything was written since memory was filled with it.
+// Compares every byte with one value. Finds writes since the memory was filled with the value.
 CACHALOT_BODY void probe(Share share, u64 address, u64 bytes, u64 value, u64 result) {
   const u64 words = bytes / 8, expected = (value & 0xff) * 0x0101010101010101u;
   const u64* at = reinterpret_cast<const u64*>(address);
@@ -254,7 +262,7 @@ CACHALOT_BODY void add(Share share, u64 destination, u64 left, u64 right, u64 co
 
 #if defined(__CUDACC__)
 
-// Loses the context: by an address that is never mapped (code 700), or by an instruction that traps.
+// Makes the driver lose the context: accesses an unmapped address (code 700), or executes a trap.
 CACHALOT_BODY void trap(Share, u64 code) {
   if (code == 700) {
     *reinterpret_cast<volatile u64*>(16) = code;
@@ -265,7 +273,8 @@ CACHALOT_BODY void trap(Share, u64 code) {
 
 #else
 
-// What the emulated driver wants called when a kernel loses the context. It says so after loading these functions.
+// Function of the emulated driver to call when a kernel loses the context. The driver sets the
+// pointer after loading.
 static void (*raise_error)(unsigned code) = nullptr;
 
 CACHALOT_BODY void trap(Share, u64 code) {
@@ -278,7 +287,7 @@ CACHALOT_BODY void trap(Share, u64 code) {
 
 }  // namespace cachalot
 
-// The kernels themselves, by the number of their parameters.
+// The kernels, by number of parameters.
 #if defined(__CUDACC__)
 
 #define CACHALOT_KERNEL_1(name, a) \
@@ -304,7 +313,8 @@ CACHALOT_BODY void trap(Share, u64 code) {
 
 #else
 
-// A host function gets pointers to its parameters, and says beside itself how many there are.
+// A host function receives pointers to the parameters. A constant beside the function holds the
+// number of parameters.
 #define CACHALOT_HOST_KERNEL(name, count, ...)                                              \
   extern "C" {                                                                              \
   extern const unsigned cachalot_##name##_params;                                           \

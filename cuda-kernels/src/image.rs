@@ -1,20 +1,20 @@
-//! What the build made of the kernels.
+//! Images of the kernels, made by the build.
 
 use core::ffi::CStr;
 
-/// The kernels for devices: machine code for compute capability 8.0 and 9.0, and PTX for the others from 8.0 on.
-/// `None` if there was no nvcc when the crate was built.
+/// Returns the kernels for devices: machine code for compute capability 8.0 and 9.0, and PTX for
+/// all others from 8.0 on. `None` if nvcc was missing when the crate was built.
 #[must_use]
 pub const fn device_image() -> Option<&'static [u8]> {
-    // A module's image is read by the driver in words.
+    // The driver reads a module's image in words.
     #[repr(align(16))]
     struct Aligned<T: ?Sized>(T);
     static IMAGE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/kernels.fatbin")));
     if cfg!(device_image) { Some(&IMAGE.0) } else { None }
 }
 
-/// The kernels for the emulated driver: a text that names the shared library which holds them as host functions.
-/// `None` if there was no C++ compiler when the crate was built.
+/// Returns the kernels for the emulated driver: a text that names the shared library of host
+/// functions. `None` if a C++ compiler was missing when the crate was built.
 #[must_use]
 pub const fn emulated_image() -> Option<&'static CStr> {
     #[cfg(host_kernels)]

@@ -1,4 +1,4 @@
-//! The kernels, loaded into a device's context, and launched in the order of a stream.
+//! Loads the kernels into a device's context, and launches the kernels in the order of a stream.
 
 use crate::image::{device_image, emulated_image};
 use crate::pattern::Life;
@@ -8,61 +8,63 @@ use cachalot_cuda::{CuResult, CudaDevice};
 use core::ffi::{CStr, c_void};
 use core::fmt;
 
-/// Threads in a group.
+/// Threads per group.
 const THREADS: u32 = 256;
-/// Groups at most: enough to fill the largest devices, so that threads take several words each beyond that.
+/// Upper bound for the number of groups. Enough to fill the largest devices; beyond that number,
+/// each thread handles several words.
 const MAX_GROUPS: u32 = 2048;
 
 /// A range of device memory that kernels may be launched on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Where it begins.
+    /// The first address.
     address: DevicePtr,
-    /// How long it is, in bytes.
+    /// The length in bytes.
     bytes: u64,
 }
 
 impl Region {
-    /// The `bytes` bytes at `address`, a multiple of 8.
+    /// Describes the `bytes` bytes at `address`, a multiple of 8.
     ///
     /// # Safety
-    /// The range is memory of the device that every kernel launched on it may write, until those kernels are done.
-    /// Elsewhere they would overwrite what belongs to others; on a device that shares the host's addresses, and on the
-    /// emulated driver, that can be this process's own memory.
+    /// The range is device memory that every kernel launched on the region may write, until the
+    /// kernel is complete. A kernel on any other range would overwrite foreign memory. On a device
+    /// that shares the host's addresses, and on the emulated driver, the foreign memory may belong
+    /// to this process.
     #[must_use]
     pub const unsafe fn new(address: DevicePtr, bytes: u64) -> Self {
         Self { address, bytes }
     }
 
-    /// Where it begins.
+    /// Returns the first address.
     #[must_use]
     pub const fn address(self) -> DevicePtr {
         self.address
     }
 
-    /// How long it is, in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.bytes
     }
 }
 
-/// What checks have found, as the kernels leave it in device memory (16 bytes, 8-aligned).
+/// Findings of checks, as the kernels leave the findings in device memory (16 bytes, 8-aligned).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Findings {
-    /// How many bytes were not what they should be.
+    /// Number of bytes with a wrong value.
     pub wrong_bytes: u64,
-    /// The lowest offset of such a byte in its region; [`u64::MAX`] iff there was none.
+    /// The lowest offset of a wrong byte within its region; [`u64::MAX`] iff no byte is wrong.
     pub lowest_wrong: u64,
 }
 
 impl Findings {
-    /// Nothing wrong.
+    /// Findings without a wrong byte.
     pub const NONE: Self = Self { wrong_bytes: 0, lowest_wrong: u64::MAX };
 
-    /// After [`Kernels::verify_many`]: the first block with a wrong byte, by its place among those that were given, and the
-    /// lowest offset of such a byte in it.
+    /// Decodes findings of [`Kernels::verify_many`]: the index of the first block with a wrong
+    /// byte, and the lowest offset of a wrong byte within the block.
     #[must_use]
     pub const fn first_of_many(self) -> Option<(usize, u64)> {
         if self.wrong_bytes == 0 {
@@ -72,33 +74,34 @@ impl Findings {
     }
 }
 
-/// Where the row begins in what [`Kernels::verify_many`] leaves as the lowest wrong offset, as `kernels.h` has it.
+/// Position of the row in the lowest wrong offset of [`Kernels::verify_many`], as in `kernels.h`.
 const ROW_SHIFT: u32 = 40;
 
-/// A block in a table for the kernels over many (`Row` in `kernels.h`).
+/// One block in a table for kernels over many blocks (`Row` in `kernels.h`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Row {
-    /// The block's address less the table's, modulo 2^64.
+    /// The block's address minus the table's address, modulo 2^64.
     distance: u64,
-    /// Its length in bytes.
+    /// The block's length in bytes.
     bytes: u64,
-    /// Its pattern.
+    /// The block of the pattern, see [`Life`].
     block: u64,
-    /// Its pattern.
+    /// The generation of the pattern, see [`Life`].
     generation: u64,
 }
 
-/// Bytes of device memory that a table takes for each block.
+/// Bytes of device memory per block of a table.
 pub const ROW_BYTES: u64 = size_of::<Row>() as u64;
 
-/// Why the kernels could not be loaded.
+/// Reason why the kernels could not be loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// The crate was built without the compiler for this driver's kernels (nvcc, or C++ for the emulated driver).
+    /// The crate was built without the compiler for this driver's kernels (nvcc, or C++ for the
+    /// emulated driver).
     NoImage,
-    /// The driver refused.
+    /// The driver refused the kernels.
     Device(DeviceError),
 }
 
@@ -121,20 +124,21 @@ impl From<DeviceError> for KernelError {
 
 /// The kernels in one device's context.
 ///
-/// Launches return at once; the work is done in the order of the stream, and becomes a node of the graph while the stream
-/// captures. From any thread, with any context current. Errors are the device's own; those of the kernels'
-/// execution are told by later calls.
+/// A launch returns at once. The work is done in the order of the stream; while the stream
+/// captures, the work becomes a node of the graph. Launches are permitted from any thread, with any
+/// current context. Errors are the device's own; errors of a kernel's execution are reported by
+/// later calls.
 #[derive(Debug)]
 pub struct Kernels<'d> {
     /// The device.
     device: &'d CudaDevice,
-    /// The module that holds them.
+    /// The module that contains the kernels.
     module: CuModule,
-    /// One handle for each of [`NAMES`], in that order.
+    /// Handles of the kernels, in the order of [`NAMES`].
     functions: [CuFunction; NAMES.len()],
 }
 
-/// The kernels by their place in [`Kernels::functions`].
+/// Names a kernel by its index in [`Kernels::functions`].
 #[derive(Clone, Copy)]
 enum Kernel {
     Fill,
@@ -150,7 +154,7 @@ enum Kernel {
     VerifyMany,
 }
 
-/// Their symbols, in the order of [`Kernel`].
+/// Symbols of the kernels, in the order of [`Kernel`].
 const NAMES: [&CStr; 11] = [
     c"cachalot_fill",
     c"cachalot_verify",
@@ -166,7 +170,8 @@ const NAMES: [&CStr; 11] = [
 ];
 
 impl<'d> Kernels<'d> {
-    /// Loads the kernels into the device's context: those for the emulated driver if it is one.
+    /// Loads the kernels into the device's context. For the emulated driver, loads the host
+    /// functions.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -178,31 +183,35 @@ impl<'d> Kernels<'d> {
         };
         let mut module = CuModule::NULL;
         device.with_context(|driver| {
-            // SAFETY: `module` outlives the call; the image is one that this driver reads, complete and immutable.
+            // SAFETY: `module` outlives the call; the image is complete, immutable, and in this
+            // driver's format.
             unsafe { driver.module_load_data(&raw mut module, image) }
         })?;
         let mut functions = [CuFunction::NULL; NAMES.len()];
         for (function, name) in functions.iter_mut().zip(NAMES) {
             device.with_context(|driver| {
-                // SAFETY: `function` outlives the call; the module was just loaded, the name is NUL-terminated.
+                // SAFETY: `function` outlives the call; the module is loaded, and the name is
+                // NUL-terminated.
                 unsafe { driver.module_get_function(function, module, name.as_ptr()) }
             })?;
         }
         Ok(Self { device, module, functions })
     }
 
-    /// Unloads the kernels. Whatever runs has been waited for. Without this they stay until the context goes.
+    /// Unloads the kernels. All launches must be complete. Kernels that are not unloaded stay until
+    /// the context is destroyed.
     ///
     /// # Errors
     /// The device's.
     pub fn unload(self) -> DeviceResult<()> {
         self.device.with_context(|driver| {
-            // SAFETY: takes no host pointers; the module was loaded by `load` and `self` is its only user.
+            // SAFETY: takes no host pointers; `load` loaded the module, and `self` is the only
+            // user.
             unsafe { driver.module_unload(self.module) }
         })
     }
 
-    /// Writes a life's pattern.
+    /// Writes a life's pattern to a region.
     ///
     /// # Errors
     /// The device's, as for every launch.
@@ -210,7 +219,8 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Fill, stream, on.bytes / 8, &[on.address.0, on.bytes, life.block, life.generation])
     }
 
-    /// Compares with a life's pattern; adds to the [`Findings`] in `result`.
+    /// Compares a region with a life's pattern, and adds the result to the [`Findings`] in
+    /// `result`.
     ///
     /// # Errors
     /// The device's.
@@ -220,12 +230,14 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Verify, stream, on.bytes / 8, &arguments)
     }
 
-    /// Writes the patterns of many blocks with one launch. `table` is 8-aligned device memory of [`ROW_BYTES`] for each, which is
-    /// not used for anything else until the stream has come so far; the next table of the same stream may lie there.
+    /// Writes the patterns of many blocks with one launch. `table` is 8-aligned device memory of
+    /// [`ROW_BYTES`] per block. The memory must not be used otherwise until the stream has
+    /// completed the launch; later launches on the stream may reuse the table.
     ///
     /// # Errors
-    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if the table is too short;
-    /// [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) while the stream captures.
+    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if the table is
+    /// too short; [`NotPermittedInCapture`](cachalot_core::ErrorKind::NotPermittedInCapture) while
+    /// the stream captures.
     pub fn fill_many(&self, stream: CuStream, blocks: &[(Region, Life)], table: Region) -> DeviceResult<()> {
         if self.upload(stream, blocks, table)? {
             self.launch_groups(Kernel::FillMany, stream, blocks.len(), &[table.address.0, blocks.len() as u64])?;
@@ -233,8 +245,9 @@ impl<'d> Kernels<'d> {
         Ok(())
     }
 
-    /// Compares many blocks with their patterns with one launch; adds to the [`Findings`] in `result`, which
-    /// [`first_of_many`](Findings::first_of_many) reads. The table is as for [`fill_many`](Self::fill_many).
+    /// Compares many blocks with their patterns with one launch, and adds the result to the
+    /// [`Findings`] in `result`, for [`first_of_many`](Findings::first_of_many). The rules for the
+    /// table are as for [`fill_many`](Self::fill_many).
     ///
     /// # Errors
     /// As for [`fill_many`](Self::fill_many).
@@ -262,7 +275,7 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Checksum, stream, on.bytes / 8, &[on.address.0, on.bytes, result])
     }
 
-    /// Occupies the stream for this many microseconds.
+    /// Occupies the stream for the given number of microseconds.
     ///
     /// # Errors
     /// The device's.
@@ -270,7 +283,8 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Hold, stream, 1, &[microseconds])
     }
 
-    /// Waits, then writes one byte everywhere: a slow user of memory that may have been freed meanwhile.
+    /// Waits, then writes one value to every byte. Simulates a slow use of memory that may be freed
+    /// before the write.
     ///
     /// # Errors
     /// The device's.
@@ -279,8 +293,8 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Scribble, stream, on.bytes, &arguments)
     }
 
-    /// Compares with one byte everywhere; adds to the [`Findings`] in `result`. After memory was filled with that
-    /// byte when it was freed, this tells whether anything wrote to it since.
+    /// Compares every byte with one value, and adds the result to the [`Findings`] in `result`. If
+    /// memory was filled with the value when freed, the findings show any later write.
     ///
     /// # Errors
     /// The device's.
@@ -289,27 +303,29 @@ impl<'d> Kernels<'d> {
         self.launch(Kernel::Probe, stream, on.bytes / 8, &[on.address.0, on.bytes, u64::from(value), result])
     }
 
-    /// Copies as much as `from` holds to the beginning of `to`, which it does not overlap.
+    /// Copies all of `from` to the beginning of `to`. The regions must not overlap.
     ///
     /// # Errors
-    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if `to` is shorter.
+    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if `to` is
+    /// shorter than `from`.
     pub fn copy(&self, stream: CuStream, to: Region, from: Region) -> DeviceResult<()> {
         let destination = at_least(to, from.bytes as usize)?;
         self.launch(Kernel::Copy, stream, from.bytes / 8, &[destination, from.address.0, from.bytes])
     }
 
-    /// Adds the floats of two regions, as many as `to` holds.
+    /// Adds the floats of two regions, as many as fit into `to`.
     ///
     /// # Errors
-    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if one of the others is shorter.
+    /// The device's; [`InvalidArgument`](cachalot_core::ErrorKind::InvalidArgument) if `left` or
+    /// `right` is shorter than `to`.
     pub fn add(&self, stream: CuStream, to: Region, left: Region, right: Region) -> DeviceResult<()> {
         let count = to.bytes / size_of::<f32>() as u64;
         let (left, right) = (at_least(left, to.bytes as usize)?, at_least(right, to.bytes as usize)?);
         self.launch(Kernel::Add, stream, count, &[to.address.0, left, right, count])
     }
 
-    /// Loses the context. `code` 700 asks for an access to an address that is not mapped; with others the kernel traps,
-    /// and the emulated driver answers `code` from then on.
+    /// Makes the driver lose the context. With `code` 700 the kernel accesses an unmapped address.
+    /// With other codes the kernel traps, and the emulated driver returns `code` from then on.
     ///
     /// # Errors
     /// The device's.
@@ -323,13 +339,13 @@ impl<'d> Kernels<'d> {
     /// The device's.
     pub fn clear(&self, stream: CuStream, result: Region) -> DeviceResult<()> {
         let count = DevicePtr(at_least(result, size_of::<Findings>())?);
-        // SAFETY: `result` is device memory that may be written, and is long enough for both numbers.
+        // SAFETY: `result` is writable device memory, long enough for both numbers.
         unsafe { self.device.fill(count, 0, 8, stream) }?;
-        // SAFETY: as above.
+        // SAFETY: `result` is writable device memory, long enough for both numbers.
         unsafe { self.device.fill(count.offset(8), 0xff, 8, stream) }
     }
 
-    /// The findings in `result` once the stream has come so far. Waits for the stream, which must not capture.
+    /// Waits for the stream, and returns the findings in `result`. The stream must not capture.
     ///
     /// # Errors
     /// The device's.
@@ -338,7 +354,8 @@ impl<'d> Kernels<'d> {
         let mut found = Box::new(Findings::NONE);
         let to: *mut c_void = (&raw mut *found).cast();
         let copied = self.device.with_context(|driver| {
-            // SAFETY: `found` is 16 bytes long and outlives the copy: it is freed only after the stream was waited for.
+            // SAFETY: `found` is 16 bytes long and outlives the copy: freed only after the wait for
+            // the stream.
             unsafe { driver.memcpy_dtoh_async(to, from, size_of::<Findings>(), stream) }
         });
         let waited = self.device.with_context(|driver| {
@@ -346,14 +363,15 @@ impl<'d> Kernels<'d> {
             unsafe { driver.stream_synchronize(stream) }
         });
         if let Err(error) = copied.and(waited) {
-            // The copy may still be under way; its 16 bytes are left to it.
+            // The copy may still run, so its 16 bytes are leaked.
             let _ = Box::leak(found);
             return Err(error);
         }
         Ok(*found)
     }
 
-    /// Puts a table into device memory, in the order of the stream. False: there is nothing in it.
+    /// Copies a table to device memory, in the order of the stream. Returns false if the table is
+    /// empty.
     fn upload(&self, stream: CuStream, blocks: &[(Region, Life)], table: Region) -> DeviceResult<bool> {
         let bytes = blocks.len() * size_of::<Row>();
         let base = at_least(table, bytes)?;
@@ -370,21 +388,22 @@ impl<'d> Kernels<'d> {
             unsafe { driver.stream_is_capturing(stream, &raw mut status) }
         })?;
         if status != CuCaptureStatus::NONE {
-            // The graph would read the host's table again whenever it runs.
+            // The graph would read the host's table again at every run.
             return Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error());
         }
         self.device.with_context(|driver| {
-            // SAFETY: 1. the driver copies pageable host memory aside before it returns, unless the stream captures;
-            // 2. the table is long enough, and its maker vouches that it may be written.
+            // SAFETY: 1. the driver copies pageable host memory to a buffer before it returns,
+            // unless the stream captures; 2. the table is long enough, and the caller vouches that
+            // the table may be written.
             unsafe { driver.memcpy_htod_async(base, rows.as_ptr().cast(), bytes, stream) }
         })?;
         Ok(!rows.is_empty())
     }
 
-    /// Launches a kernel over `elements` elements. Every parameter is 64 bits wide.
+    /// Launches a kernel over `elements` elements. Every parameter has 64 bits.
     fn launch(&self, kernel: Kernel, stream: CuStream, elements: u64, arguments: &[u64]) -> DeviceResult<()> {
         let groups = u32::try_from(elements.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX).clamp(1, MAX_GROUPS);
-        // A spin or a trap needs one thread, and more would only occupy more of the device.
+        // A spin or a trap needs one thread; more threads would only occupy more of the device.
         let (groups, threads) = if elements == 1 { (1, 1) } else { (groups, THREADS) };
         self.launch_shape(kernel, stream, (groups, threads), arguments)
     }
@@ -395,7 +414,7 @@ impl<'d> Kernels<'d> {
         self.launch_shape(kernel, stream, (groups, THREADS), arguments)
     }
 
-    /// Launches a kernel with so many groups of so many threads.
+    /// Launches a kernel with the given number of groups, and of threads per group.
     fn launch_shape(
         &self,
         kernel: Kernel,
@@ -408,8 +427,10 @@ impl<'d> Kernels<'d> {
         let mut parameters = values.each_mut().map(|value| core::ptr::from_mut(value).cast::<c_void>());
         self.device.with_context(|driver| {
             let function = self.functions[kernel as usize];
-            // SAFETY: 1. the function is one of the loaded module; 2. it has at most five parameters of 64 bits, which the
-            // driver copies before it returns; 3. the addresses among them are of regions, for which their makers vouch.
+            // SAFETY: 1. the function belongs to the loaded module; 2. the function has at most
+            // five parameters of 64 bits, which the driver copies before it returns; 3. the
+            // addresses among the parameters belong to regions, and the callers of `Region::new`
+            // vouch for the regions.
             unsafe {
                 driver.launch_kernel(
                     function,
@@ -429,7 +450,7 @@ impl<'d> Kernels<'d> {
     }
 }
 
-/// The address of a region that holds at least `bytes` bytes.
+/// Returns the address of a region. Fails if the region is shorter than `bytes` bytes.
 fn at_least(region: Region, bytes: usize) -> DeviceResult<u64> {
     if region.bytes < bytes as u64 {
         return Err(CuResult::INVALID_VALUE.error());

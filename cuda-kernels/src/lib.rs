@@ -1,8 +1,10 @@
-//! Kernels that write, check and occupy device memory, for cachalot's tests, stress and examples.
+//! Kernels that write, check and occupy device memory, for cachalot's tests, stress runs and
+//! examples.
 //!
-//! One text, `kernels/kernels.h`, is compiled by nvcc for devices and by the C++ compiler for the emulated driver of the
-//! tests. Both compilers are optional when the crate is built; [`device_image`] and [`emulated_image`] say what there is.
-//! C and C++ hosts use `include/cachalot_kernels.h` in place of this crate.
+//! A single source, `kernels/kernels.h`, is compiled by nvcc for devices and by the C++ compiler
+//! for the emulated driver of the tests. Both compilers are optional at build time;
+//! [`device_image`] and [`emulated_image`] report the images built. C and C++ hosts use
+//! `include/cachalot_kernels.h` in place of this crate.
 
 mod image;
 mod launch;

@@ -1,18 +1,19 @@
-//! The pattern that the kernels write and check, on the host.
+//! Host version of the pattern that the kernels write and check.
 
-/// One life of a block: from when it is handed out until it is freed. Every life has a pattern of its own.
+/// The life of a block, from allocation to free. Every life has a pattern of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Life {
-    /// Which block. Any number that tells it from the others.
+    /// Number of the block, different from the numbers of all other blocks.
     pub block: u64,
-    /// How many lives it had before.
+    /// Number of earlier lives of the block.
     pub generation: u64,
 }
 
 /// 2^64 divided by the golden ratio, odd.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Every input bit changes about half of the output's (the finaliser of `SplitMix64`).
+/// Mixes the bits of `value`: every input bit changes about half of the output bits (the finaliser
+/// of `SplitMix64`).
 const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -20,21 +21,21 @@ const fn mix(value: u64) -> u64 {
 }
 
 impl Life {
-    /// The pattern's bytes `8 * word` to `8 * word + 7`, as a little-endian number.
+    /// Returns bytes `8 * word` to `8 * word + 7` of the pattern, as a little-endian number.
     #[must_use]
     pub const fn word(self, word: u64) -> u64 {
         let seed = mix(self.block.wrapping_add(GOLDEN.wrapping_mul(self.generation.wrapping_add(1))));
         (seed ^ word).wrapping_mul(GOLDEN)
     }
 
-    /// The pattern's byte at an offset.
+    /// Returns the pattern's byte at an offset.
     #[must_use]
     pub const fn byte(self, offset: u64) -> u8 {
         (self.word(offset / 8) >> (offset % 8 * 8)) as u8
     }
 }
 
-/// What the checksum kernel adds for these bytes.
+/// Returns the sum that the checksum kernel adds for these bytes.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u64 {
     let (words, tail) = bytes.as_chunks::<8>();

@@ -1,10 +1,11 @@
-//! `cachalot_kernels.h` in C11, C17 and C++17: it compiles without a warning, and its pattern is the kernels'.
+//! Tests of `cachalot_kernels.h` in C11, C17 and C++17: the header compiles without a warning, and
+//! its pattern is the pattern of the kernels.
 
 use cachalot_kernels::Life;
 use std::path::Path;
 use std::process::Command;
 
-/// Prints the pattern of two lives, and the shape of a few launches.
+/// A C program that prints the pattern of two lives, and the shape of a few launches.
 const PROGRAM: &str = r#"
 #include "cachalot_kernels.h"
 #include <stdio.h>
@@ -25,7 +26,7 @@ int main(void) {
 }
 "#;
 
-/// What the program prints when it is built as `language` by the standard `standard`.
+/// Returns the program's output, built as `language` by the standard `standard`.
 fn output(compiler: &str, language: &str, standard: &str) -> Option<String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (folder.join(format!("{standard}.txt")), folder.join(format!("{standard}.bin")));

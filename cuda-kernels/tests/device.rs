@@ -1,4 +1,5 @@
-//! The kernels on a device: a GPU, or the emulated driver. Says in one line if there is neither.
+//! Tests of the kernels on a device: a GPU, or the emulated driver. Without a device, each test
+//! prints one line and is skipped.
 
 use cachalot_core::{DeviceMemory, DevicePtr, ErrorKind};
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
@@ -9,16 +10,16 @@ use core::ffi::c_void;
 use std::io::Write;
 use std::time::Instant;
 
-/// Says in one line what is skipped.
+/// Prints one line about a skipped test.
 fn skipped(why: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "skipped: kernels on a device ({why})");
 }
 
-/// The first device, if there is a driver.
+/// Opens the first device, if a driver is present.
 fn device() -> Option<CudaDevice> {
     match Driver::load() {
         Ok(driver) => Some(CudaDevice::open(driver, 0).expect("device 0 opens")),
-        // A driver that was asked for by name has to be there.
+        // A driver requested by name must exist.
         Err(error @ (LoadError::NotFound { .. } | LoadError::Start(CuResult::NO_DEVICE | CuResult::STUB_LIBRARY)))
             if std::env::var_os(LIBRARY_VARIABLE).is_none() =>
         {
@@ -29,7 +30,7 @@ fn device() -> Option<CudaDevice> {
     }
 }
 
-/// The kernels, if they were compiled for this driver.
+/// Loads the kernels, if compiled for this driver.
 fn kernels(device: &CudaDevice) -> Option<Kernels<'_>> {
     match Kernels::load(device) {
         Ok(kernels) => Some(kernels),
@@ -41,7 +42,7 @@ fn kernels(device: &CudaDevice) -> Option<Kernels<'_>> {
     }
 }
 
-/// A stream that is not ordered with the legacy one.
+/// Creates a stream that is not ordered with the legacy stream.
 fn stream(device: &CudaDevice) -> CuStream {
     let mut stream = CuStream::NULL;
     let made = device.with_context(|driver| {
@@ -52,25 +53,25 @@ fn stream(device: &CudaDevice) -> CuStream {
     stream
 }
 
-/// A segment of the device as a region.
+/// Allocates a segment of the device as a region.
 fn region(device: &CudaDevice, bytes: u64) -> Region {
     let base = device.obtain(bytes.next_multiple_of(512)).expect("memory");
-    // SAFETY: the memory is fresh, and each test launches on its own only.
+    // SAFETY: the memory is new, and each test launches on its own memory only.
     unsafe { Region::new(base, bytes) }
 }
 
-/// The part of a region from `offset` on.
+/// Returns the `bytes` bytes of a region from `offset` on.
 fn part(of: Region, offset: u64, bytes: u64) -> Region {
     assert!(offset + bytes <= of.bytes());
-    // SAFETY: inside a region.
+    // SAFETY: the range lies inside a region.
     unsafe { Region::new(of.address().offset(offset), bytes) }
 }
 
-/// The bytes of a region once the stream has come so far.
+/// Waits for the stream, and returns the bytes of a region.
 fn bytes_of(device: &CudaDevice, stream: CuStream, region: Region) -> Vec<u8> {
     let mut bytes = vec![0_u8; region.bytes() as usize];
     let to = bytes.as_mut_ptr().cast::<c_void>();
-    // SAFETY: takes no host pointers; the stream is the test's own.
+    // SAFETY: takes no host pointers; the stream belongs to the test.
     let waited = device.with_context(|driver| unsafe { driver.stream_synchronize(stream) });
     let copied = device.with_context(|driver| {
         // SAFETY: the buffer is as long as the region and outlives the call, which waits.
@@ -82,7 +83,7 @@ fn bytes_of(device: &CudaDevice, stream: CuStream, region: Region) -> Vec<u8> {
 
 /// Sizes with and without whole words and tails, below and above one pass of all threads.
 const SIZES: [u64; 9] = [1, 7, 8, 9, 511, 512, 100_003, 8 << 20, (8 << 20) + 13];
-/// A life.
+/// The life used by the tests.
 const LIFE: Life = Life { block: 17, generation: 4 };
 
 #[test]
@@ -117,7 +118,7 @@ fn many_blocks_take_one_launch_each_way() {
     let Some(device) = device() else { return };
     let Some(kernels) = kernels(&device) else { return };
     let stream = stream(&device);
-    // More than there are groups in the largest launch.
+    // More blocks than the largest launch has groups.
     let count = 3000;
     let segment = region(&device, count * 1024);
     let result = region(&device, 16);
@@ -145,7 +146,7 @@ fn many_blocks_take_one_launch_each_way() {
     assert!(refused.iter().all(|answer| answer.is_err_and(|error| error.kind == ErrorKind::InvalidArgument)));
 }
 
-/// A table read from the host by a graph would be read again whenever the graph runs.
+/// A graph would read a table from the host again at every run.
 #[test]
 fn tables_are_refused_while_the_stream_captures() {
     let Some(device) = device() else { return };
@@ -247,14 +248,15 @@ fn a_held_stream_is_busy_and_others_are_not() {
         device.record(*event, number).expect("recorded");
     }
     device.wait(events[1]).expect("waited");
-    // Were this machine stopped for so long that the held stream is done, the second line says nothing.
+    // If the machine stalls so long that the held stream completes, the second assertion says
+    // nothing.
     let soon = begin.elapsed().as_millis() < 200;
     assert!(!soon || device.is_complete(events[0]) == Ok(false), "the held stream is done too early");
     device.wait(events[0]).expect("waited");
     assert!(begin.elapsed().as_millis() >= 200, "held for too short");
 }
 
-/// Loses the context of a process of its own: this test runs itself in a child for each code.
+/// Loses the context of a separate process: the test runs itself in a child for each code.
 #[test]
 fn a_trap_loses_the_context_for_good() {
     const CHILD: &str = "CACHALOT_TEST_TRAP";

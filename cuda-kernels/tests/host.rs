@@ -1,17 +1,18 @@
-//! The host's kernels against the pattern as Rust knows it. They are the same text as the device's.
+//! Tests of the host's kernels against the pattern in Rust. Device kernels are compiled from the
+//! same source.
 
 use cachalot_kernels::{Findings, Life, ROW_BYTES, checksum, emulated_image};
 use core::ffi::{c_uint, c_void};
 use libloading::Library;
 
-/// A host kernel.
+/// Signature of a host kernel.
 type HostKernel = unsafe extern "C" fn(parameters: *mut *mut c_void, grid: c_uint, block: c_uint);
 
 /// The library of host kernels.
 struct Kernels(Library);
 
 impl Kernels {
-    /// Loads them, or says in one line that there are none.
+    /// Loads the library, or prints one line that no library was built.
     fn load() -> Option<Self> {
         let Some(image) = emulated_image() else {
             use std::io::Write;
@@ -26,7 +27,7 @@ impl Kernels {
 
     /// Runs a kernel with these parameters.
     fn run(&self, name: &str, arguments: &[u64]) {
-        // SAFETY: the symbol is a number that says how many parameters the kernel has.
+        // SAFETY: the symbol is a number: the count of the kernel's parameters.
         let count = unsafe { self.0.get::<*const c_uint>(format!("{name}_params")) }.expect("a number of parameters");
         // SAFETY: the symbol is a constant of the library, which is loaded.
         assert_eq!(unsafe { **count } as usize, arguments.len(), "parameters of {name}");
@@ -34,43 +35,44 @@ impl Kernels {
         let kernel = unsafe { self.0.get::<HostKernel>(name) }.expect("a kernel");
         let mut values = arguments.to_vec();
         let mut parameters: Vec<*mut c_void> = values.iter_mut().map(|value| (&raw mut *value).cast()).collect();
-        // SAFETY: as many parameters as the kernel has, each a number or the address of a live buffer long enough.
+        // SAFETY: the count matches the kernel's parameters; each is a number, or the address of a
+        // live and sufficiently long buffer.
         unsafe { kernel(parameters.as_mut_ptr(), 3, 32) };
     }
 }
 
-/// A buffer aligned to 8 with `bytes` bytes in use and a margin behind them.
+/// A buffer aligned to 8, with `bytes` bytes in use and a margin behind the bytes.
 struct Buffer {
-    /// The memory.
+    /// The memory, in words.
     words: Vec<u64>,
     /// Bytes in use.
     bytes: usize,
 }
 
-/// What lies in the margin.
+/// Value of every byte in the margin.
 const MARGIN: u8 = 0xee;
 
 impl Buffer {
-    /// A buffer of zeros.
+    /// Creates a buffer of zeros.
     fn new(bytes: usize) -> Self {
         let mut buffer = Self { words: vec![u64::from_ne_bytes([MARGIN; 8]); bytes.div_ceil(8) + 1], bytes };
         buffer.bytes_mut()[..bytes].fill(0);
         buffer
     }
 
-    /// All bytes, the margin included.
+    /// Returns all bytes, the margin included.
     fn bytes_mut(&mut self) -> &mut [u8] {
         let length = self.words.len() * 8;
         // SAFETY: the words are live and exclusively borrowed, and every byte is initialised.
         unsafe { core::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast(), length) }
     }
 
-    /// The address.
+    /// Returns the buffer's address.
     fn address(&mut self) -> u64 {
         self.words.as_mut_ptr() as u64
     }
 
-    /// The bytes in use, after checking that the margin is as it was.
+    /// Checks that the margin is unchanged, and returns the bytes in use.
     fn checked(&mut self) -> &mut [u8] {
         let bytes = self.bytes;
         let (used, margin) = self.bytes_mut().split_at_mut(bytes);
@@ -81,7 +83,7 @@ impl Buffer {
 
 /// Sizes with and without whole words and tails.
 const SIZES: [usize; 12] = [0, 1, 7, 8, 9, 15, 16, 63, 64, 511, 512, 100_003];
-/// A life.
+/// The life used by the tests.
 const LIFE: Life = Life { block: 17, generation: 4 };
 
 #[test]
@@ -95,7 +97,7 @@ fn fill_writes_the_pattern_and_nothing_else() {
     }
 }
 
-/// What `verify` finds in a buffer for a life.
+/// Returns the findings of a check of a buffer against a life.
 fn verify(kernels: &Kernels, buffer: &mut Buffer, life: Life) -> Findings {
     let mut result = [0_u64, u64::MAX];
     let (at, bytes) = (buffer.address(), buffer.bytes as u64);
@@ -155,7 +157,7 @@ fn many_blocks_are_filled_and_checked_at_once() {
 }
 
 #[test]
-fn findings_of_several_checks_add_up() {
+fn findings_of_several_checks_are_summed() {
     let Some(kernels) = Kernels::load() else { return };
     let mut buffer = Buffer::new(100);
     let mut result = [0_u64, u64::MAX];
@@ -168,7 +170,7 @@ fn findings_of_several_checks_add_up() {
 }
 
 #[test]
-fn the_checksum_is_that_of_rust_and_depends_on_order() {
+fn the_checksum_matches_rust_and_depends_on_order() {
     let Some(kernels) = Kernels::load() else { return };
     for bytes in SIZES {
         let mut buffer = Buffer::new(bytes);
@@ -185,7 +187,7 @@ fn the_checksum_is_that_of_rust_and_depends_on_order() {
 }
 
 #[test]
-fn scribble_copy_and_add_do_as_they_say() {
+fn scribble_copy_and_add_write_the_right_bytes() {
     let Some(kernels) = Kernels::load() else { return };
     for bytes in SIZES {
         let (mut from, mut to) = (Buffer::new(bytes), Buffer::new(bytes));
@@ -201,7 +203,7 @@ fn scribble_copy_and_add_do_as_they_say() {
 }
 
 #[test]
-fn hold_lasts_at_least_as_long_as_it_says() {
+fn hold_lasts_at_least_as_long_as_requested() {
     let Some(kernels) = Kernels::load() else { return };
     let begin = std::time::Instant::now();
     kernels.run("cachalot_hold", &[2_000]);

@@ -73,7 +73,8 @@ static inline CUmodule load_kernels(void) {
   const char *path = getenv("CACHALOT_KERNELS");
   CUmodule module;
   if (path == NULL) {
-    fprintf(stderr, "CACHALOT_KERNELS does not say where the kernels are\n");
+    fprintf(stderr, "CACHALOT_KERNELS is not set: `cuda-kernels/kernels/build.sh OUT` makes OUT/kernels.fatbin for GPUs and "
+            "OUT/libcachalot_host_kernels.so for the emulated driver\n");
     exit(1);
   }
   if (strstr(path, ".so") != NULL) {

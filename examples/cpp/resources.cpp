@@ -1,4 +1,5 @@
-// The C++ side of cachalot: blocks that free themselves, exceptions, callbacks, pools, a std::pmr resource.
+// The C++ interface of cachalot: blocks and buffers that free themselves, exceptions, the failure handler, callbacks,
+// private pools, and a resource with another library's base class.
 //
 //   resources [--simulated]
 //
@@ -8,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory_resource>
 #include <type_traits>
 
 #define EXPECT(condition)                                                                \
@@ -22,6 +22,9 @@
 static_assert(std::is_nothrow_move_constructible_v<cachalot::block> && !std::is_copy_constructible_v<cachalot::block>);
 static_assert(std::is_nothrow_move_constructible_v<cachalot::allocator> &&
               !std::is_copy_assignable_v<cachalot::allocator>);
+
+static_assert(std::is_nothrow_move_assignable_v<cachalot::buffer<float>> &&
+              !std::is_copy_constructible_v<cachalot::buffer<float>>);
 
 namespace {
 
@@ -37,9 +40,59 @@ void blocks(const cachalot::allocator& allocator, cachalot_stream stream) {
   allocator.free(released, 1000);
   EXPECT(allocator.stats().allocations.current == 0);
   EXPECT(!allocator.allocate(0, stream));
-  // What was freed is cached, and is had again.
+  // A freed block is cached, and serves the next request.
   EXPECT(allocator.forecast(1000, stream).outcome == CACHALOT_WOULD_HIT);
   EXPECT(allocator.allocate(1000, stream).data() == released);
+}
+
+void buffers(const cachalot::allocator& allocator, cachalot_stream stream) {
+  cachalot::buffer<float> numbers(allocator, 1000, stream);
+  EXPECT(numbers.size() == 1000 && numbers.size_bytes() == 4000 && numbers.stream() == stream && !numbers.empty());
+  EXPECT(numbers.begin() == numbers.data() && numbers.end() == numbers.data() + 1000);
+  EXPECT(allocator.base_of(numbers.data()).requested_bytes == 4000);
+  cachalot::buffer<float> moved = std::move(numbers);
+  EXPECT(numbers.empty() && numbers.data() == nullptr && moved.size() == 1000);
+  moved = cachalot::buffer<float>(allocator, 10, stream);
+  EXPECT(moved.size() == 10 && allocator.stats().allocations.current == 1);
+  float* const released = moved.release();
+  EXPECT(moved.empty() && allocator.stats().allocations.current == 1);
+  allocator.free(released, 10 * sizeof(float));
+  EXPECT(allocator.stats().allocations.current == 0);
+  bool thrown = false;
+  try {
+    // The product of the length and the size has more than 64 bits.
+    cachalot::buffer<double> never(allocator, SIZE_MAX / 4, stream);
+  } catch (const cachalot::error& error) {
+    thrown = error.status() == CACHALOT_ERROR_TOO_LARGE;
+  }
+  EXPECT(thrown);
+}
+
+// What the handler below has learned. A handler is a plain function, so it has no place of its own.
+cachalot_status reported = CACHALOT_OK;
+std::size_t reported_bytes = 0;
+
+void failures(const cachalot::allocator& allocator, cachalot_stream stream) {
+  const auto before = cachalot::set_failure_handler([](const cachalot::failure& failure) noexcept {
+    reported = failure.status;
+    reported_bytes = failure.bytes;
+    EXPECT(std::strlen(failure.text) > 0);
+  });
+  EXPECT(before == nullptr);
+  {
+    const cachalot::block block = allocator.allocate(1000, stream);
+    // A mistake: the block's destructor will free the block a second time.
+    allocator.free(block.data());
+  }
+  EXPECT(reported == CACHALOT_ERROR_INVALID_POINTER && reported_bytes == 1000);
+  {
+    cachalot::options simulated;
+    simulated.flags = CACHALOT_SIMULATED;
+    cachalot::allocator ends_early(simulated);
+    EXPECT(ends_early.malloc(1, stream) != nullptr);
+  }
+  EXPECT(reported == CACHALOT_ERROR_STILL_HELD);
+  EXPECT(cachalot::set_failure_handler(before) != nullptr);
 }
 
 void exceptions(const cachalot::allocator& allocator, cachalot_stream stream) {
@@ -118,27 +171,25 @@ void pools(const cachalot::allocator& allocator, cachalot_stream stream) {
   pool.release();
 }
 
+// The base class of a library that takes memory resources, as Thrust's is.
+struct library_resource {
+  virtual ~library_resource() = default;
+  virtual void* do_allocate(std::size_t bytes, std::size_t alignment) = 0;
+  virtual void do_deallocate(void* data, std::size_t bytes, std::size_t alignment) noexcept = 0;
+};
+
 void resources(const cachalot::allocator& allocator, cachalot_stream stream) {
-  cachalot::resource here(allocator, 0, stream), same(allocator, 0, stream);
-  cachalot::resource elsewhere(allocator, 0, reinterpret_cast<cachalot_stream>(1));
-  cachalot::allocator another = [] {
-    cachalot::options simulated;
-    simulated.flags = CACHALOT_SIMULATED;
-    return cachalot::allocator(simulated);
-  }();
-  cachalot::resource foreign(another, 0, stream);
-  EXPECT(here == same && here != foreign && here != *std::pmr::new_delete_resource());
-  EXPECT(stream == nullptr || here != elsewhere);
-  std::pmr::polymorphic_allocator<double> of_doubles(&here);
-  double* const numbers = of_doubles.allocate(1000);
+  cachalot::basic_resource<library_resource> memory(allocator, 0, stream);
+  library_resource& any = memory;
+  void* const numbers = any.do_allocate(1000 * sizeof(double), alignof(double));
   EXPECT(allocator.base_of(numbers).requested_bytes == 1000 * sizeof(double));
-  of_doubles.deallocate(numbers, 1000);
-  void* const nothing = here.allocate(0);
+  any.do_deallocate(numbers, 1000 * sizeof(double), alignof(double));
+  void* const nothing = any.do_allocate(0, 1);
   EXPECT(nothing != nullptr);
-  here.deallocate(nothing, 0);
+  any.do_deallocate(nothing, 0, 1);
   bool refused = false;
   try {
-    static_cast<void>(here.allocate(1, 4096));
+    static_cast<void>(any.do_allocate(1, 512));
   } catch (const std::bad_alloc&) {
     refused = true;
   }
@@ -178,12 +229,14 @@ int main(int argc, char** argv) {
   cachalot::allocator allocator(wanted);
   const cachalot_stream stream = nullptr;
   blocks(allocator, stream);
+  buffers(allocator, stream);
+  failures(allocator, stream);
   exceptions(allocator, stream);
   callbacks(allocator, stream);
   pools(allocator, stream);
   resources(allocator, stream);
   inside(allocator, stream);
-  std::printf("resources: %d devices, %lld blocks were had\n", allocator.device_count(),
+  std::printf("resources: %d devices, %lld blocks were allocated\n", allocator.device_count(),
               static_cast<long long>(allocator.stats().allocations.allocated));
   cachalot::allocator moved = std::move(allocator);
   moved.destroy();

@@ -1,5 +1,5 @@
-//! The panic boundary: the body of every exported function runs inside one of these functions, which turn a panic into
-//! a status.
+//! The panic boundary: the body of every exported function runs in one of these functions, which
+//! turn a panic into a status.
 
 use crate::abi::{cachalot_allocator, cachalot_status};
 use crate::handle;
@@ -8,13 +8,15 @@ use crate::status::{CACHALOT_ERROR_PANIC, CACHALOT_OK, Outcome, Status};
 use core::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs the body of a function of an allocator: the handle is checked, and a panic poisons it.
+/// Runs the body of a function on an allocator. Checks the handle first; a panic poisons the
+/// allocator.
 #[inline(always)]
 pub(crate) fn with_instance(
     allocator: *const cachalot_allocator,
     body: impl FnOnce(&'static Instance) -> Outcome,
 ) -> cachalot_status {
-    // Whoever comes after a panic finds the allocator poisoned, so nothing is seen half done.
+    // A panic may leave the allocator half changed. The poison keeps all later calls out, so no
+    // call observes such a state.
     match catch_unwind(AssertUnwindSafe(|| body(handle::instance(allocator)?))) {
         Ok(Ok(())) => CACHALOT_OK,
         Ok(Err(status)) => status.number(),
@@ -25,9 +27,9 @@ pub(crate) fn with_instance(
     }
 }
 
-/// Runs the body of a function without an allocator.
+/// Runs the body of a function without an allocator. A panic becomes a status.
 #[inline]
-pub(crate) fn alone(body: impl FnOnce() -> Outcome) -> cachalot_status {
+pub(crate) fn without_instance(body: impl FnOnce() -> Outcome) -> cachalot_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => CACHALOT_OK,
         Ok(Err(status)) => status.number(),
@@ -35,13 +37,13 @@ pub(crate) fn alone(body: impl FnOnce() -> Outcome) -> cachalot_status {
     }
 }
 
-/// Runs a body that answers something else than a status, and cannot fail.
+/// Runs a body that returns no status and cannot fail. Returns `otherwise` after a panic.
 #[inline]
 pub(crate) fn infallible<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
 
-/// What a panic says.
+/// Records the message of a panic as the last error and returns the status.
 #[cold]
 fn panicked(payload: &(dyn Any + Send)) -> cachalot_status {
     let said = payload.downcast_ref::<&str>().copied();

@@ -1,9 +1,10 @@
-//! Calls from the library into the program.
+//! Callbacks: calls from the library into the program.
 
 use crate::abi::{cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_callback};
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
+use crate::status::Host;
 use cachalot_core::OutOfMemory;
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
@@ -12,25 +13,28 @@ use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
 thread_local! {
-    /// Whether this thread is inside a callback: requests made there lead to no further ones.
+    /// Whether the thread is inside a callback. Requests made in a callback lead to no further
+    /// callbacks.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The callbacks of one allocator.
+/// The callbacks of an allocator.
 #[derive(Default)]
 pub(crate) struct Callbacks {
     shortage: Mutex<Option<(ShortageFunction, Userdata)>>,
     out_of_memory: Mutex<Option<(OomFunction, Userdata)>>,
-    /// Which requests are led into pools.
+    /// Whose words a report uses.
+    host: Host,
+    /// The filters of routes into pools.
     pub(crate) filters: Filters,
-    /// How many calls into the program are under way, on all threads.
+    /// Number of callbacks running, on all threads.
     running: AtomicU32,
 }
 
 type ShortageFunction = unsafe extern "C" fn(*mut core::ffi::c_void, c_int, usize) -> c_int;
 type OomFunction = unsafe extern "C" fn(*mut core::ffi::c_void, *const cachalot_oom_report);
 
-/// A call into the program. Ends when it is dropped.
+/// Guard of a running callback. Dropping the guard ends the callback.
 pub(crate) struct Running<'a>(&'a AtomicU32);
 
 impl Drop for Running<'_> {
@@ -39,7 +43,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// As [`Running`], with the thread marked.
+/// Guard of a callback in which requests lead to no further callbacks on the thread.
 pub(crate) struct Inside<'a> {
     _running: Running<'a>,
 }
@@ -51,58 +55,67 @@ impl Drop for Inside<'_> {
 }
 
 impl Callbacks {
-    /// Sets who is asked to free memory.
+    /// Creates a table without callbacks, for an allocator of `host`.
+    pub(crate) fn new(host: Host) -> Self {
+        Self { host, ..Self::default() }
+    }
+
+    /// Sets the callback that frees memory of the program.
     pub(crate) fn set_shortage(&self, callback: cachalot_shortage_callback, userdata: Userdata) {
         *self.shortage.lock().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
     }
 
-    /// Sets who is told of failures.
+    /// Sets the callback that receives out-of-memory reports.
     pub(crate) fn set_out_of_memory(&self, callback: cachalot_oom_callback, userdata: Userdata) {
         *self.out_of_memory.lock().unwrap_or_else(PoisonError::into_inner) =
             callback.map(|callback| (callback, userdata));
     }
 
-    /// Whether a callback of this allocator is running anywhere.
+    /// Returns whether any callback of the allocator is running, on any thread.
     pub(crate) fn are_running(&self) -> bool {
         self.running.load(Ordering::Acquire) > 0
     }
 
-    /// Begins a call into the program, during which the allocator cannot be destroyed.
+    /// Begins a callback. The allocator cannot be destroyed before the guard is dropped.
     pub(crate) fn enter(&self) -> Running<'_> {
         self.running.fetch_add(1, Ordering::Acquire);
         Running(&self.running)
     }
 
-    /// The same for a callback that a request led to. `None` if the request was itself made by one.
+    /// Begins a callback caused by a request. `None` if the request was made inside a callback.
     pub(crate) fn enter_once(&self) -> Option<Inside<'_>> {
         INSIDE.with(|inside| (!inside.replace(true)).then(|| Inside { _running: self.enter() }))
     }
 
-    /// Asks the program to free memory. True if it says that it did.
+    /// Asks the program to free memory. Returns the program's answer: true if memory was freed.
     pub(crate) fn ask(&self, device: c_int, bytes: u64) -> bool {
         let set = *self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((callback, userdata)) = set else { return false };
         let Some(_inside) = self.enter_once() else { return false };
-        // SAFETY: the program gave both, to be called so from any thread; no lock is held.
+        // SAFETY: the program passed both, for calls from any thread; no lock is held.
         unsafe { callback(userdata.0, device, bytes as usize) != 0 }
     }
 
-    /// Tells the program that a request is about to fail.
+    /// Passes the report of a failing request to the program.
     pub(crate) fn tell(&self, report: &OutOfMemory) {
         let set = *self.out_of_memory.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((callback, userdata)) = set else { return };
         let Some(_inside) = self.enter_once() else { return };
         let mut text = [0; last_error::CAPACITY];
-        // What does not fit is left off; the last byte stays NUL.
-        let _ = write!(&mut text[..last_error::CAPACITY - 1], "{report}");
+        // A report that is too long is cut. The last byte stays NUL.
+        let mut room = &mut text[..last_error::CAPACITY - 1];
+        let _ = match self.host {
+            Host::Program => write!(room, "{report}"),
+            Host::PyTorch => write!(room, "{}", report.in_words_of_pytorch()),
+        };
         let report = describe(report, text.as_ptr().cast());
-        // SAFETY: the program gave both, to be called so from any thread; the report and its text outlive the call; no
-        // lock is held.
+        // SAFETY: the program passed both, for calls from any thread; the report and its text
+        // outlive the call; no lock is held.
         unsafe { callback(userdata.0, &raw const report) };
     }
 }
 
-/// A report for C.
+/// Converts a report to the C structure.
 fn describe(report: &OutOfMemory, text: *const c_char) -> cachalot_oom_report {
     cachalot_oom_report {
         struct_size: size_of::<cachalot_oom_report>(),

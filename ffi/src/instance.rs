@@ -12,7 +12,7 @@ use crate::marshal::{self, Versioned};
 use crate::planner::Planner;
 use crate::stacks::Stacks;
 use crate::status::{
-    CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE,
+    CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Host,
     Outcome, Status,
 };
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
@@ -81,12 +81,12 @@ impl Instance {
     ///
     /// # Safety
     /// The pointers among the options are NULL or what the header says they are.
-    pub(crate) unsafe fn open(options: &cachalot_options) -> Outcome<Box<Self>> {
+    pub(crate) unsafe fn open(options: &cachalot_options, host: Host) -> Outcome<Box<Self>> {
         // SAFETY: the caller's promise.
         let parsed = unsafe { ParsedOptions::read(options) }?;
-        let callbacks = Arc::new(Callbacks::default());
+        let callbacks = Arc::new(Callbacks::new(host));
         let stacks = Arc::new(Stacks::default());
-        let devices = if parsed.has(CACHALOT_SIMULATED) { parsed.simulate() } else { parsed.cuda()? };
+        let devices = if parsed.has(CACHALOT_SIMULATED) { parsed.simulate() } else { parsed.cuda(host)? };
         let devices = (0..).zip(devices).map(|(number, (ordinal, backing))| Device {
             backing,
             number,
@@ -267,8 +267,8 @@ impl ParsedOptions {
     }
 
     /// The driver's devices.
-    fn cuda(&self) -> Outcome<Vec<(c_int, Backing)>> {
-        let driver = Driver::load()?;
+    fn cuda(&self, host: Host) -> Outcome<Vec<(c_int, Backing)>> {
+        let driver = Driver::load().map_err(|error| Status::no_driver(&error, host))?;
         let count = driver.device_count().map_err(CuResult::error)?;
         let mut wanted = self.devices.clone();
         if wanted.is_empty() {

@@ -1,20 +1,22 @@
-//! The calling thread's last error: a text of bounded length that needs no heap and has no destructor, so that it can
-//! be written when the host's memory has run out and read until the thread is gone.
+//! The calling thread's last error: a text of bounded length in thread-local storage.
+//!
+//! The text needs no heap and no destructor. So an error can be recorded when host memory is
+//! exhausted, and read until the thread has ended.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_char;
 use core::fmt::{self, Write};
 
-/// Bytes of the text, NUL included. An out-of-memory report has some 1,500.
+/// Size of the text in bytes, including the NUL. An out-of-memory report takes some 1,500.
 pub(crate) const CAPACITY: usize = 4096;
 
-/// What a thread's latest failure left.
+/// The last failure of a thread.
 #[repr(C)] // the text comes first
 struct LastError {
-    /// The text; a NUL stands at `length`.
+    /// The text, terminated by a NUL at `length`.
     text: [u8; CAPACITY],
     length: usize,
-    /// The driver's own code; 0 iff it had no part in the failure.
+    /// The driver's error code, which is 0 iff the driver had no part in the failure.
     driver_code: u32,
 }
 
@@ -38,26 +40,28 @@ impl Write for LastError {
     }
 }
 
-/// Records a failure of the calling thread. What does not fit is left off; a NUL inside ends the text.
+/// Records a failure of the calling thread. Cuts a text that is too long; a NUL inside ends the
+/// text.
 pub(crate) fn set(driver_code: u32, text: fmt::Arguments<'_>) {
     LAST.with(|last| {
-        // SAFETY: of this thread alone, and nothing that formats an error comes back here: no other reference exists.
+        // SAFETY: thread-local, and no formatting of an error calls `set`: no other reference
+        // exists.
         let last = unsafe { &mut *last.get() };
         (last.length, last.text[0], last.driver_code) = (0, 0, driver_code);
-        // An error means only that the text was cut.
+        // An error only means that the text was cut.
         let _ = last.write_fmt(text);
     });
 }
 
-/// The text of the calling thread's last failure.
+/// Returns the text of the calling thread's last failure.
 pub(crate) fn text() -> *const c_char {
     LAST.with(|last| last.get().cast::<c_char>().cast_const())
 }
 
-/// The driver's code in the calling thread's last failure.
+/// Returns the driver's code of the calling thread's last failure.
 pub(crate) fn driver_code() -> u32 {
     LAST.with(|last| {
-        // SAFETY: of this thread alone, and no reference to it is held beyond `set`.
+        // SAFETY: thread-local, and no reference outlives `set`.
         unsafe { (*last.get()).driver_code }
     })
 }

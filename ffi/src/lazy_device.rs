@@ -1,32 +1,34 @@
-//! A device of the driver that is opened when it is first needed, so that a program which never uses it has no context there.
+//! A device opened on first use, so that a program creates no context on a device that it never
+//! uses.
 
 use cachalot_core::{DeviceResult, MemoryInfo, StreamId};
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, Streams};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The device, open or not.
+/// A device of the driver, open or not yet open.
 pub(crate) struct LazyDevice {
     driver: &'static Driver,
     ordinal: u32,
     options: DeviceOptions,
     opened: OnceLock<CudaDevice>,
-    /// Held by the one who opens it.
+    /// Lock of the thread that opens the device.
     opening: Mutex<()>,
 }
 
 impl LazyDevice {
-    /// A device with this ordinal. Calls no driver.
+    /// Creates a device that is not open. Calls no driver function.
     pub(crate) fn new(driver: &'static Driver, ordinal: u32, options: DeviceOptions) -> Self {
         Self { driver, ordinal, options, opened: OnceLock::new(), opening: Mutex::new(()) }
     }
 
-    /// The device, if it is open.
+    /// Returns the device, or `None` before the first use.
     pub(crate) fn opened(&self) -> Option<&CudaDevice> {
         self.opened.get()
     }
 
-    /// The device, opened if it is not yet. If that fails, the next call tries again.
+    /// Returns the device, and opens it first if necessary. After a failure the next call tries
+    /// again.
     #[inline]
     pub(crate) fn open(&self) -> DeviceResult<&CudaDevice> {
         match self.opened.get() {
@@ -45,12 +47,12 @@ impl LazyDevice {
         Ok(self.opened.get_or_init(|| device))
     }
 
-    /// The table of streams, which needs no open device.
+    /// Returns the table of streams, which exists before the device is open.
     pub(crate) fn streams(&self) -> &Arc<Streams> {
         &self.options.streams
     }
 
-    /// The number of a stream, as an open device has it.
+    /// Returns the number of a stream. The number stays valid when the device is opened.
     #[inline]
     pub(crate) fn stream_id(&self, stream: CuStream) -> DeviceResult<StreamId> {
         match self.opened.get() {
@@ -59,7 +61,8 @@ impl LazyDevice {
         }
     }
 
-    /// How much memory there is. What is free of it only an open device can tell; here all of it is.
+    /// Returns the total memory, with all memory counted as free. Only an open device knows the
+    /// free memory.
     pub(crate) fn unopened_memory(&self) -> DeviceResult<MemoryInfo> {
         let total = self.driver.total_memory(self.ordinal).map_err(CuResult::error)?;
         Ok(MemoryInfo { free: total, total })

@@ -1,20 +1,27 @@
-//! The C ABI of cachalot, and the same allocator for Rust programs.
+//! A GPU memory allocator: for Rust programs, and as the C library `libcachalot`.
 //!
-//! C and C++ programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or `libcachalot.so`.
-//! The functions are in [`capi`], their types in [`abi`], their numbers in [`status`]; those of the plug-in for `PyTorch`, which
-//! `include/cachalot_torch.h` describes, in [`torch`].
-//!
-//! Rust programs use the allocator itself: [`CudaAllocator`], or [`Allocator`] over a device of their own.
+//! # Rust
+//! [`open_cuda`] opens an allocator over GPUs, and [`open_simulated`] over a device that needs no GPU. A
+//! [`Block`] or a [`Buffer`] owns device memory, and frees it when dropped:
 //!
 //! ```
-//! use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, SimulatedDevice, StreamId};
+//! use cachalot::prelude::*;
 //!
-//! let device = SimulatedDevice::new(1 << 30);
-//! let allocator = Allocator::<_, HeapLock, Growable>::new([device], &Config::new())?;
-//! let block = allocator.malloc(DeviceIndex(0), 4096, StreamId::DEFAULT)?;
-//! allocator.free(block)?;
-//! # Ok::<(), cachalot::Error>(())
+//! let allocator = cachalot::open_simulated(16 << 30, &Config::parse("expandable_segments:True")?)?;
+//! let block = allocator.block(DeviceIndex(0), 1 << 20, StreamId::DEFAULT)?;
+//! let buffer = allocator.buffer::<f32>(DeviceIndex(0), 1000, StreamId::DEFAULT)?;
+//! assert_eq!(allocator.stats(DeviceIndex(0))?.allocations().current, 2);
+//! drop((block, buffer));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`Allocator`] has everything else: streams, limits, private pools, statistics. [`Config`] describes the
+//! policies, and [`core_api::config`] lists all settings. [`cuda`] is the driver: devices, streams, peers.
+//!
+//! # C and C++
+//! Programs include `include/cachalot.h`, which is the contract, and link `libcachalot.a` or `libcachalot.so`. The
+//! functions are in [`capi`], their types in [`abi`], their numbers in [`status`]. The functions of the plug-in for
+//! `PyTorch`, described by `include/cachalot_torch.h`, are in [`torch`].
 //!
 //! ```text
 //! capi       the exported functions          ─┐
@@ -22,6 +29,7 @@
 //! handle     which allocator a handle is       │
 //! instance   an allocator over its devices     │  device · lazy_device · callbacks · filters · stacks · planner · lock
 //! marshal    NULL, texts, structures' sizes   ─┘  status · last_error · abi
+//! prelude · open   for Rust programs
 //! ```
 
 #![allow(
@@ -32,6 +40,7 @@
 pub mod abi;
 pub mod capi;
 pub mod lock;
+pub mod prelude;
 pub mod status;
 pub mod torch;
 
@@ -44,6 +53,7 @@ mod instance;
 mod last_error;
 mod lazy_device;
 mod marshal;
+mod open;
 mod planner;
 mod snapshot;
 mod stacks;
@@ -53,11 +63,12 @@ mod tests;
 
 pub use cachalot_core as core_api;
 pub use cachalot_core::simulated::SimulatedDevice;
-pub use cachalot_core::{Allocation, Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, StreamId};
+pub use cachalot_core::{
+    Allocation, Allocator, Block, BlockAllocator, Buffer, Config, DeviceIndex, DevicePtr, Error, FailedDrop, Growable,
+    StreamId,
+};
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::{CudaDevice, Driver};
 pub use lock::HeapLock;
+pub use open::{CudaAllocator, OpenError, SimulatedAllocator, open_cuda, open_simulated};
 pub use planner::Planner;
-
-/// The allocator over devices of the CUDA driver, as the C ABI has it.
-pub type CudaAllocator = Allocator<CudaDevice, HeapLock, Growable>;

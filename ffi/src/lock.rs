@@ -1,21 +1,22 @@
-//! The lock of a heap.
+//! The lock of a heap: one byte, released by a plain store.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use lock_api::{GuardSend, RawMutex};
 use std::time::Duration;
 
-/// How often a waiter looks before it gives its processor away: as long as a heap is held, 10 to 20 ns.
+/// Number of polls before a waiter yields its processor: about as long as a heap is locked, 10 to
+/// 20 ns.
 const SPINS: u32 = 16;
-/// How often it does that before it goes to sleep.
+/// Number of yields before a waiter sleeps.
 const YIELDS: u32 = 1000;
-/// How long it sleeps, the first time and at most.
+/// First and longest duration of a sleep.
 const SLEEPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// A lock of one byte that is released by a plain store.
 ///
-/// Releasing costs next to nothing because nobody has to be woken: waiters spin for about as long as a heap is held, then
-/// give their processor away, then sleep for a while. They sleep rather than yield for ever because yielding to a holder of
-/// lower real-time priority never lets it run.
+/// A release wakes no waiter, and so costs next to nothing. A waiter spins for about as long as a
+/// heap is locked, then yields the processor, then sleeps. Yielding alone is not enough: a waiter
+/// of higher real-time priority would never let the holder run.
 #[derive(Debug)]
 pub struct HeapMutex(AtomicBool);
 
@@ -34,7 +35,8 @@ impl HeapMutex {
                 sleep = longest.min(sleep * 2);
             }
             round = round.saturating_add(1);
-            // Looking first keeps the holder's line from being taken away without need.
+            // Load before the exchange: a failed exchange would take the cache line from the
+            // holder.
             if !self.is_locked() && self.try_lock() {
                 return;
             }
@@ -42,8 +44,9 @@ impl HeapMutex {
     }
 }
 
-// SAFETY: the flag becomes true only by an exchange that saw it false, and false only in `unlock`, which only the holder may
-// call: so there is one holder at a time. Acquire and release order what it does.
+// SAFETY: the flag becomes true only by an exchange that found false, and false only in `unlock`,
+// which only the holder may call. So there is one holder at a time. Acquire and release order the
+// holder's accesses.
 unsafe impl RawMutex for HeapMutex {
     #[allow(clippy::declare_interior_mutable_const, reason = "the trait has it so")]
     const INIT: Self = Self(AtomicBool::new(false));
@@ -73,7 +76,7 @@ unsafe impl RawMutex for HeapMutex {
     }
 }
 
-/// The lock that every allocator of this library uses.
+/// The lock used by every allocator of this library.
 pub type HeapLock = HeapMutex;
 
 #[cfg(test)]
@@ -83,7 +86,7 @@ mod tests {
 
     #[test]
     fn there_is_one_holder_at_a_time() {
-        // Miri takes a thousand times as long, and looks at every access.
+        // Miri checks every access and takes a thousand times as long.
         let rounds = if cfg!(miri) { 20 } else { 20_000 };
         let counter = Mutex::<HeapLock, u64>::new(0);
         std::thread::scope(|scope| {

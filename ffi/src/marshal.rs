@@ -1,4 +1,5 @@
-//! Checks what C passes in before it is used, and writes results only when a call has succeeded.
+//! Conversion between C and Rust: checks arguments before use, and writes results only after
+//! success.
 
 use crate::abi::cachalot_status;
 use crate::status::{CACHALOT_ERROR_STRUCT_SIZE, Outcome, Status};
@@ -6,45 +7,50 @@ use core::ffi::{CStr, c_char, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// A variable of the program that is written if and when the call has succeeded.
+/// A variable of the program, written only when the call succeeds.
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
+    /// Wraps an output pointer. `what` names the argument in error messages.
+    ///
     /// # Errors
     /// If the pointer is NULL.
     ///
     /// # Safety
-    /// A pointer that is not NULL can be written through until the call returns.
+    /// `pointer` is NULL, or stays valid for writes until the call returns.
     #[inline(always)]
     pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Outcome<Self> {
         NonNull::new(pointer).map(Self).ok_or_else(|| Status::null(what))
     }
 
-    /// Writes the variable.
+    /// Writes the result of a call that succeeded.
     #[inline(always)]
     pub(crate) fn write(self, value: T) {
-        // SAFETY: `new`'s caller vouches for the pointer. The program's variable may be uninitialised: nothing is dropped.
+        // SAFETY: the caller of `new` guarantees a valid pointer. The variable may be
+        // uninitialised, so nothing is dropped.
         unsafe { self.0.write(value) };
     }
 }
 
-/// A structure that begins with its size and consists of plain numbers and pointers, so that all zeros are a value.
+/// A versioned structure of the C interface: begins with its size, followed by numbers and
+/// pointers, so that all zeros are a valid value.
 ///
 /// # Safety
-/// The type is `repr(C)`, its first field is `struct_size: usize`, every pattern of bits is a value of it, and it has no
-/// padding.
+/// The type is `repr(C)` without padding, the first field is `struct_size: usize`, and every bit
+/// pattern is a valid value.
 pub(crate) unsafe trait Versioned: Copy {
-    /// The size of the structure in the first version that had it.
+    /// Size of the structure in the version that introduced it.
     const FIRST_SIZE: usize;
 }
 
-/// No version's structure is longer, in bytes: a size that was never set is refused, and not believed.
+/// Upper bound of `struct_size` in bytes. No version has a larger structure, so a larger size was
+/// never initialised.
 const MOST_BYTES: usize = 4096;
 
-/// The size that a structure of the program's begins with.
+/// Reads and checks the size of a structure from the program.
 ///
 /// # Safety
-/// A pointer that is not NULL is to a structure that begins with its size.
+/// `pointer` is NULL, or points to a structure that begins with its size.
 unsafe fn size_of_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome<usize> {
     if pointer.is_null() {
         return Err(Status::null(what));
@@ -58,17 +64,18 @@ unsafe fn size_of_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome
     Ok(size)
 }
 
-/// Reads a structure of the program's: what a shorter one lacks is 0; what a longer one has beyond must be.
+/// Reads a structure from the program, of any version. Fields missing in a shorter structure are 0;
+/// fields unknown to the library must be 0.
 ///
 /// # Errors
-/// If it is NULL, too short, or says more than is understood.
+/// If `pointer` is NULL, the structure is too short, or an unknown field is set.
 ///
 /// # Safety
-/// A pointer that is not NULL is to a structure as long as its first field says.
+/// `pointer` is NULL, or points to a structure as long as its first field says.
 pub(crate) unsafe fn read_struct<T: Versioned>(pointer: *const T, what: &str) -> Outcome<T> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let size = unsafe { size_of_struct(pointer, what) }?;
-    // SAFETY: the structure is so long, and its bytes are set: the program initialised it.
+    // SAFETY: the structure has `size` bytes, all initialised by the program.
     let bytes = unsafe { core::slice::from_raw_parts(pointer.cast::<u8>(), size) };
     let (known, beyond) = bytes.split_at(size.min(size_of::<T>()));
     if let Some(at) = beyond.iter().position(|&byte| byte != 0) {
@@ -76,76 +83,78 @@ pub(crate) unsafe fn read_struct<T: Versioned>(pointer: *const T, what: &str) ->
         return Err(Status::new(CACHALOT_ERROR_STRUCT_SIZE, text));
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: both are at least so long, and do not overlap.
+    // SAFETY: both are at least `known.len()` bytes long, and do not overlap.
     unsafe { core::ptr::copy_nonoverlapping(known.as_ptr(), value.as_mut_ptr().cast::<u8>(), known.len()) };
-    // SAFETY: zeros and what the program set: every pattern of bits is a value.
+    // SAFETY: consists of zeros and of bytes from the program; every bit pattern is a valid value.
     Ok(unsafe { value.assume_init() })
 }
 
-/// A structure of the program's that is written if and when the call has succeeded.
+/// A structure of the program, written only when the call succeeds.
 pub(crate) struct OutStruct<T> {
     pointer: *mut T,
     size: usize,
 }
 
 impl<T: Versioned> OutStruct<T> {
+    /// Wraps an output structure. `what` names the argument in error messages.
+    ///
     /// # Errors
-    /// If it is NULL or too short.
+    /// If `pointer` is NULL or the structure is too short.
     ///
     /// # Safety
-    /// A pointer that is not NULL is to a structure as long as its first field says, which can be written until the call
-    /// returns.
+    /// `pointer` is NULL, or points to a structure as long as its first field says, valid for
+    /// writes until the call returns.
     pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Outcome<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let size = unsafe { size_of_struct(pointer.cast_const(), what) }?;
         Ok(Self { pointer, size })
     }
 
-    /// Writes every field that both sides know but the size, which is the program's.
+    /// Writes every field known to both sides. `struct_size` stays as the program set it.
     pub(crate) fn write(self, value: &T) {
         const SIZE: usize = size_of::<usize>();
         let known = self.size.min(size_of::<T>());
         let from = core::ptr::from_ref(value).cast::<u8>();
         let to = self.pointer.cast::<u8>();
-        // SAFETY: inside the library's own value.
+        // SAFETY: stays inside `value`.
         let from = unsafe { from.add(SIZE) };
-        // SAFETY: inside the program's structure, which is longer than its size field.
+        // SAFETY: stays inside the program's structure, which is longer than its size field.
         let to = unsafe { to.add(SIZE) };
         // SAFETY: both are at least `known` bytes long, and do not overlap.
         unsafe { core::ptr::copy_nonoverlapping(from, to, known - SIZE) };
     }
 }
 
-/// An array of the program's; empty if it is NULL.
+/// Borrows an array from the program, or an empty one for NULL.
 ///
 /// # Safety
-/// A pointer that is not NULL is to so many entries that nobody changes during the call.
+/// `pointer` is NULL, or points to `length` entries that stay unchanged during the call.
 pub(crate) unsafe fn array<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     if pointer.is_null() { &[] } else { unsafe { core::slice::from_raw_parts(pointer, length) } }
 }
 
-/// A text of the program's.
+/// Borrows a text from the program.
 ///
 /// # Errors
-/// If it is NULL; with the status `refusal` if it is not UTF-8.
+/// If `pointer` is NULL. With the status `refusal` if the text is not UTF-8.
 ///
 /// # Safety
-/// A pointer that is not NULL is to a text ended by NUL that nobody changes during the call.
+/// `pointer` is NULL, or points to a NUL-terminated text that stays unchanged during the call.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str, refusal: cachalot_status) -> Outcome<&'a str> {
     if pointer.is_null() {
         return Err(Status::null(what));
     }
-    // SAFETY: not NULL, and the caller's promise.
+    // SAFETY: not NULL; the rest is guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map_err(|_| Status::new(refusal, format_args!("{what} is not UTF-8")))
 }
 
-/// A value of the program's that is handed back to its callbacks, and never looked at.
+/// A context pointer of the program, passed back to callbacks and never dereferenced.
 #[derive(Clone, Copy)]
 pub(crate) struct Userdata(pub *mut c_void);
 
-// SAFETY: never dereferenced here; the interface says that callbacks run on any thread.
+// SAFETY: never dereferenced here; by the interface, callbacks run on any thread.
 unsafe impl Send for Userdata {}
-// SAFETY: as above.
+// SAFETY: never dereferenced here; by the interface, callbacks run on any thread.
 unsafe impl Sync for Userdata {}

@@ -1,4 +1,4 @@
-//! Plans what an allocator observes, on threads of its own: what `policy:planned` needs beside the allocator.
+//! Background planning for `policy:planned`: plans observed iterations on threads of the library.
 
 use cachalot_core::{Allocator, DeviceIndex, DeviceMemory, Error, Lock, Observed, Storage};
 use cachalot_planner::Plan;
@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-/// What a thread is planning for a device.
+/// A planning thread and its device.
 struct Job {
     device: DeviceIndex,
     thread: JoinHandle<(Observed, Option<Vec<Plan>>)>,
 }
 
-/// Announces iterations to an allocator, and plans in the background what it observes: at most one thread for each device. A plan
-/// that is ready comes into force at the next announcement. A thread that cannot be started, or ends in a panic, leaves the
-/// fallback in force.
+/// Announces iterations to an allocator and plans observed iterations in the background, with at
+/// most one thread per device.
+///
+/// A finished plan takes effect at the next announcement. If a thread cannot start, or panics, the
+/// fallback policy stays in effect.
 ///
 /// ```
 /// use cachalot::{Allocator, Config, DeviceIndex, Growable, HeapLock, SimulatedDevice, StreamId, Planner};
@@ -36,15 +38,16 @@ struct Job {
 #[derive(Default)]
 pub struct Planner {
     jobs: Mutex<Vec<Job>>,
-    /// Plans that are looked for are of no use any longer.
+    /// Whether the results are no longer needed. Planning threads then stop early.
     abandoned: Arc<AtomicBool>,
 }
 
 impl Planner {
-    /// An iteration ends, and the next begins: see [`Allocator::iteration`]. Any thread may call it; it waits for none that plans.
+    /// Ends an iteration and begins the next: see [`Allocator::iteration`]. Callable from any
+    /// thread; never waits for planning.
     ///
     /// # Errors
-    /// Those of [`Allocator::iteration`].
+    /// The errors of [`Allocator::iteration`].
     pub fn iteration<D, R, S>(&self, allocator: &Allocator<D, R, S>, device: DeviceIndex) -> Result<(), Error>
     where
         D: DeviceMemory,
@@ -52,7 +55,7 @@ impl Planner {
         S: Storage,
     {
         while let Some(job) = self.finished(device) {
-            // One that panicked has no plan, and one that comes too late is refused.
+            // A thread that panicked has no plan; the allocator refuses a plan that is out of date.
             if let Ok((observed, Some(plans))) = job.thread.join() {
                 let _taken = allocator.adopt_plans(device, observed, &plans);
             }
@@ -65,19 +68,22 @@ impl Planner {
         Ok(())
     }
 
-    /// Waits until all that was observed is planned. What is ready comes into force at the next announcement.
+    /// Waits until every observed iteration is planned. The plans take effect at the next
+    /// announcement.
     pub fn wait(&self) {
         while self.jobs.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|job| !job.thread.is_finished()) {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 
+    /// Removes a finished job of the device from the list.
     fn finished(&self, device: DeviceIndex) -> Option<Job> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let number = jobs.iter().position(|job| job.device == device && job.thread.is_finished())?;
         Some(jobs.swap_remove(number))
     }
 
+    /// Starts a planning thread. On failure, the allocator stays with its fallback policy.
     fn start(&self, device: DeviceIndex, observed: Observed, deadline: Duration) {
         let abandoned = Arc::clone(&self.abandoned);
         let plan = move || {
@@ -92,7 +98,8 @@ impl Planner {
 }
 
 impl Drop for Planner {
-    /// Waits for the threads, which give up soon: the library may be unloaded once nothing of it runs.
+    /// Stops and joins all planning threads: no code of the library may run when the library is
+    /// unloaded.
     fn drop(&mut self) {
         self.abandoned.store(true, Ordering::Relaxed);
         for job in self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {

@@ -1,19 +1,20 @@
-//! Snapshots of an allocator, handed out in parts.
+//! Writes snapshots of an allocator in parts or to a file.
 
 use crate::instance::Instance;
 use cachalot_snapshot::{Format, Stack, Taken};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Why a snapshot could not be written.
+/// The reason why a snapshot was not completed.
 pub(crate) enum Error {
-    /// The program asked to stop.
+    /// The callback of the program asked to stop.
     Stopped,
-    /// It could not be written.
+    /// The file or the buffer could not be written.
     Io(io::Error),
 }
 
-/// Hands what is written to a function of the program, which says whether to go on.
+/// Writer that passes each part to a function of the program. The function returns whether to
+/// continue.
 struct Parts<F>(F);
 
 impl<F: FnMut(&[u8]) -> bool> Write for Parts<F> {
@@ -26,12 +27,12 @@ impl<F: FnMut(&[u8]) -> bool> Write for Parts<F> {
     }
 }
 
-/// Looks at everything.
+/// Takes a snapshot of all devices.
 fn take(instance: &Instance) -> Taken<impl Fn(u32) -> Stack> {
     Taken::of(&instance.allocator, |site| instance.stacks.get(site))
 }
 
-/// Writes a snapshot in parts. `write` says whether to go on.
+/// Writes a snapshot in parts. Stops as soon as `write` returns false.
 pub(crate) fn write(instance: &Instance, format: Format, mut write: impl FnMut(&[u8]) -> bool) -> Result<(), Error> {
     let mut stopped = false;
     let mut parts = Parts(|part: &[u8]| {
@@ -42,7 +43,7 @@ pub(crate) fn write(instance: &Instance, format: Format, mut write: impl FnMut(&
     if stopped { Err(Error::Stopped) } else { written.map_err(Error::Io) }
 }
 
-/// Writes a snapshot to a file, in the format that its name asks for.
+/// Writes a snapshot to a file, in the format that the file name implies.
 pub(crate) fn write_file(instance: &Instance, path: &Path) -> io::Result<()> {
     take(instance).write_file(path, Format::of(path))
 }

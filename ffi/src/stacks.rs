@@ -1,7 +1,7 @@
-//! The stacks that the program describes: where blocks come from, as numbers that the core can carry.
+//! Call stacks described by the program, interned to numbers that the core can store.
 //!
-//! A stack is kept once, whatever number of events it has, and for as long as the allocator exists: a program allocates at
-//! some thousands of places. What goes beyond the bounds is without a stack.
+//! Each distinct stack is stored once, for the lifetime of the allocator: a program allocates at
+//! some thousands of places. Beyond the bounds below, blocks have no stack.
 
 use crate::abi::{CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_REQUESTED, cachalot_stack_callback};
 use crate::callbacks::Callbacks;
@@ -15,14 +15,16 @@ use indexmap::IndexMap;
 use rustc_hash::FxBuildHasher;
 use std::sync::{Mutex, PoisonError, RwLock};
 
-/// The most frames of a stack; those further out are left off. Python's own limit of recursion is 1000.
+/// Maximum number of frames in a stack; outer frames beyond are dropped. Python's default recursion
+/// limit is 1000.
 const MOST_FRAMES: u32 = 1024;
-/// The most stacks of an allocator.
+/// Maximum number of distinct stacks per allocator.
 const MOST_STACKS: usize = 1 << 18;
-/// The most bytes of names that they have together.
+/// Maximum number of bytes in all descriptions together.
 const MOST_BYTES: usize = 256 << 20;
 
-/// A stack that is being described: its frames one after the other, each as line, name, NUL, file, NUL.
+/// A stack while the program describes it: a sequence of frames, each encoded as line, name, NUL,
+/// file, NUL.
 #[derive(Default)]
 pub(crate) struct Described {
     bytes: Vec<u8>,
@@ -30,7 +32,7 @@ pub(crate) struct Described {
 }
 
 impl Described {
-    /// Adds the next frame, further out than those before. The texts have no NUL.
+    /// Appends the next outer frame. `name` and `file` contain no NUL.
     pub(crate) fn push(&mut self, name: &[u8], file: &[u8], line: i32) {
         if self.frames == MOST_FRAMES {
             return;
@@ -43,7 +45,7 @@ impl Described {
         }
     }
 
-    /// The frames, innermost first.
+    /// Decodes the frames, innermost first.
     fn frames(&self) -> Vec<Frame> {
         let mut frames = Vec::with_capacity(self.frames as usize);
         let mut rest = &self.bytes[..];
@@ -58,10 +60,10 @@ impl Described {
     }
 }
 
-/// The stacks of one allocator, and who describes them.
+/// The stacks of an allocator and the callback that describes them.
 #[derive(Default)]
 pub(crate) struct Stacks {
-    /// Whether anybody does: all that is looked at while nobody does.
+    /// Whether a callback is set. Without a callback, a request reads only this flag.
     on: AtomicBool,
     describe: Mutex<Option<(Function, Userdata)>>,
     known: RwLock<Known>,
@@ -71,24 +73,25 @@ type Function = unsafe extern "C" fn(*mut c_void, *mut crate::abi::cachalot_stac
 
 #[derive(Default)]
 struct Known {
-    /// Description → stack. Number `n` is the entry `n - 1`; 0 is no stack.
+    /// Stacks by description. Number `n` is entry `n - 1`, and number 0 means no stack.
     stacks: IndexMap<Box<[u8]>, Stack, FxBuildHasher>,
     bytes: usize,
 }
 
 thread_local! {
-    /// Where this thread's stacks are described, so that describing one allocates nothing.
+    /// Buffer of the calling thread, reused so that describing a known stack allocates nothing.
     static DESCRIBED: RefCell<Described> = RefCell::default();
 }
 
 impl Stacks {
-    /// Sets who describes stacks.
+    /// Sets the callback that describes stacks.
     pub(crate) fn set(&self, callback: cachalot_stack_callback, userdata: Userdata) {
         *self.describe.lock().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
         self.on.store(callback.is_some(), Ordering::Release);
     }
 
-    /// The number of the calling thread's stack; 0 if there is none, or no room for it.
+    /// Returns the number of the calling thread's stack, or 0 without a callback, a stack, or room
+    /// for a new stack.
     #[inline]
     pub(crate) fn number(&self, site: CallSite, callbacks: &Callbacks) -> u32 {
         if self.on.load(Ordering::Acquire) { self.ask(site, callbacks) } else { 0 }
@@ -107,15 +110,17 @@ impl Stacks {
             let described = &mut *described.borrow_mut();
             described.bytes.clear();
             described.frames = 0;
-            // SAFETY: the program gave both, to be called so from any thread; what is described outlives the call, and only the
-            // callback uses it meanwhile; no lock is held.
+            // SAFETY: the program passed both, for calls from any thread. The buffer outlives the
+            // call, and only the callback uses the buffer in the meantime. No lock is held.
             unsafe { describe(userdata.0, core::ptr::from_mut(described).cast(), action) };
             if described.frames == 0 { 0 } else { self.intern(described) }
         });
-        // A thread that is ending has no stack any more.
+        // A thread that is exiting may have destroyed the buffer.
         described.unwrap_or(0)
     }
 
+    /// Returns the number of a description, or 0 if the table is full. Adds an unknown description
+    /// to the table.
     fn intern(&self, described: &Described) -> u32 {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = known.stacks.get_index_of(&described.bytes[..]) {
@@ -134,7 +139,7 @@ impl Stacks {
         at as u32 + 1
     }
 
-    /// The stack of a number.
+    /// Returns the stack of a number, which is empty for an unknown number.
     pub(crate) fn get(&self, number: u32) -> Stack {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let entry = (number as usize).checked_sub(1).and_then(|at| known.stacks.get_index(at));

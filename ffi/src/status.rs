@@ -7,7 +7,7 @@ use crate::abi::cachalot_status;
 use crate::last_error;
 use cachalot_core::config::ConfigError;
 use cachalot_core::{DeviceError, Error, ErrorKind};
-use cachalot_cuda::LoadError;
+use cachalot_cuda::{CuResult, LoadError};
 use core::ffi::{CStr, c_char};
 use core::fmt::{self, Display};
 use core::num::NonZeroI32;
@@ -87,6 +87,16 @@ pub(crate) fn meaning_of(status: cachalot_status) -> *const c_char {
     describe(status).map_or(c"a status that this version does not know", |(_, text)| text).as_ptr()
 }
 
+/// Whose words a text uses, and whose settings it advises.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Host {
+    /// A program that calls the library itself.
+    #[default]
+    Program,
+    /// `PyTorch`, which calls the plug-in.
+    PyTorch,
+}
+
 /// A failure, which the calling thread's last error tells of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Status(NonZeroI32);
@@ -145,12 +155,25 @@ impl From<DeviceError> for Status {
 impl From<Error> for Status {
     #[cold]
     fn from(error: Error) -> Self {
-        let status = match error {
+        Self::of(&error, error)
+    }
+}
+
+impl Status {
+    /// Records a failed request of `PyTorch`, in the words of `PyTorch`.
+    #[cold]
+    pub(crate) fn in_words_of_pytorch(error: Error) -> Self {
+        Self::of(&error, error.in_words_of_pytorch())
+    }
+
+    /// Records a failure of the core as `text`.
+    fn of(error: &Error, text: impl Display) -> Self {
+        let status = match *error {
             Error::Device(error) => return error.into(),
             Error::OutOfMemory(_) => CACHALOT_ERROR_OUT_OF_MEMORY,
             Error::Rejected(_) => CACHALOT_ERROR_REJECTED,
             Error::TooLarge(_) => CACHALOT_ERROR_TOO_LARGE,
-            Error::InvalidPointer(_) => CACHALOT_ERROR_INVALID_POINTER,
+            Error::InvalidPointer { .. } => CACHALOT_ERROR_INVALID_POINTER,
             Error::WrongSize { .. } => CACHALOT_ERROR_WRONG_SIZE,
             Error::UnknownDevice(_) => CACHALOT_ERROR_UNKNOWN_DEVICE,
             Error::UnknownPool(_) => CACHALOT_ERROR_UNKNOWN_POOL,
@@ -160,7 +183,7 @@ impl From<Error> for Status {
             Error::TableFull(_) => CACHALOT_ERROR_TABLE_FULL,
             _ => CACHALOT_ERROR_INVALID_ARGUMENT,
         };
-        Self::new(status, error)
+        Self::new(status, text)
     }
 }
 
@@ -171,16 +194,23 @@ impl From<ConfigError> for Status {
     }
 }
 
-impl From<LoadError> for Status {
+impl Status {
+    /// Records why there is no driver. A program can do without one, so its text says how.
     #[cold]
-    fn from(error: LoadError) -> Self {
-        let (status, code) = match error {
+    pub(crate) fn no_driver(error: &LoadError, host: Host) -> Self {
+        let (status, code) = match *error {
             LoadError::MissingSymbol(_) | LoadError::TooOld { .. } => (CACHALOT_ERROR_DRIVER_TOO_OLD, 0),
             LoadError::Start(code) => (CACHALOT_ERROR_NO_DRIVER, code.0),
             LoadError::Forked => (CACHALOT_ERROR_FORKED, 0),
             _ => (CACHALOT_ERROR_NO_DRIVER, 0),
         };
-        Self::with_driver_code(status, code, error)
+        let without = match (error, host) {
+            (LoadError::NotFound { .. } | LoadError::Start(CuResult::NO_DEVICE), Host::Program) => {
+                "; to try without a GPU, set the flag CACHALOT_SIMULATED"
+            }
+            _ => "",
+        };
+        Self::with_driver_code(status, code, format_args!("{error}{without}"))
     }
 }
 
@@ -202,5 +232,23 @@ mod tests {
         assert_eq!((status.number(), last_error::driver_code()), (CACHALOT_ERROR_CONTEXT_LOST, 719));
         let status = Status::null("out");
         assert_eq!((status.number(), last_error::driver_code()), (CACHALOT_ERROR_NULL, 0));
+    }
+
+    #[test]
+    fn a_missing_driver_names_each_file_once_and_the_remedies_of_its_host() {
+        let missing = LoadError::NotFound {
+            tried: vec!["libcuda.so.1".into(), "libcuda.so".into()],
+            reason: "cannot open shared object file".into(),
+        };
+        let text = |host| {
+            Status::no_driver(&missing, host);
+            // SAFETY: the text is of this thread, and ended by NUL.
+            unsafe { CStr::from_ptr(last_error::text()) }.to_str().expect("it is UTF-8").to_owned()
+        };
+        let installed = "no CUDA driver: cannot load libcuda.so.1 or libcuda.so (cannot open shared object file); \
+                         install NVIDIA's driver, start a container with `--gpus all`, or name the library in \
+                         CACHALOT_LIBCUDA";
+        assert_eq!(text(Host::PyTorch), installed);
+        assert_eq!(text(Host::Program), format!("{installed}; to try without a GPU, set the flag CACHALOT_SIMULATED"));
     }
 }

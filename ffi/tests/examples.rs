@@ -160,13 +160,14 @@ fn the_cpp_host_is_right() {
 }
 
 #[test]
-fn the_thrust_host_compiles() {
-    let Some(nvcc) = std::env::var_os("NVCC") else { return skip("the Thrust host", "NVCC is not set") };
-    let source = root().join("examples/cpp/thrust_vector.cu");
-    let object = common::scratch("programs").join("thrust_vector.o");
-    let mut command = Command::new(nvcc);
-    command.args(["-std=c++17", "-Werror", "all-warnings", "-c", "-arch=sm_80", "-I"]).arg(root().join("include"));
-    succeed(command.arg(source).arg("-o").arg(object)).expect("NVCC names a compiler");
+fn the_hosts_of_the_cuda_runtime_compile() {
+    let Some(nvcc) = std::env::var_os("NVCC") else { return skip("hosts of the CUDA runtime", "NVCC is not set") };
+    for source in sources("examples/cpp", "cu") {
+        let object = common::scratch("programs").join(source.with_extension("o").file_name().expect("a name"));
+        let mut command = Command::new(&nvcc);
+        command.args(["-std=c++17", "-Werror", "all-warnings", "-c", "-arch=sm_80", "-I"]).arg(root().join("include"));
+        succeed(command.arg(source).arg("-o").arg(object)).expect("NVCC names a compiler");
+    }
 }
 
 #[test]

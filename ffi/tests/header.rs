@@ -1,5 +1,4 @@
-//! `cachalot.h` and `cachalot_torch.h` as the contract: they compile everywhere, and every type, number and function in them is
-//! the library's.
+//! The headers as the contract: they compile everywhere, and every type, number and function in them is the library's.
 
 mod common;
 
@@ -103,6 +102,64 @@ fn the_header_compiles_in_every_language_and_its_version_is_the_librarys() {
                 assert_eq!(run(compiler, "c++", standard, &program), expected, "{compiler} {standard} {other}");
             }
         }
+    }
+}
+
+#[test]
+fn the_cpp_header_says_which_standard_it_needs() {
+    let file = scratch("header").join("old.cpp");
+    std::fs::write(&file, "#include <cachalot.hpp>\n").expect("the test's folder can be written");
+    for compiler in compilers(["g++", "clang++"]) {
+        let mut command = Command::new(compiler);
+        command.args(["-std=c++14", "-fsyntax-only", "-I"]).arg(root().join("include")).arg(&file);
+        let said = printed(&output(&mut command).expect("the compiler was found before"));
+        let first = said.lines().find(|line| line.contains("error")).unwrap_or_default();
+        assert!(first.contains("cachalot.hpp needs C++17 or later: compile with -std=c++17"), "{said}");
+    }
+}
+
+/// Builds and runs a program over a header for a library of CUDA, whose include folders are named.
+fn run_with_cuda(program: &str, folders: &[&Path]) {
+    let binary = scratch("header").join(program);
+    let mut command = common::compiler(&root().join("tests/c_abi/cpp").join(program).with_extension("cpp"));
+    command.arg(root().join("tests/c_abi/cpp").join(program).with_extension("cpp"));
+    for folder in folders {
+        command.arg("-isystem").arg(folder);
+    }
+    command.arg("-L").arg(library_path()).arg("-lcachalot").arg("-o").arg(&binary);
+    if succeed(&mut command).is_none() {
+        return skip("the headers for libraries of CUDA", "no C++ compiler");
+    }
+    let mut command = Command::new(&binary);
+    succeed(command.env("LD_LIBRARY_PATH", library_path()).env("CACHALOT_LIBCUDA", "/nonexistent"));
+}
+
+/// The headers of the CUDA toolkit. `None`, and a line, if there are none.
+fn toolkit() -> Option<PathBuf> {
+    let found = std::env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("include"));
+    let found = found.filter(|folder| folder.join("crt").is_dir() && folder.join("cuda_runtime_api.h").is_file());
+    if found.is_none() {
+        skip("the headers for libraries of CUDA", "CUDA_HOME names no toolkit");
+    }
+    found
+}
+
+#[test]
+fn the_allocator_for_cub_behaves_as_cubs_own() {
+    let Some(toolkit) = toolkit() else { return };
+    run_with_cuda("cub", &[&toolkit]);
+}
+
+#[test]
+fn the_resource_satisfies_the_concepts_of_cuda_mr() {
+    let Some(toolkit) = toolkit() else { return };
+    let own = toolkit.join("cccl");
+    let later = std::env::var_os("CACHALOT_CCCL").map(PathBuf::from);
+    if later.is_none() {
+        skip("the resource with a later CCCL", "CACHALOT_CCCL is not set");
+    }
+    for cccl in [Some(own), later].into_iter().flatten() {
+        run_with_cuda("cuda_mr", &[&cccl, &toolkit]);
     }
 }
 

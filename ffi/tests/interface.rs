@@ -295,7 +295,7 @@ fn limits_and_trims_and_the_cache_are_obeyed() {
     ok(cachalot_set_limit(subject.0, 0, 20 * MIB as u64));
     assert_eq!(subject.device_info(0).limit_bytes, 20 * MIB as u64);
     assert_eq!(subject.try_malloc(30 * MIB, null_mut()), (CACHALOT_ERROR_OUT_OF_MEMORY, null_mut()));
-    assert!(last_error().contains("20.00 MiB allowed"), "{}", last_error());
+    assert!(last_error().contains("The memory limit is 20 MiB. "), "{}", last_error());
     ok(cachalot_set_memory_fraction(subject.0, 0, 0.5));
     assert_eq!(subject.device_info(0).limit_bytes, 8 << 30);
     ok(cachalot_set_limit(subject.0, 0, CACHALOT_NO_LIMIT));

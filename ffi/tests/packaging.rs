@@ -4,6 +4,7 @@ mod common;
 
 use common::install::{empty, install, installed};
 use common::{SYSTEM_LIBRARIES, WARNINGS, output, printed, root, scratch, skip, succeed};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,16 +27,21 @@ fn pkg_config(libraries: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     Some(said.split_whitespace().map(str::to_owned).collect())
 }
 
+/// The shared libraries that a program asks the loader for. `None`, and a line, if there is no `readelf`.
+fn needed(program: &Path) -> Option<String> {
+    let Some(read) = output(Command::new("readelf").arg("--dynamic").arg(program)) else {
+        skip("what programs are linked with", "no readelf");
+        return None;
+    };
+    Some(printed(&read).lines().filter(|line| line.contains("(NEEDED)")).collect())
+}
+
 /// Builds the consumers with what `pkg-config` says and runs them. False if there is no `pkg-config`.
-fn consume_by_pkg_config(libraries: &Path, program: &Path) -> bool {
+fn consume_by_pkg_config(libraries: &Path, program: &Path, modes: &[&str]) -> bool {
     for (compiler, ending) in [("cc", "c"), ("c++", "cpp")] {
-        let Some(flags) = pkg_config(libraries, &["--cflags"]) else { return false };
-        let Some(shared) = pkg_config(libraries, &["--libs"]) else { return false };
-        // Of a library that is linked statically `pkg-config` tells what else it needs; which kind is taken is the linker's affair.
-        let Some(mut fixed) = pkg_config(libraries, &["--static", "--libs"]) else { return false };
-        let own = fixed.iter().position(|word| word == "-lcachalot").expect("the library itself");
-        fixed.splice(own..=own, ["-Wl,-Bstatic", "-lcachalot", "-Wl,-Bdynamic"].map(str::to_owned));
-        for libs in [shared, fixed] {
+        for mode in modes {
+            let Some(flags) = pkg_config(libraries, &["--cflags"]) else { return false };
+            let Some(libs) = pkg_config(libraries, &[mode, "--libs"]) else { return false };
             let mut command = Command::new(compiler);
             command.args(WARNINGS).args(&flags).arg(consumer(ending)).args(&libs).arg("-o").arg(program);
             if succeed(&mut command).is_none() {
@@ -44,18 +50,59 @@ fn consume_by_pkg_config(libraries: &Path, program: &Path) -> bool {
             }
             let said = succeed(Command::new(program).env("LD_LIBRARY_PATH", libraries)).expect("it was just built");
             assert_eq!(said, SAYS);
+            let needed = needed(program);
+            let is_shared = *mode == "--libs";
+            assert!(needed.is_none_or(|needed| needed.contains("libcachalot") == is_shared), "{mode}: {libs:?}");
         }
     }
     true
 }
 
 #[test]
-fn pkg_config_leads_to_the_library() {
+fn pkg_config_links_the_library_of_the_kind_that_it_is_asked_for() {
     let libraries = installed().join("lib");
-    if !consume_by_pkg_config(&libraries, &installed().join("consumer")) {
+    if !consume_by_pkg_config(&libraries, &installed().join("consumer"), &["--libs", "--static"]) {
         return;
     }
     assert_eq!(pkg_config(&libraries, &["--modversion"]), Some(vec![env!("CARGO_PKG_VERSION").to_owned()]));
+}
+
+/// The files and links below a folder, by their paths in it.
+fn files(folder: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).expect("the folder exists").map(|entry| entry.expect("an entry")) {
+            if entry.file_type().expect("it has one").is_dir() {
+                folders.push(entry.path());
+            } else {
+                found.insert(entry.path().strip_prefix(folder).expect("below it").display().to_string());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_manifest_lists_every_file_and_uninstalling_leaves_nothing() {
+    let prefix = empty("manifest");
+    // What another version left is removed, what others have put there is not.
+    for (file, text) in
+        [("share/cachalot/manifest.txt", "lib/libcachalot.so.0.0.9\n"), ("lib/libcachalot.so.0.0.9", "")]
+    {
+        std::fs::create_dir_all(prefix.join(file).parent().expect("a folder")).expect("the prefix can be written");
+        std::fs::write(prefix.join(file), text).expect("the prefix can be written");
+    }
+    install(&prefix, &[]);
+    let manifest = std::fs::read_to_string(prefix.join("share/cachalot/manifest.txt")).expect("it is there");
+    assert_eq!(manifest.lines().map(str::to_owned).collect::<BTreeSet<_>>(), files(&prefix));
+    for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        assert!(prefix.join("share/doc/cachalot").join(file).is_file(), "{file}");
+    }
+    std::fs::write(prefix.join("include/other.h"), "").expect("the prefix can be written");
+    succeed(&mut Command::new(prefix.join("share/cachalot/uninstall.sh"))).expect("the script is there");
+    assert_eq!(files(&prefix), BTreeSet::from(["include/other.h".to_owned()]));
+    assert!(!prefix.join("lib").exists() && !prefix.join("share").exists());
 }
 
 #[test]
@@ -66,13 +113,14 @@ fn other_folders_can_be_chosen() {
     install(Path::new("/opt/cachalot"), &variables);
     let tree = stage.join("opt/cachalot");
     assert!(tree.join("include/c/cachalot.hpp").is_file() && tree.join("include/c/cachalot_torch.h").is_file());
-    let described =
-        std::fs::read_to_string(tree.join("lib/x86_64-linux-gnu/pkgconfig/cachalot.pc")).expect("it is there");
-    for line in ["prefix=/opt/cachalot", "libdir=${prefix}/lib/x86_64-linux-gnu", "includedir=${prefix}/include/c"] {
-        assert!(described.lines().any(|found| found == line), "{described}");
+    let libraries = tree.join("lib/x86_64-linux-gnu");
+    for file in files(&libraries.join("pkgconfig")) {
+        let described = std::fs::read_to_string(libraries.join("pkgconfig").join(file)).expect("it is there");
+        assert!(!described.contains('@') && !described.contains("/opt/"), "{described}");
     }
-    assert!(!described.contains('@'), "{described}");
-    build_with_cmake(&tree.join("lib/x86_64-linux-gnu/cmake"), "staged");
+    // The staged tree is used where it lies: no file of it names the prefix.
+    consume_by_pkg_config(&libraries, &stage.join("consumer"), &["--libs", "--static"]);
+    build_with_cmake(&[&format!("-DCMAKE_PREFIX_PATH={}", libraries.join("cmake").display())], "staged");
 }
 
 /// `CMake`: the one that `CMAKE` names, or that is on the path.
@@ -80,24 +128,49 @@ fn cmake() -> Command {
     Command::new(std::env::var_os("CMAKE").unwrap_or_else(|| "cmake".into()))
 }
 
-/// Builds the consumers with the `CMake` package in a folder and runs them, if there is `CMake`.
-fn build_with_cmake(packages: &Path, name: &str) {
+/// Builds the consumers with `CMake` and runs them, if there is `CMake`.
+fn build_with_cmake(arguments: &[&str], name: &str) {
     let build = empty(name);
     let mut configure = cmake();
-    configure.arg("-S").arg(root().join("tests/c_abi/consumer")).arg("-B").arg(&build);
-    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", packages.display())).arg("-DCMAKE_BUILD_TYPE=Release");
+    configure.arg("-S").arg(root().join("tests/c_abi/consumer")).arg("-B").arg(&build).args(arguments);
     if succeed(&mut configure).is_none() {
         return skip("the CMake package", "no cmake; CMAKE can name one");
     }
-    succeed(cmake().arg("--build").arg(&build)).expect("it was there before");
-    for consumer in ["consumer_c_static", "consumer_c_shared", "consumer_cpp_static", "consumer_cpp_shared"] {
-        assert_eq!(succeed(&mut Command::new(build.join(consumer))), Some(SAYS.to_owned()), "{consumer}");
+    let mut command = cmake();
+    // What cargo builds for this test needs no debug information.
+    command.arg("--build").arg(&build).env("CARGO_PROFILE_DEV_DEBUG", "0");
+    succeed(&mut command).expect("it was there before");
+    for language in ["c", "cpp"] {
+        for target in ["cachalot", "static", "shared"] {
+            let program = build.join(format!("consumer_{language}_{target}"));
+            assert_eq!(succeed(&mut Command::new(&program)), Some(SAYS.to_owned()), "{language} {target}");
+            let is_shared = needed(&program).map(|needed| needed.contains("libcachalot"));
+            let expected = target == "shared" || (target == "cachalot" && arguments.contains(&"-DCACHALOT_SHARED=ON"));
+            assert!(is_shared.is_none_or(|is_shared| is_shared == expected), "{language} {target}");
+        }
     }
 }
 
 #[test]
-fn cmake_finds_the_package() {
-    build_with_cmake(&installed().join("lib/cmake"), "cmake");
+fn cmake_builds_the_library_as_a_part_of_another_project() {
+    let source = format!("-DCACHALOT_SOURCE={}", root().display());
+    let target = format!("-DCACHALOT_TARGET_DIR={}", scratch("cmake-cargo").display());
+    for way in ["add_subdirectory", "FetchContent"] {
+        // The second build finds what cargo made for the first.
+        build_with_cmake(&[&format!("-DCONSUME={way}"), "-DCMAKE_BUILD_TYPE=Debug", &source, &target], way);
+    }
+}
+
+#[test]
+fn cmake_says_in_one_sentence_that_cargo_is_missing() {
+    let mut configure = cmake();
+    configure.arg("-S").arg(root()).arg("-B").arg(empty("no-cargo")).arg("-DCMAKE_MAKE_PROGRAM=make");
+    configure.args(["-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF"]);
+    configure.env("HOME", "/nonexistent").env_remove("CARGO_HOME");
+    let Some(said) = output(&mut configure) else { return skip("CMake without cargo", "no cmake; CMAKE can name one") };
+    let words = printed(&said).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(!said.status.success(), "{words}");
+    assert!(words.contains("cachalot is built by cargo, which was not found: install Rust"), "{words}");
 }
 
 #[test]
@@ -106,7 +179,15 @@ fn cmake_finds_the_package_after_it_was_moved() {
     install(&first, &[]);
     std::fs::remove_dir(&second).expect("it is empty");
     std::fs::rename(&first, &second).expect("it can be moved");
-    build_with_cmake(&second.join("lib/cmake"), "moved");
+    build_with_cmake(&[&format!("-DCMAKE_PREFIX_PATH={}", second.display()), "-DCACHALOT_SHARED=ON"], "moved");
+}
+
+#[test]
+fn the_build_says_in_one_sentence_that_cargo_is_missing() {
+    let mut build = Command::new(root().join("ffi/packaging/install.sh"));
+    let said = output(build.arg(empty("no-build")).env("CARGO", "/nonexistent/cargo")).expect("the script is there");
+    let sentence = "cachalot is built by cargo, which is not installed: install Rust from https://rustup.rs\n";
+    assert_eq!((said.status.success(), printed(&said).as_str()), (false, sentence));
 }
 
 #[test]
@@ -151,8 +232,10 @@ fn the_system_libraries_are_those_that_the_compiler_names() {
         said.lines().find_map(|line| line.split_once("native-static-libs: ")).expect("the compiler names them").1;
     let ours = SYSTEM_LIBRARIES.join(" ");
     assert_eq!(named, ours);
-    let script = std::fs::read_to_string(root().join("ffi/packaging/install.sh")).expect("the script is there");
-    assert!(script.contains(&format!("\"{ours}\"")), "install.sh names others");
+    for (file, names) in [("install.sh", ours.clone()), ("cachalot-targets.cmake", SYSTEM_LIBRARIES.join(";"))] {
+        let text = std::fs::read_to_string(root().join("ffi/packaging").join(file)).expect("it is there");
+        assert!(text.contains(&format!("\"{names}\"")), "{file} names others");
+    }
 }
 
 /// The other Rust library, made with or without link-time optimisation.
@@ -227,5 +310,6 @@ fn cargo_c_builds_and_installs_the_library() {
         assert!(prefix.join("include").join(header).is_file(), "{header}");
     }
     assert!(prefix.join("lib").join(common::soname()).is_file());
-    consume_by_pkg_config(&prefix.join("lib"), &prefix.join("consumer"));
+    // Its own pkg-config file leaves to the linker which kind is taken.
+    consume_by_pkg_config(&prefix.join("lib"), &prefix.join("consumer"), &["--libs"]);
 }

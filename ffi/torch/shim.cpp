@@ -26,14 +26,40 @@ namespace {
 
 using Filter = std::function<bool(cachalot_stream)>;
 
+#ifdef CACHALOT_WITH_TORCH
+/* What a filter threw, with its type. */
+using Thrown = std::exception_ptr;
+Thrown caught() {
+  return std::current_exception();
+}
+[[noreturn]] void throw_again(Thrown thrown) {
+  std::rethrow_exception(std::move(thrown));
+}
+#else
+/* The text of what a filter threw. An exception_ptr would tie this build to the libstdc++ of its compiler: the symbols
+ * that GCC 11 and later use for a copy are in no older one. */
+using Thrown = std::string;
+Thrown caught() {
+  try {
+    throw;
+  } catch (const std::exception &error) {
+    return error.what();
+  } catch (...) {
+    return "the filter of a pool threw something that is no std::exception";
+  }
+}
+[[noreturn]] void throw_again(const Thrown &thrown) {
+  throw std::runtime_error(thrown);
+}
+#endif
+
 /* What a filter threw in the middle of this thread's request: no exception may pass through the library, which is not
  * C++. A plain pointer, so that nothing has to run when a thread begins or ends. */
-thread_local std::exception_ptr *thrown = nullptr;
+thread_local Thrown *thrown = nullptr;
 
-/* What was thrown meanwhile, if anything; it is forgotten. */
-std::exception_ptr take_thrown() {
-  const std::unique_ptr<std::exception_ptr> taken(std::exchange(thrown, nullptr));
-  return taken ? *taken : nullptr;
+/* Takes what a filter threw, and leaves nothing. */
+std::unique_ptr<Thrown> take_thrown() {
+  return std::unique_ptr<Thrown>(std::exchange(thrown, nullptr));
 }
 
 extern "C" int leads(void *userdata, cachalot_stream stream) {
@@ -41,7 +67,7 @@ extern "C" int leads(void *userdata, cachalot_stream stream) {
     return (*static_cast<Filter *>(userdata))(stream) ? 1 : 0;
   } catch (...) {
     take_thrown();
-    thrown = new std::exception_ptr(std::current_exception());
+    thrown = new Thrown(caught());
     return 0;
   }
 }
@@ -77,7 +103,7 @@ void *cachalot_torch_alloc(size_t bytes, int device, cachalot_stream stream) {
   if (thrown != nullptr) {
     /* The block may be of the wrong pool. */
     cachalot_torch_free(block, bytes, device, stream);
-    std::rethrow_exception(take_thrown());
+    throw_again(*take_thrown());
   }
   if (status != CACHALOT_OK) {
     fail(status);

@@ -1,28 +1,31 @@
-//! What every algorithm is to its caller.
+//! The interface between a planning algorithm and its caller.
 
 use super::{Plan, Problem};
 
-/// Who looks on while an algorithm works: says when it is to stop, and is shown what it has.
+/// Observes a running algorithm: tells the algorithm when to stop, and receives each better plan.
 pub trait Watch {
-    /// Whether to stop now. Asked every few thousand steps, so it may read a clock.
+    /// Returns whether the algorithm should stop. Called every few thousand steps, so reading a
+    /// clock is cheap enough.
     fn stop(&self) -> bool {
         false
     }
 
-    /// A plan better than every one before.
+    /// Receives a plan with a lower peak than every plan before.
     fn improved(&mut self, plan: &Plan) {
         let _ = plan;
     }
 }
 
-/// Nobody: an algorithm runs to its end.
+/// Observes nothing: the algorithm runs to completion.
 impl Watch for () {}
 
-/// A way to find a plan. The same problem gives the same plan, in whatever order its buffers come.
+/// A planning algorithm. Deterministic: equal problems give equal plans, in whatever order the
+/// buffers are listed.
 pub trait Algorithm {
-    /// Its name on the command line.
+    /// Returns the name of the algorithm on the command line.
     fn name(&self) -> &'static str;
 
-    /// The best plan it has found; `None` if it was stopped before it had one.
+    /// Returns the best plan found, or `None` if `watch` stopped the algorithm before the first
+    /// plan.
     fn plan(&self, problem: &Problem, watch: &mut dyn Watch) -> Option<Plan>;
 }

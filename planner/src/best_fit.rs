@@ -1,5 +1,5 @@
-//! MegEngine's best fit: what an allocator would do that meets the buffers in the order of time, the smallest free block first.
-//! O(n log n).
+//! MegEngine's best fit: serves the buffers in the order of time, as an allocator would. Each
+//! buffer takes the smallest free block large enough; O(n log n).
 
 use super::events::{self, Event};
 use super::problem::align_up;
@@ -8,7 +8,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// `StaticMemAllocBestFit` of MegEngine (2022). With several alignments in a problem, everything is aligned to the coarsest.
+/// Best fit in the order of time: `StaticMemAllocBestFit` of MegEngine (2022). In a problem with
+/// several alignments, every buffer is aligned to the coarsest.
 pub struct BestFit;
 
 impl Algorithm for BestFit {
@@ -22,7 +23,7 @@ impl Algorithm for BestFit {
     }
 }
 
-/// The offset of each chain.
+/// Computes the offset of each chain by replaying the events against a free list.
 fn offsets(chains: &Chains, events: &[Event]) -> Vec<u64> {
     let members = chains.members();
     let alignment = chains.all().iter().map(|chain| chain.alignment).max().unwrap_or(1);
@@ -30,49 +31,57 @@ fn offsets(chains: &Chains, events: &[Event]) -> Vec<u64> {
     let mut places = vec![0; members.len()];
     for event in events {
         match *event {
-            Event::Free(member) => free.give_back(places[member as usize], members[member as usize].size),
-            Event::Take(member) => places[member as usize] = free.take(members[member as usize].size),
+            Event::Free(member) => free.release(places[member as usize], members[member as usize].size),
+            Event::Allocate(member) => places[member as usize] = free.allocate(members[member as usize].size),
             Event::Overwrite(member) => {
                 let (own, target) = (&members[member as usize], &members[member as usize - 1]);
+                // Free the whole target, then take the writer's bytes back out: the rest merges
+                // with its free neighbours.
                 let place = places[member as usize - 1];
-                free.give_back(place, target.size);
+                free.release(place, target.size);
                 places[member as usize] = place + own.offset - target.offset;
-                free.carve(places[member as usize], own.size);
+                free.occupy(places[member as usize], own.size);
             }
         }
     }
+    // The first member of a chain has offset 0 inside the chain.
     chains.all().iter().map(|chain| places[chain.range().start]).collect()
 }
 
-/// The free bytes.
+/// The free bytes of an address space without an end.
 #[derive(Default)]
 struct Free {
-    /// Every free block's end by its address. No two touch.
+    /// End of each free block, by address. Two free blocks never touch.
     by_address: BTreeMap<u64, u64>,
-    /// The free blocks by the bytes from their first aligned address on, and that address; and their own. Those with no such
-    /// byte are not here.
+    /// The free blocks by usable size: the bytes from the first aligned address on, then the first
+    /// aligned address, then the address of the block. Holds only blocks with a usable byte.
     by_size: BTreeSet<(u64, u64, u64)>,
-    /// Nothing was ever taken from here on; aligned.
+    /// End of all bytes ever used; a multiple of `alignment`.
     top: u64,
+    /// Alignment of every allocated address: the coarsest alignment of the problem.
     alignment: u64,
 }
 
 impl Free {
-    /// The address of `size` bytes: in the smallest free block that has them, else at the top.
-    fn take(&mut self, size: u64) -> u64 {
+    /// Allocates `size` bytes: in the smallest free block with enough usable bytes, else at the
+    /// top.
+    fn allocate(&mut self, size: u64) -> u64 {
+        // The smallest usable size comes first; among equals, the lowest address.
         let fit = self.by_size.range((size, 0, 0)..).next().copied();
         if let Some((_, address, _)) = fit {
-            self.carve(address, size);
+            self.occupy(address, size);
             return address;
         }
         let address = self.top;
         self.top = align_up(address + size, self.alignment);
-        self.give_back(address + size, self.top - address - size);
+        // The bytes up to the aligned top are free. They become usable once this block is freed and
+        // both merge.
+        self.release(address + size, self.top - address - size);
         address
     }
 
-    /// Makes bytes free.
-    fn give_back(&mut self, address: u64, size: u64) {
+    /// Frees bytes and merges them with the free blocks on both sides.
+    fn release(&mut self, address: u64, size: u64) {
         if size == 0 {
             return;
         }
@@ -90,8 +99,9 @@ impl Free {
         self.insert(low, high);
     }
 
-    /// Takes free bytes away.
-    fn carve(&mut self, address: u64, size: u64) {
+    /// Marks free bytes as used. The bytes lie inside one free block, which shrinks to the parts
+    /// below and above.
+    fn occupy(&mut self, address: u64, size: u64) {
         let Some((&low, &high)) = self.by_address.range(..=address).next_back() else {
             return;
         };
@@ -100,11 +110,13 @@ impl Free {
         self.insert(address + size, high);
     }
 
+    /// Returns the key of a free block in `by_size`, or `None` if the block has no usable byte.
     fn key(&self, low: u64, high: u64) -> Option<(u64, u64, u64)> {
         let aligned = align_up(low, self.alignment);
         (aligned < high).then(|| (high - aligned, aligned, low))
     }
 
+    /// Adds a free block to both indexes. Ignores an empty range.
     fn insert(&mut self, low: u64, high: u64) {
         if low < high {
             self.by_address.insert(low, high);
@@ -112,6 +124,7 @@ impl Free {
         }
     }
 
+    /// Removes a free block from both indexes.
     fn remove(&mut self, low: u64, high: u64) {
         self.by_address.remove(&low);
         if let Some(key) = self.key(low, high) {

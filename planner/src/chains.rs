@@ -1,5 +1,5 @@
-//! A problem as the algorithms take it: chains of buffers that lie in each other's place, in an order that depends on
-//! nothing but what they are.
+//! Chains: the normal form of a problem. A chain joins the buffers whose offsets depend on each
+//! other; the order of chains depends only on their content.
 
 use super::colocations::Colocations;
 use super::overwrites::{NONE, Overwrites};
@@ -11,50 +11,51 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::ops::Range;
 
-/// The buffers of one place: one that overwrites nobody, and those that are written over it in turn; then the same of each
-/// buffer that is colocated with it.
+/// The buffers that lie at one place: a root, which overwrites no buffer, followed by the chain of
+/// writers over the root. Colocated roots follow, each with a chain of writers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
-    /// The first step of its first member.
+    /// First step of the first member.
     pub start: u64,
-    /// The last end of any member.
+    /// Largest end of a member.
     pub end: u64,
-    /// The length of its largest member in bytes; the others lie inside it.
+    /// Length in bytes of the largest member. All members lie inside.
     pub size: u64,
-    /// What its offset is a multiple of.
+    /// The offset of the chain is a multiple of this power of two.
     pub alignment: u64,
-    /// Where it must lie, if that is settled.
+    /// The offset, if fixed by the problem.
     pub fixed: Option<u64>,
-    /// Whether it has colocated members, so that there may be steps in between at which nobody lives, or bytes that nobody holds.
+    /// Whether the chain has colocated members. Only a chain with gaps can have steps without a
+    /// live member, or bytes that no live member uses.
     pub gaps: bool,
-    /// Its first member, in [`Chains::members`].
+    /// Number of the first member in [`Chains::members`].
     first: u32,
-    /// How many members it has.
+    /// Number of members.
     count: u32,
 }
 
-/// A buffer as a part of its chain.
+/// A buffer as part of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Its number in the problem.
+    /// Number of the buffer in the problem.
     pub buffer: u32,
-    /// The first step at which it lives.
+    /// First step at which the buffer is live.
     pub start: u64,
-    /// The step before which it has ended.
+    /// First step at which the buffer is no longer live.
     pub end: u64,
-    /// From when on its bytes are this member's alone: its start, or the end of the one that it overwrites. Not below `end`
-    /// in a member that ends together with that one.
+    /// First step at which the bytes belong to this member alone: the start of the buffer, or the
+    /// end of the target. At least `end` for a writer that ends no later than its target.
     pub since: u64,
-    /// Where in its chain it lies, in bytes.
+    /// Distance in bytes from the beginning of the chain.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// The chains of a problem.
+/// The chains of a problem, sorted by content, independently of the order of the buffers.
 ///
-/// In the order of their content (start, end, size, alignment, fixed offset, then their members'), whatever the order of the
-/// buffers: chains that are equal in all of that are interchangeable.
+/// Chains are sorted by start, end, size, alignment and fixed offset, then by the same values of
+/// the members. Chains with equal content are interchangeable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chains {
     chains: Vec<Chain>,
@@ -62,19 +63,22 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// The chains of a problem that has been checked. (Of another one too, but they may make no sense.)
+    /// Builds the chains of a problem. The chains of a problem rejected by [`Problem::check`] may
+    /// be meaningless.
     pub fn of(problem: &Problem) -> Self {
         let (overwrites, colocations) = (Overwrites::of(problem), Colocations::of(problem));
         let mut raw = Self { chains: Vec::new(), members: Vec::with_capacity(problem.buffers.len()) };
         let leader = |root: u32| colocations.leader[root as usize];
         let mut roots: Vec<u32> = (0..problem.buffers.len() as u32).collect();
+        // A buffer that overwrites no other is the root of a list of writers. Roots with one leader
+        // form one chain, in the order of their lives.
         roots.retain(|&root| overwrites.target[root as usize] == NONE);
         roots.sort_by_key(|&root| (leader(root), problem.buffers[root as usize].start));
         for group in roots.chunk_by(|&one, &other| leader(one) == leader(other)) {
             raw.gather(problem, &overwrites, group, colocations.alignment[group[0] as usize]);
         }
         let mut chains = raw.chains.clone();
-        // Equal chains differ in the numbers of their buffers alone; a stable sort keeps those ascending.
+        // Equal chains differ in buffer numbers only. The sort is stable, so these numbers ascend.
         chains.sort_by(|one, other| raw.compare(problem, one, other));
         let mut members = Vec::with_capacity(raw.members.len());
         for chain in &mut chains {
@@ -85,7 +89,7 @@ impl Chains {
         Self { chains, members }
     }
 
-    /// Adds the chain of a group of buffers that overwrite nobody, in the order of their lives.
+    /// Appends one chain: a group of roots in the order of their lives, each followed by writers.
     fn gather(&mut self, problem: &Problem, overwrites: &Overwrites, group: &[u32], alignment: u64) {
         let first = self.members.len();
         let of = |buffer: u32| &problem.buffers[buffer as usize];
@@ -112,6 +116,7 @@ impl Chains {
         });
     }
 
+    /// Compares two chains by content, without the buffer numbers.
     fn compare(&self, problem: &Problem, one: &Chain, other: &Chain) -> Ordering {
         let whole = |chain: &Chain| (chain.start, chain.end, chain.size, chain.alignment, chain.fixed);
         let part = |member: &Member| {
@@ -122,7 +127,8 @@ impl Chains {
         whole(one).cmp(&whole(other)).then_with(|| parts(one).cmp(parts(other)))
     }
 
-    /// The same chains, in the same order, without gaps: where one has them, a single member holds all of its bytes all the time.
+    /// Returns the chains without gaps: a chain with gaps gets a single member, which uses all
+    /// bytes during the whole life of the chain.
     pub(super) fn solid(&self) -> Cow<'_, Self> {
         if self.chains.iter().all(|chain| !chain.gaps) {
             return Cow::Borrowed(self);
@@ -143,32 +149,33 @@ impl Chains {
         Cow::Owned(solid)
     }
 
-    /// How many there are.
+    /// Returns the number of chains.
     pub fn len(&self) -> usize {
         self.chains.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the problem has no buffers.
     pub fn is_empty(&self) -> bool {
         self.chains.is_empty()
     }
 
-    /// All of them, in order.
+    /// Returns all chains in order.
     pub fn all(&self) -> &[Chain] {
         &self.chains
     }
 
-    /// Every member, those of a chain one behind the other, each written over the one before or colocated with the first.
+    /// Returns all members. The members of one chain are adjacent; each is written over the
+    /// preceding member, or is colocated with the first.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// The members of a chain, one that overwrites nobody first.
+    /// Returns the members of a chain. The first is a root.
     pub fn members_of(&self, chain: &Chain) -> &[Member] {
         &self.members[chain.range()]
     }
 
-    /// The plan in which each chain lies at its offset.
+    /// Makes the plan in which each chain lies at the given offset.
     pub fn plan(&self, offsets: &[u64]) -> Plan {
         let mut plan = Plan { offsets: vec![0; self.members.len()], peak: self.peak(offsets) };
         for (chain, &offset) in self.chains.iter().zip(offsets) {
@@ -179,25 +186,25 @@ impl Chains {
         plan
     }
 
-    /// How many bytes the chains need at these offsets.
+    /// Returns the bytes that the chains need at the given offsets.
     pub fn peak(&self, offsets: &[u64]) -> u64 {
         let end = |(chain, &offset): (&Chain, &u64)| align_up(offset + chain.size, chain.alignment);
         self.chains.iter().zip(offsets).map(end).max().unwrap_or(0)
     }
 
-    /// Where a plan puts each chain.
+    /// Returns the offset of each chain in a plan.
     pub fn offsets(&self, plan: &Plan) -> Vec<u64> {
         self.chains.iter().map(|chain| plan.offsets[self.members[chain.first as usize].buffer as usize]).collect()
     }
 }
 
 impl Chain {
-    /// Its members, in [`Chains::members`].
+    /// Returns the range of the members in [`Chains::members`].
     pub fn range(&self) -> Range<usize> {
         self.first as usize..(self.first + self.count) as usize
     }
 
-    /// How long it lives, in steps.
+    /// Returns the number of steps from the start of the chain to its end.
     pub fn length(&self) -> u64 {
         self.end - self.start
     }

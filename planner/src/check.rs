@@ -1,128 +1,132 @@
-//! Whether a problem can be planned at all.
+//! Checks a problem before planning: every algorithm finds a plan for a problem that passes.
 
 use super::colocations::Colocations;
-use super::sweep::{Held, clash};
+use super::sweep::{Rectangle, clash};
 use super::{Chain, Chains, Problem};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Sizes and alignments are below this, 1 EiB.
+/// Exclusive upper bound of sizes and alignments: 1 EiB.
 pub const MAX_SIZE: u64 = 1 << 60;
 
-/// No sum of sizes, alignments and fixed offsets reaches this, so no offset of any plan can overflow.
+/// Exclusive upper bound of the sum of sizes, alignments and fixed offsets. No offset of any plan
+/// can overflow below this bound.
 const MAX_TOTAL: u64 = 1 << 62;
 
-/// Why a problem cannot be planned. Buffers, overwrites and colocations are named by their number.
+/// The reason why a problem cannot be planned. Buffers, overwrites and colocations are named by
+/// number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unusable {
-    /// There are no buffers.
+    /// The problem has no buffers.
     Empty,
-    /// There are more buffers than numbers for them.
+    /// The problem has more buffers than a 32-bit number can name.
     TooMany,
-    /// A buffer ends before it has begun.
+    /// A buffer does not end after its beginning.
     Lifetime {
-        /// Which.
+        /// Number of the buffer in the problem.
         buffer: u32,
-        /// Its first step.
+        /// First step of the life of the buffer.
         start: u64,
-        /// Its end.
+        /// First step after the life of the buffer.
         end: u64,
     },
-    /// A buffer has no bytes.
+    /// A buffer has size 0.
     NoBytes {
-        /// Which.
+        /// Number of the buffer in the problem.
         buffer: u32,
     },
     /// A buffer has 1 EiB or more.
     TooLarge {
-        /// Which.
+        /// Number of the buffer in the problem.
         buffer: u32,
-        /// Its size.
+        /// Size of the buffer in bytes.
         size: u64,
     },
-    /// An alignment is not a power of two below 1 EiB.
+    /// An alignment is no power of two below 1 EiB.
     Alignment {
-        /// Whose.
+        /// Number of the buffer in the problem.
         buffer: u32,
-        /// The alignment.
+        /// The alignment that was rejected, in bytes.
         alignment: u64,
     },
-    /// A fixed offset is no multiple of the alignment, or of that of a colocated buffer.
+    /// A fixed offset is no multiple of the alignment of the buffer, or of a colocated buffer.
     FixedMisaligned {
-        /// Whose.
+        /// Number of the buffer in the problem.
         buffer: u32,
-        /// The offset.
+        /// The fixed offset of the buffer in bytes.
         fixed: u64,
-        /// The alignment.
+        /// The alignment that the offset violates, in bytes.
         alignment: u64,
     },
-    /// Up to this buffer, sizes, alignments and fixed offsets add up to 4 EiB or more.
+    /// The sizes, alignments and fixed offsets of the buffers up to `buffer` add up to 4 EiB or
+    /// more.
     Total {
-        /// Which.
+        /// Number of the buffer in the problem.
         buffer: u32,
     },
-    /// Two buffers are fixed where they share bytes, and live at once.
+    /// Two buffers with fixed offsets share bytes while both are live.
     FixedOverlap {
-        /// One.
+        /// Number of the first buffer of the pair.
         first: u32,
-        /// The other.
+        /// Number of the second buffer of the pair.
         second: u32,
-        /// The first step at which they do.
+        /// First step at which the lives and the bytes overlap.
         step: u64,
     },
     /// An overwrite names a buffer that does not exist.
     NoSuchBuffer {
-        /// The overwrite.
+        /// Index of the overwrite in [`Problem::overwrites`].
         overwrite: usize,
-        /// The number it names.
+        /// The number without a buffer in the problem.
         buffer: u32,
     },
-    /// A buffer is to overwrite itself.
+    /// An overwrite has equal writer and target.
     Itself {
-        /// The overwrite.
+        /// Index of the overwrite in [`Problem::overwrites`].
         overwrite: usize,
-        /// The buffer.
+        /// Number of the buffer in the problem.
         buffer: u32,
     },
     /// A writer reaches beyond the end of its target.
     Outside {
-        /// The overwrite.
+        /// Index of the overwrite in [`Problem::overwrites`].
         overwrite: usize,
-        /// The writer.
+        /// Number of the writer in the problem.
         writer: u32,
-        /// The target.
+        /// Number of the target in the problem.
         target: u32,
     },
     /// A colocation names a buffer that does not exist.
     ColocatedUnknown {
-        /// The colocation.
+        /// Index of the colocation in [`Problem::colocations`].
         colocation: usize,
-        /// The number it names.
+        /// The number without a buffer in the problem.
         buffer: u32,
     },
-    /// A buffer is to share its place with itself.
+    /// A colocation names a single buffer twice.
     ColocatedItself {
-        /// The colocation.
+        /// Index of the colocation in [`Problem::colocations`].
         colocation: usize,
-        /// The buffer.
+        /// Number of the buffer in the problem.
         buffer: u32,
     },
-    /// Two buffers of one place are fixed at different offsets.
+    /// Two colocated buffers have different fixed offsets.
     ColocatedApart {
-        /// One.
+        /// Number of the first buffer of the pair.
         first: u32,
-        /// The other.
+        /// Number of the second buffer of the pair.
         second: u32,
     },
-    /// Two buffers of one place hold the same bytes at once: two colocated ones, or one and what is written over another.
+    /// Two buffers at one place use common bytes while both are live: colocated buffers, or their
+    /// writers.
     ColocatedOverlap {
-        /// One.
+        /// Number of the first buffer of the pair.
         first: u32,
-        /// The other.
+        /// Number of the second buffer of the pair.
         second: u32,
-        /// The first step at which they do.
+        /// First step at which the lives and the bytes overlap.
         step: u64,
     },
 }
@@ -182,10 +186,10 @@ impl fmt::Display for Unusable {
 impl core::error::Error for Unusable {}
 
 impl Problem {
-    /// Whether the problem can be planned: every algorithm has a plan for one that can.
+    /// Checks whether the problem can be planned.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first defect found.
     pub fn check(&self) -> Result<(), Unusable> {
         if self.buffers.is_empty() {
             return Err(Unusable::Empty);
@@ -207,7 +211,8 @@ impl Problem {
         self.check_room()
     }
 
-    /// Checks one buffer by itself, and answers the total with it.
+    /// Checks one buffer alone. Returns `total` plus the size, alignment and fixed offset of the
+    /// buffer.
     fn check_buffer(&self, number: u32, total: u64) -> Result<u64, Unusable> {
         let buffer = &self.buffers[number as usize];
         let (size, alignment) = (buffer.size, buffer.alignment);
@@ -260,7 +265,7 @@ impl Problem {
         Ok(())
     }
 
-    /// Whether the buffers of one place agree on where it is fixed.
+    /// Checks that fixed offsets within each group of colocated buffers agree.
     fn check_places(&self) -> Result<(), Unusable> {
         if self.colocations.is_empty() {
             return Ok(());
@@ -281,19 +286,19 @@ impl Problem {
         Ok(())
     }
 
-    /// Whether what is settled leaves itself room: the buffers of each place, and what is fixed.
+    /// Checks that the required offsets leave room: inside each chain, and between fixed chains.
     fn check_room(&self) -> Result<(), Unusable> {
         if self.colocations.is_empty() && self.buffers.iter().all(|buffer| buffer.fixed.is_none()) {
             return Ok(());
         }
         let chains = Chains::of(self);
         for chain in chains.all().iter().filter(|chain| chain.gaps) {
-            if let Some(clash) = clash(&held(&chains, chain, 0).collect::<Vec<_>>()) {
+            if let Some(clash) = clash(&rectangles(&chains, chain, 0).collect::<Vec<_>>()) {
                 let (first, second) = (clash.first, clash.second);
                 return Err(Unusable::ColocatedOverlap { first, second, step: clash.step });
             }
         }
-        let fixed = chains.all().iter().filter_map(|chain| Some(held(&chains, chain, chain.fixed?)));
+        let fixed = chains.all().iter().filter_map(|chain| Some(rectangles(&chains, chain, chain.fixed?)));
         match clash(&fixed.flatten().collect::<Vec<_>>()) {
             Some(clash) => Err(Unusable::FixedOverlap { first: clash.first, second: clash.second, step: clash.step }),
             None => Ok(()),
@@ -301,10 +306,10 @@ impl Problem {
     }
 }
 
-/// What the members of a chain hold, if that lies at an offset.
-fn held(chains: &Chains, chain: &Chain, offset: u64) -> impl Iterator<Item = Held> {
+/// Returns the rectangles of the members of a chain at an offset.
+fn rectangles(chains: &Chains, chain: &Chain, offset: u64) -> impl Iterator<Item = Rectangle> {
     chains.members_of(chain).iter().map(move |member| {
         let low = offset + member.offset;
-        Held { start: member.since, end: member.end, low, high: low + member.size, buffer: member.buffer }
+        Rectangle { start: member.since, end: member.end, low, high: low + member.size, buffer: member.buffer }
     })
 }

@@ -1,30 +1,34 @@
-//! Which buffers share one place.
+//! Groups of colocated buffers, by union-find over the pairs of the problem.
 
 use super::{Colocation, Problem};
 use alloc::vec::Vec;
 
-/// The groups that the pairs join.
+/// The groups into which the colocations join the buffers.
 pub(super) struct Colocations {
-    /// For each buffer the lowest number in its group: its own, if it shares its place with nobody.
+    /// For each buffer, the lowest number in the group. Equal to the buffer's own number if no
+    /// other buffer shares the offset.
     pub(super) leader: Vec<u32>,
-    /// For each buffer the strictest alignment in its group.
+    /// For each buffer, the strictest alignment in the group.
     pub(super) alignment: Vec<u64>,
 }
 
 impl Colocations {
-    /// The groups of the problem. A pair that names no buffer joins nobody.
+    /// Joins the pairs of a problem to groups. Ignores a pair with a number that is no buffer.
     pub(super) fn of(problem: &Problem) -> Self {
         let count = problem.buffers.len();
         let mut leader: Vec<u32> = (0..count as u32).collect();
         for &Colocation { first, second } in &problem.colocations {
             if (first.max(second) as usize) < count {
                 let (one, other) = (find(&mut leader, first), find(&mut leader, second));
+                // The lower number becomes the leader, so a leader is the smallest number of its
+                // group.
                 leader[one.max(other) as usize] = one.min(other);
             }
         }
         let mut alignment: Vec<u64> = problem.buffers.iter().map(|buffer| buffer.alignment).collect();
         for buffer in 0..count {
-            // Everybody on the way to the leader has a lower number, and knows it by now.
+            // Leaders have lower numbers than their followers, so the entry of the parent is final
+            // by now.
             leader[buffer] = leader[leader[buffer] as usize];
             let leader = leader[buffer] as usize;
             alignment[leader] = alignment[leader].max(alignment[buffer]);
@@ -36,7 +40,7 @@ impl Colocations {
     }
 }
 
-/// The leader of a group that may still grow; halves the way there.
+/// Finds the leader of a buffer while groups still grow. Halves the path on the way.
 fn find(leader: &mut [u32], buffer: u32) -> u32 {
     let mut at = buffer as usize;
     while leader[at] as usize != at {

@@ -1,41 +1,44 @@
-//! What happens to the buffers of a problem, in the order of time.
+//! The events of a problem in the order of time: the input of best fit and of push-down.
 
 use super::first_fit;
 use super::{Chain, Chains, Plan, Watch};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// What comes first at one step.
+/// Order of events within one step: frees first, then new buffers, then writes in place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     Free,
-    Take,
+    Allocate,
     Overwrite,
 }
 
-/// One event. The members are numbered as in [`Chains::members`].
+/// An event in the life of a chain. Members are numbered as in [`Chains::members`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Event {
-    /// A chain's last member gives its bytes back.
+    /// The last member of a chain frees its bytes.
     Free(u32),
-    /// A chain's first member takes bytes.
-    Take(u32),
-    /// A member takes its bytes out of those of the member before it; the others are given back.
+    /// The first member of a chain allocates bytes.
+    Allocate(u32),
+    /// A member keeps a part of the preceding member's bytes, and frees the rest.
     Overwrite(u32),
 }
 
-/// Which of the chains that begin in the same step comes first. The reference leaves that to the order in which buffers are
-/// added; a plan that does not depend on the order of the input has to settle it.
+/// Order among chains with equal starts.
+///
+/// MegEngine keeps the order in which the buffers were added. A plan independent of the input order
+/// needs a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Arrival {
-    /// The one that lives longer, not the one that ends sooner.
+    /// Whether the longest-lived chain comes first. If false, the shortest-lived comes first.
     pub(super) longest: bool,
-    /// Of those that live equally long the larger one, not the smaller one.
+    /// Among chains with equal lives: whether the largest comes first. If false, the smallest comes
+    /// first.
     pub(super) largest: bool,
 }
 
 impl Arrival {
-    /// Every order. None is always better than another, so whoever uses one tries all.
+    /// All four orders. None is better on every problem, so [`best`] tries all of them.
     pub(super) const ALL: [Self; 4] = [
         Self { longest: false, largest: false },
         Self { longest: false, largest: true },
@@ -43,7 +46,7 @@ impl Arrival {
         Self { longest: true, largest: false },
     ];
 
-    /// Where each chain stands in this order.
+    /// Returns the rank of each chain in this order.
     fn ranks(self, chains: &Chains) -> Vec<u32> {
         let key = |chain: &Chain| {
             let turned = |value: u64, turn: bool| if turn { u64::MAX - value } else { value };
@@ -59,14 +62,17 @@ impl Arrival {
     }
 }
 
-/// Every event of chains without gaps, as MegEngine orders them: at one step what is given back, then what is taken, then what is written in place,
-/// so that the bytes which a writer leaves free around itself are not used in the step in which its target is still read.
+/// Lists the events of chains without gaps, in MegEngine's order: within one step frees come first,
+/// then new buffers, then writes in place.
+///
+/// A writer frees the bytes of its target around itself. New buffers of the step come before, and
+/// so cannot use these bytes while the target is still read.
 pub(super) fn events(chains: &Chains, arrival: Arrival) -> Vec<Event> {
     let mut events = Vec::with_capacity(chains.members().len() + chains.len());
     for (chain, rank) in chains.all().iter().zip(arrival.ranks(chains)) {
         let range = chain.range();
         let (first, last) = (range.start as u32, range.end as u32 - 1);
-        events.push((chain.start, Turn::Take, rank, Event::Take(first)));
+        events.push((chain.start, Turn::Allocate, rank, Event::Allocate(first)));
         for later in first + 1..=last {
             events.push((chains.members()[later as usize].start, Turn::Overwrite, rank, Event::Overwrite(later)));
         }
@@ -76,7 +82,8 @@ pub(super) fn events(chains: &Chains, arrival: Arrival) -> Vec<Event> {
     events.into_iter().map(|(.., event)| event).collect()
 }
 
-/// The best plan of those that `place`, given the chains and the events, makes of every order of arrival.
+/// Runs `place` with every order of arrival and returns the best plan. `place` maps chains and
+/// events to the offset of each chain.
 pub(super) fn best(
     chains: &Chains,
     watch: &mut dyn Watch,
@@ -100,7 +107,7 @@ pub(super) fn best(
 
 #[cfg(test)]
 mod tests {
-    use super::Event::{Free, Overwrite, Take};
+    use super::Event::{Allocate, Free, Overwrite};
     use super::{Arrival, events};
     use crate::{Buffer, Chains, Overwrite as Overwriting, Problem};
     use alloc::vec;
@@ -117,9 +124,9 @@ mod tests {
         let buffer_of = |member: u32| chains.members()[member as usize].buffer;
         let named = events(&chains, Arrival { longest: false, largest: false }).into_iter().map(|event| match event {
             Free(member) => Free(buffer_of(member)),
-            Take(member) => Take(buffer_of(member)),
+            Allocate(member) => Allocate(buffer_of(member)),
             Overwrite(member) => Overwrite(buffer_of(member)),
         });
-        assert!(named.eq([Take(3), Take(0), Free(3), Take(2), Overwrite(1), Free(2), Free(1)]));
+        assert!(named.eq([Allocate(3), Allocate(0), Free(3), Allocate(2), Overwrite(1), Free(2), Free(1)]));
     }
 }

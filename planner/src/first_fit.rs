@@ -1,20 +1,21 @@
-//! Every chain as low as it can lie, in a given order.
+//! First fit: places chains in a given order, each at the lowest possible offset.
 
 use super::placer::Placer;
 use super::{Chains, Watch};
 use alloc::vec::Vec;
 
-/// Between two questions whether to stop, so many chains are placed.
+/// Number of chains placed between two calls of [`Watch::stop`].
 pub(super) const PATIENCE: usize = 1 << 10;
 
-/// Chains in the order of their offsets; of two at one offset, the one that comes first in the problem's own order.
+/// Returns the chains in the order of their offsets. Chains with equal offsets keep the order of
+/// the problem.
 pub(super) fn by_offset(offsets: &[u64]) -> Vec<u32> {
     let mut order: Vec<u32> = (0..offsets.len() as u32).collect();
     order.sort_by_key(|&chain| offsets[chain as usize]);
     order
 }
 
-/// Places the chains in `order`, and answers the peak; `None` if it was stopped.
+/// Places the chains in `order` and returns the peak, or `None` if `watch` stopped the placement.
 pub(super) fn fill(placer: &mut Placer<'_>, order: &[u32], watch: &dyn Watch) -> Option<u64> {
     placer.clear();
     for some in order.chunks(PATIENCE) {
@@ -26,8 +27,10 @@ pub(super) fn fill(placer: &mut Placer<'_>, order: &[u32], watch: &dyn Watch) ->
     Some(placer.peak())
 }
 
-/// The offsets themselves where nothing is fixed or has gaps; else what is fixed where it must lie, and the others around it and in
-/// the gaps, in the order of `offsets`.
+/// Turns offsets of solid chains into a plan of chains with gaps and fixed offsets.
+///
+/// Without gaps and fixed offsets, returns `offsets` unchanged. Otherwise places the fixed chains
+/// first, and the rest by first fit in the order of `offsets`.
 pub(super) fn refit(chains: &Chains, offsets: Vec<u64>) -> Vec<u64> {
     if chains.all().iter().all(|chain| chain.fixed.is_none() && !chain.gaps) {
         return offsets;

@@ -1,7 +1,10 @@
-//! Greedy planning: the most demanding buffers first, each in the smallest gap between those that lie already, or in the lowest.
+//! Greedy planning: places the most demanding buffers first, each in the smallest gap or in the
+//! lowest gap.
 //!
-//! As TensorFlow Lite's `ArenaPlanner` and XLA's `GlobalDecreasingSizeBestFit` do it, with other orders beside theirs. The lowest
-//! gap is what XLA's packing search tries, too; on long records it leaves less between buffers of mixed sizes.
+//! The smallest gap is the choice of TensorFlow Lite's `ArenaPlanner` and of XLA's
+//! `GlobalDecreasingSizeBestFit`. XLA's packing search also tries the lowest gap, which leaves less
+//! space between buffers of mixed sizes in long records. Greedy algorithms give no bound on the
+//! distance from the best plan.
 
 use super::first_fit::PATIENCE;
 use super::placer::Placer;
@@ -9,20 +12,20 @@ use super::{Algorithm, Chain, Chains, Plan, Problem, Watch};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-/// Which buffers come first.
+/// Greedy placement, by the order in which buffers are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Greedy {
-    /// The largest; of those the longest-lived.
+    /// The largest first, then the longest-lived.
     Size,
-    /// Those of the most bytes times steps.
+    /// The largest product of bytes and steps first.
     Area,
-    /// Those that live at once with the most others (TVM's `greedy_by_conflicts`).
+    /// The buffers with the most overlapping lives first (TVM's `greedy_by_conflicts`).
     Conflicts,
-    /// The earliest; of those the largest.
+    /// The earliest first, then the largest.
     Birth,
-    /// The largest, of those the longest-lived, and each in the lowest gap.
+    /// The largest first, then the longest-lived, each in the lowest gap.
     LowestSize,
-    /// Those of the largest power of two in their size, of those the earliest, and each in the lowest gap.
+    /// The largest power of two in the size first, then the earliest, each in the lowest gap.
     LowestScale,
 }
 
@@ -60,11 +63,11 @@ impl Algorithm for Greedy {
 }
 
 impl Greedy {
-    /// Every order.
+    /// All orders.
     pub const ALL: [Self; 6] =
         [Self::Size, Self::Area, Self::Conflicts, Self::Birth, Self::LowestSize, Self::LowestScale];
 
-    /// The chains in this order; what is equal in it stays in the problem's own.
+    /// Sorts the chains by this order. Chains of equal rank keep the order of the problem.
     pub fn order(self, chains: &Chains) -> Vec<u32> {
         let all = chains.all();
         let mut order: Vec<u32> = (0..all.len() as u32).collect();
@@ -89,7 +92,8 @@ impl Greedy {
     }
 }
 
-/// With how many chains each one lives at once, itself included: those that begin before its end and do not end before its start.
+/// Counts for each chain the chains with overlapping lives, including the chain itself. O(n log n):
+/// the chains that begin before the end, less the chains that end before the beginning.
 fn conflicts(chains: &[Chain]) -> Vec<usize> {
     let mut starts: Vec<u64> = chains.iter().map(|chain| chain.start).collect();
     let mut ends: Vec<u64> = chains.iter().map(|chain| chain.end).collect();

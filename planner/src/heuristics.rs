@@ -1,4 +1,4 @@
-//! The algorithms that answer soon, and prove nothing.
+//! The list of heuristics: algorithms that answer soon, and prove no bound.
 
 use super::Algorithm;
 use super::best_fit::BestFit;
@@ -8,7 +8,7 @@ use super::interval_move::IntervalMove;
 use super::pushdown::Pushdown;
 use super::squeeze::Squeeze;
 
-/// All of them, those that take longest with many buffers last.
+/// All heuristics. The slowest with many buffers come last.
 pub static HEURISTICS: [&(dyn Algorithm + Sync); 11] = [
     &Pushdown,
     &BestFit,

@@ -1,7 +1,10 @@
-//! Hill climbing: first fit in ever other orders, changed where the highest buffers are.
+//! Hill climbing over placement orders: first fit in many orders, each a small change of the best
+//! so far.
 //!
-//! In the manner of TVM's `hill_climb`: of a buffer that reaches the peak, two that were placed before it and live at once with it
-//! (or with one of those) change places in the order. Without a list of who lives at once with whom: two are drawn when they are wanted.
+//! The change is that of TVM's `hill_climb`. Take a buffer at the peak. Choose two buffers placed
+//! earlier: neighbours, or a neighbour and a neighbour of the neighbour. Swap the two in the order.
+//! Two buffers are neighbours if their lives overlap. TVM stores all pairs of neighbours; here a
+//! pair is drawn by a scan when needed, so memory stays O(n).
 
 use super::first_fit::fill;
 use super::greedy::Greedy;
@@ -10,21 +13,23 @@ use super::problem::align_up;
 use super::{Algorithm, Chain, Chains, Plan, Problem, Watch, lower_bound};
 use alloc::vec::Vec;
 
-/// TVM's hill climbing, with a random sequence of its own that is the same every time.
+/// TVM's hill climbing. The random numbers have a fixed seed, so equal problems give equal plans.
 pub struct HillClimb {
-    /// How many orders are tried.
+    /// Number of orders to try.
     pub attempts: u32,
 }
 
 impl HillClimb {
-    /// As many attempts as TVM makes.
+    /// TVM's number of attempts.
     pub const TVM: Self = Self { attempts: 500 };
 }
 
-/// In per cent, how often both buffers are neighbours of the highest one; else one of them is a neighbour of a neighbour.
+/// Probability, in per cent, of drawing both buffers among the neighbours of the highest buffer.
+/// Otherwise the second is drawn among the neighbours of the first.
 const NEAR: u64 = 25;
 
-/// A worse order is kept with this probability in per cent, times the part by which it is worse, divided by the attempt's number.
+/// Scale of the probability of keeping a worse order, in per cent. The probability is this scale
+/// times the relative rise of the peak, divided by the number of the attempt.
 const FORGIVING: u64 = 50;
 
 impl Algorithm for HillClimb {
@@ -52,6 +57,8 @@ impl Algorithm for HillClimb {
                 best = chains.plan(climb.placer.offsets());
                 watch.improved(&best);
             }
+            // Accept with probability FORGIVING % · (worse / new) / attempt, in whole numbers: both
+            // sides are multiplied by `new · attempt · 100`. `u128` holds 6 + 64 + 32 bits.
             let worse = new.saturating_sub(peak);
             let chance = u128::from(FORGIVING) * u128::from(worse) * u128::from(u32::MAX);
             let bar = u128::from(new) * u128::from(attempt) * 100;
@@ -65,12 +72,12 @@ impl Algorithm for HillClimb {
     }
 }
 
-/// A state of the search.
+/// The state of the search.
 struct Climb<'a> {
     chains: &'a Chains,
     placer: Placer<'a>,
     order: Vec<u32>,
-    /// Where in the order each chain stands.
+    /// For each chain, the position in `order`.
     position: Vec<u32>,
     random: Random,
 }
@@ -85,6 +92,7 @@ impl<'a> Climb<'a> {
         Self { chains, placer: Placer::new(chains), order, position, random: Random(0) }
     }
 
+    /// Swaps the chains at two positions of the order.
     fn swap(&mut self, one: u32, other: u32) {
         self.order.swap(one as usize, other as usize);
         for at in [one, other] {
@@ -92,7 +100,7 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Two places in the order whose chains are to change; `None` if the draw has no two.
+    /// Draws two positions of the order to swap, or `None` if a buffer has too few neighbours.
     fn choose(&mut self) -> Option<(u32, u32)> {
         let (all, offsets, peak) = (self.chains.all(), self.placer.offsets(), self.placer.peak());
         let ends = all.iter().zip(offsets).map(|(own, offset)| align_up(offset + own.size, own.alignment));
@@ -105,7 +113,7 @@ impl<'a> Climb<'a> {
         Some((self.position[one as usize], self.position[other as usize]))
     }
 
-    /// One of those that live at once with `chain` and stand before the place `before`, but not `except`.
+    /// Draws a neighbour of `chain` among the first `before` positions, excluding `except`.
     fn neighbour(&mut self, chain: u32, before: u32, except: u32) -> Option<u32> {
         let all = self.chains.all();
         let own = &all[chain as usize];
@@ -116,8 +124,8 @@ impl<'a> Climb<'a> {
     }
 }
 
-/// Numbers that look random and are the same every time: `SplitMix64` (Steele, Lea, Flood: Fast splittable pseudorandom number
-/// generators, 2014) from 0.
+/// Pseudo-random numbers by `SplitMix64` (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// generators, 2014). The seed is always 0.
 struct Random(u64);
 
 impl Random {
@@ -129,11 +137,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of the numbers below `bound`, which is not 0.
+    /// Draws a number below `bound`; `bound` is not 0.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// Draws an item of an iterator; `None` from an empty iterator.
     fn one_of(&mut self, mut some: impl Iterator<Item = u32> + Clone) -> Option<u32> {
         let count = some.clone().count() as u64;
         if count == 0 {

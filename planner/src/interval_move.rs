@@ -1,8 +1,9 @@
-//! MegEngine's interval move: the longest-lived buffers first, each into the gap for which the others must move least.
+//! MegEngine's interval move: inserts the longest-lived buffers first, each into the gap where
+//! other buffers must move least.
 //!
-//! A gap that is too small grows: what lies above it moves up, and what lies above that as far as it is in the way. O(n² log n)
-//! with nothing kept for a pair of buffers: how far each can move, and how far it must, is found by a sweep over the
-//! addresses with a tree over the steps.
+//! A gap may be too small. Then the buffers above move up, and push up the buffers above them as
+//! far as necessary. O(n² log n) time and O(n) memory: a sweep over the addresses with a segment
+//! tree over the steps finds how far each buffer can move and must move, without a list of pairs.
 
 use super::first_fit;
 use super::levels::Levels;
@@ -13,7 +14,8 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::ops::Range;
 
-/// `StaticMemAllocIntervalMove` of MegEngine (2022). With several alignments in a problem, everything is aligned to the coarsest.
+/// Interval move: `StaticMemAllocIntervalMove` of MegEngine (2022). In a problem with several
+/// alignments, every buffer is aligned to the coarsest.
 pub struct IntervalMove;
 
 impl Algorithm for IntervalMove {
@@ -36,7 +38,7 @@ impl Algorithm for IntervalMove {
     }
 }
 
-/// The longest-lived chains first, of those the earliest, of those the largest.
+/// Sorts the chains: the longest-lived first, then the earliest, then the largest.
 fn order(chains: &Chains) -> Vec<u32> {
     let key = |chain: &Chain| (Reverse(chain.length()), chain.start, Reverse(chain.size));
     let mut order: Vec<u32> = (0..chains.len() as u32).collect();
@@ -44,31 +46,31 @@ fn order(chains: &Chains) -> Vec<u32> {
     order
 }
 
-/// The chains that are placed.
+/// The placed chains.
 struct Stack {
-    /// Each chain's steps, numbered among those at which anything begins or ends.
+    /// Steps of each chain, numbered among the steps at which a life begins or ends.
     steps: Vec<Range<u32>>,
-    /// Each chain's size, aligned.
+    /// Aligned size of each chain.
     sizes: Vec<u64>,
-    /// Where each chain lies, if it is placed.
+    /// Offset of each placed chain.
     lows: Vec<u64>,
-    /// How high each could lie without raising the peak.
+    /// Highest offset of each placed chain that leaves the peak as it is.
     highest: Vec<u64>,
-    /// The placed ones in the order of their addresses.
+    /// The placed chains in the order of their offsets.
     placed: Vec<u32>,
     peak: u64,
     levels: Levels,
 }
 
-/// A place for a chain, and what it asks of the others.
+/// A candidate offset for a chain, with its cost.
 #[derive(Clone, Copy)]
 struct Gap {
     low: u64,
-    /// By how much the peak rises.
+    /// Bytes by which the peak would rise.
     rise: u64,
-    /// How many bytes are missing.
+    /// Bytes by which the gap is too small.
     missing: u64,
-    /// How many are left over.
+    /// Bytes of the gap that would stay free.
     rest: u64,
 }
 
@@ -91,6 +93,7 @@ impl Stack {
         }
     }
 
+    /// Places a chain in the best gap and moves other chains up as necessary.
     fn insert(&mut self, chain: u32) {
         self.find_highest();
         let gap = self.choose(chain);
@@ -98,13 +101,14 @@ impl Stack {
         self.push_up(chain);
         let lows = &self.lows;
         self.placed.push(chain);
-        // Who is placed above another stays above it, so all but one are in order already.
+        // Moving up keeps the order of chains whose lives overlap, so the list is almost sorted.
         self.placed.sort_by_key(|&chain| lows[chain as usize]);
     }
 
-    /// Works out for each placed chain how high it could lie: below the peak, and below whoever lies above it.
+    /// Computes for each placed chain the highest offset below the peak and below the chains above.
     fn find_highest(&mut self) {
-        // Counted downwards from the peak, so that one tree of largest values serves both directions.
+        // Counted downwards from the peak, so that one tree of largest values serves both
+        // directions.
         self.levels.clear();
         for &chain in self.placed.iter().rev() {
             let (steps, size) = (&self.steps[chain as usize], self.sizes[chain as usize]);
@@ -114,7 +118,8 @@ impl Stack {
         }
     }
 
-    /// The gap that fits best; if none does, the one for which the peak rises least.
+    /// Chooses the gap with the least rise of the peak, then the fewest missing bytes, then the
+    /// best fit.
     fn choose(&self, chain: u32) -> Gap {
         let (steps, size) = (&self.steps[chain as usize], self.sizes[chain as usize]);
         let meets = |other: &Range<u32>| other.start < steps.end && steps.start < other.end;
@@ -132,11 +137,14 @@ impl Stack {
         best.unwrap_or(Gap { low, rise: 0, missing: 0, rest: 0 })
     }
 
-    /// Keeps a gap if it is better than the best one before; `above` are those that the chain would push up.
+    /// Replaces `best` by a gap with a lower cost. `above` lists the chains that the new chain
+    /// would push up.
     fn consider(&self, best: &mut Option<Gap>, gap: Range<u64>, size: u64, above: &[u32]) {
         let room = gap.end - gap.start;
         let missing = size.saturating_sub(room);
         let mut rise = (gap.start + size).saturating_sub(self.peak);
+        // A chain above absorbs part of the push: the free bytes below, and how far the chain can
+        // rise within the peak. The remainder raises the peak.
         if missing > 0 {
             for &other in above {
                 let distance = self.lows[other as usize] - gap.end;
@@ -151,7 +159,8 @@ impl Stack {
         }
     }
 
-    /// Moves up what is in the way of `chain`, and what is in the way of that; the lowest first, so that each moves once.
+    /// Moves up all chains in the way of `chain`, directly or through others. Works from the lowest
+    /// up, so each chain moves at most once.
     fn push_up(&mut self, chain: u32) {
         let low = self.lows[chain as usize];
         self.levels.clear();

@@ -1,34 +1,38 @@
-//! The highest level over a range of steps: a tree in which a range is raised and asked at O(log n).
+//! A segment tree over steps: raises a range of steps to a level, or finds the highest level of a
+//! range, in O(log n).
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// A level for every step.
+/// A level for every step, all 0 at first.
 pub(super) struct Levels {
-    /// How many steps there are; the nodes are numbered from 1, the children of `i` are `2i` and `2i+1`, the steps' follow the inner ones.
+    /// Number of leaves: the number of steps, rounded up to a power of two. Nodes are numbered from
+    /// 1, the children of `i` are `2i` and `2i + 1`, and the leaves follow the inner nodes.
     leaves: usize,
-    /// The level to which all steps of a node were raised.
+    /// For each node, the level to which all steps below the node were raised at once.
     raised: Vec<u64>,
-    /// The highest level of any step of a node, without what was raised above it.
+    /// For each node, the highest level of a step below, ignoring the raises recorded in ancestors.
     highest: Vec<u64>,
 }
 
 impl Levels {
-    /// Level 0 at every step.
+    /// Creates levels of 0 for `steps` steps.
     pub(super) fn new(steps: usize) -> Self {
         let leaves = steps.next_power_of_two();
         Self { leaves, raised: vec![0; 2 * leaves], highest: vec![0; 2 * leaves] }
     }
 
-    /// Level 0 at every step again.
+    /// Resets every level to 0.
     pub(super) fn clear(&mut self) {
         self.raised.fill(0);
         self.highest.fill(0);
     }
 
-    /// Raises every step of a range to `level`, unless it is higher.
+    /// Raises every step of a range to `level`. Steps with a higher level stay as they are.
     pub(super) fn raise(&mut self, steps: &Range<u32>, level: u64) {
+        // The usual bottom-up walk: a left end that is a right child, and a right end that is a
+        // left child, have parents that reach out of the range.
         let (mut left, mut right) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
         while left < right {
             if left % 2 == 1 {
@@ -43,20 +47,23 @@ impl Levels {
         }
     }
 
+    /// Raises a whole node, and the `highest` of its ancestors.
     fn raise_node(&mut self, node: usize, level: u64) {
         self.raised[node] = self.raised[node].max(level);
         let mut node = node;
+        // An ancestor that is as high already has ancestors that are as high, too.
         while node > 0 && self.highest[node] < level {
             self.highest[node] = level;
             node /= 2;
         }
     }
 
-    /// The highest level of a range.
+    /// Returns the highest level of a step in the range.
     pub(super) fn largest(&self, steps: &Range<u32>) -> u64 {
         let (mut left, mut right) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
         let mut largest = 0;
-        // What was raised above the range as a whole counts for it too: the nodes above its two ends.
+        // A raise of an ancestor covers steps of the range, too. Every ancestor of a node in the
+        // range is an ancestor of the first or of the last leaf.
         for end in [left, right - 1] {
             let mut node = end;
             while node > 0 {

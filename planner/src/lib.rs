@@ -13,7 +13,7 @@
 //! use cachalot_planner::{Buffer, Problem, solve, verify};
 //! use std::time::Duration;
 //!
-//! // Each buffer lives from a step up to, but not including, another, and has a size in bytes.
+//! // Each buffer lives from its start up to, but not including, its end.
 //! let buffer = |start, end, size| Buffer { start, end, size, alignment: 256, fixed: None };
 //! let buffers = vec![buffer(0, 3, 4096), buffer(1, 4, 1024), buffer(3, 5, 2048)];
 //! let problem = Problem { buffers, ..Problem::default() };
@@ -28,10 +28,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`portfolio::Portfolio`] does the same step by step on one thread, without a clock. [`operators::lower`] makes a problem
-//! of the operators of a program. [`HEURISTICS`] lists the fast algorithms, and [`exact`] is the search.
+//! [`portfolio::Portfolio`] runs the same algorithms step by step on one thread, without a clock.
+//! [`operators::lower`] makes a problem of the operators of a program. [`HEURISTICS`] lists the
+//! fast algorithms, and [`exact`] is the search.
 //!
-//! The crate is `no_std` with `alloc`, without unsafe code and without dependencies. Its feature `std`, on by default, adds
+//! `no_std` with `alloc`, no unsafe code, no dependencies. The feature `std`, on by default, adds
 //! [`solve`] and [`parallel`].
 
 #![no_std]

@@ -1,44 +1,50 @@
-//! Which buffers are written in place over which.
+//! Decides which buffers are written in place over which, before planning.
 //!
-//! The rules are `StaticMemAllocImplHelper`'s of MegEngine (2022); [`Overwrite`](super::Overwrite) states them.
+//! [`Overwrite`](super::Overwrite) states the rules, which are those of `StaticMemAllocImplHelper`
+//! in MegEngine (2022).
 
 use super::{Overwrite, Problem};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Stands for nobody.
+/// Marks the absence of a buffer, member or block.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The accepted pairs.
+/// The accepted overwrites.
 pub(super) struct Overwrites {
-    /// For each buffer the one that it is written over, or [`NONE`].
+    /// For each buffer, the buffer under it, or [`NONE`].
     pub(super) target: Vec<u32>,
-    /// For each buffer the one that is written over it, or [`NONE`].
+    /// For each buffer, the buffer written over it, or [`NONE`].
     pub(super) writer: Vec<u32>,
-    /// For each buffer where in its target it lies, in bytes; 0 without a target.
+    /// For each buffer, the distance in bytes from the beginning of the target, or 0 without a
+    /// target.
     pub(super) offset: Vec<u64>,
 }
 
 impl Overwrites {
-    /// Settles every pair of the problem. A pair that names no buffer or reaches beyond its target is refused.
+    /// Decides every pair of the problem in order. Refuses a pair with an unknown buffer, and a
+    /// writer that reaches beyond its target.
     pub(super) fn of(problem: &Problem) -> Self {
         let count = problem.buffers.len();
         let mut settled = Self { target: vec![NONE; count], writer: vec![NONE; count], offset: vec![0; count] };
-        // What has a place by itself is not written into another's.
+        // A fixed or colocated buffer has an offset of its own, and so cannot follow a target.
         let mut placed: Vec<bool> = problem.buffers.iter().map(|buffer| buffer.fixed.is_some()).collect();
         for buffer in problem.colocations.iter().flat_map(|pair| [pair.first, pair.second]) {
             placed.get_mut(buffer as usize).into_iter().for_each(|placed| *placed = true);
         }
+        // Out-of-range writers have no entry in `placed` and are dropped here.
         let movable = |pair: &&Overwrite| placed.get(pair.writer as usize) == Some(&false);
         problem.overwrites.iter().filter(movable).for_each(|&pair| settled.consider(problem, pair));
         settled
     }
 
+    /// Accepts or refuses one pair.
     fn consider(&mut self, problem: &Problem, Overwrite { writer, target, offset }: Overwrite) {
         let (Some(source), Some(dest)) = (problem.buffers.get(writer as usize), problem.buffers.get(target as usize))
         else {
             return;
         };
+        // The writer begins in the last step of the target, lies inside, and has no target yet.
         let in_time = source.start.checked_add(1) == Some(dest.end);
         let inside = offset.checked_add(source.size).is_some_and(|end| end <= dest.size);
         let free = self.target[writer as usize] == NONE;
@@ -47,6 +53,7 @@ impl Overwrites {
         }
         let before = self.writer[target as usize];
         if before != NONE {
+            // The larger writer wins; of two equally large writers the first stays.
             if source.size <= problem.buffers[before as usize].size {
                 return;
             }
@@ -58,7 +65,8 @@ impl Overwrites {
         self.offset[writer as usize] = offset;
     }
 
-    /// Whether `buffer` is `root`, or written over it through others. Buffers of one step can be in each other's last.
+    /// Returns whether `buffer` is `root`, or is written over `root` through a chain of writers. A
+    /// circle is possible among buffers of one step: each may begin in the last step of the next.
     fn is_below(&self, problem: &Problem, buffer: u32, root: u32) -> bool {
         let step = problem.buffers[root as usize].start;
         let mut at = buffer;
@@ -66,7 +74,8 @@ impl Overwrites {
             if at == root {
                 return true;
             }
-            // Lives begin later along a chain, or with the same step: beyond that there is no way back.
+            // Starts never decrease from target to writer. Below `step`, the walk down the targets
+            // cannot meet `root` any more.
             if problem.buffers[at as usize].start < step || self.target[at as usize] == NONE {
                 return false;
             }

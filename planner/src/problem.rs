@@ -1,71 +1,83 @@
-//! What is to be planned, and what a plan is.
+//! The input of every planner, a [`Problem`], and the output, a [`Plan`].
 
 use alloc::vec::Vec;
 
-/// A buffer: so many bytes for so long.
+/// A buffer: bytes needed by the program during a range of steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// The first step at which it lives.
+    /// First step at which the buffer is live.
     pub start: u64,
-    /// The step before which it has ended; above `start`. `u64::MAX` for a buffer that is never given back.
+    /// First step at which the buffer is no longer live; above `start`. `u64::MAX` for a buffer
+    /// without a free.
     pub end: u64,
-    /// Its length in bytes, padding included; above 0.
+    /// Length in bytes, padding included; above 0.
     pub size: u64,
-    /// What its offset is a multiple of; a power of two. Counts for nothing in a buffer that overwrites another.
+    /// The offset of the buffer is a multiple of this power of two. Ignored for the writer of an
+    /// accepted overwrite.
     pub alignment: u64,
-    /// Where it must lie, if that is settled already. Such a buffer overwrites nobody.
+    /// The offset, if decided by the caller. A buffer with a fixed offset is never the writer of an
+    /// accepted overwrite.
     pub fixed: Option<u64>,
 }
 
-/// `writer` may begin its life in place, inside `target`, in the last step of that one's life.
+/// Permission for `writer` to begin its life in place, inside `target`, in the last step of the
+/// target's life.
 ///
-/// Whether it does is settled before any planning, as MegEngine (2022) settles it: in the order of the list, a pair is
-/// accepted if the writer begins in the target's last step and overwrites nobody yet, and if the target is overwritten by
-/// nobody yet or only by a smaller buffer, which then is an ordinary one again. An accepted writer lies at the target's
-/// offset plus `offset` in every plan; a refused one is a buffer like any other.
+/// Whether a pair is accepted is decided before planning, by the rule of MegEngine (2022). Pairs
+/// are taken in the order of the list. A pair is accepted if three conditions hold: the writer
+/// begins in the last step of the target; the writer overwrites no buffer yet; no buffer overwrites
+/// the target yet, or only a smaller one. A displaced smaller writer becomes an ordinary buffer
+/// again.
+///
+/// An accepted writer lies at the offset of the target plus `offset` in every plan. A refused
+/// writer is an ordinary buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Overwrite {
-    /// The buffer that is written.
+    /// Number of the buffer to write.
     pub writer: u32,
-    /// The buffer that it is written over.
+    /// Number of the buffer to write over.
     pub target: u32,
-    /// Where in `target` it begins, in bytes.
+    /// Distance in bytes from the beginning of `target` to the beginning of `writer`.
     pub offset: u64,
 }
 
-/// Two buffers lie at the same offset in every plan, each with its own size; they never live at once.
+/// Requires two buffers to lie at one offset in every plan, each with a size of its own. Their
+/// lives do not overlap.
 ///
-/// XLA's `ShareWith`. Who shares a place with the same buffer shares it with each other, and all have the strictest alignment of
-/// any of them. Between their lives the place is free for others. Such a buffer overwrites nobody; it may be overwritten.
+/// XLA calls a colocation `ShareWith`. Colocations are transitive: if two buffers are each
+/// colocated with a third, all three lie at one offset. The strictest alignment of the group
+/// applies to all members. Between the lives of the members, the bytes are available to all
+/// buffers. A colocated buffer may be a target, but never a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Colocation {
-    /// One.
+    /// Number of the first buffer.
     pub first: u32,
-    /// The other.
+    /// Number of the second buffer.
     pub second: u32,
 }
 
-/// Buffers, numbered from 0, which of them may be written over which, and which must share a place.
+/// A planning problem: buffers numbered from 0, permitted overwrites, and required colocations.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Problem {
     /// The buffers.
     pub buffers: Vec<Buffer>,
-    /// Who may be written over whom, in order of preference.
+    /// The permitted overwrites, in order of preference.
     pub overwrites: Vec<Overwrite>,
-    /// Who shares a place.
+    /// The pairs of buffers that lie at one offset.
     pub colocations: Vec<Colocation>,
 }
 
-/// An offset for every buffer.
+/// A solution of a problem: an offset for every buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Where each buffer lies, in bytes from the beginning.
+    /// Offset of each buffer in bytes, by the number of the buffer.
     pub offsets: Vec<u64>,
-    /// How many bytes they need together: the largest end of a buffer that overwrites nobody, rounded up to that one's alignment.
+    /// Bytes needed by all buffers together: the largest end of a buffer, rounded up to the
+    /// alignment of the buffer. Writers of accepted overwrites do not count.
     pub peak: u64,
 }
 
-/// The next multiple of `alignment`, a power of two, from `value` on.
+/// Rounds `value` up to a multiple of `alignment`, a power of two. Saturates near `u64::MAX`.
 pub(super) const fn align_up(value: u64, alignment: u64) -> u64 {
     let rest = alignment.wrapping_sub(1);
     value.saturating_add(rest) & !rest

@@ -1,4 +1,5 @@
-//! A row of blocks in the order of their addresses, without the addresses: what push-down decides the order with.
+//! A row of blocks in address order, without addresses: push-down's structure for deciding the
+//! order of buffers.
 
 use super::overwrites::NONE;
 use alloc::collections::BTreeSet;
@@ -6,45 +7,53 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-/// So many bytes, between two others.
+/// A block of the row: bytes between two neighbours.
 struct Block {
     size: u64,
-    /// The end of the life of who held it last.
+    /// End of the life of the last member in the block.
     end: u64,
-    /// The member that holds it, or [`NONE`].
+    /// The member in the block, or [`NONE`] if the block is free.
     member: u32,
+    /// Number of the block below, or of the sentinel.
     previous: u32,
+    /// Number of the block above, or of the sentinel.
     next: u32,
-    /// When it became free, counted in blocks that did.
+    /// Value of [`Row::turn`] when the block became free.
     turn: u32,
 }
 
-/// What the free blocks are ordered by: size, then the latest end, then who became free first; and the block.
+/// Sort key of a free block: size, then the latest end, then the earliest turn; last the number of
+/// the block.
 type Key = (u64, Reverse<u64>, u32, u32);
 
-/// The blocks. Two free ones never lie side by side.
+/// The blocks of the row. Two free blocks are never adjacent.
 pub(super) struct Row {
-    /// Linked in a circle; the one at [`EDGE`] lies behind the last and before the first, and is no block.
+    /// The blocks, linked in a circle through the sentinel at [`EDGE`]. The sentinel lies behind
+    /// the last block and before the first.
     blocks: Vec<Block>,
+    /// Keys of all free blocks.
     free: BTreeSet<Key>,
-    /// Blocks that no longer exist, for use again.
+    /// Numbers of removed blocks, for reuse.
     spare: Vec<u32>,
+    /// Number of blocks freed so far, for the age of free blocks.
     turn: u32,
 }
 
-/// Where the row begins and ends.
+/// Number of the sentinel.
 const EDGE: u32 = 0;
 
 impl Row {
-    /// No blocks.
+    /// Creates a row without blocks.
     pub(super) fn new() -> Self {
         let edge = Block { size: 0, end: 0, member: NONE, previous: EDGE, next: EDGE, turn: 0 };
         Self { blocks: vec![edge], free: BTreeSet::new(), spare: Vec::new(), turn: 0 }
     }
 
-    /// A block for `member`, until `end`: the smallest free one that is large enough, else the largest, which grows, else a new
-    /// one behind the last.
-    pub(super) fn take(&mut self, member: u32, size: u64, end: u64) -> u32 {
+    /// Allocates a block for `member` until `end`: the smallest sufficient free block, else the
+    /// largest free block, which grows. Without a free block, appends a new block.
+    pub(super) fn allocate(&mut self, member: u32, size: u64, end: u64) -> u32 {
+        // The smallest key with enough bytes: best fit, then the latest end. Without a fit, the
+        // last key is the largest block.
         let fit = self.free.range((size, Reverse(u64::MAX), 0, 0)..).next().or_else(|| self.free.last()).copied();
         let Some(key) = fit else {
             let block = self.insert_behind(self.blocks[EDGE as usize].previous, size);
@@ -55,11 +64,13 @@ impl Row {
         let (free, .., block) = key;
         self.blocks[block as usize].size = size;
         self.hold(block, member, end);
+        // A remainder keeps its place in the row, behind the allocated block.
         self.insert_free(block, free.saturating_sub(size), end);
         block
     }
 
-    /// Cuts a held block down to the `size` bytes that lie `offset` bytes further on.
+    /// Shrinks a held block to the `size` bytes from `offset` on. The bytes before and behind
+    /// become free.
     pub(super) fn overwrite(&mut self, block: u32, offset: u64, size: u64) {
         let Block { size: whole, end, previous, .. } = self.blocks[block as usize];
         self.blocks[block as usize].size = size;
@@ -67,26 +78,27 @@ impl Row {
         self.insert_free(block, whole - offset - size, end);
     }
 
-    /// Says who holds a block, until when.
+    /// Assigns a block to a member until `end`.
     pub(super) fn hold(&mut self, block: u32, member: u32, end: u64) {
         let block = &mut self.blocks[block as usize];
         (block.member, block.end) = (member, end);
     }
 
-    /// Makes a held block free.
-    pub(super) fn give_back(&mut self, block: u32) {
+    /// Frees a held block.
+    pub(super) fn release(&mut self, block: u32) {
         let Block { size, end, previous, .. } = self.blocks[block as usize];
         self.remove(block);
         self.insert_free(previous, size, end);
     }
 
-    /// Who holds the nearest held blocks below and above; [`NONE`] where there are none.
+    /// Returns the members in the nearest held blocks below and above, or [`NONE`] at an edge.
     pub(super) fn neighbours(&self, block: u32) -> (u32, u32) {
         let own = &self.blocks[block as usize];
         (self.holder(own.previous, |free| free.previous), self.holder(own.next, |free| free.next))
     }
 
-    /// Who holds a block, or, if it is free, the one beyond it.
+    /// Returns the member in a block, or in the next block beyond a free block. Free blocks are
+    /// never adjacent, so one step suffices.
     fn holder(&self, block: u32, beyond: impl Fn(&Block) -> u32) -> u32 {
         let own = &self.blocks[block as usize];
         if block == EDGE || own.member != NONE {
@@ -95,11 +107,12 @@ impl Row {
         self.blocks[beyond(own) as usize].member
     }
 
-    /// Adds free bytes behind the block `before`, in one block with the free ones on either side.
+    /// Inserts free bytes behind the block `before`, merged with free blocks on both sides.
     fn insert_free(&mut self, mut before: u32, mut size: u64, end: u64) {
         if size == 0 {
             return;
         }
+        // At most one neighbour on each side is free, by the invariant of the row.
         let next = self.blocks[before as usize].next;
         if self.is_free(next) {
             size += self.absorb(next);
@@ -116,11 +129,12 @@ impl Row {
         self.free.insert((size, Reverse(end), self.turn, block));
     }
 
+    /// Returns whether a block is free. The sentinel is not.
     fn is_free(&self, block: u32) -> bool {
         block != EDGE && self.blocks[block as usize].member == NONE
     }
 
-    /// Takes a free block out of the row, and answers how many bytes it had.
+    /// Removes a free block from the row and returns the size.
     fn absorb(&mut self, block: u32) -> u64 {
         let Block { size, end, turn, .. } = self.blocks[block as usize];
         self.free.remove(&(size, Reverse(end), turn, block));
@@ -128,6 +142,7 @@ impl Row {
         size
     }
 
+    /// Unlinks a block.
     fn remove(&mut self, block: u32) {
         let Block { previous, next, .. } = self.blocks[block as usize];
         self.blocks[previous as usize].next = next;
@@ -135,6 +150,7 @@ impl Row {
         self.spare.push(block);
     }
 
+    /// Links a new free block behind `previous`, without an entry in `free`.
     fn insert_behind(&mut self, previous: u32, size: u64) -> u32 {
         let next = self.blocks[previous as usize].next;
         let new = Block { size, end: 0, member: NONE, previous, next, turn: 0 };

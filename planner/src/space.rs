@@ -1,30 +1,34 @@
-//! Which bytes are taken when: a segment tree over the steps, with runs of bytes in its nodes.
+//! Occupied bytes per step: a segment tree over the steps, with sorted runs of bytes in the nodes.
 //!
 //! ```text
-//! steps      0 1 2 3 4 5 6 7        a buffer of steps 1..6 lies in the nodes it covers (1, 2–3, 4–5): `covering`,
-//!            └┬┘ └┬┘ └┬┘ └┬┘        and in each node that holds one of those: `within`
-//!             └─┬─┘   └─┬─┘
+//! steps      0 1 2 3 4 5 6 7     a buffer of steps 1..6 covers the nodes 1, 2–3 and 4–5:
+//!            └┬┘ └┬┘ └┬┘ └┬┘     their `covering` and `within` get the bytes;
+//!             └─┬─┘   └─┬─┘      their ancestors' `within` gets the bytes, too
 //!               └───┬───┘
 //! ```
 //!
-//! What is taken at any of the steps of a new buffer is in `within` of the nodes that it would cover and in `covering` of those
-//! above them. Runs that touch or overlap are one, so a node's list is short where little is free: no pair of buffers is
-//! ever looked at, and nothing is kept for each. A buffer adds O(log n) runs at most.
+//! A query for the steps of a new buffer reads `within` of the nodes that the steps cover, and
+//! `covering` of their ancestors. Together these lists hold every byte occupied at any of the
+//! steps.
+//!
+//! Runs that touch or overlap are merged, so a list is short where little is free. No pair of
+//! buffers is compared or stored. A buffer adds O(log n) runs.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Runs of bytes, ascending; none touches another.
+/// Runs of bytes in ascending order. Two runs never touch.
 #[derive(Clone, Default)]
 pub(super) struct Runs(Vec<(u64, u64)>);
 
 impl Runs {
-    /// Every run, from its first byte to behind its last.
+    /// Returns every run as (first byte, byte behind the last).
     pub(super) fn all(&self) -> &[(u64, u64)] {
         &self.0
     }
 
+    /// Adds a run, merged with all runs that it touches.
     fn add(&mut self, low: u64, high: u64) {
         let first = self.0.partition_point(|run| run.1 < low);
         let last = first + self.0[first..].partition_point(|run| run.0 <= high);
@@ -38,27 +42,28 @@ impl Runs {
     }
 }
 
-/// The tree.
+/// The segment tree over the steps.
 pub(super) struct Space {
-    /// How many steps there are, rounded up to a power of two; the nodes are numbered from 1, the children of `i` are `2i` and `2i+1`.
+    /// Number of leaves: the number of steps, rounded up to a power of two. Nodes are numbered from
+    /// 1; the children of `i` are `2i` and `2i + 1`.
     leaves: usize,
     covering: Vec<Runs>,
     within: Vec<Runs>,
 }
 
 impl Space {
-    /// Nothing is taken at any of so many steps.
+    /// Creates a tree of `steps` steps without occupied bytes.
     pub(super) fn new(steps: usize) -> Self {
         let leaves = steps.next_power_of_two();
         Self { leaves, covering: vec![Runs::default(); 2 * leaves], within: vec![Runs::default(); 2 * leaves] }
     }
 
-    /// Nothing is taken any more.
+    /// Frees all bytes at all steps.
     pub(super) fn clear(&mut self) {
         self.covering.iter_mut().chain(&mut self.within).for_each(|runs| runs.0.clear());
     }
 
-    /// Takes the bytes `low..high` at `steps`.
+    /// Occupies the bytes `low..high` at `steps`.
     pub(super) fn occupy(&mut self, steps: &Range<u32>, low: u64, high: u64) {
         let (covered, above) = self.nodes(steps);
         for node in covered {
@@ -70,23 +75,26 @@ impl Space {
         }
     }
 
-    /// The runs that are taken at any of `steps`; a byte may be in several.
+    /// Returns lists of the runs occupied at any of `steps`. A byte may appear in several lists.
     pub(super) fn taken(&self, steps: &Range<u32>) -> impl Iterator<Item = &Runs> {
         let (covered, above) = self.nodes(steps);
         covered.map(|node| &self.within[node]).chain(above.map(|node| &self.covering[node]))
     }
 
-    /// The nodes that `steps` consist of, and all those above them.
+    /// Returns the nodes that cover `steps` exactly, and all ancestors of these nodes.
     fn nodes(&self, steps: &Range<u32>) -> (impl Iterator<Item = usize> + use<>, impl Iterator<Item = usize> + use<>) {
         let (low, high) = (steps.start as usize + self.leaves, steps.end as usize + self.leaves);
         let levels = 0..=self.leaves.trailing_zeros();
-        // On each level the range loses a node on the left that is a right child, and one on the right that is a left child.
+        // On each level the range loses a left end that is a right child, and a right end that is a
+        // left child.
         let covered = levels.clone().flat_map(move |level| {
             let (left, right) = (((low - 1) >> level) + 1, high >> level);
             let lost_left = (left < right && left % 2 == 1).then_some(left);
             let lost_right = (left < right && right % 2 == 1).then_some(right - 1);
             lost_left.into_iter().chain(lost_right)
         });
+        // A node is an ancestor iff it meets the range and also reaches out of it. Only the two
+        // ends of a level can.
         let above = levels.skip(1).flat_map(move |level| {
             let (left, right) = (low >> level, (high - 1) >> level);
             let cut_left = left << level != low || (left == right && (right + 1) << level != high);

@@ -1,4 +1,5 @@
-//! Squeezing: every buffer of a plan as low as it can lie, from the lowest up, again and again while that lowers the peak.
+//! Squeezing: lowers every buffer of a plan as far as possible, from the lowest up, and repeats
+//! while the peak falls.
 
 use super::events::{Arrival, events};
 use super::first_fit::{by_offset, fill};
@@ -6,7 +7,7 @@ use super::placer::Placer;
 use super::{Algorithm, Chains, Plan, Problem, Watch, pushdown};
 use alloc::vec::Vec;
 
-/// Push-down's plans, squeezed.
+/// Squeezes the plans of push-down, for every order of arrival.
 pub struct Squeeze;
 
 impl Algorithm for Squeeze {
@@ -30,10 +31,11 @@ impl Algorithm for Squeeze {
     }
 }
 
-/// The best plan on the way from `offsets`, which need to be no plan themselves; `None` if it was stopped before the first.
+/// Returns the best plan reached from `offsets`, or `None` if `watch` stopped before the first. The
+/// offsets need not be a valid plan.
 ///
-/// Placed in the order of its offsets, no buffer of a plan comes to lie higher than before, so the peak never grows (where
-/// something is fixed it can, the first time).
+/// First fit in the order of a plan's offsets moves no buffer up, so the peak never rises. The
+/// first round may raise the peak if some offsets are fixed.
 pub fn squeeze(chains: &Chains, offsets: Vec<u64>, watch: &dyn Watch) -> Option<Plan> {
     let mut placer = Placer::new(chains);
     let mut best: Option<(u64, Vec<u64>)> = None;

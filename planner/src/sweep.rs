@@ -1,47 +1,52 @@
-//! Whether rectangles of time and address overlap: a sweep over time with those that live, in order of address.
+//! Finds two overlapping rectangles of time and address: a sweep over time with the live rectangles
+//! in address order. O(n log n).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// The bytes `low..high`, for the steps `start..end`.
+/// The use of the bytes `low..high` during the steps `start..end`.
 #[derive(Clone, Copy)]
-pub(super) struct Held {
+pub(super) struct Rectangle {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) low: u64,
     pub(super) high: u64,
-    /// Whose they are.
+    /// Number of the buffer.
     pub(super) buffer: u32,
 }
 
-/// Two buffers that hold the same byte, and the first step at which they do.
+/// Two buffers that use a common byte, and the first step of the overlap.
 pub(super) struct Clash {
     pub(super) first: u32,
     pub(super) second: u32,
     pub(super) step: u64,
 }
 
-/// The earliest clash, if there is one.
-pub(super) fn clash(held: &[Held]) -> Option<Clash> {
-    let begins = held.iter().map(|held| (held.start, true, held));
-    let ends = held.iter().map(|held| (held.end, false, held));
-    let mut events: Vec<_> =
-        begins.chain(ends).filter(|(_, _, held)| held.start < held.end && held.low < held.high).collect();
-    // At one step, ends come before beginnings: lives are half-open.
-    events.sort_by_key(|&(step, begins, held)| (step, begins, held.buffer));
+/// Finds the earliest overlap, or `None` if all rectangles are disjoint.
+pub(super) fn clash(rectangles: &[Rectangle]) -> Option<Clash> {
+    let begins = rectangles.iter().map(|rectangle| (rectangle.start, true, rectangle));
+    let ends = rectangles.iter().map(|rectangle| (rectangle.end, false, rectangle));
+    let mut events: Vec<_> = begins
+        .chain(ends)
+        .filter(|(_, _, rectangle)| rectangle.start < rectangle.end && rectangle.low < rectangle.high)
+        .collect();
+    // Lives are half-open, so at one step ends come before beginnings.
+    events.sort_by_key(|&(step, begins, rectangle)| (step, begins, rectangle.buffer));
     let mut live = BTreeMap::new();
-    for (step, begins, held) in events {
+    for (step, begins, rectangle) in events {
         if !begins {
-            live.remove(&held.low);
+            live.remove(&rectangle.low);
             continue;
         }
-        let below = live.range(..held.high).next_back();
+        // Live rectangles are disjoint. Of those that begin below `high`, the last also ends
+        // highest, so one comparison suffices.
+        let below = live.range(..rectangle.high).next_back();
         if let Some((_, &(high, other))) = below
-            && high > held.low
+            && high > rectangle.low
         {
-            return Some(Clash { first: other, second: held.buffer, step });
+            return Some(Clash { first: other, second: rectangle.buffer, step });
         }
-        live.insert(held.low, (held.high, held.buffer));
+        live.insert(rectangle.low, (rectangle.high, rectangle.buffer));
     }
     None
 }

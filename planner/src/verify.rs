@@ -1,83 +1,83 @@
-//! Whether a plan is one: checked from the problem alone, without anything that an algorithm worked out.
+//! Verifies a plan against its problem, independently of every algorithm.
 
 use super::colocations::Colocations;
 use super::overwrites::{NONE, Overwrites};
 use super::problem::align_up;
-use super::sweep::{Held, clash};
+use super::sweep::{Rectangle, clash};
 use super::{Plan, Problem};
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What is wrong with a plan. Buffers are named by their number in the problem.
+/// A violation found in a plan. Buffers are named by their number in the problem.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Fault {
-    /// There is not one offset for each buffer.
+    /// The number of offsets differs from the number of buffers.
     Count {
-        /// How many buffers there are.
+        /// Number of buffers in the problem.
         buffers: usize,
-        /// How many offsets.
+        /// Number of offsets in the plan.
         offsets: usize,
     },
-    /// A buffer's end is beyond 64 bits.
+    /// The end of a buffer exceeds 64 bits.
     Beyond {
-        /// Which.
+        /// Number of the buffer in the problem.
         buffer: u32,
     },
-    /// A buffer lies at no multiple of its alignment.
+    /// The offset of a buffer is no multiple of the alignment.
     Misaligned {
-        /// Which.
+        /// Number of the buffer in the problem.
         buffer: u32,
-        /// Where it lies.
+        /// Offset of the buffer in the plan, in bytes.
         offset: u64,
-        /// Its alignment.
+        /// Required alignment in bytes, a power of two.
         alignment: u64,
     },
-    /// A buffer does not lie where it must.
+    /// A buffer does not lie at its fixed offset.
     Moved {
-        /// Which.
+        /// Number of the buffer in the problem.
         buffer: u32,
-        /// Where it lies.
+        /// Offset of the buffer in the plan, in bytes.
         offset: u64,
-        /// Where it must.
+        /// Offset that the problem requires.
         fixed: u64,
     },
-    /// A buffer that is written in place lies elsewhere.
+    /// A writer does not lie at its place inside the target.
     NotInPlace {
-        /// Which.
+        /// Number of the writer in the problem.
         writer: u32,
-        /// The buffer that it is written over.
+        /// Number of the target in the problem.
         target: u32,
-        /// Where it lies.
+        /// Offset of the writer in the plan.
         offset: u64,
-        /// Where its place is.
+        /// Offset that the target requires.
         place: u64,
     },
-    /// Two buffers that are to share a place do not.
+    /// Two colocated buffers lie at different offsets.
     Apart {
-        /// One.
+        /// Number of the first buffer of the pair.
         first: u32,
-        /// The other.
+        /// Number of the second buffer of the pair.
         second: u32,
-        /// Where the first lies.
+        /// Offset of `first` in the plan.
         place: u64,
-        /// Where the second lies.
+        /// Offset of `second` in the plan.
         offset: u64,
     },
-    /// Two buffers that live at once share bytes.
+    /// Two buffers with overlapping lives share bytes.
     Overlap {
-        /// One.
+        /// Number of the first buffer of the pair.
         first: u32,
-        /// The other.
+        /// Number of the second buffer of the pair.
         second: u32,
-        /// The first step at which they do.
+        /// First step at which the lives and the bytes overlap.
         step: u64,
     },
-    /// The peak is not what the plan says.
+    /// The peak in the plan differs from the peak of the offsets.
     Peak {
-        /// What it says.
+        /// Peak in bytes according to the plan.
         said: u64,
-        /// What it is.
+        /// Peak in bytes that follows from the offsets.
         is: u64,
     },
 }
@@ -109,26 +109,27 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// Checks a plan against a problem that has been [checked](Problem::check) itself.
+/// Verifies a plan of a problem that passes [`Problem::check`].
 ///
 /// # Errors
-/// The first thing that is wrong: in the number of offsets, where a buffer lies, what overlaps, the peak.
+/// The first violation, in this order: the number of offsets, the place of each buffer, overlaps,
+/// the peak.
 pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     if plan.offsets.len() != problem.buffers.len() {
         return Err(Fault::Count { buffers: problem.buffers.len(), offsets: plan.offsets.len() });
     }
     let (overwrites, colocations) = (Overwrites::of(problem), Colocations::of(problem));
-    let mut held = Vec::with_capacity(problem.buffers.len());
+    let mut rectangles = Vec::with_capacity(problem.buffers.len());
     let mut peak = 0;
     for (number, (buffer, &low)) in problem.buffers.iter().zip(&plan.offsets).enumerate() {
         let high = low.checked_add(buffer.size).ok_or(Fault::Beyond { buffer: number as u32 })?;
         let start = check_place(problem, &overwrites, &colocations, plan, number as u32)?;
-        held.push(Held { start, end: buffer.end, low, high, buffer: number as u32 });
+        rectangles.push(Rectangle { start, end: buffer.end, low, high, buffer: number as u32 });
         if overwrites.target[number] == NONE {
             peak = peak.max(align_up(high, colocations.alignment[number]));
         }
     }
-    if let Some(clash) = clash(&held) {
+    if let Some(clash) = clash(&rectangles) {
         return Err(Fault::Overlap { first: clash.first, second: clash.second, step: clash.step });
     }
     if peak != plan.peak {
@@ -137,7 +138,8 @@ pub fn verify(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Whether a buffer lies where it may, and the step from which on its bytes are its alone.
+/// Checks the place of a buffer. Returns the step from which on the bytes belong to the buffer
+/// alone.
 fn check_place(
     problem: &Problem,
     overwrites: &Overwrites,
@@ -149,7 +151,7 @@ fn check_place(
     let offset = plan.offsets[number as usize];
     let target = overwrites.target[number as usize];
     if target != NONE {
-        // Until its target has ended it lies inside it, which keeps everybody else out.
+        // Until the target ends, the target's own rectangle keeps other buffers out of these bytes.
         let place = plan.offsets[target as usize].saturating_add(overwrites.offset[number as usize]);
         if offset != place {
             return Err(Fault::NotInPlace { writer: number, target, offset, place });

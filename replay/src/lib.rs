@@ -1,6 +1,22 @@
 //! Recorded programs of GPU memory, and what can be done with them without a GPU. The `cachalot` command is built on this
 //! library.
 //!
+//! ```
+//! use cachalot_replay::replay::{Options, replay};
+//! use cachalot_replay::trace::Trace;
+//! use std::path::Path;
+//!
+//! let record = b"action,addr,size,stream,pool\n\
+//!     A,7f0000000000,2097152,0,0.0\n\
+//!     a,7f0000000000,4096,0,0.0\n\
+//!     f,7f0000000000,4096,0,0.0\n\
+//!     c,7f0000000000,4096,0,0.0\n";
+//! let traces = Trace::load_bytes(Path::new("record.csv"), record)?;
+//! let outcome = replay(&traces[0], &Options::default())?;
+//! assert_eq!((outcome.allocations, outcome.peak_reserved_bytes), (1, 2 << 20));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! ```text
 //! compare     every policy and configuration, side by side     snapshot   the state a program ends in, as a file
 //! replay      every decision repeated and checked              inspect    what a snapshot shows

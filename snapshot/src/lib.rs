@@ -10,6 +10,17 @@
 //! file     a snapshot written and read, as a pickle or as JSON          ─┘
 //! ```
 //!
+//! ```
+//! use cachalot_snapshot::{Format, Segment, Snapshot, read, write};
+//!
+//! let segment = Segment { address: 0x7f00_0000_0000, total_size: 2 << 20, ..Segment::default() };
+//! let snapshot = Snapshot { segments: vec![segment], device_traces: vec![Vec::new()], ..Snapshot::default() };
+//! let mut bytes = Vec::new();
+//! write(&mut bytes, Format::Pickle, &snapshot)?;
+//! assert_eq!(read(&bytes)?, snapshot);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Key by key: `torch/cuda/memory.py` and `torch/csrc/cuda/Module.cpp` of `PyTorch` 2.0 to 2.15.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! A block that the run holds.
+//! A live block of the run.
 
 use crate::checker::Row;
 use crate::stage::{Line, block_region};
@@ -7,45 +7,49 @@ use cachalot_core::{DevicePtr, StreamId};
 use cachalot_kernels::{Life, Region};
 use std::sync::Arc;
 
-/// A block that the allocator handed out and that was not freed yet.
+/// A block that the allocator has served and the run has not freed yet.
 #[derive(Debug)]
 pub(crate) struct Block {
+    /// The block's address.
     pub(crate) ptr: DevicePtr,
-    /// As many as were asked for.
+    /// Requested bytes.
     pub(crate) bytes: u64,
-    /// The device whose memory it is, by its place.
+    /// Index of the device with the memory.
     pub(crate) device: usize,
-    /// The stream that it was obtained on.
+    /// The stream of the request.
     pub(crate) home: StreamId,
-    /// What was written to it last.
+    /// The pattern last written to the block.
     pub(crate) life: Life,
-    /// Whether that is known to have been written.
+    /// Whether the write of the pattern was queued without an error.
     pub(crate) written: bool,
-    /// Stays of other streams that may not be over.
+    /// Uses by other streams that may be incomplete.
     pub(crate) visits: Vec<Arc<Visit>>,
-    /// Its memory is claimed for it alone; that of a graph's blocks is claimed for the graph.
+    /// Whether the block has a claim of its own in the shadow map. The claim of a graph's block
+    /// belongs to the graph.
     pub(crate) claimed: bool,
 }
 
 impl Block {
-    /// What kernels may use.
+    /// Returns the block's memory for use by kernels.
     pub(crate) fn region(&self) -> Region {
-        // SAFETY: a block is memory that the allocator handed out and that nobody else was given; it is freed only behind
-        // the kernels that use it, in the order of its stream or announced by `record_stream`.
+        // SAFETY: the allocator has served the block to this run only. The block is freed only
+        // behind the kernels that use the memory: in the order of the block's stream, or announced
+        // by `record_stream`.
         unsafe { block_region(self.ptr, self.bytes) }
     }
 
-    /// The block as kernels fill and check it.
+    /// Returns the block's memory and pattern, for filling and checking.
     pub(crate) fn row(&self) -> Row {
         (self.region(), self.life)
     }
 
-    /// Whether `line` is another stream than its own.
-    pub(crate) fn is_abroad(&self, line: Line) -> bool {
+    /// Returns whether `line` is another stream than the block's own.
+    pub(crate) fn is_foreign_to(&self, line: Line) -> bool {
         self.home != line.id
     }
 
-    /// Notes a stay. One that began earlier on the same stream is over by then.
+    /// Adds a use by another stream. Replaces an earlier use on the stream of `visit`, which ends
+    /// before the new use.
     pub(crate) fn add_visit(&mut self, visit: &Arc<Visit>) {
         self.visits.retain(|earlier| earlier.stream() != visit.stream());
         self.visits.push(Arc::clone(visit));

@@ -1,4 +1,5 @@
-//! Writing and checking blocks on one lane, many with one launch, and reading the findings back long afterwards.
+//! Fills and checks blocks on one lane, many blocks per launch, and reads the findings long
+//! afterwards.
 //!
 //! ```text
 //! results   ├ half 0: 16 slots ┼ half 1: 16 slots ┤     a slot for each launch that checks
@@ -11,47 +12,47 @@ use cachalot_core::{DeviceMemory, DeviceResult, Event};
 use cachalot_cuda::driver::types::CuStream;
 use cachalot_kernels::{Findings, Life, ROW_BYTES, Region};
 
-/// Launches that a half of the results has slots for.
+/// Slots of half of the results; each launch takes a slot.
 const SLOTS: usize = 16;
 /// Bytes of a slot.
 const SLOT_BYTES: u64 = size_of::<Findings>() as u64;
-/// Larger blocks have a launch of their own, with all of the device's threads.
+/// Larger blocks get a launch of their own, with all threads of the device.
 const LARGE: u64 = 256 << 10;
 
-/// A block's memory, and what is to be in it.
+/// A block's memory, and the expected pattern.
 pub(crate) type Row = (Region, Life);
 
-/// What one launch checked.
+/// The blocks checked by a launch.
 #[derive(Debug)]
 struct Launch {
-    /// Its place among the slots of its half.
+    /// Index of the launch's slot within its half.
     slot: usize,
     blocks: Vec<Row>,
 }
 
-/// One half of the results.
+/// Half of the results.
 #[derive(Debug)]
 struct Half {
     event: Event,
     launches: Vec<Launch>,
-    /// The event stands behind all of them.
+    /// Whether the event is recorded behind all launches of the half.
     recorded: bool,
 }
 
-/// One thread's writing and checking on one lane.
+/// Fills and checks blocks of a thread on a lane.
 #[derive(Debug)]
 pub(crate) struct Checker {
     device: &'static Device,
     table: Region,
     results: Region,
     halves: [Half; 2],
-    /// The half that is being filled.
+    /// Index of the half that receives new launches.
     filling: usize,
-    /// The thread's own stream for reading.
+    /// The thread's own stream for reading results.
     reader: CuStream,
 }
 
-/// What has been checked.
+/// Number of checked blocks and bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Checked {
     pub(crate) blocks: u64,
@@ -59,12 +60,12 @@ pub(crate) struct Checked {
 }
 
 impl Checker {
-    /// Bytes of device memory that a checker needs.
+    /// Returns the bytes of device memory that a checker needs for batches of `batch` blocks.
     pub(crate) const fn bytes(batch: u32) -> u64 {
         (batch as u64 * ROW_BYTES + 2 * SLOTS as u64 * SLOT_BYTES).next_multiple_of(512)
     }
 
-    /// A checker with memory of its own for batches of so many blocks.
+    /// Creates a checker over `memory`, for batches of `batch` blocks.
     ///
     /// # Errors
     /// The device's.
@@ -85,7 +86,7 @@ impl Checker {
     /// Writes the patterns of blocks, in the order of `stream`.
     ///
     /// # Errors
-    /// The device's: what the blocks hold is not known then.
+    /// The device's. The contents of the blocks are then unknown.
     pub(crate) fn fill(&self, stream: CuStream, blocks: &[Row]) -> DeviceResult<()> {
         let (large, small) = by_size(blocks);
         for (region, life) in large {
@@ -97,10 +98,11 @@ impl Checker {
         Ok(())
     }
 
-    /// Checks blocks, in the order of `stream`. What is found is told later, by this or by [`settle`](Self::settle).
+    /// Checks blocks, in the order of `stream`. Findings are reported later, by a further call or
+    /// by [`finish`](Self::finish).
     ///
     /// # Errors
-    /// The device's: some of the blocks may not be checked then.
+    /// The device's. Some blocks may then be unchecked.
     pub(crate) fn verify(&mut self, stream: CuStream, blocks: &[Row], verdict: &Verdict) -> DeviceResult<Checked> {
         let (large, small) = by_size(blocks);
         for (region, life) in large {
@@ -118,11 +120,11 @@ impl Checker {
         Ok(Checked { blocks: blocks.len() as u64, bytes: blocks.iter().map(|(region, _)| region.bytes()).sum() })
     }
 
-    /// Waits for everything that is being checked, and reads what was found.
+    /// Waits for all queued checks, and reports the findings.
     ///
     /// # Errors
-    /// The device's: what was found is not known then.
-    pub(crate) fn settle(&mut self, stream: CuStream, verdict: &Verdict) -> DeviceResult<()> {
+    /// The device's. The findings are then unknown.
+    pub(crate) fn finish(&mut self, stream: CuStream, verdict: &Verdict) -> DeviceResult<()> {
         let other = self.read_half(1 - self.filling, verdict);
         let half = &mut self.halves[self.filling];
         let recorded = if half.launches.is_empty() { Ok(()) } else { self.device.record(half.event, stream) };
@@ -132,7 +134,7 @@ impl Checker {
         other.and(read)
     }
 
-    /// How many blocks a table holds.
+    /// Returns the number of blocks that fit into a table.
     fn rows(&self) -> usize {
         (self.table.bytes() / ROW_BYTES) as usize
     }
@@ -141,7 +143,8 @@ impl Checker {
         part(self.results, (self.filling * SLOTS + slot) as u64 * SLOT_BYTES, SLOT_BYTES)
     }
 
-    /// A slot for one more launch. If the half is full, the other one is read and filled instead.
+    /// Returns a slot for one more launch. If the half is full, reads the other half and continues
+    /// in the other half.
     fn slot(&mut self, stream: CuStream, verdict: &Verdict) -> DeviceResult<usize> {
         let half = &mut self.halves[self.filling];
         if half.launches.len() == SLOTS {
@@ -154,7 +157,8 @@ impl Checker {
         Ok(self.halves[self.filling].launches.len())
     }
 
-    /// Waits for a half's launches and reads what they found. Afterwards the half is empty, whatever comes of it.
+    /// Waits for a half's launches, and reports the findings. Afterwards the half is empty, even
+    /// after an error.
     fn read_half(&mut self, number: usize, verdict: &Verdict) -> DeviceResult<()> {
         let half = &mut self.halves[number];
         let launches = std::mem::take(&mut half.launches);
@@ -174,12 +178,12 @@ impl Checker {
     }
 }
 
-/// The blocks that have a launch of their own, and those that share one.
+/// Splits blocks into large blocks, with a launch each, and blocks that share a launch.
 fn by_size(blocks: &[Row]) -> (Vec<Row>, Vec<Row>) {
     blocks.iter().partition(|(region, _)| region.bytes() > LARGE)
 }
 
-/// A finding in words.
+/// Describes a finding as text.
 fn describe(blocks: &[Row], found: Findings, row: usize, offset: u64) -> String {
     let Some((region, life)) = blocks.get(row) else {
         return format!("{found:?} in a launch of {} blocks", blocks.len());

@@ -1,4 +1,4 @@
-//! The emulated driver's controls, where that is the driver.
+//! Controls of the emulated driver, if the run uses the emulated driver.
 
 use cachalot_cuda::driver::LIBRARY_VARIABLE;
 use cachalot_emulated_driver::client::Client;
@@ -10,12 +10,13 @@ use std::sync::OnceLock;
 /// The controls of the process's driver.
 static CLIENT: OnceLock<Client> = OnceLock::new();
 
-/// Finds the controls, if the driver that the environment names has them. To be called before the rest of this module.
+/// Connects to the controls, if the driver named by the environment is the emulated driver. Must be
+/// called before all other functions of this module.
 pub(crate) fn connect() {
     if let Some(path) = std::env::var_os(LIBRARY_VARIABLE)
         && let Ok(client) = Client::load(path)
     {
-        // Set once: later calls find the same driver.
+        // Set once: every later call would connect to the same driver.
         CLIENT.get_or_init(|| client);
     }
 }
@@ -27,23 +28,23 @@ pub(crate) fn clear_plan() {
     }
 }
 
-/// How many calls the fault plan has hit.
+/// Returns the number of calls hit by the fault plan.
 pub(crate) fn faults() -> u64 {
     CLIENT.get().map_or(0, Client::faults)
 }
 
-/// How many driver calls there were.
+/// Returns the number of driver calls.
 pub(crate) fn all_calls() -> u64 {
     CLIENT.get().map_or(0, Client::all_calls)
 }
 
-/// How often each driver function was called, of those that were.
+/// Returns the number of calls per driver function, for functions that were called.
 pub(crate) fn calls() -> BTreeMap<&'static str, u64> {
     let Some(client) = CLIENT.get() else { return BTreeMap::new() };
     symbols().into_iter().map(|name| (name, client.calls(name))).filter(|&(_, count)| count > 0).collect()
 }
 
-/// What is alive in the driver.
+/// Returns the driver's report of live objects.
 pub(crate) fn report() -> Option<Value> {
     CLIENT.get().map(Client::report)
 }

@@ -4,6 +4,7 @@ mod block;
 mod checker;
 mod churn;
 mod emulated;
+mod instrumented;
 mod mutant;
 mod options;
 mod report;
@@ -14,7 +15,6 @@ mod sizes;
 mod stage;
 mod subject;
 mod sweep;
-mod tap;
 mod times;
 mod verdict;
 mod visit;
@@ -24,7 +24,8 @@ use clap::Parser;
 use options::{Arguments, Command, RunOptions};
 use std::process::ExitCode;
 
-/// The run did not begin: there is no driver, no device or no kernel for it, or the configuration is wrong.
+/// Exit status after a failed setup: no driver, device or kernels, or an invalid
+/// configuration.
 const NOT_BEGUN: u8 = 2;
 
 fn main() -> ExitCode {
@@ -36,15 +37,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// One run.
+/// Executes a stress run, and prints the report.
 fn stress(mut options: RunOptions) -> ExitCode {
-    options.settle();
+    options.fill_defaults();
     let line = options.replay();
     eprintln!("seed {}: {line}", options.seed());
-    // A thread that panics would leave the others waiting for it.
-    let said = std::panic::take_hook();
+    // A thread that panics would leave the other threads waiting at a barrier.
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        said(panic);
+        default_hook(panic);
         eprintln!("repeat with {line}");
         std::process::abort();
     }));

@@ -1,8 +1,8 @@
-//! What a run comes to, for people and for programs.
+//! Report of a run, as text and as JSON.
 
 use crate::emulated;
+use crate::instrumented::Instrumented;
 use crate::shared::Shared;
-use crate::tap::Tap;
 use crate::times::{Counts, Latency, Summary};
 use crate::verdict::Violation;
 use cachalot_cuda::Driver;
@@ -14,20 +14,20 @@ use std::fmt;
 #[derive(Serialize, Debug)]
 pub(crate) struct Report {
     pub(crate) seed: u64,
-    /// The command that runs it again.
+    /// The command that repeats the run.
     pub(crate) replay: String,
     pub(crate) driver: String,
     pub(crate) seconds: f64,
     pub(crate) ops_per_second: f64,
     #[serde(flatten)]
     pub(crate) counts: Counts,
-    /// By kind of call.
+    /// Summaries of call times, by kind of call.
     pub(crate) latency: BTreeMap<&'static str, Summary>,
-    /// What the allocator asked of its devices.
+    /// Number of device calls made by the allocator, by name.
     pub(crate) device_calls: BTreeMap<&'static str, u64>,
-    /// What the emulated driver was called for, by everyone.
+    /// Number of calls of the emulated driver's functions, by all callers.
     pub(crate) driver_calls: BTreeMap<&'static str, u64>,
-    /// Calls that the fault plan has hit.
+    /// Number of calls hit by the fault plan.
     pub(crate) faults: u64,
     /// The error that lost a context.
     pub(crate) lost: Option<String>,
@@ -36,11 +36,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Sums up.
+    /// Summarises a run.
     pub(crate) fn new(shared: &Shared, driver: &Driver, seconds: f64, latency: &Latency, counts: Counts) -> Self {
         let mut device_calls = BTreeMap::new();
         for stage in shared.devices {
-            for (name, count) in shared.subject.device(stage.index).map(Tap::calls).unwrap_or_default() {
+            for (name, count) in shared.subject.device(stage.index).map(Instrumented::calls).unwrap_or_default() {
                 *device_calls.entry(name).or_default() += count;
             }
         }
@@ -68,7 +68,7 @@ impl Report {
         }
     }
 
-    /// Whether nothing was wrong.
+    /// Returns whether no fault was found.
     pub(crate) fn is_good(&self) -> bool {
         self.violations.is_empty()
     }

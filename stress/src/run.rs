@@ -1,12 +1,12 @@
-//! One run, from the driver's start to the last byte given back.
+//! One run, from the start of the driver to the release of the last byte.
 
 use crate::emulated;
+use crate::instrumented::Instrumented;
 use crate::options::{Faults, Identity, RunOptions};
 use crate::report::Report;
 use crate::shared::Shared;
 use crate::stage::Device;
 use crate::subject::{Core, Subject};
-use crate::tap::Tap;
 use crate::times::{Counts, Latency};
 use crate::verdict::Kind;
 use crate::worker::Worker;
@@ -19,11 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The emulated devices' unit of memory.
+/// Granularity of the emulated devices' memory, in bytes.
 const PAGE: u64 = 2 * MIB;
 
-/// Functions that the allocator works without, and the run does not: it launches kernels and reads what they find, uses streams
-/// of several devices on one another's memory, and captures graphs that the allocator is not told of.
+/// Driver functions that the run needs, though the allocator works without them. The run launches
+/// kernels and reads their findings, uses blocks across devices, and captures graphs unknown to the
+/// allocator.
 const NEEDED: [&CStr; 14] = [
     c"cuLaunchKernel",
     c"cuMemcpyHtoDAsync_v2",
@@ -41,28 +42,28 @@ const NEEDED: [&CStr; 14] = [
     c"cuGraphDestroy",
 ];
 
-/// Why a run did not begin.
+/// Reason why a run did not begin.
 pub(crate) type SetupError = Box<dyn std::error::Error>;
 
-/// What was set up: everything but the threads.
+/// A prepared run, without threads.
 struct Setup {
     driver: &'static Driver,
     shared: &'static Shared,
     workers: Vec<Worker>,
 }
 
-/// Runs as asked.
+/// Executes a run.
 ///
 /// # Errors
-/// Why the run did not begin.
+/// The reason why the run did not begin.
 pub(crate) fn run(options: &RunOptions) -> Result<Report, SetupError> {
     emulated::connect();
-    // What a failed beginning leaves behind is not the allocator's.
+    // Bytes left behind by a failed setup; the allocator does not account for them.
     let mut taken = 0;
     let setup = match set_up(options) {
         Ok(setup) => setup,
         Err(error) if options.faults.is_some() => {
-            // Then it has to work without the fault.
+            // Without the fault the setup must succeed.
             eprintln!("not set up: {error}");
             emulated::clear_plan();
             taken = emulated::report().map_or(0, |report| used_bytes(&report));
@@ -94,14 +95,14 @@ pub(crate) fn run(options: &RunOptions) -> Result<Report, SetupError> {
     Ok(Report::new(shared, driver, seconds, &latency, counts))
 }
 
-/// Opens the devices, makes the allocator, and what each thread works with.
+/// Opens the devices, creates the allocator, and prepares the workers.
 fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     let driver = Driver::load()?;
     if let Some(missing) = driver.missing().find(|entry| NEEDED.contains(&entry.symbol)) {
         return Err(format!("the driver has no {}, which the run needs", missing.symbol.to_string_lossy()).into());
     }
     let config = Config::parse(&options.config).map_err(|error| error.to_string())?;
-    // One table for all: a stream of one device may use another's blocks.
+    // One table for all devices: a stream of one device may use blocks of another device.
     let numbers = Arc::new(Streams::new());
     let identity = match options.identity {
         Identity::Reported => StreamIdentity::Reported,
@@ -111,15 +112,15 @@ fn set_up(options: &RunOptions) -> Result<Setup, SetupError> {
     let mut devices = (0..options.devices).map(open).collect::<Result<Vec<_>, _>>()?;
     connect_peers(&mut devices)?;
     let devices: &'static [Device] = devices.leak();
-    let taps = devices.iter().map(|device| Tap::new(device.cuda, options.mutant));
-    let subject = Subject::new(Core::new(taps, &config)?, options.mutant);
-    // The process ends with the run.
+    let instrumented = devices.iter().map(|device| Instrumented::new(device.cuda, options.mutant));
+    let subject = Subject::new(Core::new(instrumented, &config)?, options.mutant);
+    // Leaked on purpose: the process ends with the run.
     let shared: &'static Shared = Box::leak(Box::new(Shared::new(options.clone(), config, subject, devices)));
     let workers = (0..options.threads).map(|number| Worker::new(shared, number)).collect::<Result<_, _>>()?;
     Ok(Setup { driver, shared, workers })
 }
 
-/// Lets every device use the memory of every other that it can reach.
+/// Enables access of every device to the memory of every reachable device.
 fn connect_peers(devices: &mut [Device]) -> Result<(), SetupError> {
     for user in 0..devices.len() {
         for owner in 0..devices.len() {
@@ -133,7 +134,7 @@ fn connect_peers(devices: &mut [Device]) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// Everything goes back, and nothing is left in the allocator or the driver.
+/// Releases all memory, and checks that the allocator and the driver hold none.
 fn close(shared: &Shared, taken: u64) {
     let (subject, verdict) = (&shared.subject, &shared.verdict);
     for stage in shared.devices {
@@ -168,7 +169,8 @@ fn close(shared: &Shared, taken: u64) {
     }
 }
 
-/// The allocator counts as held exactly what it counts as leaked, and leaks nothing unless calls failed.
+/// Checks that the allocator's reserved bytes are all counted as leaked, and that no byte leaks in
+/// a run without faults.
 fn check_bytes(shared: &Shared) -> Result<(), Error> {
     for stage in shared.devices {
         let reserved = shared.subject.stats(stage.index)?.reserved_bytes().current;
@@ -181,31 +183,32 @@ fn check_bytes(shared: &Shared) -> Result<(), Error> {
     Ok(())
 }
 
-/// The driver holds no more memory than the allocator counts as leaked, and than calls took that failed after they acted.
+/// Checks the driver's memory. The driver may hold the bytes that the allocator counts as leaked,
+/// and the bytes of calls that failed after their effect.
 fn check_driver(shared: &Shared, taken: u64, report: &Value) {
     let used = used_bytes(report);
     let mut allowed = taken;
     for stage in shared.devices {
         allowed += shared.subject.leaked_bytes(stage.index).unwrap_or(0);
         if shared.options.faults == Some(Faults::After) {
-            allowed += shared.subject.device(stage.index).map_or(0, Tap::refused_bytes);
+            allowed += shared.subject.device(stage.index).map_or(0, Instrumented::refused_bytes);
         }
     }
-    // Small allocations share pages, and one that was lost keeps the whole page.
+    // Small allocations share pages, and a lost allocation keeps a whole page.
     let shared_pages = report["allocations"].as_u64().unwrap_or(0) * PAGE;
     if used > allowed + shared_pages || report["allocated_bytes"].as_u64().unwrap_or(0) > allowed {
         shared
             .verdict
             .report(Kind::Leak, format!("the driver holds {used} bytes, {allowed} are accounted for: {report}"));
     }
-    // Addresses without memory are lost one at a time, by calls that failed.
+    // Each lost range of addresses needs a failed call.
     let reservations = report["reservations"].as_u64().unwrap_or(0);
     if reservations > emulated::faults() {
         shared.verdict.report(Kind::Leak, format!("reservations are left: {report}"));
     }
 }
 
-/// What the driver's report says is in use on all devices.
+/// Returns the bytes in use on all devices, from the driver's report.
 fn used_bytes(report: &Value) -> u64 {
     report["used_bytes"].as_array().into_iter().flatten().filter_map(Value::as_u64).sum()
 }

@@ -1,13 +1,14 @@
-//! What the host knows of device memory: which of it is in use, and which was freed while another stream still uses it.
+//! Shadow map of device memory on the host: the memory in use, and the freed memory that visiting
+//! streams still use.
 //!
 //! ```text
 //! address   48            34 33            21 20        9 8      0
 //!          |  which wing     |   which page   |  which unit |      |     two bits a unit: live, pending
 //! ```
 //!
-//! Claiming and giving up are a few atomic operations, so that threads do not wait for one another here: a lock would keep
-//! them from meeting in the allocator. A block is claimed after it was obtained and given up before it is freed, so what
-//! is seen to overlap did.
+//! A claim and a release are a few atomic operations. A lock would keep the threads from meeting
+//! inside the allocator. A block is claimed after the request and unclaimed before the free, so
+//! every overlap seen in the map is real.
 
 use crate::visit::Visit;
 use cachalot_core::{DevicePtr, GRAIN};
@@ -16,17 +17,17 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of a page: every word of it is a run of 64 units.
+/// Bytes of a page. Each word of a page holds the bits of 64 units.
 const PAGE_BYTES: u64 = 2 << 20;
 /// Words of a page.
 const WORDS: usize = (PAGE_BYTES / GRAIN / 64) as usize;
-/// Bits of an address that choose the page in its wing, and the wing.
+/// Bits of an address that select the page within a wing, and the wing.
 const PAGE_BITS: u32 = 13;
 const WING_BITS: u32 = 15;
-/// Addresses from here on cannot be kept; no device has had any so far (2^49 on Hopper).
+/// End of the map's addresses; no device so far has reached the end (2^49 on Hopper).
 const END: u64 = PAGE_BYTES << (PAGE_BITS + WING_BITS);
 
-/// The units of 2 MiB.
+/// Bits of the units of 2 MiB.
 #[derive(Debug)]
 struct Page {
     live: [AtomicU64; WORDS],
@@ -36,7 +37,7 @@ struct Page {
 /// The pages of 16 GiB.
 type Wing = Box<[OnceLock<Box<Page>>]>;
 
-/// A block that was freed while other streams used it.
+/// A block that was freed while other streams used the memory.
 #[derive(Debug)]
 struct Pending {
     bytes: u64,
@@ -44,33 +45,34 @@ struct Pending {
     visits: Vec<Arc<Visit>>,
 }
 
-/// What is wrong with a claim.
+/// Reason for a refused claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Conflict {
-    /// The address is none that a device can have, or not a multiple of 256.
+    /// The address is impossible for a device, or not a multiple of 256.
     NotABlock,
-    /// Something at or around this address is in use.
+    /// Memory at or around this address is in use.
     InUse(DevicePtr),
-    /// A stream still uses this block, which was freed.
+    /// A stream still uses the memory of this freed block.
     StillVisited(u64),
 }
 
-/// Device memory, as the host knows it.
+/// Map of device memory. Concurrent claims need no lock.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     wings: Box<[OnceLock<Wing>]>,
-    /// By address: exactly the ranges whose pending bits are set.
+    /// Freed blocks that other streams may use, by address. Contains exactly the ranges whose
+    /// pending bits are set.
     pending: Mutex<BTreeMap<u64, Pending>>,
 }
 
-/// The part of a range that lies in one word.
+/// The part of a range within one word.
 struct Part {
     page: u64,
     word: usize,
     mask: u64,
 }
 
-/// The words that a range of units touches.
+/// Iterates over the words that a range touches.
 fn parts(ptr: DevicePtr, bytes: u64) -> impl Iterator<Item = Part> {
     let end = (ptr.0 + bytes).div_ceil(GRAIN);
     let mut unit = ptr.0 / GRAIN;
@@ -101,10 +103,10 @@ impl Shadow {
             .get_or_init(|| Box::new(Page { live: zeros(), pending: zeros() }))
     }
 
-    /// A block was obtained: its memory is in use from here on.
+    /// Marks a new block's memory as in use.
     ///
     /// # Errors
-    /// If some of it was already, or is still used by a stream that visited it.
+    /// Part of the memory is in use already, or still used by a visiting stream.
     pub(crate) fn claim(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Conflict> {
         if !ptr.0.is_multiple_of(GRAIN) || ptr.0 == 0 || ptr.0.checked_add(bytes).is_none_or(|end| end > END) {
             return Err(Conflict::NotABlock);
@@ -122,8 +124,9 @@ impl Shadow {
         if visited { self.end_visits(ptr, bytes) } else { Ok(()) }
     }
 
-    /// The block is about to be freed. False if some of it was not claimed.
-    pub(crate) fn give_up(&self, ptr: DevicePtr, bytes: u64) -> bool {
+    /// Marks a block's memory as unused, before the free. Returns false if part of the memory was
+    /// not claimed.
+    pub(crate) fn unclaim(&self, ptr: DevicePtr, bytes: u64) -> bool {
         let mut whole = true;
         for Part { page, word, mask } in parts(ptr, bytes) {
             let before = self.page(page).live[word].fetch_and(!mask, Ordering::AcqRel);
@@ -132,14 +135,14 @@ impl Shadow {
         whole
     }
 
-    /// The block is about to be freed while `visits` may not be over.
+    /// Registers a block that is about to be freed while `visits` may be incomplete.
     pub(crate) fn pend(&self, ptr: DevicePtr, bytes: u64, block: u64, visits: Vec<Arc<Visit>>) {
         let mut pending = self.pending.lock();
         pending.insert(ptr.0, Pending { bytes, block, visits });
         self.mark(ptr, bytes, true);
     }
 
-    /// The block was not freed after all. Its visits are handed back.
+    /// Removes a block whose free has failed from the pending blocks. Returns the block's visits.
     pub(crate) fn unpend(&self, ptr: DevicePtr) -> Vec<Arc<Visit>> {
         let mut pending = self.pending.lock();
         let Some(entry) = pending.remove(&ptr.0) else { return Vec::new() };
@@ -147,7 +150,7 @@ impl Shadow {
         entry.visits
     }
 
-    /// Forgets the freed blocks whose visits are over.
+    /// Forgets the freed blocks whose visits are complete.
     pub(crate) fn prune(&self) {
         let over = |entry: &Pending| entry.visits.iter().all(|visit| visit.is_over() == Some(true));
         self.pending.lock().retain(|&at, entry| {
@@ -159,14 +162,15 @@ impl Shadow {
         });
     }
 
-    /// Every visit to freed blocks in this range must be over, since it was handed out again.
+    /// Checks that all visits to freed blocks in a range are complete, because the range was served
+    /// again.
     fn end_visits(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Conflict> {
         let mut pending = self.pending.lock();
         let end = ptr.0 + bytes;
         while let Some((&at, entry)) = pending.range(..end).next_back()
             && at + entry.bytes.next_multiple_of(GRAIN) > ptr.0
         {
-            // Asked now and not complete means not complete when it was handed out.
+            // Incomplete now implies incomplete when the block was served.
             if entry.visits.iter().any(|visit| visit.is_over() == Some(false)) {
                 return Err(Conflict::StillVisited(entry.block));
             }
@@ -176,7 +180,7 @@ impl Shadow {
         Ok(())
     }
 
-    /// Sets or clears pending bits. The lock is held.
+    /// Sets or clears pending bits. The caller holds the lock.
     fn mark(&self, ptr: DevicePtr, bytes: u64, on: bool) {
         for Part { page, word, mask } in parts(ptr, bytes) {
             let word = &self.page(page).pending[word];
@@ -195,7 +199,7 @@ mod tests {
     use cachalot_core::DevicePtr;
 
     #[test]
-    fn overlaps_are_seen_at_every_edge() {
+    fn overlaps_are_detected_at_every_edge() {
         let shadow = Shadow::default();
         let base = DevicePtr(0x7f00_0000_0000 + PAGE_BYTES - 1024);
         assert_eq!(shadow.claim(base, 3 * PAGE_BYTES + 1), Ok(()));
@@ -205,14 +209,14 @@ mod tests {
         }
         assert_eq!(shadow.claim(DevicePtr(base.0 - 512), 512), Ok(()));
         assert_eq!(shadow.claim(last.offset(512), 1), Ok(()));
-        assert!(shadow.give_up(base, 3 * PAGE_BYTES + 1));
-        assert!(!shadow.give_up(base, 1), "it was given up before");
+        assert!(shadow.unclaim(base, 3 * PAGE_BYTES + 1));
+        assert!(!shadow.unclaim(base, 1), "it was given up before");
         assert_eq!(shadow.claim(base, 3 * PAGE_BYTES + 1), Ok(()));
         assert_eq!(shadow.claim(last, 1024), Err(Conflict::InUse(last)));
     }
 
     #[test]
-    fn what_is_no_block_is_refused() {
+    fn impossible_blocks_are_refused() {
         let shadow = Shadow::default();
         for (address, bytes) in [(0, 512), (513, 1), (u64::MAX - 511, 512), (1 << 49, 1)] {
             assert_eq!(shadow.claim(DevicePtr(address), bytes), Err(Conflict::NotABlock), "{address:#x}");

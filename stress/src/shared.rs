@@ -1,4 +1,4 @@
-//! What the threads of a run share.
+//! State shared by the threads of a run.
 
 use crate::block::Block;
 use crate::options::RunOptions;
@@ -13,10 +13,10 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A block between two threads, and the place where its contents are known.
-pub(crate) type Handed = (usize, Block);
+/// A block on the way between two threads, and the place where the contents are known.
+pub(crate) type Exchanged = (usize, Block);
 
-/// What the threads share. Lives as long as the process.
+/// State shared by the threads. Lives as long as the process.
 pub(crate) struct Shared {
     pub(crate) options: RunOptions,
     pub(crate) config: Config,
@@ -24,29 +24,29 @@ pub(crate) struct Shared {
     pub(crate) devices: &'static [Device],
     pub(crate) shadow: Shadow,
     pub(crate) verdict: Verdict,
-    /// Blocks that the next thread may take.
-    pub(crate) exchange: Mutex<Vec<Handed>>,
-    /// Blocks that the program holds.
+    /// Blocks that any thread may take over.
+    pub(crate) exchange: Mutex<Vec<Exchanged>>,
+    /// Number of live blocks of the program.
     pub(crate) live: AtomicI64,
-    /// Where all threads meet.
+    /// The barrier at which all threads meet.
     pub(crate) barrier: Barrier,
-    /// Threads that have done their share.
+    /// Number of threads that have done their share.
     pub(crate) done: AtomicU32,
-    /// Captures that began in this round.
+    /// Number of captures begun in the present round.
     pub(crate) captures: AtomicU32,
-    /// Memory of the run's own: device, address, bytes.
+    /// The run's own device memory: device, address, bytes.
     pub(crate) own: Mutex<Vec<(usize, u64, u64)>>,
-    /// The first error after which a device is of no use.
+    /// The first error that made a device unusable.
     pub(crate) lost: Mutex<Option<DeviceError>>,
-    /// Calls of the device may fail: faults are planned and were not cleared yet.
+    /// Whether device calls may fail: faults are planned, and the plan is not cleared yet.
     faulty: AtomicBool,
-    /// The run ends with this round.
+    /// Whether the run ends with the present round.
     ending: AtomicBool,
     end: Option<Instant>,
 }
 
 impl Shared {
-    /// What a run begins with.
+    /// Creates the state at the beginning of a run.
     pub(crate) fn new(options: RunOptions, config: Config, subject: Subject, devices: &'static [Device]) -> Self {
         Self {
             config,
@@ -68,38 +68,40 @@ impl Shared {
         }
     }
 
-    /// Whether errors of the device are to be expected.
+    /// Returns whether errors of the device are expected.
     pub(crate) fn is_faulty(&self) -> bool {
         self.faulty.load(Ordering::Acquire)
     }
 
-    /// No more faults are planned: an error of the device is one.
+    /// Declares the fault plan cleared: from now on, errors of the device are findings.
     pub(crate) fn expect_no_faults(&self) {
         self.faulty.store(false, Ordering::Release);
     }
 
-    /// Whether the time is over.
-    pub(crate) fn is_late(&self) -> bool {
+    /// Returns whether the run's time is over.
+    pub(crate) fn is_time_over(&self) -> bool {
         self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    /// Whether there is a reason to stop at once.
+    /// Returns whether the run must stop at once.
     pub(crate) fn is_stopped(&self) -> bool {
         self.verdict.is_bad() || self.lost.lock().is_some()
     }
 
-    /// Decides whether this round was the last one. Called by one thread while the others wait.
-    pub(crate) fn decide(&self) {
+    /// Decides whether the present round is the last. Called by one thread while the other threads
+    /// wait.
+    pub(crate) fn decide_end(&self) {
         let all_done = self.done.load(Ordering::Acquire) == self.options.threads;
-        self.ending.store(all_done || self.is_late() || self.is_stopped(), Ordering::Release);
+        self.ending.store(all_done || self.is_time_over() || self.is_stopped(), Ordering::Release);
     }
 
-    /// Whether the last round is over.
+    /// Returns whether the run has ended.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// A call of the device failed.
+    /// Handles a failed device call. Reports a finding unless faults are expected, and remembers a
+    /// lost device.
     pub(crate) fn device_failed(&self, what: &str, error: DeviceError) {
         if !self.is_faulty() {
             self.verdict.report(Kind::Unexpected, format!("{what}: {error}"));
@@ -109,14 +111,14 @@ impl Shared {
         }
     }
 
-    /// Whether an error may be due to a capture: while a stream captures, what it has cached cannot be unmapped, and a call that
-    /// would have to says so.
+    /// Returns whether an error may result from a capture. While a stream captures, the stream's
+    /// cached memory cannot be unmapped, and a call that needs the memory fails.
     pub(crate) fn is_due_to_capture(&self, error: &Error) -> bool {
         matches!(error, Error::Device(error) if error.kind == ErrorKind::NotPermittedInCapture)
             && self.captures.load(Ordering::Acquire) > 0
     }
 
-    /// A call was refused that has to be possible.
+    /// Reports a refused call that must succeed.
     pub(crate) fn refused(&self, what: &str, error: &dyn Display) {
         self.verdict.report(Kind::Refused, format!("{what}: {error}"));
     }

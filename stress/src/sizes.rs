@@ -1,17 +1,19 @@
-//! How large requests are: from 1 byte to 1 GiB, every octave, the small ones most often.
+//! Distribution of request sizes: from 1 byte to 1 GiB, every octave, small sizes most often.
 
 use fastrand::Rng;
 
-/// Out of [`CHANCES`], how many requests lie in the octaves from the previous class's end to 2^`end`, all equally likely.
+/// A class of sizes: from the end of the previous class to 2^`end`. Out of [`CHANCES`] requests,
+/// `chances` lie in the class, with all octaves equally likely.
 struct Class {
     chances: u32,
     end: u32,
 }
 
-/// What the chances add up to.
+/// Sum of the chances of all classes.
 const CHANCES: u32 = 100_000;
 
-/// Large blocks are rare, or their bytes would leave no time for the others: 200 KiB on average with these.
+/// Large blocks are rare, since their bytes would take the time of all others. The average with
+/// these chances is 200 KiB.
 const CLASSES: [Class; 5] = [
     Class { chances: 70_000, end: 12 },
     Class { chances: 26_000, end: 18 },
@@ -20,10 +22,11 @@ const CLASSES: [Class; 5] = [
     Class { chances: 10, end: 30 },
 ];
 
-/// One request in so many is a power of two, give or take a byte: where rounding changes.
+/// One request out of [`EDGES`] is a power of two, give or take a byte, since rounding changes
+/// there.
 const EDGES: u32 = 16;
 
-/// A size of at most `max` bytes.
+/// Draws a size of at most `max` bytes.
 pub(crate) fn pick(rng: &mut Rng, max: u64) -> u64 {
     let mut chance = rng.u32(0..CHANCES);
     let mut begin = 0;
@@ -47,7 +50,7 @@ mod tests {
     use super::{CHANCES, CLASSES, pick};
 
     #[test]
-    fn every_octave_is_asked_for_and_no_size_is_out_of_bounds() {
+    fn every_octave_is_drawn_and_no_size_is_out_of_bounds() {
         assert_eq!(CLASSES.iter().map(|class| class.chances).sum::<u32>(), CHANCES);
         let mut rng = fastrand::Rng::with_seed(5);
         let mut seen = [false; 31];

@@ -1,4 +1,5 @@
-//! What a run works with on one device: streams, kernels, events, and the driver calls that the allocator does not make.
+//! One device of a run: streams, kernels, events, and driver calls that the allocator does not
+//! make.
 
 use cachalot_core::{DeviceIndex, DeviceMemory, DevicePtr, DeviceResult, Event, StreamId};
 use cachalot_cuda::driver::types::{CuCaptureMode, CuContext, CuEvent, CuGraph, CuGraphExec, CuStream, CuStreamFlags};
@@ -8,44 +9,44 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A stream that every thread may use. The stream behind it is another one after each round.
+/// A stream that every thread may use. Each round may replace the stream behind one lane.
 #[derive(Debug)]
 pub(crate) struct Lane {
     handle: AtomicUsize,
     number: AtomicU64,
 }
 
-/// The stream of a lane at present.
+/// A stream: handle and number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Line {
-    /// As the driver knows it.
+    /// The driver's handle.
     pub(crate) handle: CuStream,
-    /// As the allocator knows it.
+    /// The allocator's number.
     pub(crate) id: StreamId,
 }
 
-/// One device.
+/// A device of the run.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) index: DeviceIndex,
     pub(crate) cuda: &'static CudaDevice,
     pub(crate) kernels: Kernels<'static>,
     pub(crate) total_bytes: u64,
-    /// The first is the legacy default stream.
+    /// The streams shared by all threads; the first is the legacy default stream.
     pub(crate) lanes: Vec<Lane>,
-    /// Devices whose memory this one's kernels may use, itself among them.
+    /// Indices of the devices whose memory the kernels of this device may use.
     pub(crate) reaches: Vec<usize>,
     spare: Mutex<Vec<Event>>,
 }
 
 impl Lane {
-    /// The stream. It changes only while all threads wait for one another.
+    /// Returns the lane's present stream, which changes only while all threads wait at a barrier.
     pub(crate) fn line(&self) -> Line {
         let handle = CuStream(self.handle.load(Ordering::Acquire));
         Line { handle, id: StreamId(self.number.load(Ordering::Acquire)) }
     }
 
-    /// Puts another stream behind the lane.
+    /// Replaces the lane's stream.
     pub(crate) fn set(&self, line: Line) {
         self.handle.store(line.handle.0, Ordering::Release);
         self.number.store(line.id.0, Ordering::Release);
@@ -53,7 +54,7 @@ impl Lane {
 }
 
 impl Device {
-    /// Opens a device, loads the kernels and makes the streams.
+    /// Opens a device, loads the kernels and creates the streams.
     ///
     /// # Errors
     /// The device's; [`KernelError::NoImage`] if the kernels were not compiled for this driver.
@@ -65,7 +66,7 @@ impl Device {
         numbers: &Arc<Streams>,
     ) -> Result<Self, KernelError> {
         let options = DeviceOptions { streams: Arc::clone(numbers), identity, ..DeviceOptions::default() };
-        // The process ends with the run, and every thread refers to its devices.
+        // Leaked on purpose: every thread refers to the devices, and the process ends with the run.
         let cuda: &'static CudaDevice = Box::leak(Box::new(CudaDevice::open_with(driver, index, options)?));
         let total_bytes = cuda.memory_info()?.total;
         let kernels = Kernels::load(cuda)?;
@@ -86,7 +87,7 @@ impl Device {
         Ok(device)
     }
 
-    /// A new stream, not ordered with the legacy one.
+    /// Creates a stream that is not ordered with the legacy stream.
     pub(crate) fn make_line(&self) -> DeviceResult<Line> {
         let mut handle = CuStream::NULL;
         self.cuda.with_context(|driver| {
@@ -100,10 +101,11 @@ impl Device {
         Ok(Line { handle, id: self.cuda.stream_id(handle)? })
     }
 
-    /// Destroys a stream that nobody uses any longer and the allocator was told of.
+    /// Destroys a stream that is no longer in use. The allocator knows of the coming destruction.
     pub(crate) fn destroy_stream(&self, handle: CuStream) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
-            // SAFETY: takes no host pointers; the stream was made by `make_line`, and its lane has another one.
+            // SAFETY: takes no host pointers; `make_line` created the stream, and no lane refers to
+            // the stream.
             unsafe { driver.stream_destroy(handle) }
         })
     }
@@ -116,18 +118,20 @@ impl Device {
         })
     }
 
-    /// An event, to be given back by [`keep_event`](Self::keep_event).
+    /// Takes a spare event, or creates an event. The caller returns the event with
+    /// [`return_event`](Self::return_event).
     pub(crate) fn take_event(&self) -> DeviceResult<Event> {
         let spare = self.spare.lock().pop();
         spare.map_or_else(|| self.cuda.create_event(), Ok)
     }
 
-    /// Keeps an event for the next one who needs one. Waits for it go on meaning what it stood for when they were made.
-    pub(crate) fn keep_event(&self, event: Event) {
+    /// Returns an event to the spare events. Waits queued earlier keep referring to the earlier
+    /// recording.
+    pub(crate) fn return_event(&self, event: Event) {
         self.spare.lock().push(event);
     }
 
-    /// Marks the present end of a stream with an event, without a look at what the stream is.
+    /// Records an event at the present end of a stream, without checks of the stream.
     pub(crate) fn record(&self, event: Event, handle: CuStream) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
             // SAFETY: takes no host pointers; both handles are live.
@@ -135,7 +139,7 @@ impl Device {
         })
     }
 
-    /// Lets a stream of this device wait for an event, of this device or another.
+    /// Makes a stream of the device wait for an event of any device.
     pub(crate) fn wait_for(&self, handle: CuStream, event: Event) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
             // SAFETY: takes no host pointers; both handles are live.
@@ -143,17 +147,18 @@ impl Device {
         })
     }
 
-    /// Copies findings to the host. `line` is a stream of the caller's own, on which nothing else is queued.
+    /// Copies findings to the host. `line` is the caller's own stream, with no other work queued.
     pub(crate) fn read(&self, line: CuStream, from: Region, count: usize) -> DeviceResult<Vec<Findings>> {
         assert!(count * size_of::<Findings>() <= from.bytes() as usize);
         let mut found = vec![Findings::NONE; count];
         let bytes = count * size_of::<Findings>();
         let copied = self.cuda.with_context(|driver| {
-            // SAFETY: the buffer is as long as the copy and outlives it: it is freed only after the stream was waited for.
+            // SAFETY: the buffer is as long as the copy and outlives the copy: freed only after the
+            // wait for the stream.
             unsafe { driver.memcpy_dtoh_async(found.as_mut_ptr().cast(), from.address().0, bytes, line) }
         });
         if let Err(error) = copied.and(self.synchronize(line)) {
-            // The copy may still be under way; the buffer is left to it.
+            // The copy may still run, so the buffer is leaked.
             found.leak();
             return Err(error);
         }
@@ -163,12 +168,12 @@ impl Device {
     /// Begins a capture.
     pub(crate) fn begin_capture(&self, handle: CuStream, mode: CuCaptureMode) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
-            // SAFETY: takes no host pointers; the stream is the caller's own.
+            // SAFETY: takes no host pointers; the stream belongs to the caller.
             unsafe { driver.stream_begin_capture(handle, mode) }
         })
     }
 
-    /// Ends a capture.
+    /// Ends a capture, and returns the graph.
     pub(crate) fn end_capture(&self, handle: CuStream) -> DeviceResult<CuGraph> {
         let mut graph = CuGraph::NULL;
         self.cuda.with_context(|driver| {
@@ -178,7 +183,7 @@ impl Device {
         Ok(graph)
     }
 
-    /// Makes a graph ready to run.
+    /// Instantiates a graph.
     pub(crate) fn instantiate(&self, graph: CuGraph) -> DeviceResult<CuGraphExec> {
         let mut ready = CuGraphExec::NULL;
         self.cuda.with_context(|driver| {
@@ -191,13 +196,13 @@ impl Device {
     /// Runs a graph in a stream's order.
     pub(crate) fn replay(&self, graph: CuGraphExec, handle: CuStream) -> DeviceResult<()> {
         self.cuda.with_context(|driver| {
-            // SAFETY: takes no host pointers; both handles are live, and what the graph's nodes use is kept until it is
-            // destroyed.
+            // SAFETY: takes no host pointers; both handles are live, and all memory used by the
+            // graph's nodes stays allocated until the graph is destroyed.
             unsafe { driver.graph_launch(graph, handle) }
         })
     }
 
-    /// Destroys a graph and what was made ready of it. Nothing of it runs any longer.
+    /// Destroys a graph and the graph's instance. All runs of the graph are complete.
     pub(crate) fn destroy_graph(&self, graph: CuGraph, ready: CuGraphExec) -> DeviceResult<()> {
         let unready = self.cuda.with_context(|driver| {
             // SAFETY: takes no host pointers; the handle is live and its runs were waited for.
@@ -210,40 +215,42 @@ impl Device {
         unready.and(destroyed)
     }
 
-    /// Makes the device's context the calling thread's, or none.
+    /// Makes a context the calling thread's current context; the null context makes none current.
     pub(crate) fn make_current(driver: &Driver, context: CuContext) {
-        // A thread may have any context or none; should this fail it keeps the one it has.
+        // Ignore a failure: the thread keeps its present context, and any context is permitted.
         // SAFETY: takes no host pointers; the context is kept alive by its device.
         let _current = unsafe { driver.ctx_set_current(context) };
     }
 
-    /// Takes the contexts off the calling thread's stack that stayed there because taking them off had failed.
+    /// Pops all contexts from the calling thread's stack, left there by failed calls.
     pub(crate) fn unwind(driver: &Driver) {
         let mut popped = CuContext::NULL;
-        // SAFETY: `popped` outlives the call, which writes one handle to it. An empty stack ends it.
+        // SAFETY: `popped` outlives the call, which writes one handle to it. The loop ends at an
+        // empty stack.
         while unsafe { driver.ctx_pop_current(&raw mut popped) }.is_success() {}
     }
 
-    /// Obtains memory of the run's own, past the allocator.
+    /// Allocates device memory for the run's own use, without the allocator.
     pub(crate) fn own_memory(&self, bytes: u64) -> DeviceResult<Region> {
         let base = self.cuda.obtain(bytes.next_multiple_of(512))?;
-        // SAFETY: the memory is the run's own.
+        // SAFETY: the memory belongs to the run alone.
         Ok(unsafe { Region::new(base, bytes) })
     }
 }
 
-/// A part of a region.
+/// Returns a part of a region.
 pub(crate) fn part(of: Region, offset: u64, bytes: u64) -> Region {
     assert!(offset.checked_add(bytes).is_some_and(|end| end <= of.bytes()));
-    // SAFETY: inside a region whose maker vouches for all of it.
+    // SAFETY: the part lies inside a region, and the caller of `Region::new` vouches for the whole
+    // region.
     unsafe { Region::new(of.address().offset(offset), bytes) }
 }
 
-/// A block as memory for kernels.
+/// Describes a block as memory for kernels.
 ///
 /// # Safety
-/// As for [`Region::new`]: the allocator handed the block out, so that kernels may write it.
+/// As for [`Region::new`]: the allocator has served the block, so kernels may write to the memory.
 pub(crate) unsafe fn block_region(ptr: DevicePtr, bytes: u64) -> Region {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the block.
     unsafe { Region::new(ptr, bytes) }
 }

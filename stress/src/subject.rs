@@ -1,24 +1,24 @@
-//! The allocator under test, with a shell in which a mutant goes wrong.
+//! The allocator under test, with a wrapper that contains the mistakes of mutants.
 
+use crate::instrumented::Instrumented;
 use crate::mutant::Mutant;
-use crate::tap::Tap;
-use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Error, Growable, StreamId};
+use cachalot_core::{Allocator, DeviceIndex, DevicePtr, Error, Growable, PointerFault, StreamId};
 use parking_lot::{Mutex, RawMutex};
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
-/// The allocator as programs use it.
-pub(crate) type Core = Allocator<Tap, RawMutex, Growable>;
+/// The allocator in the configuration of ordinary programs.
+pub(crate) type Core = Allocator<Instrumented, RawMutex, Growable>;
 
 /// The allocator under test.
 pub(crate) struct Subject {
     core: Core,
     mutant: Option<Mutant>,
-    /// [`Mutant::LateErase`]: books of its own, of the blocks that are in use.
-    books: Mutex<BTreeSet<u64>>,
+    /// Table of the live blocks, for [`Mutant::LateErase`] only.
+    live: Mutex<BTreeSet<u64>>,
 }
 
-/// Everything that a mutant does not touch.
+/// Gives access to the calls that no mutant changes.
 impl Deref for Subject {
     type Target = Core;
 
@@ -28,52 +28,53 @@ impl Deref for Subject {
 }
 
 impl Subject {
-    /// The allocator, or a mutant of it.
+    /// Wraps an allocator, with the mistake of `mutant` if given.
     pub(crate) fn new(core: Core, mutant: Option<Mutant>) -> Self {
-        Self { core, mutant, books: Mutex::default() }
+        Self { core, mutant, live: Mutex::default() }
     }
 
-    /// As [`Allocator::malloc`].
+    /// Allocates a block with [`Allocator::malloc`], or with the mutant's mistake.
     #[inline]
     pub(crate) fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         match self.mutant {
             Some(Mutant::ShortBlock) => self.core.malloc(device, bytes.div_ceil(2), stream),
             Some(Mutant::LateErase) => {
                 let ptr = self.core.malloc(device, bytes, stream)?;
-                self.books.lock().insert(ptr.0);
+                self.live.lock().insert(ptr.0);
                 Ok(ptr)
             }
             _ => self.core.malloc(device, bytes, stream),
         }
     }
 
-    /// As [`Allocator::free`].
+    /// Frees a block with [`Allocator::free`], or with the mutant's mistake.
     #[inline]
     pub(crate) fn free(&self, ptr: DevicePtr) -> Result<(), Error> {
         if self.mutant == Some(Mutant::LateErase) {
-            return self.free_late(ptr, |core| core.free(ptr));
+            return self.free_before_erase(ptr, |core| core.free(ptr));
         }
         self.core.free(ptr)
     }
 
-    /// As [`Allocator::free_sized`].
+    /// Frees a block with [`Allocator::free_sized`], or with the mutant's mistake.
     #[inline]
     pub(crate) fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
         match self.mutant {
             Some(Mutant::SizeCheck | Mutant::ShortBlock) => self.core.free(ptr),
-            Some(Mutant::LateErase) => self.free_late(ptr, |core| core.free_sized(ptr, bytes)),
+            Some(Mutant::LateErase) => self.free_before_erase(ptr, |core| core.free_sized(ptr, bytes)),
             _ => self.core.free_sized(ptr, bytes),
         }
     }
 
-    /// Frees first and strikes off the books afterwards: in between, the block may be another thread's.
-    fn free_late(&self, ptr: DevicePtr, free: impl Fn(&Core) -> Result<(), Error>) -> Result<(), Error> {
-        if ptr != DevicePtr::NULL && !self.books.lock().contains(&ptr.0) {
-            return Err(Error::InvalidPointer(ptr));
+    /// Frees the block before removing the block from the table of live blocks: in between, another
+    /// thread may receive the block.
+    fn free_before_erase(&self, ptr: DevicePtr, free: impl Fn(&Core) -> Result<(), Error>) -> Result<(), Error> {
+        if ptr != DevicePtr::NULL && !self.live.lock().contains(&ptr.0) {
+            return Err(Error::InvalidPointer { ptr, fault: PointerFault::Free });
         }
         free(&self.core)?;
         std::thread::yield_now();
-        self.books.lock().remove(&ptr.0);
+        self.live.lock().remove(&ptr.0);
         Ok(())
     }
 }

@@ -1,19 +1,19 @@
-//! How long calls took, and how many of what there were.
+//! Times of calls, and counts of operations.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Calls of one kind by how long they took, in nanoseconds.
+/// Histogram of the times of calls of a kind, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Times(Histogram<u64>);
 
-/// The longest time that is told apart from longer ones.
+/// Upper end of the histogram; longer times count as this time.
 const LONGEST_NS: u64 = 100_000_000_000;
-/// Three digits of every time are kept.
+/// Significant digits of every time.
 const DIGITS: u8 = 3;
 
-/// A summary of the times of one kind of call.
+/// A summary of the times of calls of a kind.
 #[derive(Clone, Copy, Serialize, Debug)]
 pub(crate) struct Summary {
     pub(crate) calls: u64,
@@ -41,23 +41,23 @@ impl Times {
         self.0.add(&other.0).expect("both have the same range");
     }
 
-    /// The percentiles.
+    /// Returns the percentiles.
     pub(crate) fn summary(&self) -> Summary {
         let at = |quantile| self.0.value_at_quantile(quantile);
         Summary { calls: self.0.len(), p50_ns: at(0.5), p99_ns: at(0.99), p999_ns: at(0.999), max_ns: self.0.max() }
     }
 }
 
-/// Calls by what became of them.
+/// Times of calls, by kind of result.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Latency {
-    /// Requests that were served from the cache.
+    /// Requests served from the cache.
     pub(crate) malloc_hit: Times,
-    /// Requests for which the device was asked for memory.
+    /// Requests served with new memory from the device.
     pub(crate) malloc_miss: Times,
-    /// Frees of blocks that their own stream alone used.
+    /// Frees of blocks used by their own stream alone.
     pub(crate) free: Times,
-    /// Frees of blocks that other streams used.
+    /// Frees of blocks used by other streams.
     pub(crate) free_visited: Times,
 }
 
@@ -71,40 +71,40 @@ impl Latency {
     }
 }
 
-/// What a thread did.
+/// Counts of a thread's operations.
 #[derive(Clone, Copy, Default, Serialize, Debug)]
 pub(crate) struct Counts {
-    /// Requests and frees, refused ones too.
+    /// Requests and frees, refused calls included.
     pub(crate) ops: u64,
     pub(crate) mallocs: u64,
     pub(crate) frees: u64,
-    /// Requests that failed for want of memory.
+    /// Requests refused for lack of memory.
     pub(crate) ooms: u64,
-    /// Calls that could not give memory back to the device because its stream captured.
+    /// Calls unable to release memory to the device, because a stream captured.
     pub(crate) captured: u64,
-    /// Errors of the device where faults are planned.
+    /// Errors of the device while faults were planned.
     pub(crate) errors: u64,
-    /// Blocks and bytes that kernels checked.
+    /// Blocks and bytes checked by kernels.
     pub(crate) verified_blocks: u64,
     pub(crate) verified_bytes: u64,
-    /// Stays of blocks on other streams.
+    /// Uses of blocks on other streams.
     pub(crate) visits: u64,
-    /// Blocks that went from one thread to another.
+    /// Blocks passed from one thread to another.
     pub(crate) exchanged: u64,
     pub(crate) graphs: u64,
     pub(crate) replays: u64,
     pub(crate) pools: u64,
-    /// Streams that came and went within a round.
+    /// Streams created and destroyed within a round.
     pub(crate) guests: u64,
-    /// Graphs whose capture the allocator was not told of.
+    /// Graphs captured without a report to the allocator.
     pub(crate) bare_graphs: u64,
     pub(crate) disturbances: u64,
-    /// Of every address that was handed out and its size, in order: equal in a run that is repeated.
+    /// Digest of the addresses and sizes of all served blocks, in order: equal in a repeated run.
     pub(crate) digest: u64,
 }
 
 impl Counts {
-    /// Adds another thread's.
+    /// Adds another thread's counts.
     pub(crate) fn merge(&mut self, other: &Self) {
         let Self { ops, mallocs, frees, ooms, captured, errors, verified_blocks, verified_bytes, .. } = other;
         let Self { visits, exchanged, graphs, replays, pools, guests, bare_graphs, disturbances, digest, .. } = other;
@@ -127,10 +127,10 @@ impl Counts {
         self.digest ^= digest;
     }
 
-    /// Notes a block that was handed out.
+    /// Adds a served block to the digest.
     pub(crate) fn digest(&mut self, address: u64, bytes: u64) {
         for number in [address, bytes] {
-            // FNV-1a, a word at a time.
+            // FNV-1a, one word per step.
             self.digest = (self.digest ^ number).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }

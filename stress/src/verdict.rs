@@ -1,30 +1,30 @@
-//! What was found to be wrong. The first finding ends the run.
+//! Findings of a run. The first finding ends the run.
 
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What kind of fault it is.
+/// Kind of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
     /// Two blocks share memory.
     Overlap,
-    /// A block was handed out while another stream still uses it.
+    /// A block was served while another stream still uses the memory.
     Pending,
-    /// A block does not hold what was written to it.
+    /// A block does not contain the pattern written last.
     Content,
-    /// What the allocator says of a block is not so, or the block is not as it has to be.
+    /// The allocator's information about a block is wrong, or the block violates the contract.
     Books,
-    /// A correct call was refused.
+    /// A valid call was refused.
     Refused,
-    /// A wrong call was accepted.
+    /// An invalid call was accepted.
     Accepted,
     /// An invariant does not hold.
     Invariant,
-    /// An error that nothing explains.
+    /// An error without an explanation.
     Unexpected,
-    /// Memory was not given back.
+    /// Memory was not released.
     Leak,
 }
 
@@ -35,18 +35,18 @@ pub(crate) struct Violation {
     pub(crate) text: String,
 }
 
-/// All findings, and whether the run is to end.
+/// All findings, and whether the run must end.
 #[derive(Default, Debug)]
 pub(crate) struct Verdict {
     found: Mutex<Vec<Violation>>,
     any: AtomicBool,
 }
 
-/// Later findings follow from the first ones.
+/// Upper bound for the number of stored findings; later findings follow from the first.
 const KEPT: usize = 16;
 
 impl Verdict {
-    /// Notes a finding.
+    /// Adds a finding, and ends the run.
     pub(crate) fn report(&self, kind: Kind, text: String) {
         let mut found = self.found.lock();
         if found.len() < KEPT {
@@ -56,12 +56,12 @@ impl Verdict {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Whether anything was found.
+    /// Returns whether the verdict contains a finding.
     pub(crate) fn is_bad(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// The findings.
+    /// Returns the findings.
     pub(crate) fn violations(&self) -> Vec<Violation> {
         self.found.lock().clone()
     }

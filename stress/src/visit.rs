@@ -1,4 +1,5 @@
-//! A stay of another stream at a block: over when the stream has come to the end of what it queued there.
+//! A visit: the use of a block by another stream, complete when the stream has completed its work
+//! so far.
 
 use crate::stage::Device;
 use cachalot_core::{DeviceMemory, DeviceResult, Event, StreamId};
@@ -6,7 +7,7 @@ use cachalot_cuda::driver::types::CuStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The end of what was queued on a stream.
+/// The end of the work queued on a stream at the time of the visit.
 #[derive(Debug)]
 pub(crate) struct Visit {
     device: &'static Device,
@@ -16,24 +17,24 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// Marks the present end of a stream.
+    /// Records the present end of a stream.
     ///
     /// # Errors
-    /// The device's: nothing is marked.
+    /// The device's. No event is then recorded.
     pub(crate) fn mark(device: &'static Device, handle: CuStream, stream: StreamId) -> DeviceResult<Arc<Self>> {
         let event = device.take_event()?;
-        // Made first, so that the event goes back if it cannot be recorded.
+        // Created before the recording, so that the drop returns the event if the recording fails.
         let visit = Self { device, stream, event, over: AtomicBool::new(false) };
         device.record(event, handle)?;
         Ok(Arc::new(visit))
     }
 
-    /// The stream that visits.
+    /// Returns the visiting stream.
     pub(crate) fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// Whether the stream has come so far; `None` if the device does not say.
+    /// Returns whether the stream has completed the visit; `None` if the device returns an error.
     pub(crate) fn is_over(&self) -> Option<bool> {
         if self.over.load(Ordering::Acquire) {
             return Some(true);
@@ -46,6 +47,6 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        self.device.keep_event(self.event);
+        self.device.return_event(self.event);
     }
 }

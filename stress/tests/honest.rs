@@ -1,11 +1,11 @@
-//! The allocator as it is passes, and a run on one thread is repeated by its seed.
+//! Runs of the unchanged allocator: no finding, and a seed repeats a run of one thread.
 
 mod common;
 
 use common::{SHORT, good, run};
 use serde_json::Value;
 
-/// Every policy, and configurations that lead through different parts of the allocator.
+/// Every policy, and configurations that use different parts of the allocator.
 const CONFIGS: [&str; 9] = [
     "",
     "expandable_segments:True",
@@ -17,7 +17,7 @@ const CONFIGS: [&str; 9] = [
     "policy:slab",
     "policy:direct",
 ];
-/// What every run has to have done.
+/// Counts raised by every run.
 const DONE: [&str; 10] = [
     "mallocs",
     "frees",
@@ -32,7 +32,7 @@ const DONE: [&str; 10] = [
 ];
 
 #[test]
-fn nothing_is_found_and_everything_was_done() {
+fn no_fault_is_found_and_every_step_was_made() {
     for (seed, config) in (1..).zip(CONFIGS) {
         let config = if config.is_empty() { String::new() } else { format!("--config {config}") };
         let Some(output) = run(&format!("{SHORT} --seed {seed} {config}"), &[]) else { return };
@@ -49,7 +49,7 @@ fn nothing_is_found_and_everything_was_done() {
 fn a_seed_repeats_a_run() {
     let digest = |seed: u32| -> Option<Value> {
         let line = format!("{SHORT} --threads 1 --ops 2000 --hold-us 0 --seed {seed}");
-        // Work is done in an order that the driver chooses by its seed, and not by the clock.
+        // The driver completes work in the order of its seed, and not by the clock.
         run(&line, &[("CACHALOT_EMU_STEP", "1"), ("CACHALOT_EMU_DELAY_US", "0")])
             .map(|output| good(&output)["digest"].clone())
     };
@@ -58,9 +58,10 @@ fn a_seed_repeats_a_run() {
     assert_ne!(first, other);
 }
 
-/// Graphs are captured meanwhile that the allocator is told of, and others: no wait for a stream that ended may break them.
+/// Graphs are captured with and without a report to the allocator. A wait for an ended stream must
+/// break no capture.
 #[test]
-fn streams_need_no_report_where_the_driver_is_asked() {
+fn streams_need_no_report_if_the_driver_identifies_streams() {
     for (seed, config) in [(21, ""), (30, ""), (39, ""), (21, "--config expandable_segments:True")] {
         let Some(output) = run(&format!("{SHORT} --seed {seed} --identity asked {config}"), &[]) else { return };
         let report = good(&output);
@@ -68,7 +69,7 @@ fn streams_need_no_report_where_the_driver_is_asked() {
     }
 }
 
-/// The call that finds out is any thread's; the others go on with what needs no device.
+/// Any thread may detect the loss; all threads continue with calls that need no device.
 #[test]
 fn a_device_that_is_lost_among_many_threads_is_not_called_again() {
     for (code, function, nth) in [(700, "cuEventRecord", 300), (4, "cuEventQuery", 200), (4, "cuMemAlloc_v2", 40)] {
@@ -81,14 +82,14 @@ fn a_device_that_is_lost_among_many_threads_is_not_called_again() {
 }
 
 #[test]
-fn a_run_that_cannot_begin_says_so() {
+fn a_run_that_cannot_begin_prints_the_reason() {
     let no_driver = [("CACHALOT_LIBCUDA", "/nonexistent/libcuda.so.1")];
     let no_device = [("CACHALOT_EMU_DEVICES", "1")];
     for (option, variables) in [("--config nonsense:1", &[][..]), ("", &no_driver[..]), ("", &no_device[..])] {
         let Some(output) = run(&format!("{SHORT} {option}"), variables) else { return };
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        // The line that repeats the run, and why there was none.
-        assert_eq!(said.lines().count(), 2, "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        // The command line that repeats the run, and the reason of the failure.
+        assert_eq!(stderr.lines().count(), 2, "{stderr}");
     }
 }

@@ -1,19 +1,19 @@
-//! An allocator that is broken on purpose is found out, by what it does wrong.
+//! Runs on mutants: a deliberately broken allocator must be detected, by the kind of its mistake.
 
 mod common;
 
 use common::{SHORT, good, run};
 use serde_json::Value;
 
-/// Seeds that are tried at most: what a mistake needs to show may not come in every run.
+/// Upper bound for the number of seeds, since a mistake need not show in every run.
 const SEEDS: u32 = 12;
 
-/// What a run on a mutant came to.
+/// Result of a run on a mutant.
 enum Found {
-    /// No kernels, no run.
+    /// No kernels were built, so the run was skipped.
     Skipped,
     Nothing,
-    /// A kernel touched memory that was not there.
+    /// A kernel accessed memory that was not mapped.
     Crash,
     Kinds(Vec<String>),
 }
@@ -32,7 +32,7 @@ fn try_once(mutant: &str, seed: u32) -> Found {
     }
 }
 
-/// A run on the mutant finds one of `kinds`, or crashes if that is one.
+/// Expects a finding of one of `kinds` on the mutant. A crash counts if `kinds` contains "crash".
 fn is_found(mutant: &str, kinds: &[&str]) {
     for seed in 1..=SEEDS {
         let found = match try_once(mutant, seed) {
@@ -77,9 +77,9 @@ fn erasing_in_the_wrong_order() {
     is_found("late-erase", &["refused", "overlap"]);
 }
 
-/// It takes a second thread to see the order, so that is what was seen.
+/// The wrong order shows only with a second thread, so the finding above is about the order.
 #[test]
-fn the_wrong_order_cannot_be_seen_by_one_thread() {
+fn the_wrong_order_is_invisible_to_one_thread() {
     let Some(output) = run(&format!("{SHORT} --threads 1 --ops 2000 --mutant late-erase --seed 1"), &[]) else {
         return;
     };

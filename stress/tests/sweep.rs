@@ -1,4 +1,4 @@
-//! A sample of the fault sweep: calls of every kind failed, and nothing wrong.
+//! Sample of the fault sweep: calls of every kind fail, and no fault is found.
 
 mod common;
 
@@ -7,8 +7,8 @@ use common::run;
 #[test]
 fn failed_driver_calls_do_no_harm() {
     let Some(output) = run("sweep --every 37 --jobs 2", &[("CACHALOT_EMU_DELAY_US", "0")]) else { return };
-    let (table, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}: {said}", output.status);
+    let (table, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}: {stderr}", output.status);
     let all =
         table.lines().find_map(|line| line.strip_prefix("| **all** |")).unwrap_or_else(|| panic!("no sum: {table}"));
     let numbers: Vec<u64> = all.split('|').filter_map(|cell| cell.trim().parse().ok()).collect();

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Builds the wheel, installs it into a clean virtual environment and tests it there, without PyTorch and without a GPU.
+# Tests the Python package in a clean virtual environment, without PyTorch and without a GPU.
 #
-#   CACHALOT_LIBCUDA=target/emulated/libcuda.so.1 tests/python/run.sh
+#   CACHALOT_LIBCUDA=target/emulated/libcuda.so.1 tests/python/run.sh [WHEEL]
 #
-# The package builds the library, without optimisation. Says in one line what it skips where Python, or the index with its
-# build tools, are missing.
+# Without a wheel, builds the source distribution and installs that. The library is then built from the source distribution
+# without optimisation, and the command is the one that the tests of the workspace use. Says in one line what is skipped
+# where Python, or the index with its build tools, is missing.
 set -euo pipefail
+wheel=${1:+$(readlink -f "$1")}
 cd "$(dirname "$0")"
 root=$(cd ../.. && pwd)
 environment=$root/.tools/python
+python=$environment/bin/python
 
 skip() {
   echo "skipped: the Python package ($1)"
@@ -18,15 +21,29 @@ skip() {
 command -v python3 >/dev/null || skip "no python3"
 rm -rf "$environment"
 python3 -m venv "$environment" >/dev/null 2>&1 || skip "python3 has no venv"
-pip=("$environment/bin/python" -m pip --quiet --disable-pip-version-check)
-"${pip[@]}" install 'setuptools>=70.1' >/dev/null 2>&1 || skip "no package index"
+pip=("$python" -m pip --quiet --disable-pip-version-check)
+"${pip[@]}" install 'setuptools>=77.0.3' >/dev/null 2>&1 || skip "no package index"
 
-target=${CARGO_TARGET_DIR:-$root/target}
-rm -rf "$root/python/build"
-# A folder of its own: the package's flags for the compiler differ from those of the tests.
-CACHALOT_CARGO_PROFILE=dev CARGO_TARGET_DIR=$target/wheel "${pip[@]}" install --no-build-isolation --no-deps "$root/python"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [ -n "$wheel" ]; then
+  "${pip[@]}" install --no-deps "$wheel"
+else
+  cd "$root"
+  cargo build --locked -q -p cachalot-cli
+  target=${CARGO_TARGET_DIR:-$root/target}
+  export CACHALOT_COMMAND=$target/debug/cachalot
+  cd python
+  "$python" -c "from setuptools import build_meta; build_meta.build_sdist('$work')" >"$work/log" 2>&1 ||
+    { cat "$work/log" && exit 1; }
+  cd "$work"
+  # A folder of its own: the package's flags for the compiler differ from those of the tests.
+  CACHALOT_CARGO_PROFILE=dev CARGO_TARGET_DIR=$target/wheel \
+    "${pip[@]}" install --no-build-isolation --no-deps "$work"/cachalot_gpu-*.tar.gz
+fi
 
+cd "$root/tests/python"
 for test in test_*.py; do
   echo "-- $test"
-  PYTHONPATH=stand_in "$environment/bin/python" -B "$test"
+  PYTHONPATH=stand_in "$python" -B "$test"
 done

@@ -9,13 +9,13 @@ import unittest
 from children import said
 
 BEGIN = """
-import torch, cachalot, cachalot.torch
+import torch, cachalot_gpu.torch
 from torch._C import State
 
 def error(*arguments, **named):
     try:
-        cachalot.torch.enable(*arguments, **named)
-    except cachalot.CachalotError as error:
+        cachalot_gpu.torch.enable(*arguments, **named)
+    except cachalot_gpu.CachalotError as error:
         print(type(error).__name__, "|", error)
         assert State.plugin is None
 """
@@ -36,11 +36,11 @@ class Enable(unittest.TestCase):
 
     def test_twice(self) -> None:
         program = """
-cachalot.torch.enable()
-assert cachalot.torch.enabled()
+cachalot_gpu.torch.enable()
+assert cachalot_gpu.torch.enabled()
 try:
-    cachalot.torch.enable()
-except cachalot.AlreadyEnabledError as error:
+    cachalot_gpu.torch.enable()
+except cachalot_gpu.AlreadyEnabledError as error:
     print(error)
 """
         self.prints(program, "already")
@@ -65,6 +65,26 @@ error()
             "ConfigurationError .*\n<torch",
         )
 
+    def test_settings_are_checked_without_a_gpu(self) -> None:
+        nothing = {"CACHALOT_LIBCUDA": "/nowhere/libcuda.so.1"}
+        program = "State.devices = 0; error({}); error('policy:caching')"
+        wanted = r"ConfigurationError \| .*nonsense.*caching.*\nNoGpuError \| "
+        self.prints(program.format("'policy:nonsense'"), wanted, **nothing)
+        self.prints(
+            "State.devices = 0; error()", "ConfigurationError .*nonsense", CACHALOT_CONF="nonsense:1", **nothing
+        )
+        built_without_cuda = "torch.version.cuda = None; " + program.format("'policy:nonsense'")
+        self.prints(built_without_cuda, wanted + ".*built without CUDA", **nothing)
+
+    def test_wrong_settings_leave_those_of_a_pool(self) -> None:
+        program = """
+pool = cachalot_gpu.torch.pool("roundup_power2_divisions:4")
+error("policy:nonsense"), error("roundup_power2_divisions:1")
+pool.allocator.alloc(2049, 0, None)
+print(cachalot_gpu.torch.memory_allocated())
+"""
+        self.prints(program, r"ConfigurationError .*\nEnabledTooLateError .*\n2560")
+
     def test_no_gpu(self) -> None:
         self.prints("State.devices = 0; error()", r"NoGpuError \| PyTorch finds no GPU")
         self.prints("torch.version.cuda = None; error()", r"NoGpuError \| .*built without CUDA")
@@ -84,27 +104,27 @@ error()
 
     def test_figures_before_the_first_allocation(self) -> None:
         program = """
-print(cachalot.torch.memory_stats(), cachalot.torch.memory_allocated(), cachalot.torch.memory_snapshot())
-cachalot.torch.reset_peak_memory_stats(), cachalot.torch.empty_cache()
+print(cachalot_gpu.torch.memory_stats(), cachalot_gpu.torch.memory_allocated(), cachalot_gpu.torch.memory_snapshot())
+cachalot_gpu.torch.reset_peak_memory_stats(), cachalot_gpu.torch.empty_cache()
 """
         self.prints(program, r"OrderedDict\((\{\})?\) 0 \[\]")
 
     def test_without_the_patch_pytorchs_figures_stay_its_own(self) -> None:
         program = """
-cachalot.torch.enable()
+cachalot_gpu.torch.enable()
 block = State.plugin.alloc(1000, 0, None)
 try:
     torch.cuda.memory_stats()
 except RuntimeError as error:
-    print(error, cachalot.torch.memory_stats()["allocated_bytes.all.current"])
+    print(error, cachalot_gpu.torch.memory_stats()["allocated_bytes.all.current"])
 """
         self.prints(program, "does not yet support it 1024")
 
     def test_settings_of_the_environment(self) -> None:
         program = """
-cachalot.torch.enable()
+cachalot_gpu.torch.enable()
 State.plugin.alloc(1 << 20, 0, None)
-print(cachalot.torch.memory_snapshot()[0]["is_expandable"])
+print(cachalot_gpu.torch.memory_snapshot()[0]["is_expandable"])
 """
         self.prints(program, "True", CACHALOT_CONF="expandable_segments:True")
         self.prints(program, "True", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,pinned_num_register_threads:2")
@@ -114,12 +134,12 @@ print(cachalot.torch.memory_snapshot()[0]["is_expandable"])
 
     def test_settings_at_run_time(self) -> None:
         program = """
-cachalot.torch.enable()
-cachalot.torch.configure("roundup_power2_divisions:4")
+cachalot_gpu.torch.enable()
+cachalot_gpu.torch.configure("roundup_power2_divisions:4")
 State.plugin.alloc(2049, 0, None)
-print(cachalot.torch.memory_allocated())
+print(cachalot_gpu.torch.memory_allocated())
 try:
-    cachalot.torch.configure("roundup_power2_divisions:3")
+    cachalot_gpu.torch.configure("roundup_power2_divisions:3")
 except ValueError as error:
     print(error)
 """
@@ -127,21 +147,21 @@ except ValueError as error:
 
     def test_a_pool(self) -> None:
         program = """
-pool = cachalot.torch.pool(use_on_oom=True)
+pool = cachalot_gpu.torch.pool(use_on_oom=True)
 assert torch.cuda.is_initialized() and State.plugin is None
 block = pool.allocator.alloc(20 << 20, 0, None)
-print(pool.options, cachalot.torch.memory_allocated(), pool.allocator.alloc(1 << 45, 0, None))
+print(pool.options, cachalot_gpu.torch.memory_allocated(), pool.allocator.alloc(1 << 45, 0, None))
 pool.allocator.free(block, 20 << 20, 0, None)
-assert cachalot.torch.pool().allocator is pool.allocator
+assert cachalot_gpu.torch.pool().allocator is pool.allocator
 """
         self.prints(program, r"\{'use_on_oom': True\} 20971520 None")
 
     def test_no_pool_beside_the_plugin(self) -> None:
         program = """
-cachalot.torch.enable()
+cachalot_gpu.torch.enable()
 try:
-    cachalot.torch.pool()
-except cachalot.CachalotError as error:
+    cachalot_gpu.torch.pool()
+except cachalot_gpu.CachalotError as error:
     print(error)
 """
         self.prints(program, "no MemPool under a plug-in")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch  # the stand-in
 
-import cachalot
-import cachalot.torch
+import cachalot_gpu
+import cachalot_gpu.torch
 
 MIB = 1 << 20
 
@@ -27,7 +27,7 @@ def setUpModule() -> None:
         # The stand-in has no headers; test_shim.py is about that.
         warnings.simplefilter("ignore")
         os.environ["CACHALOT_CACHE"] = cache
-        cachalot.torch.enable("policy:caching", patch=True)
+        cachalot_gpu.torch.enable("policy:caching", patch=True)
     torch.cuda.init()
 
 
@@ -67,8 +67,8 @@ class Functions(unittest.TestCase):
     def test_two_devices(self) -> None:
         blocks = [plugin().alloc(3 * MIB, device, None) for device in (0, 1)]
         self.assertEqual([figures(device) for device in (0, 1)], [[1, 3 * MIB, 20 * MIB]] * 2)
-        self.assertEqual(cachalot.torch.memory_reserved("cuda:1"), 20 * MIB)
-        self.assertEqual(cachalot.torch.memory_reserved(torch.device("cuda", 1)), 20 * MIB)
+        self.assertEqual(cachalot_gpu.torch.memory_reserved("cuda:1"), 20 * MIB)
+        self.assertEqual(cachalot_gpu.torch.memory_reserved(torch.device("cuda", 1)), 20 * MIB)
         for device, block in enumerate(blocks):
             plugin().free(block, 3 * MIB, device, None)
 
@@ -104,7 +104,7 @@ class Functions(unittest.TestCase):
         self.assertIn("set_begin_allocate_to_pool", plugin().hooks)
 
     def test_a_pool(self) -> None:
-        library = ctypes.CDLL(cachalot.library_path())
+        library = ctypes.CDLL(cachalot_gpu.library_path())
         pool = torch._C.Pair(0, 7)
         begin = library.cachalot_torch_begin_allocate_to_pool
         begin.argtypes = [ctypes.c_int, torch._C.Pair, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
@@ -112,14 +112,14 @@ class Functions(unittest.TestCase):
         block = plugin().alloc(1000, 0, None)
         plugin().hooks["set_end_allocate_to_pool_fn"](0, pool)
         other = plugin().alloc(1000, 0, None)
-        self.assertEqual([len(cachalot.torch.memory_snapshot(name)) for name in [(0, 7), (0, 0), None]], [1, 2, 2])
+        self.assertEqual([len(cachalot_gpu.torch.memory_snapshot(name)) for name in [(0, 7), (0, 0), None]], [1, 2, 2])
         for piece in (block, other):
             plugin().free(piece, 1000, 0, None)
         plugin().hooks["set_release_pool"](0, pool)
 
     def test_out_of_memory(self) -> None:
         # What the shim is given throws, which ctypes cannot take: this is what it calls.
-        library = ctypes.CDLL(cachalot.library_path())
+        library = ctypes.CDLL(cachalot_gpu.library_path())
         library.cachalot_last_error.restype = ctypes.c_char_p
         library.cachalot_torch_malloc.restype = ctypes.c_void_p
         before = torch.cuda.memory_stats(0)["num_ooms"]
@@ -132,17 +132,17 @@ class Functions(unittest.TestCase):
         self.assertEqual(torch.cuda.memory_stats(0)["num_ooms"], before + 1)
 
     def test_a_fraction(self) -> None:
-        cachalot.torch.set_per_process_memory_fraction(0.25, 0)
-        self.assertEqual(cachalot.torch.get_per_process_memory_fraction("cuda:0"), 0.25)
+        cachalot_gpu.torch.set_per_process_memory_fraction(0.25, 0)
+        self.assertEqual(cachalot_gpu.torch.get_per_process_memory_fraction("cuda:0"), 0.25)
         self.assertEqual(torch._C._cuda_getMemoryFraction(1), 1.0)
-        library = ctypes.CDLL(cachalot.library_path())
+        library = ctypes.CDLL(cachalot_gpu.library_path())
         library.cachalot_torch_malloc.restype = ctypes.c_void_p
         self.assertIsNone(library.cachalot_torch_malloc(ctypes.c_size_t(300 * MIB), 0, None))
         torch._C._cuda_setMemoryFraction(1.0, 0)
         block = library.cachalot_torch_malloc(ctypes.c_size_t(300 * MIB), 0, None)
         plugin().free(block, 300 * MIB, 0, None)
         for wrong, error in [(1, TypeError), (-0.1, ValueError), (1.5, ValueError)]:
-            self.assertRaises(error, cachalot.torch.set_per_process_memory_fraction, wrong)
+            self.assertRaises(error, cachalot_gpu.torch.set_per_process_memory_fraction, wrong)
 
 
 class Figures(unittest.TestCase):
@@ -153,7 +153,7 @@ class Figures(unittest.TestCase):
 
     def tearDown(self) -> None:
         plugin().free(self.block, 5 * MIB, 0, None)
-        cachalot.torch.empty_cache()
+        cachalot_gpu.torch.empty_cache()
 
     def test_every_key_of_pytorch(self) -> None:
         arrays = "allocation segment active inactive_split requested_bytes "
@@ -174,36 +174,38 @@ class Figures(unittest.TestCase):
             "num_device_free",
             "max_split_size",
         }
-        stats = cachalot.torch.memory_stats()
+        stats = cachalot_gpu.torch.memory_stats()
         self.assertLessEqual(wanted, set(stats))
         self.assertEqual(list(stats), sorted(stats))
         self.assertEqual(stats, torch.cuda.memory_stats())
 
     def test_the_usual_ones(self) -> None:
-        self.assertEqual([cachalot.torch.memory_allocated(), cachalot.torch.memory_reserved()], [5 * MIB, 20 * MIB])
+        self.assertEqual(
+            [cachalot_gpu.torch.memory_allocated(), cachalot_gpu.torch.memory_reserved()], [5 * MIB, 20 * MIB]
+        )
         other = plugin().alloc(30 * MIB, 0, None)
         plugin().free(other, 30 * MIB, 0, None)
         self.assertEqual(
-            [cachalot.torch.max_memory_allocated(), cachalot.torch.max_memory_reserved()], [35 * MIB, 50 * MIB]
+            [cachalot_gpu.torch.max_memory_allocated(), cachalot_gpu.torch.max_memory_reserved()], [35 * MIB, 50 * MIB]
         )
-        cachalot.torch.reset_peak_memory_stats()
-        self.assertEqual(cachalot.torch.max_memory_allocated(), 5 * MIB)
-        cachalot.torch.reset_accumulated_memory_stats()
-        self.assertEqual(cachalot.torch.memory_stats()["allocated_bytes.all.freed"], 0)
+        cachalot_gpu.torch.reset_peak_memory_stats()
+        self.assertEqual(cachalot_gpu.torch.max_memory_allocated(), 5 * MIB)
+        cachalot_gpu.torch.reset_accumulated_memory_stats()
+        self.assertEqual(cachalot_gpu.torch.memory_stats()["allocated_bytes.all.freed"], 0)
 
     def test_the_table(self) -> None:
-        self.assertEqual(cachalot.torch.memory_summary(abbreviated=True), f"{5 * MIB} B on 0, True")
+        self.assertEqual(cachalot_gpu.torch.memory_summary(abbreviated=True), f"{5 * MIB} B on 0, True")
 
     def test_what_the_driver_says(self) -> None:
-        self.assertEqual(cachalot.torch.mem_get_info(), (1 << 29, 1 << 30))
-        self.assertEqual(cachalot.torch.list_gpu_processes("cuda:1").splitlines()[0], "GPU:1")
+        self.assertEqual(cachalot_gpu.torch.mem_get_info(), (1 << 29, 1 << 30))
+        self.assertEqual(cachalot_gpu.torch.list_gpu_processes("cuda:1").splitlines()[0], "GPU:1")
 
     def test_a_wrong_device(self) -> None:
-        self.assertRaises(ValueError, cachalot.torch.memory_allocated, "cpu")
-        self.assertRaises(cachalot.CachalotError, cachalot.torch.memory_allocated, 5)
+        self.assertRaises(ValueError, cachalot_gpu.torch.memory_allocated, "cpu")
+        self.assertRaises(cachalot_gpu.CachalotError, cachalot_gpu.torch.memory_allocated, 5)
 
     def test_a_snapshot(self) -> None:
-        (segment,) = cachalot.torch.memory_snapshot()
+        (segment,) = cachalot_gpu.torch.memory_snapshot()
         self.assertEqual(
             [segment["total_size"], segment["allocated_size"], segment["segment_type"]], [20 * MIB, 5 * MIB, "large"]
         )
@@ -218,18 +220,18 @@ class Figures(unittest.TestCase):
         plugin().free(block, 6 * MIB, 0, None)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "snapshot.pickle"
-            cachalot.torch.dump_snapshot(file)
+            cachalot_gpu.torch.dump_snapshot(file)
             snapshot = pickle.loads(file.read_bytes())
         events = snapshot["device_traces"][0]
         self.assertEqual([event["action"] for event in events], ["alloc", "free_requested", "free_completed"])
         self.assertEqual([event["size"] for event in events], [6 * MIB] * 3)
         self.assertIn("test_the_history", " ".join(frame["name"] for frame in events[0]["frames"]))
         json.dumps(torch._C._cuda_memorySnapshot(None))
-        cachalot.torch.record_memory_history(None)
+        cachalot_gpu.torch.record_memory_history(None)
         block = plugin().alloc(6 * MIB, 0, None)
         plugin().free(block, 6 * MIB, 0, None)
         self.assertEqual(torch._C._cuda_memorySnapshot((0, 0, True))["device_traces"][0], [])
-        self.assertRaises(ValueError, cachalot.torch.record_memory_history, "everything")
+        self.assertRaises(ValueError, cachalot_gpu.torch.record_memory_history, "everything")
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from pathlib import Path
 from children import STAND_IN, environment, said
 
 ENABLE = """
-import warnings, torch, cachalot.torch
+import warnings, torch, cachalot_gpu.torch
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
-    cachalot.torch.enable()
+    cachalot_gpu.torch.enable()
 print("told:", [str(warning.message).splitlines()[0] for warning in told])
 block = torch._C.State.plugin.alloc(1000, 0, None)
-print("allocated:", cachalot.torch.memory_allocated())
+print("allocated:", cachalot_gpu.torch.memory_allocated())
 """
 
 EXCEPTIONS = """
@@ -134,8 +134,8 @@ class Shims(unittest.TestCase):
         caller = self.python / "caller.so"
         self.compile(CALLER, caller)
         program = f"""
-import ctypes, torch, cachalot.torch
-cachalot.torch.enable()
+import ctypes, torch, cachalot_gpu.torch
+cachalot_gpu.torch.enable()
 call = ctypes.CDLL({str(caller)!r}).call
 for size in (1000, 1 << 45):
     call(torch._C.State.plugin.alloc, ctypes.c_size_t(size))

@@ -1,4 +1,4 @@
-"""What the wheel puts into an environment."""
+"""The files and the metadata that the wheel puts into an environment."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import ast
 import importlib.metadata
 import os
 import re
+import subprocess
+import sys
 import unittest
 from pathlib import Path
 
-import cachalot
+import cachalot_gpu
 
-PACKAGE = Path(cachalot.__file__).parent
+PACKAGE = Path(cachalot_gpu.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = importlib.metadata.distribution("cachalot-gpu")
+
+PROGRAMS = [*(PACKAGE / "lib").iterdir(), Path(cachalot_gpu.command_path())]
+if "CACHALOT_COMMAND" in os.environ:
+    PROGRAMS.pop()  # as the tests of the workspace use it
+
+OLDEST = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7)}
+"""The newest symbol versions in a wheel of manylinux_2_17."""
 
 
 class Wheel(unittest.TestCase):
@@ -24,28 +34,65 @@ class Wheel(unittest.TestCase):
     def test_its_files(self) -> None:
         wanted = [
             "py.typed",
-            "lib/libcachalot.so",
             "lib/libcachalot_torch.so",
             "source/cachalot.h",
             "source/cachalot_torch.h",
             "source/shim.cpp",
         ]
         self.assertEqual([name for name in wanted if not (PACKAGE / name).is_file()], [])
+        self.assertIn(Path(cachalot_gpu.library_path()), (PACKAGE / "lib").iterdir())
 
-    def test_its_libraries_name_no_folder_of_this_machine(self) -> None:
-        folders = [ROOT, Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))]
-        for library in (PACKAGE / "lib").iterdir():
-            content = library.read_bytes()
-            found = [str(folder) for folder in folders if bytes(folder) in content]
-            self.assertEqual(found, [], library.name)
+    def test_its_shim_finds_its_library(self) -> None:
+        program = f"import ctypes; ctypes.CDLL({str(PACKAGE / 'lib/libcachalot_torch.so')!r}).cachalot_torch_alloc"
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+    def test_it_claims_no_name_of_other_projects(self) -> None:
+        parts = {file.parts[0] for file in INSTALLED.files}
+        self.assertEqual({name for name in parts if not name.startswith("cachalot_gpu")}, {".."})
+
+    def test_its_programs_name_no_source_file_of_a_machine(self) -> None:
+        absolute = re.compile(rb"(?<![\w./-])/[\w./+-]+\.(?:rs|cpp|h)\b")
+        for program in PROGRAMS:
+            with self.subTest(program.name):
+                content = program.read_bytes()
+                # The standard library is built elsewhere.
+                named = {
+                    name for name in absolute.findall(content) if not name.startswith((b"/rustc/", b"/rust/deps/"))
+                }
+                self.assertEqual(named, set())
+                self.assertNotIn(bytes(Path.home() / ".cargo"), content)
+                self.assertNotIn(bytes(ROOT), content)
+
+    def test_its_programs_are_stripped(self) -> None:
+        for program in PROGRAMS:
+            with self.subTest(program.name):
+                content = program.read_bytes()
+                self.assertNotIn(b"\0.symtab\0", content)
+                self.assertNotIn(b"\0.debug_info\0", content)
+
+    def test_its_shim_runs_with_old_libraries(self) -> None:
+        content = (PACKAGE / "lib/libcachalot_torch.so").read_bytes()
+        for name, version in re.findall(rb"\0(GLIBC|GLIBCXX|CXXABI)_([\d.]+)(?=\0)", content):
+            with self.subTest(f"{name} {version}"):
+                self.assertLessEqual(tuple(map(int, version.split(b"."))), OLDEST[name.decode()])
 
     def test_one_version_everywhere(self) -> None:
         found = re.search(r'^version = "(.+)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
-        self.assertEqual([cachalot.version(), importlib.metadata.version("cachalot")], [found[1]] * 2)
+        versions = [cachalot_gpu.__version__, cachalot_gpu.version(), INSTALLED.version]
+        self.assertEqual(versions, [found[1]] * 3)
+
+    def test_its_metadata(self) -> None:
+        metadata = INSTALLED.metadata
+        self.assertEqual(metadata["License-Expression"], "MIT OR Apache-2.0")
+        self.assertEqual(sorted(metadata.get_all("License-File")), ["LICENSE-APACHE", "LICENSE-MIT"])
+        for name in ("LICENSE-MIT", "LICENSE-APACHE"):
+            self.assertEqual(INSTALLED.read_text(f"licenses/{name}"), (ROOT / name).read_text())
+        self.assertEqual(metadata.get_all("Provides-Extra"), ["torch"])
+        self.assertEqual(INSTALLED.requires, ['torch>=2.2; extra == "torch"'])
 
     def test_it_fits_every_python(self) -> None:
-        tag = re.search(r"^Tag: (.+)", importlib.metadata.distribution("cachalot").read_text("WHEEL"), re.MULTILINE)
-        self.assertRegex(tag[1], r"^py3-none-linux_")
+        tag = re.search(r"^Tag: (.+)", INSTALLED.read_text("WHEEL"), re.MULTILINE)
+        self.assertRegex(tag[1], r"^py3-none-(many)?linux_")
 
     def test_everything_public_is_documented_and_typed(self) -> None:
         for file in PACKAGE.rglob("*.py"):

@@ -52,22 +52,22 @@ class Child:
     def __init__(self, allocator: str) -> None:
         import torch
 
-        import cachalot.torch
+        import cachalot_gpu.torch
 
         self.torch = torch
         _, config, pool = ALLOCATORS[allocator]
         if config:
-            cachalot.torch.enable(config, patch=True)
+            cachalot_gpu.torch.enable(config, patch=True)
         if pool:
             # A pool takes the requests of one thread: so that thread does the backward pass, too.
             torch.autograd.set_multithreading_enabled(False)
-        self.new_pool = {"": None, "torch": torch.cuda.MemPool, "cachalot": cachalot.torch.pool}[pool]
+        self.new_pool = {"": None, "torch": torch.cuda.MemPool, "cachalot": cachalot_gpu.torch.pool}[pool]
         torch.cuda.init()
         torch.zeros(1, device="cuda")
 
     def listen(self) -> None:
         """Answers each line: a workload begins that workload, a number does so many steps of it."""
-        import cachalot.torch
+        import cachalot_gpu.torch
         import workloads
 
         torch, number, step = self.torch, 0, None
@@ -89,7 +89,7 @@ class Child:
                 inside.close()
                 gc.collect()
                 torch.cuda.empty_cache()
-                cachalot.torch.empty_cache()
+                cachalot_gpu.torch.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
                 inside = contextlib.ExitStack()
                 if self.new_pool:

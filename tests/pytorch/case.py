@@ -18,11 +18,11 @@ from contextlib import contextmanager
 
 import torch
 
-import cachalot.torch
+import cachalot_gpu.torch
 
 NATIVE = os.environ.get("CACHALOT_TEST") == "native"
 if not NATIVE:
-    cachalot.torch.enable("policy:caching", patch=True)
+    cachalot_gpu.torch.enable("policy:caching", patch=True)
 
 MIB = 1 << 20
 only_cachalot = unittest.skipIf(NATIVE, "PyTorch's own allocator")
@@ -52,11 +52,11 @@ def fraction_of(size: int) -> Iterator[None]:
 @contextmanager
 def settings(text: str) -> Iterator[None]:
     """Settings for a while."""
-    cachalot.torch.configure(text)
+    cachalot_gpu.torch.configure(text)
     try:
         yield
     finally:
-        cachalot.torch.configure("expandable_segments:False,throw_on_cudamalloc_oom:False")
+        cachalot_gpu.torch.configure("expandable_segments:False,throw_on_cudamalloc_oom:False")
 
 
 class Case(unittest.TestCase):

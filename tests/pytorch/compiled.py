@@ -29,9 +29,9 @@ def run(swap: bool, trees: bool) -> None:
     import torch
 
     if swap:
-        import cachalot.torch
+        import cachalot_gpu.torch
 
-        cachalot.torch.enable("policy:caching", patch=True)
+        cachalot_gpu.torch.enable("policy:caching", patch=True)
     import torch._inductor.config
 
     torch._inductor.config.triton.cudagraph_trees = trees

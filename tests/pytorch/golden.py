@@ -60,9 +60,9 @@ class Options(ctypes.Structure):
 def replayed(workspace: int) -> Stages:
     """The figures of the published program on a simulated device, with another size for the matrix library's
     workspaces."""
-    import cachalot
+    import cachalot_gpu
 
-    library = ctypes.CDLL(cachalot.library_path())
+    library = ctypes.CDLL(cachalot_gpu.library_path())
     allocator, block, value = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int64()
     options = Options(struct_size=ctypes.sizeof(Options), flags=1, simulated_bytes=80 << 30)
     assert library.cachalot_create(ctypes.byref(options), ctypes.byref(allocator)) == 0
@@ -90,9 +90,9 @@ def run() -> None:
     import torch
     from torch import nn
 
-    import cachalot.torch
+    import cachalot_gpu.torch
 
-    cachalot.torch.enable("policy:caching", patch=True)
+    cachalot_gpu.torch.enable("policy:caching", patch=True)
     stages: Stages = []
 
     def stage(label: str) -> None:

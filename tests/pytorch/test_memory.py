@@ -10,7 +10,7 @@ import unittest
 
 import torch
 
-import cachalot.torch
+import cachalot_gpu.torch
 from case import MIB, NATIVE, Case, block, only_cachalot, settings, stat
 
 
@@ -50,7 +50,7 @@ class Statistics(Case):
         self.assertEqual(figures, {torch.cuda.memory_allocated()})
         self.assertGreaterEqual(figures.pop(), tensor.nbytes)
         if not NATIVE:
-            self.assertEqual(cachalot.torch.memory_stats("cuda:0"), torch.cuda.memory_stats())
+            self.assertEqual(cachalot_gpu.torch.memory_stats("cuda:0"), torch.cuda.memory_stats())
 
     def test_the_table(self) -> None:
         tensor = block(30 * MIB)

@@ -6,7 +6,7 @@ import unittest
 
 import torch
 
-import cachalot.torch
+import cachalot_gpu.torch
 from case import MIB, Case, block, fraction_of, only_cachalot, settings, stat
 
 
@@ -39,7 +39,7 @@ class Settings(Case):
             "roundup_power2_divisions:3",
         ):
             with self.subTest(text), self.assertRaises(ValueError):
-                cachalot.torch.configure(text)
+                cachalot_gpu.torch.configure(text)
 
     def test_expandable_memory_that_is_not_split(self) -> None:
         with fraction_of(120 * MIB + torch.cuda.memory_reserved()):

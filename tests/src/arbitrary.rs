@@ -1,27 +1,27 @@
-//! Programs from the bytes of a fuzzer.
+//! Builds test programs from the bytes of a fuzzer.
 
 use crate::program::{CONFIGS, Op, STREAMS};
 use arbitrary::{Arbitrary, Result, Unstructured};
 
 const MIB: u64 = 1 << 20;
 
-/// A program, and the number of the configuration it starts with.
+/// A program with its initial configuration.
 #[derive(Arbitrary, Debug)]
 pub struct Program {
-    /// The number of the configuration.
+    /// Number of the initial configuration.
     pub config: u8,
-    /// What is done.
+    /// The operations.
     pub ops: Vec<Op>,
 }
 
 impl Program {
-    /// The program that the fuzzer makes of these bytes, if they are enough for one.
+    /// Builds a program from fuzzer bytes. Returns `None` for too few bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Self::arbitrary_take_rest(Unstructured::new(bytes)).ok()
     }
 }
 
-/// Sizes of every kind that the rules distinguish: around the edges, and between.
+/// Sizes around every edge of the size rules, and between the edges.
 fn bytes(u: &mut Unstructured<'_>) -> Result<u64> {
     let edge = *u.choose(&[512, 4096, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 24 * MIB, 32 * MIB, 40 * MIB, 100 * MIB])?;
     Ok(match u.int_in_range(0..=7)? {

@@ -1,5 +1,5 @@
-//! What must hold of any allocator on a simulated device at any moment, seen from outside: the snapshot tiles what the device
-//! gave, and adds up to the statistics.
+//! External invariants of any allocator on a simulated device: the snapshot tiles the device's
+//! memory, and adds up to the statistics.
 
 use cachalot_core::config::Policy;
 use cachalot_core::simulated::SimulatedDevice;
@@ -9,9 +9,9 @@ use cachalot_core::{
 };
 use std::collections::BTreeMap;
 
-/// A device with a simulated one in it.
+/// A device with a simulated device inside.
 pub trait Simulated: DeviceMemory {
-    /// The simulated device.
+    /// Returns the simulated device.
     fn simulated(&self) -> &SimulatedDevice;
 }
 
@@ -21,7 +21,7 @@ impl Simulated for SimulatedDevice {
     }
 }
 
-/// Fails with a sentence if the condition does not hold.
+/// Returns an error with a message if the condition is false.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
@@ -30,10 +30,11 @@ macro_rules! ensure {
     };
 }
 
-/// Checks one device of an allocator. `oversize` is the least oversize size, if it has been the same all the time.
+/// Checks one device of an allocator. `oversize` is the smallest oversize size, if constant since
+/// the start.
 ///
 /// # Errors
-/// A sentence that says what does not hold.
+/// A message that names the violated invariant.
 pub fn check<D: Simulated, R: Lock, S: Storage>(
     allocator: &Allocator<D, R, S>,
     device: DeviceIndex,
@@ -63,7 +64,7 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     for (key, &current) in told.iter().filter(|(key, _)| key.ends_with(".current")) {
         let peak = told[&key.replace(".current", ".peak")];
         if key.starts_with("oversize") && oversize.is_none() {
-            // What was obtained under one configuration may be given back under another.
+            // A segment allocated under one configuration may be released under another.
             continue;
         }
         ensure!(0 <= current && current <= peak, "{key} is {current}, its peak {peak}");
@@ -71,7 +72,8 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     Ok(())
 }
 
-/// Blocks tile their segment, and no two free ones touch but where they are cut to sizes.
+/// Checks that blocks tile their segment, and that free neighbours exist only where blocks are cut
+/// to fixed sizes.
 fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String> {
     let unit = if matches!(policy, Policy::Bfc(_)) { GRAIN } else { UNIT };
     let cut = match policy {
@@ -101,7 +103,7 @@ fn is_held(block: &SnapshotBlock) -> bool {
     block.state == BlockState::ActiveAllocated
 }
 
-/// No two segments overlap.
+/// Checks that no two segments overlap.
 fn check_apart(segments: &[SnapshotSegment]) -> Result<(), String> {
     for pair in segments.windows(2) {
         let (end, next) = (pair[0].address.offset(pair[0].total_size), pair[1].address);
@@ -110,7 +112,7 @@ fn check_apart(segments: &[SnapshotSegment]) -> Result<(), String> {
     Ok(())
 }
 
-/// The device gave what the snapshot shows, and nothing else but what counts as leaked.
+/// Checks that the device's memory is exactly the memory in the snapshot, apart from leaked memory.
 fn check_device(segments: &[SnapshotSegment], device: &SimulatedDevice, leaked: u64) -> Result<(), String> {
     let held: u64 = segments.iter().map(|segment| segment.total_size).sum();
     let used = device.used();
@@ -125,13 +127,14 @@ fn check_device(segments: &[SnapshotSegment], device: &SimulatedDevice, leaked: 
         ensure!(outstanding.handles == 0, "{outstanding:?}");
         let none = segments.iter().all(|segment| !segment.is_expandable);
         ensure!((outstanding.mappings == 0) == none, "{outstanding:?}, expandable segments: {}", !none);
-        // Without expandable segments there may be addresses left that the device would not take back.
+        // Without expandable segments there may be addresses left that the device would not take
+        // back.
         ensure!(none || outstanding.reservations > 0, "{outstanding:?}");
     }
     Ok(())
 }
 
-/// Every statistic of what there is now, added up from a snapshot, by name and pool.
+/// Adds up every statistic of the present state from a snapshot, by name and pool.
 fn recomputed(segments: &[SnapshotSegment], oversize: Option<u64>) -> BTreeMap<(&'static str, &'static str), i64> {
     let mut sums = BTreeMap::new();
     let names = ["allocation", "segment", "active", "inactive_split"];
@@ -153,7 +156,7 @@ fn recomputed(segments: &[SnapshotSegment], oversize: Option<u64>) -> BTreeMap<(
             add("segment", 1);
             oversize_segments += i64::from(is_oversize(segment.total_size));
         }
-        // What is free of a plan's memory is nobody's, and does not count.
+        // Free memory of a plan belongs to no stream, and does not count.
         let counts = !segment.is_expandable && !is_planned(segment.pool);
         let in_use = segment.blocks.iter().any(|block| block.state != BlockState::Inactive);
         for block in &segment.blocks {

@@ -1,29 +1,30 @@
-//! The figures of a Markdown file of `results/` as CSV, for programs that read them.
+//! Converts the figures in a Markdown file of `results/` to CSV for other programs.
 //!
-//! Each cell of each table is a line: the heading above the table, the table's number in the file, the row's number, the
-//! column's header, and the value. The list above the first table comes first, as table 0: machine, date, commit, command.
+//! Each cell of each table becomes a line: the heading above the table, the number of the table in
+//! the file, the number of the row, the header of the column, and the value. The list above the
+//! first table comes first, as table 0: machine, date, commit, command.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// The columns.
+/// Column headers of the CSV.
 const HEADER: [&str; 5] = ["section", "table", "row", "column", "value"];
 
-/// What was read so far.
+/// State of the conversion.
 #[derive(Default)]
 struct Reader {
     /// The latest heading.
     section: String,
-    /// How many tables have begun.
+    /// Number of tables begun.
     table: usize,
-    /// The row in the table; 0 is the header.
+    /// Number of the row in the table; the header is row 0.
     row: usize,
-    /// The header of the table.
+    /// Header cells of the table.
     columns: Vec<String>,
-    /// The cells of the row so far.
+    /// Cells of the present row.
     cells: usize,
-    /// The text of the cell, heading or item.
+    /// Text of the present cell, heading or item.
     text: String,
-    /// The lines of the result.
+    /// Lines of the result.
     lines: Vec<[String; 5]>,
 }
 
@@ -33,7 +34,7 @@ impl Reader {
         self.lines.push([section, self.table.to_string(), row.to_string(), column, value]);
     }
 
-    /// Takes the text of an item, heading or cell that ends here.
+    /// Takes the text collected for the item, heading or cell that ends here.
     fn take(&mut self) -> String {
         std::mem::take(&mut self.text).trim().to_owned()
     }
@@ -66,10 +67,10 @@ impl Reader {
     }
 }
 
-/// The figures of a Markdown text as CSV, or `None` if the text has no table.
+/// Returns the tables of a Markdown text as CSV, or `None` if the text has no table.
 ///
 /// # Panics
-/// Never: a CSV in memory can be written.
+/// Never: writing a CSV to memory cannot fail.
 pub fn csv(markdown: &str) -> Option<String> {
     let mut reader = Reader::default();
     Parser::new_ext(markdown, Options::ENABLE_TABLES).for_each(|event| reader.read(event));

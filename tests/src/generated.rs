@@ -1,12 +1,13 @@
-//! Committed files that a test makes from other files or from the library.
+//! Committed files that a test generates from other files or from the library.
 
 use std::fs;
 use std::path::Path;
 
-/// Checks that the file at `path` holds `text`. With `CACHALOT_WRITE_DOCS` in the environment, writes the file first.
+/// Checks that the file at `path` contains `text`. With `CACHALOT_WRITE_DOCS` in the environment,
+/// writes the file first.
 ///
 /// # Panics
-/// If the file holds anything else, or cannot be written.
+/// If the file differs from `text`, or cannot be written.
 pub fn assert_current(path: &Path, text: &str) {
     if std::env::var_os("CACHALOT_WRITE_DOCS").is_some() {
         fs::write(path, text).expect("the folder can be written");

@@ -1,4 +1,5 @@
-//! A simulated device that listens: to shortages, which it may remedy, to releases, and to reports; and that knows its threads.
+//! An instrumented simulated device: calls hooks of the test on shortages, releases, events and
+//! pauses, collects reports, and numbers threads.
 
 use crate::consistency::Simulated;
 use cachalot_core::simulated::SimulatedDevice;
@@ -12,9 +13,9 @@ type Sleep = Box<dyn Fn(u64) + Send + Sync>;
 type Interruption = Box<dyn FnOnce() + Send>;
 type Filter = Box<dyn Fn(u64, StreamId) -> bool + Send + Sync>;
 
-/// The device.
+/// The instrumented device.
 pub struct Hooked {
-    /// What does the work.
+    /// The device that serves all calls.
     pub inner: SimulatedDevice,
     remedy: Mutex<Option<Remedy>>,
     interruption: Mutex<Option<Interruption>>,
@@ -25,7 +26,7 @@ pub struct Hooked {
 }
 
 impl Hooked {
-    /// Over another device.
+    /// Instruments a device.
     pub fn new(inner: SimulatedDevice) -> Self {
         Self {
             inner,
@@ -38,50 +39,53 @@ impl Hooked {
         }
     }
 
-    /// Calls `remedy` with the size of every request that no free block can serve; it says whether it freed anything.
+    /// Calls `remedy` with the size of every request that no free block can serve. `remedy` returns
+    /// whether it freed memory.
     ///
     /// # Panics
-    /// If an earlier remedy has.
+    /// If an earlier call of the remedy panicked.
     pub fn on_shortage(&self, remedy: impl FnMut(u64) -> bool + Send + 'static) {
         *self.remedy.lock().unwrap() = Some(Box::new(remedy));
     }
 
-    /// Calls `interruption` once, when the next memory was released: it does what another thread might do in between.
+    /// Calls `interruption` once, right after the next release of memory. Plays the part of another
+    /// thread.
     ///
     /// # Panics
-    /// Never: nothing is done while the interruption is looked up.
+    /// Never: no code of the test runs while the hook is locked.
     pub fn on_release(&self, interruption: impl FnOnce() + Send + 'static) {
         *self.interruption.lock().unwrap() = Some(Box::new(interruption));
     }
 
-    /// Calls `interruption` once, before the next event is recorded.
+    /// Calls `interruption` once, right before the next event is recorded.
     ///
     /// # Panics
-    /// Never: nothing is done while the interruption is looked up.
+    /// Never: no code of the test runs while the hook is locked.
     pub fn on_record(&self, interruption: impl FnOnce() + Send + 'static) {
         *self.recording.lock().unwrap() = Some(Box::new(interruption));
     }
 
-    /// Calls `sleep` with the length of every pause in microseconds, before the simulated clock goes on by as much. It is set once.
+    /// Calls `sleep` with the length of every pause in microseconds, before the simulated clock
+    /// advances. Can be set once.
     ///
     /// # Panics
-    /// If it was set before.
+    /// If set before.
     pub fn on_pause(&self, sleep: impl Fn(u64) + Send + Sync + 'static) {
         assert!(self.sleep.set(Box::new(sleep)).is_ok(), "it is set once");
     }
 
-    /// Calls `filter` to decide which requests the host's routes lead. It is set once.
+    /// Calls `filter` to decide which requests the host's routes accept. Can be set once.
     ///
     /// # Panics
-    /// If it was set before.
+    /// If set before.
     pub fn on_leads(&self, filter: impl Fn(u64, StreamId) -> bool + Send + Sync + 'static) {
         assert!(self.filter.set(Box::new(filter)).is_ok(), "it is set once");
     }
 
-    /// The reports of the requests that failed.
+    /// Returns the reports of all failed requests.
     ///
     /// # Panics
-    /// If the thread of an earlier call has.
+    /// If a thread panicked during an earlier call.
     pub fn reports(&self) -> Vec<OutOfMemory> {
         self.reports.lock().unwrap().clone()
     }
@@ -97,7 +101,7 @@ thread_local! {
     static THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number for the calling thread; no two threads have the same.
+/// Returns a number for the calling thread, different for every thread.
 pub fn thread_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     THREAD.with(|thread| {
@@ -171,7 +175,8 @@ impl DeviceMemory for Hooked {
     }
 
     fn on_shortage(&self, bytes: u64) -> bool {
-        // Taken out meanwhile, so that the remedy may call the allocator, and so this, again.
+        // Taken out of the lock first: the remedy may call the allocator, and so this function,
+        // again.
         let Some(mut remedy) = self.remedy.lock().unwrap().take() else { return false };
         let freed = remedy(bytes);
         self.remedy.lock().unwrap().get_or_insert(remedy);

@@ -1,4 +1,4 @@
-//! A program on one simulated device, for tests that say what they expect in figures.
+//! A program on one simulated device, for tests with exact expected figures.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, StreamId};
@@ -6,10 +6,10 @@ use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, 
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// The one device.
+/// The only device.
 pub const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// The stream that requests are made on unless a test says otherwise.
+/// The stream of requests, unless a test names another.
 pub const STREAM: StreamId = StreamId(0);
 
 /// An allocator over one simulated device.
@@ -19,17 +19,18 @@ pub struct Host {
 }
 
 impl Host {
-    /// Over a device of `capacity` bytes, with a configuration in PyTorch's form.
+    /// Creates an allocator over a device of `capacity` bytes, with a configuration in PyTorch's
+    /// syntax.
     ///
     /// # Panics
-    /// If the configuration is not valid.
+    /// If the configuration is invalid.
     pub fn new(config: &str, capacity: u64) -> Self {
         let config = Config::parse(config).expect("the configuration is valid");
         let allocator = Allocator::new([SimulatedDevice::new(capacity)], &config).expect("one device fits");
         Self { allocator }
     }
 
-    /// The device.
+    /// Returns the device.
     ///
     /// # Panics
     /// Never.
@@ -37,7 +38,7 @@ impl Host {
         self.allocator.device(DEVICE).expect("there is one device")
     }
 
-    /// A block on [`STREAM`].
+    /// Allocates a block on [`STREAM`] and expects success.
     ///
     /// # Panics
     /// If the request fails.
@@ -45,7 +46,7 @@ impl Host {
         self.malloc_on(bytes, STREAM)
     }
 
-    /// A block on another stream.
+    /// Allocates a block on a given stream and expects success.
     ///
     /// # Panics
     /// If the request fails.
@@ -53,50 +54,50 @@ impl Host {
         self.allocator.malloc(DEVICE, bytes, stream).unwrap_or_else(|error| panic!("{bytes} bytes: {error}"))
     }
 
-    /// The text of the error that a request ends in.
+    /// Returns the error message of a failing request.
     ///
     /// # Panics
-    /// If it succeeds.
+    /// If the request succeeds.
     pub fn refused(&self, bytes: u64) -> Error {
         self.allocator.malloc(DEVICE, bytes, STREAM).expect_err("the request is refused")
     }
 
-    /// Gives a block back.
+    /// Frees a block and expects success.
     ///
     /// # Panics
-    /// If that fails.
+    /// If the free fails.
     pub fn free(&self, ptr: DevicePtr) {
         self.allocator.free(ptr).unwrap_or_else(|error| panic!("{ptr}: {error}"));
     }
 
-    /// Gives the cache back.
+    /// Empties the cache and expects success.
     ///
     /// # Panics
-    /// If that fails.
+    /// If emptying fails.
     pub fn empty_cache(&self) {
         self.allocator.empty_cache(DEVICE).unwrap_or_else(|error| panic!("{error}"));
     }
 
-    /// One statistic.
+    /// Returns a statistic by name.
     ///
     /// # Panics
-    /// If there is none of this name.
+    /// If the name is unknown.
     pub fn stat(&self, key: &str) -> i64 {
         let stats = self.allocator.stats(DEVICE).expect("there is one device");
         stats.get(key).unwrap_or_else(|| panic!("there is no statistic {key}"))
     }
 
-    /// Puts a configuration in force as PyTorch does at run time.
+    /// Changes the configuration at run time, as PyTorch does.
     ///
     /// # Panics
-    /// If it is not valid.
+    /// If the configuration is invalid.
     pub fn configure(&self, text: &str) {
         let mut config = self.allocator.config(DEVICE).expect("there is one device");
         config.update(text).expect("the configuration is valid");
         self.allocator.configure(&config);
     }
 
-    /// How many bytes are allocated, reserved, and free beside others.
+    /// Returns the bytes that are allocated, reserved, and inactive in split segments.
     pub fn figures(&self) -> [i64; 3] {
         ["allocated_bytes.all.current", "reserved_bytes.all.current", "inactive_split_bytes.all.current"]
             .map(|key| self.stat(key))
@@ -104,7 +105,7 @@ impl Host {
 }
 
 impl Drop for Host {
-    /// Whatever a test did, the allocator is sound at its end.
+    /// Checks the allocator's invariants at the end of every test.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             crate::consistency::check(&self.allocator, DEVICE, None).unwrap_or_else(|why| panic!("{why}"));

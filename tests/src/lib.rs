@@ -1,4 +1,5 @@
-//! What the tests of the core share: a naive model of it, programs that are run on both, and checks from outside.
+//! Shared code of the core's tests: a naive model, programs for both the core and the model, and
+//! external checks.
 
 pub mod arbitrary;
 pub mod consistency;
@@ -20,6 +21,10 @@ pub mod twins;
 mod documentation {
     #[doc = include_str!("../../README.md")]
     struct Readme;
+    #[doc = include_str!("../../docs/rust.md")]
+    struct Rust;
+    #[doc = include_str!("../../docs/configuration.md")]
+    struct Configuration;
     #[doc = include_str!("../../docs/install.md")]
     struct Install;
     #[doc = include_str!("../../docs/planned.md")]

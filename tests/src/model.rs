@@ -1,8 +1,9 @@
-//! A second allocator, written from the reference alone: it scans lists where the core has an index, keeps every statistic as
-//! it goes, and asks its own simulated device for memory. What the two do with the same calls must be the same.
+//! A model of the allocator, written from the reference alone. The model scans lists where the core
+//! has an index, updates every statistic at once, and allocates from a simulated device of its own.
+//! Core and model must give equal results for equal calls.
 //!
-//! Where the reference leaves an order open (which of two streams' events is asked after first, which of two unused
-//! pools is released first) the model has the core's, so that results can be compared.
+//! The reference leaves some orders open, such as the order in which streams are polled, or unused
+//! pools released. There the model follows the core, so that results are comparable.
 
 mod blocks;
 mod expandable;
@@ -24,51 +25,51 @@ use pools::{Pool, RouteEntry};
 use statistics::Statistics;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a report on a shortage must say. All in bytes.
+/// Expected contents of a report on a shortage. All sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shortage {
-    /// What was asked for.
+    /// Size that the program requested.
     pub requested: u64,
-    /// The block that would have served it.
+    /// Size of the block for the request.
     pub block: u64,
-    /// What would have been obtained for it.
+    /// Size of the segment for the block.
     pub segment: u64,
-    /// Held by the program.
+    /// Allocated by the program.
     pub allocated: u64,
-    /// Held from the device.
+    /// Reserved from the device.
     pub reserved: u64,
-    /// Freed, and still waited for.
+    /// Freed, with pending events.
     pub pending: u64,
     /// Free in private pools.
     pub private_free: u64,
-    /// The largest free block that could have served it, had it been large enough.
+    /// Largest free block that the request could use, if it were large enough.
     pub largest_free: u64,
-    /// The largest other free block.
+    /// Largest other free block.
     pub largest_free_elsewhere: u64,
 }
 
-/// Why a call was refused.
+/// The reason why a call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// Neither the cache nor the device has it.
+    /// Neither the cache nor the device has enough memory.
     OutOfMemory(Shortage),
-    /// It is more than the configured fraction leaves, and nothing is to be released for it.
+    /// The request exceeds the configured fraction, and no memory may be released for the request.
     Rejected(u64),
-    /// No device could have it.
+    /// The request exceeds the memory of any device.
     TooLarge,
-    /// No block begins there.
+    /// No block begins at the address.
     InvalidPointer,
     /// The block was requested with another size.
     WrongSize,
-    /// There is no such pool.
+    /// The pool does not exist.
     UnknownPool,
-    /// There is such a pool.
+    /// The pool exists already.
     PoolExists,
-    /// No such route is in force.
+    /// The route does not exist.
     NotRouted,
     /// A call to the device failed.
     Device(DeviceError),
-    /// Anything the model has no word for.
+    /// An error without a counterpart in the model.
     Unexpected,
 }
 
@@ -78,25 +79,25 @@ impl From<DeviceError> for Refusal {
     }
 }
 
-/// The answer to a call.
+/// The result of a call.
 pub type Answer<T> = Result<T, Refusal>;
 
-/// The model of one device's allocator.
+/// The model of the allocator of one device.
 pub struct Model {
-    /// Where it gets its memory from.
+    /// The source of all memory.
     pub device: SimulatedDevice,
     number: u32,
     config: Config,
     limit: Option<u64>,
     caching: bool,
     memory: Memory,
-    /// By number; number 0 is the default pool, a vacant number is reused.
+    /// The pools by number. Number 0 is the default pool; a vacant number is reused.
     pools: Vec<Option<Pool>>,
     routes: Vec<RouteEntry>,
     queues: Vec<Queue>,
-    /// Addresses of the blocks whose events are recorded once no capture is under way.
+    /// Addresses of the blocks whose events are recorded after the last capture.
     deferred: Vec<u64>,
-    /// Pools and streams that were reported as ended and have had no request since.
+    /// Pools and streams reported as ended, without a request since.
     ended: BTreeSet<(usize, StreamId)>,
     statistics: Statistics,
 }
@@ -106,15 +107,15 @@ struct Request {
     bytes: u64,
     size: u64,
     owner: Owner,
-    /// Its stream is being captured.
+    /// Whether a graph is being captured on the stream.
     capturing: bool,
 }
 
 impl Model {
-    /// A model of the allocator of device number `number`.
+    /// Creates a model of the allocator of device number `number`.
     ///
     /// # Panics
-    /// If the simulated device fails when it is asked for its memory.
+    /// If the simulated device cannot report its memory.
     pub fn new(device: SimulatedDevice, number: u32, config: &Config) -> Self {
         let mut model = Self {
             device,
@@ -138,10 +139,10 @@ impl Model {
         model
     }
 
-    /// Serves a request.
+    /// Serves a request for `bytes` on `stream`, or explains the failure.
     ///
     /// # Errors
-    /// [`Refusal::TooLarge`], [`Refusal::OutOfMemory`], those of the device.
+    /// [`Refusal::TooLarge`], [`Refusal::OutOfMemory`], and errors of the device.
     pub fn malloc(&mut self, bytes: u64, stream: StreamId) -> Answer<DevicePtr> {
         if bytes == 0 {
             return Ok(DevicePtr::NULL);
@@ -178,10 +179,11 @@ impl Model {
         Ok(DevicePtr(addr))
     }
 
-    /// Frees a block; `size`, if given, must be what was asked for.
+    /// Frees a block. `size`, if given, must equal the requested size.
     ///
     /// # Errors
-    /// [`Refusal::InvalidPointer`], [`Refusal::WrongSize`], those of the device. Nothing has changed then.
+    /// [`Refusal::InvalidPointer`], [`Refusal::WrongSize`], and errors of the device. The state is
+    /// then unchanged.
     pub fn free(&mut self, ptr: DevicePtr, size: Option<u64>) -> Answer<()> {
         if ptr == DevicePtr::NULL {
             return Ok(());
@@ -194,7 +196,7 @@ impl Model {
         let used = !block.uses.is_empty();
         let deferred = used && (self.is_capturing() || self.is_behind_a_capture(ptr.0));
         if used && !deferred {
-            // Events come first: if one cannot be recorded, nothing has happened.
+            // Events come first: if recording fails, the state is unchanged.
             self.record_events(ptr.0)?;
         }
         self.memory.block_mut(ptr.0).state = State::Pending;
@@ -211,10 +213,10 @@ impl Model {
         Ok(())
     }
 
-    /// Announces another stream's use of a block.
+    /// Records the use of a block on another stream.
     ///
     /// # Errors
-    /// [`Refusal::InvalidPointer`], those of the device.
+    /// [`Refusal::InvalidPointer`], and errors of the device.
     pub fn record_stream(&mut self, ptr: DevicePtr, stream: StreamId) -> Answer<()> {
         if ptr == DevicePtr::NULL {
             return Ok(());
@@ -232,10 +234,10 @@ impl Model {
         Ok(())
     }
 
-    /// The block that contains `ptr`: address, size, requested size.
+    /// Returns the address, size and requested size of the allocated block that contains `ptr`.
     ///
     /// # Errors
-    /// [`Refusal::InvalidPointer`] if the program holds none.
+    /// [`Refusal::InvalidPointer`] if no allocated block contains `ptr`.
     pub fn base_of(&self, ptr: DevicePtr) -> Answer<(DevicePtr, u64, u64)> {
         let (s, b) = self.memory.find(ptr.0).ok_or(Refusal::InvalidPointer)?;
         let block = &self.memory.segments[s].blocks[b];
@@ -243,7 +245,7 @@ impl Model {
         held.then_some((DevicePtr(block.addr), block.size, block.requested)).ok_or(Refusal::InvalidPointer)
     }
 
-    /// The kind and size of the block that the program holds at exactly `ptr`.
+    /// Returns the kind and size of the allocated block that begins at `ptr`.
     fn held(&self, ptr: DevicePtr) -> Answer<(PoolKind, u64)> {
         let (s, b) = self.memory.find(ptr.0).ok_or(Refusal::InvalidPointer)?;
         let segment = &self.memory.segments[s];
@@ -252,7 +254,7 @@ impl Model {
         held.then_some((segment.owner.kind, block.size)).ok_or(Refusal::InvalidPointer)
     }
 
-    /// The free block that may serve a request of `size`, if there is one.
+    /// Finds the free block for a request of `size`, or `None` if no free block fits.
     fn candidate(&self, owner: Owner, size: u64) -> Option<u64> {
         let mut list = self.memory.free_list_of(owner);
         list.retain(|block| block.size >= size);
@@ -288,7 +290,7 @@ impl Model {
         Some(addr)
     }
 
-    /// Hands out the front of a block that is in no list any more, or the whole of it.
+    /// Allocates the front of a block, or all of it. The block is in no list at the call.
     fn hand_out(&mut self, addr: u64, request: &Request) {
         let (s, b) = self.memory.at(addr);
         let owner = self.memory.segments[s].owner;
@@ -339,7 +341,7 @@ impl Model {
         }
     }
 
-    /// A freed block that nothing uses any longer becomes free, one with its free neighbours.
+    /// Frees a block without pending uses, merged with its free neighbours.
     fn complete_if_unused(&mut self, addr: u64) {
         let (s, b) = self.memory.at(addr);
         let segment = &mut self.memory.segments[s];
@@ -364,7 +366,7 @@ impl Model {
             self.statistics.change("inactive_split", owner.kind, count - merged);
             self.statistics.change("inactive_split_bytes", owner.kind, bytes - absorbed.cast_signed());
         }
-        // What a graph uses that was captured into the pool stays even without a cache.
+        // A private pool in use keeps its memory even without a cache: a captured graph may use it.
         if !self.caching && self.releasable_pools().contains(&owner.pool) {
             self.release_ordinary(|of| of == owner);
         }
@@ -374,7 +376,7 @@ impl Model {
         self.config.max_split_size().is_some_and(|max| size >= max)
     }
 
-    /// Whether new segments are expandable, and every remainder is split off.
+    /// Returns whether new segments are expandable, so that every remainder is split off.
     fn expands(&self) -> bool {
         self.config.expandable_segments() && self.device.virtual_memory().is_some()
     }
@@ -383,23 +385,23 @@ impl Model {
         self.limit.is_some() && self.config.garbage_collection_threshold().is_some()
     }
 
-    /// Bytes held from the device.
+    /// Returns the bytes reserved from the device.
     pub fn reserved(&self) -> u64 {
         let blocks = self.memory.segments.iter().flat_map(|segment| &segment.blocks);
         blocks.filter(|block| block.state != State::Unmapped).map(|block| block.size).sum()
     }
 
-    /// Whether frees wait for events, or for a capture to end.
+    /// Returns whether any free waits for events, or for the end of a capture.
     pub fn is_pending(&self) -> bool {
         !self.deferred.is_empty() || self.queues.iter().any(|queue| !queue.waits.is_empty())
     }
 
-    /// Sets the most bytes that may be held.
+    /// Limits the reserved bytes.
     pub fn set_limit(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
 
-    /// Puts a configuration in force.
+    /// Changes the configuration.
     pub fn configure(&mut self, config: &Config) {
         self.config = config.clone();
     }
@@ -409,22 +411,22 @@ impl Model {
         self.caching = caching;
     }
 
-    /// Every peak becomes what there is now.
+    /// Resets every peak to the present value.
     pub fn reset_peak_stats(&mut self) {
         self.statistics.reset_peaks();
     }
 
-    /// Everything ever added or taken away counts as 0 from here on.
+    /// Resets every accumulated statistic to 0.
     pub fn reset_accumulated_stats(&mut self) {
         self.statistics.reset_accumulated();
     }
 
-    /// Every statistic by its flattened name.
+    /// Returns every statistic by its flattened name.
     pub fn statistics(&self) -> BTreeMap<String, i64> {
         self.statistics.flattened()
     }
 
-    /// Every segment and block by address.
+    /// Returns every segment and block in the order of addresses.
     pub fn snapshot(&self) -> Vec<SnapshotSegment> {
         let mut parts = Vec::new();
         for segment in &self.memory.segments {

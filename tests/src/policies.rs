@@ -1,6 +1,6 @@
-//! The policies, each as a configuration: what must hold of any allocator is tested with all of them.
+//! The policies as configurations. Tests of the external invariants run under each.
 
-/// Every policy, and those of its options that decide differently.
+/// Every policy, with each option that changes decisions.
 pub const POLICIES: [&str; 15] = [
     "",
     "max_split_size_mb:24,max_non_split_rounding_mb:40",

@@ -1,80 +1,82 @@
-//! Programs: lists of operations that make sense in any order, so that they can be invented and shortened at will.
+//! Test programs: lists of operations that are valid in any order, so that a generator can create
+//! and shrink them freely.
 //!
-//! Blocks, pools, streams and configurations are named by numbers that are taken modulo how many there are.
+//! Numbers of blocks, pools, streams and configurations are taken modulo the count.
 
 use cachalot_core::{Config, PoolOptions, Route, StreamId};
 
-/// One operation. Numbers of blocks count those the program holds, in the order in which it got them.
+/// One operation. Blocks are numbered among the blocks that the program holds, in the order of
+/// allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the fields say what they are")]
 pub enum Op {
-    /// A request.
+    /// Allocates a block of a given size on a stream.
     Malloc { bytes: u64, stream: u8 },
-    /// Gives a block back.
+    /// Frees a block that the program holds.
     Free { block: u8 },
-    /// Gives a block back with the size it was asked for, or another one.
+    /// Frees a block with its requested size, or with a wrong size.
     FreeSized { block: u8, right: bool },
-    /// Frees an address that the program does not hold: so far behind the start of a block it does hold.
+    /// Frees an address without a block: a given distance behind the start of an allocated block.
     FreeWrong { block: u8, offset: u16 },
-    /// Announces another stream's use.
+    /// Records the use of a block on another stream.
     RecordStream { block: u8, stream: u8 },
-    /// Looks an address up: so far behind the start of a block.
+    /// Looks up an address: a given distance behind the start of a block.
     BaseOf { block: u8, offset: u32 },
-    /// A stream gets past its oldest event.
+    /// Completes the oldest event of a stream.
     CompleteOne { stream: u8 },
-    /// A stream gets past all its events.
+    /// Completes all events of a stream.
     Complete { stream: u8 },
-    /// Deferred frees are looked after.
+    /// Processes pending frees whose events are complete.
     ProcessEvents,
-    /// The cache is given back.
+    /// Empties the cache of the default pool and of unused pools.
     EmptyCache,
-    /// One pool's cache is given back.
+    /// Empties the cache of one pool.
     EmptyPool { pool: u8 },
-    /// The cache is given back down to so many MiB.
+    /// Releases cached memory down to a number of MiB.
     Trim { keep_mib: u16 },
-    /// The limit is set to so many MiB above what is held, or lifted.
+    /// Sets the limit to a number of MiB above the reserved bytes, or removes the limit.
     Limit { above_mib: Option<u8> },
-    /// The limit is set to so many 64ths of the device.
+    /// Sets the limit to a number of 64ths of the device.
     Fraction { of_64: u8 },
-    /// One of [`CONFIGS`] is put in force.
+    /// Applies one of [`CONFIGS`].
     Configure { config: u8 },
-    /// A pool is made.
+    /// Creates a pool.
     CreatePool { use_on_oom: bool, no_split: bool },
-    /// A pool gains a user, under a name that was used before.
+    /// Adds a user to a pool, under a name used before.
     RetainPool { pool: u8, use_on_oom: bool, no_split: bool },
-    /// A pool's options change.
+    /// Changes the options of a pool.
     PoolOptions { pool: u8, use_on_oom: bool, no_split: bool },
-    /// A pool loses a user.
+    /// Removes a user from a pool.
     ReleasePool { pool: u8 },
-    /// Requests of a stream (or, without one, all) are led into a pool.
+    /// Begins a route for the requests of a stream, or for all requests.
     Route { pool: u8, stream: Option<u8> },
-    /// The requests of this thread or of another one are.
+    /// Begins a route for the requests of this thread or of another thread.
     RouteThread { pool: u8, other: bool },
-    /// Such a route ends.
+    /// Ends a route of a stream or thread.
     EndRoute { pool: u8 },
-    /// Those are that the host says, on the streams whose bits are set; nobody says whether a graph is captured.
+    /// Begins a host-decided route for the streams whose bits are set, without a declared purpose.
     RouteUnsaid { pool: u8, streams: u8 },
-    /// Such a route ends.
+    /// Ends a host-decided route.
     EndRouteUnsaid { pool: u8 },
-    /// A stream is captured into a pool.
+    /// Begins a capture of a stream into a pool.
     Capture { pool: u8, stream: u8 },
-    /// The latest capture ends. Unless `tidily`, its stream goes on capturing for a while.
+    /// Ends the latest capture. Unless `tidily`, the stream goes on capturing for a while.
     EndCapture { tidily: bool },
-    /// A stream that still captures stops.
+    /// Stops the capture of a stream whose route has ended.
     StopCapturing { stream: u8 },
-    /// A stream is no more.
+    /// Reports a stream as destroyed to the allocator.
     StreamDestroyed { stream: u8 },
-    /// The cache is turned on or off.
+    /// Turns the cache on or off.
     Caching { on: bool },
-    /// Events are recorded from here on, so many, or none.
+    /// Starts a trace of a given length, or stops tracing.
     Trace { capacity: u8 },
-    /// Peaks start again.
+    /// Resets the peaks to the present values.
     ResetPeaks,
-    /// Accumulated statistics start again.
+    /// Resets the accumulated statistics to 0.
     ResetAccumulated,
 }
 
-/// The configurations that programs choose from.
+/// The configurations of [`Op::Configure`].
 pub const CONFIGS: [&str; 15] = [
     "",
     "max_split_size_mb:20",
@@ -93,33 +95,34 @@ pub const CONFIGS: [&str; 15] = [
     "expandable_segments:True,expandable_segments_reserve:0.3,large_segment_size_mb:24",
 ];
 
-/// The configuration of a number.
+/// Returns the configuration with a number.
 ///
 /// # Panics
-/// If one of the strings is refused: they are all valid.
+/// If a configuration is rejected; all are valid.
 pub fn config(number: u8) -> Config {
     Config::parse(CONFIGS[usize::from(number) % CONFIGS.len()]).expect("every configuration here is valid")
 }
 
-/// The stream of a number: the default one, small ones as tests invent them, large ones as handles are.
+/// Returns the stream with a number: the default stream, small numbers as tests use, or large
+/// numbers like handles.
 pub fn stream(number: u8) -> StreamId {
     StreamId([0, 7, 0x7f3a_0000_5540, u64::MAX - 1][usize::from(number) % 4])
 }
 
-/// The streams whose bits are set.
+/// Returns the streams whose bits are set.
 pub fn streams(bits: u8) -> impl Iterator<Item = StreamId> {
     (0..STREAMS).filter(move |number| bits >> number & 1 == 1).map(stream)
 }
 
-/// How many streams there are.
+/// Returns the number of streams.
 pub const STREAMS: u8 = 4;
 
-/// Options of a pool.
+/// Returns the options of a pool.
 pub fn options(use_on_oom: bool, no_split: bool) -> PoolOptions {
     PoolOptions { use_on_oom, no_split }
 }
 
-/// The route of one stream, or of everything.
+/// Returns the route of one stream, or of all requests.
 pub fn route(number: Option<u8>) -> Route {
     number.map_or(Route::All, |number| Route::Stream(stream(number)))
 }

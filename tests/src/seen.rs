@@ -1,4 +1,4 @@
-//! What a program can see of an allocator, to be compared before and after an operation that failed.
+//! The observable state of an allocator, for comparison before and after a failed operation.
 
 use crate::program::Op;
 use crate::twins::Twins;
@@ -6,7 +6,7 @@ use cachalot_core::simulated::Outstanding;
 use cachalot_core::{BlockState, Lock, SnapshotSegment, Storage};
 use std::collections::BTreeMap;
 
-/// Everything that can be seen from outside.
+/// All state observable from outside.
 #[derive(PartialEq, Debug)]
 pub struct Seen {
     segments: Vec<SnapshotSegment>,
@@ -15,10 +15,10 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// What there is to be seen now.
+    /// Captures the present state.
     ///
     /// # Panics
-    /// If the allocator does not know its device.
+    /// If the allocator does not know the device.
     pub fn of<R: Lock, S: Storage>(twins: &Twins<R, S>) -> Self {
         let mut stats = BTreeMap::new();
         let all = twins.real().stats(twins.device()).expect("it has the device");
@@ -27,23 +27,24 @@ impl Seen {
         Self { segments: twins.real().snapshot(), stats, outstanding: device.outstanding() }
     }
 
-    /// What the program holds: addresses, sizes, what was asked for.
+    /// Returns the blocks of the program: address, size, requested size.
     fn held(&self) -> Vec<(u64, u64, u64)> {
         let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
         let held = blocks.filter(|block| block.state == BlockState::ActiveAllocated);
         held.map(|block| (block.address.0, block.size, block.requested_size)).collect()
     }
 
-    /// The statistics of what the program holds and ever did.
+    /// Returns the statistics of the program's blocks, present and accumulated.
     fn of_requests(&self) -> Vec<(&String, &i64)> {
         let names = ["allocation.", "allocated_bytes.", "oversize_allocations."];
         self.stats.iter().filter(|(key, _)| names.iter().any(|name| key.starts_with(name))).collect()
     }
 
-    /// A failed operation changed nothing, but that memory may have been given back and frees may have completed on the way.
+    /// Checks that a failed operation changed nothing. Releases of memory and completed frees are
+    /// allowed.
     ///
     /// # Errors
-    /// A sentence that says what has changed.
+    /// A message that names the change.
     pub fn check_unchanged_by(&self, op: &Op, after: &Self) -> Result<(), String> {
         let gives_back = matches!(
             op,

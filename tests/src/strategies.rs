@@ -1,4 +1,4 @@
-//! Invented programs.
+//! Strategies of proptest for generated programs.
 
 use crate::program::{CONFIGS, Op, STREAMS};
 use proptest::prelude::*;
@@ -6,7 +6,8 @@ use proptest::test_runner::FileFailurePersistence;
 
 const MIB: u64 = 1 << 20;
 
-/// So many cases, or as many as `PROPTEST_CASES` says; what fails is kept in the file `seeds`.
+/// Runs `cases` cases, or as many as `PROPTEST_CASES` says. Failing cases are saved in the file
+/// `seeds`.
 pub fn proptest_config(seeds: &'static str, cases: u32) -> ProptestConfig {
     let seeds = FileFailurePersistence::Direct(seeds);
     let mut config = ProptestConfig { failure_persistence: Some(Box::new(seeds)), ..ProptestConfig::default() };
@@ -16,7 +17,7 @@ pub fn proptest_config(seeds: &'static str, cases: u32) -> ProptestConfig {
     config
 }
 
-/// Sizes around everything that the rules distinguish, and between.
+/// Sizes around every edge of the size rules, and between the edges.
 pub fn bytes() -> impl Strategy<Value = u64> {
     let edges = [512, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 24 * MIB, 32 * MIB, 40 * MIB];
     prop_oneof![
@@ -34,7 +35,8 @@ fn stream() -> impl Strategy<Value = u8> {
     prop_oneof![3 => Just(0), 2 => Just(1), 1 => 2..STREAMS]
 }
 
-/// Operations of one device without pools: requests, frees, other streams, and what gives memory back.
+/// Operations on one device without pools: requests, frees, uses on other streams, and releases of
+/// memory.
 pub fn plain() -> impl Strategy<Value = Op> {
     prop_oneof![
         30 => (bytes(), stream()).prop_map(|(bytes, stream)| Op::Malloc { bytes, stream }),
@@ -55,7 +57,7 @@ pub fn plain() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The same with settings that change under way.
+/// Operations of [`plain`], and changes of the configuration.
 pub fn with_settings() -> impl Strategy<Value = Op> {
     prop_oneof![
         30 => plain(),
@@ -66,7 +68,7 @@ pub fn with_settings() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The same with pools, routes and captures too.
+/// Operations on one device with pools, routes and captures.
 pub fn with_pools() -> impl Strategy<Value = Op> {
     let pool = || 0..5_u8;
     prop_oneof![
@@ -89,7 +91,7 @@ pub fn with_pools() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A program of such operations, and the number of the configuration it starts with.
+/// A program of the given operations, with the number of its initial configuration.
 pub fn program(op: impl Strategy<Value = Op>, length: usize) -> impl Strategy<Value = (u8, Vec<Op>)> {
     (0..CONFIGS.len() as u8, prop::collection::vec(op, 1..length))
 }

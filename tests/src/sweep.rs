@@ -1,4 +1,5 @@
-//! One failure at a time in the course of a program: what must hold whichever call it is that fails, and when.
+//! Fault injection: fails each device call at each occurrence in a program, and checks the state
+//! after each failure.
 
 use crate::program::{Op, stream};
 use crate::seen::Seen;
@@ -7,18 +8,19 @@ use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
 use cachalot_core::{Config, DeviceError, Error, ErrorKind};
 use std::collections::BTreeMap;
 
-/// The bytes of the device: few, so that programs run out of them.
+/// Capacity of the device: small, so that programs run out of memory.
 pub const CAPACITY: u64 = 256 << 20;
 const MIB: u64 = 1 << 20;
 
-/// The configuration of [`Op::Configure`] that collects old segments, by number.
+/// Number of the configuration with garbage collection, for [`Op::Configure`].
 const COLLECT: u8 = 4;
 
 fn malloc(mib: u64, stream: u8) -> Op {
     Op::Malloc { bytes: mib * MIB, stream }
 }
 
-/// Requests, frees that wait, and what gives memory back; with segments of whatever sort the configuration makes.
+/// A program with requests, pending frees and releases of memory. The configuration determines the
+/// kind of segments.
 pub fn common() -> Vec<Op> {
     vec![
         Op::Malloc { bytes: 700, stream: 0 },
@@ -48,7 +50,7 @@ pub fn common() -> Vec<Op> {
     ]
 }
 
-/// A graph is captured, and its pool is let go.
+/// A program that captures a graph and gives up the pool.
 pub fn capture() -> Vec<Op> {
     vec![
         Op::CreatePool { use_on_oom: true, no_split: false },
@@ -74,7 +76,7 @@ pub fn capture() -> Vec<Op> {
     ]
 }
 
-/// Every release there is, and memory without a cache.
+/// A program with every kind of release, and with the cache off.
 pub fn releases() -> Vec<Op> {
     vec![
         malloc(40, 0),
@@ -101,13 +103,13 @@ pub fn releases() -> Vec<Op> {
     ]
 }
 
-/// A program, and the configuration that it begins with.
+/// A program with its initial configuration.
 pub struct Sweep {
     config: Config,
     program: Vec<Op>,
 }
 
-/// The simulated device of a run.
+/// Returns the simulated device of a run.
 ///
 /// # Panics
 /// Never.
@@ -116,10 +118,10 @@ pub fn device(twins: &Twins) -> &SimulatedDevice {
 }
 
 impl Sweep {
-    /// Over a program.
+    /// Creates a sweep over a program.
     ///
     /// # Panics
-    /// If the configuration is not valid.
+    /// If the configuration is invalid.
     pub fn new(config: &str, program: Vec<Op>) -> Self {
         Self { config: Config::parse(config).expect("the configuration is valid"), program }
     }
@@ -128,10 +130,11 @@ impl Sweep {
         Twins::alone_with(CAPACITY, &self.config)
     }
 
-    /// For each call, in which operations of the program it is made, when nothing fails.
+    /// For each call of the device, lists the operations that make the call in a run without
+    /// failures.
     ///
     /// # Panics
-    /// If an operation goes wrong.
+    /// If an operation fails.
     pub fn occurrences(&self) -> BTreeMap<Call, Vec<usize>> {
         let mut twins = self.twins();
         let mut made: BTreeMap<_, _> = Call::ALL.into_iter().map(|call| (call, Vec::new())).collect();
@@ -144,10 +147,10 @@ impl Sweep {
         made
     }
 
-    /// Lets every call fail at every one of its occurrences, once or from then on.
+    /// Fails each call at each occurrence: once, and from the occurrence on.
     ///
     /// # Panics
-    /// If something does not hold.
+    /// If an invariant is violated.
     pub fn fail_everywhere(&self, kind: ErrorKind, persistent: bool) {
         for (call, made) in self.occurrences() {
             for (nth, first) in (1..).zip(made) {
@@ -157,10 +160,11 @@ impl Sweep {
         }
     }
 
-    /// Loses the context in every call: the device is not called any more, and errors carry the code of that call.
+    /// Loses the context in each call. Afterwards the allocator must not call the device, and
+    /// errors must carry the code of the lost call.
     ///
     /// # Panics
-    /// If something does not hold.
+    /// If an invariant is violated.
     pub fn lose_the_context_everywhere(&self) {
         for (call, made) in self.occurrences() {
             for (nth, first) in (1..).zip(made) {
@@ -172,12 +176,12 @@ impl Sweep {
         }
     }
 
-    /// Runs the program with one failure to come, in operation number `first` of it.
+    /// Runs the program with a single failure, in operation number `first`.
     fn run(&self, failure: Failure, first: usize) -> Result<(), String> {
         let mut twins = self.twins();
         device(&twins).fail(failure);
         for (number, op) in self.program.iter().enumerate() {
-            // Before it everything is as it always is.
+            // Up to the failure, all answers are as in a run without failures.
             let before = (number >= first).then(|| Seen::of(&twins));
             let error = twins.act(op)?;
             let (Some(before), true) = (before, error.is_some() || number == first) else { continue };
@@ -220,7 +224,7 @@ impl Sweep {
     }
 }
 
-/// After everything was freed nothing is left but what counts as leaked; and requests are served again.
+/// Frees all blocks. Checks that only leaked memory remains, and that requests are served again.
 fn check_end(twins: &Twins, failure: Failure) -> Result<(), String> {
     let (left, used) = (device(twins).outstanding(), device(twins).used());
     let leaked = twins.real().leaked_bytes(twins.device()).map_err(|error| error.to_string())?;

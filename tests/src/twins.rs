@@ -1,4 +1,4 @@
-//! The core and the model, given the same calls and compared after each.
+//! A differential harness: runs core and model on equal calls and compares both after each call.
 
 use crate::consistency;
 use crate::model::{Model, Purpose, Refusal};
@@ -10,32 +10,33 @@ use cachalot_core::{
 };
 use std::collections::BTreeMap;
 
-/// The allocator and the model of one of its devices.
+/// An allocator, and the model of one of its devices.
 pub struct Twins<R: Lock = spin::mutex::SpinMutex<()>, S: Storage = Growable> {
     real: Allocator<SimulatedDevice, R, S>,
     model: Model,
     device: DeviceIndex,
-    /// What the program holds, with the sizes it asked for.
+    /// Blocks of the program, with their requested sizes.
     live: Vec<(DevicePtr, u64)>,
-    /// Every name a pool ever had.
+    /// Every pool name ever used.
     pools: Vec<PoolId>,
-    /// The captures under way.
+    /// Captures in progress.
     captures: Vec<(PoolId, StreamId)>,
-    /// How many routes of the host's there have been.
+    /// Number of host-decided routes begun so far.
     routes: u64,
-    /// The least oversize size, as long as it has not changed.
+    /// Smallest oversize size, while constant.
     oversize: Option<u64>,
-    /// A table was full, or the core is alone on purpose: the two differ, and only the core goes on.
+    /// Whether only the core runs on, because a table was full or the test asked for the core
+    /// alone.
     parted: bool,
-    /// The core may leave frees deferred for want of room for their events.
+    /// Whether the core may defer frees for want of room for their events.
     limited: bool,
-    /// Nothing fails, so that what the core foretells must come, with or without the model.
+    /// Whether forecasts are checked. Requires that no device call fails.
     foretells: bool,
-    /// What the core answered last, if that was an error.
+    /// The last answer of the core, if an error.
     error: Option<Error>,
 }
 
-/// What a call to the core comes to in the model's words.
+/// Translates an error of the core to the model's terms.
 fn refusal(error: &Error, model: Option<&Refusal>) -> Refusal {
     match error {
         Error::OutOfMemory(report) => match model {
@@ -56,7 +57,7 @@ fn refusal(error: &Error, model: Option<&Refusal>) -> Refusal {
         },
         Error::Rejected(bytes) => Refusal::Rejected(*bytes),
         Error::TooLarge(_) => Refusal::TooLarge,
-        Error::InvalidPointer(_) => Refusal::InvalidPointer,
+        Error::InvalidPointer { .. } => Refusal::InvalidPointer,
         Error::WrongSize { .. } => Refusal::WrongSize,
         Error::UnknownPool(_) => Refusal::UnknownPool,
         Error::PoolExists(_) => Refusal::PoolExists,
@@ -75,17 +76,17 @@ fn same<T: PartialEq + core::fmt::Debug>(core: &Result<T, Error>, model: &Result
     if agree { Ok(()) } else { Err(format!("the core answers {core:?}, the model {model:?}")) }
 }
 
-/// How often memory was given back to a device.
+/// Counts the releases of memory to a device.
 fn given_back(device: &SimulatedDevice) -> u64 {
     device.calls(Call::Release) + device.calls(Call::Unmap)
 }
 
 impl<R: Lock, S: Storage> Twins<R, S> {
-    /// Two allocators over devices of `capacity` bytes with the configuration of this number. The core has another device
-    /// before the one that is used.
+    /// Creates core and model over devices of `capacity` bytes, with the configuration of the given
+    /// number. The core has a second, unused device in front.
     ///
     /// # Panics
-    /// If the core cannot be made.
+    /// If the core cannot be created.
     pub fn new(capacity: u64, number: u8) -> Self {
         Self::over(capacity, &config(number))
     }
@@ -110,52 +111,53 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         }
     }
 
-    /// The core with so few table entries that events may have to wait for one another, and the model until then.
+    /// Creates a core with so few table entries that frees may have to wait for room. The model
+    /// takes part until then.
     ///
     /// # Panics
-    /// If the core cannot be made.
+    /// If the core cannot be created.
     pub fn limited(capacity: u64, number: u8) -> Self {
         Self { limited: true, ..Self::new(capacity, number) }
     }
 
-    /// The core without the model.
+    /// Creates a core without a model.
     ///
     /// # Panics
-    /// If the core cannot be made.
+    /// If the core cannot be created.
     pub fn alone(capacity: u64, number: u8) -> Self {
         Self { parted: true, ..Self::new(capacity, number) }
     }
 
-    /// The core without the model, with any configuration.
+    /// Creates a core without a model, with any configuration.
     ///
     /// # Panics
-    /// If the core cannot be made.
+    /// If the core cannot be created.
     pub fn alone_with(capacity: u64, config: &Config) -> Self {
         Self { parted: true, ..Self::over(capacity, config) }
     }
 
-    /// The same, and its forecasts are checked: no call to the device is to fail.
+    /// Turns on the check of forecasts. No device call may fail in the program.
     #[must_use]
     pub fn with_forecasts(self) -> Self {
         Self { foretells: true, ..self }
     }
 
-    /// The core's side.
+    /// Returns the core.
     pub fn real(&self) -> &Allocator<SimulatedDevice, R, S> {
         &self.real
     }
 
-    /// The device that is used.
+    /// Returns the device in use.
     pub fn device(&self) -> DeviceIndex {
         self.device
     }
 
-    /// What the program holds.
+    /// Returns the blocks of the program.
     pub fn live(&self) -> impl Iterator<Item = DevicePtr> {
         self.live.iter().map(|&(ptr, _)| ptr)
     }
 
-    /// Whether a table of the core has been full, so that the model is not compared any more.
+    /// Returns whether the model no longer takes part, because a table of the core was full.
     pub fn has_parted(&self) -> bool {
         self.parted
     }
@@ -168,10 +170,10 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         self.pools[usize::from(number) % self.pools.len()]
     }
 
-    /// Runs a whole program and checks after every operation.
+    /// Runs a whole program, with all checks after every operation.
     ///
     /// # Errors
-    /// A sentence that says what differs or does not hold, and after which operation.
+    /// A message that names the operation and the difference or violated invariant.
     pub fn run(&mut self, program: &[Op]) -> Result<(), String> {
         for (number, op) in program.iter().enumerate() {
             self.step(op).map_err(|why| format!("operation {number}, {op:?}: {why}"))?;
@@ -179,29 +181,30 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         Ok(())
     }
 
-    /// Runs one operation on both, and checks no more than that their answers agree. Returns the core's, if it was an error.
+    /// Runs one operation on both and compares the answers only. Returns the core's answer if an
+    /// error.
     ///
     /// # Errors
-    /// A sentence that says what differs.
+    /// A message that names the difference.
     pub fn act(&mut self, op: &Op) -> Result<Option<Error>, String> {
         self.error = None;
         self.perform(op)?;
         Ok(self.error)
     }
 
-    /// Runs one operation on both and checks that nothing differs.
+    /// Runs one operation on both, with all checks.
     ///
     /// # Errors
-    /// A sentence that says what differs or does not hold.
+    /// A message that names the difference or violated invariant.
     pub fn step(&mut self, op: &Op) -> Result<(), String> {
         self.act(op)?;
         self.check()
     }
 
-    /// Checks that nothing differs, and what must hold of the core.
+    /// Compares core and model, and checks the invariants of the core.
     ///
     /// # Errors
-    /// A sentence that says what differs or does not hold.
+    /// A message that names the difference or violated invariant.
     pub fn check(&mut self) -> Result<(), String> {
         self.parted |= self.limited && self.pending(&self.real.snapshot()) > self.pending(&self.model.snapshot());
         if !self.parted {
@@ -210,10 +213,10 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         consistency::check(&self.real, self.device, self.oversize)
     }
 
-    /// Checks that the blocks that the program holds are those that the core says it holds.
+    /// Checks that the program's blocks are exactly the blocks allocated in the core.
     ///
     /// # Errors
-    /// A sentence that says what differs.
+    /// A message that names the difference.
     pub fn check_held(&self) -> Result<(), String> {
         let mut live = self.live.clone();
         live.sort_unstable();
@@ -229,7 +232,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         }
     }
 
-    /// Compares the two answers, unless the core had no table entry left.
+    /// Compares the two answers, unless the core ran out of table entries.
     fn judge<T: PartialEq + core::fmt::Debug>(
         &mut self,
         core: &Result<T, Error>,
@@ -451,8 +454,8 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             self.live.push((ptr, bytes));
         }
         let judged = self.judge(&core, |model| model.malloc(bytes, stream));
-        // A table was full, and the cache of an idle stream made room. The model's tables grow: it keeps that cache, or releases
-        // it for another reason, which it counts as a retry.
+        // A table was full, and the cache of an idle stream made room. The model's tables grow: it
+        // keeps that cache, or releases it for another reason, which it counts as a retry.
         let gave_back = self.limited && given_back(self.simulated()) > of_core;
         let made_room = gave_back
             && (judged.is_err() || self.real.snapshot() != self.model.snapshot() || self.model_retried_alone());
@@ -460,7 +463,8 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         if made_room { Ok(()) } else { judged }
     }
 
-    /// Whether the model has released its cache for a request that the core has served without.
+    /// Returns whether the model released its cache for a request that the core served without a
+    /// release.
     fn model_retried_alone(&self) -> bool {
         let key = "num_alloc_retries";
         let core = self.real.stats(self.device).ok().and_then(|stats| stats.get(key));
@@ -471,7 +475,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         Call::ALL.into_iter().map(|call| (call, self.simulated().calls(call))).collect()
     }
 
-    /// What was foretold is what happened.
+    /// Checks that a forecast came true.
     fn check_forecast(
         &self,
         forecast: &Result<Forecast, Error>,
@@ -494,7 +498,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         self.live.get(usize::from(block).checked_rem(self.live.len())?)
     }
 
-    /// Frees a block, with its size, or a wrong one, if that is asked for.
+    /// Frees a block; on demand with its size, or with a wrong size.
     fn free(&mut self, block: u8, sized: Option<bool>) -> Result<(), String> {
         let Some(&(ptr, bytes)) = self.nth(block) else { return Ok(()) };
         let size = sized.map(|right| if right { bytes } else { bytes + 1 });
@@ -525,14 +529,14 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         self.judge(&core, |model| model.base_of(ptr))
     }
 
-    /// How many blocks of the device are freed and still waited for.
+    /// Counts the blocks of the device that are freed and still pending.
     fn pending(&self, snapshot: &[SnapshotSegment]) -> usize {
         let segments = snapshot.iter().filter(|segment| segment.device == self.device);
         let blocks = segments.flat_map(|segment| &segment.blocks);
         blocks.filter(|block| block.state == BlockState::ActivePendingFree).count()
     }
 
-    /// Compares everything that can be seen of the two.
+    /// Compares the observable state of core and model.
     fn compare(&self) -> Result<(), String> {
         let core = self.real.snapshot();
         let model = self.model.snapshot();
@@ -560,10 +564,11 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Ends the program: everything is freed and given back, and the device is as new.
+    /// Ends the program: frees all blocks, releases all memory, and checks that the device is as
+    /// new.
     ///
     /// # Errors
-    /// A sentence that says what is left.
+    /// A message that names the remains.
     pub fn finish(mut self) -> Result<(), String> {
         self.give_everything_back()?;
         let (left, used) = (self.simulated().outstanding(), self.simulated().used());
@@ -573,10 +578,11 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         Err(format!("after everything was freed the device still holds {left:?}, {used} bytes"))
     }
 
-    /// Frees everything, ends every capture and route, and gives the cache back.
+    /// Frees all blocks, ends all captures and routes, and empties the cache.
     ///
     /// # Errors
-    /// A sentence that says what differs or does not hold, or cannot be freed.
+    /// A message that names the difference, the violated invariant, or the block that cannot be
+    /// freed.
     pub fn give_everything_back(&mut self) -> Result<(), String> {
         while !self.captures.is_empty() {
             self.step(&Op::EndCapture { tidily: true })?;

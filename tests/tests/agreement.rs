@@ -1,11 +1,12 @@
-//! Invented programs on the core and on the model: the same addresses, blocks and statistics after every operation.
+//! Differential test: generated programs on core and model, with equal addresses, blocks and
+//! statistics after every operation.
 
 use cachalot_tests::program::Op;
 use cachalot_tests::strategies::{plain, program, proptest_config, with_pools, with_settings};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
 
-/// Small, so that programs run out of it.
+/// Capacity of the device: small, so that programs run out of memory.
 const CAPACITY: u64 = 256 << 20;
 
 fn agree(number: u8, program: &[Op]) -> Result<(), TestCaseError> {

@@ -1,14 +1,17 @@
-//! Best fit with coalescing: what the tests of TensorFlow (2.16) and XLA pin, with their numbers.
+//! Best fit with coalescing: the expectations of the tests of TensorFlow (2.16) and XLA, with their
+//! figures.
 //!
-//! These do not apply:
-//! * `DefaultAlignment`, `RespectsRequestedAlignment`, `AlignmentWithHardcodedSubAllocatorAlignment`: a request has no alignment of
-//!   its own here; every block is aligned to 256 bytes.
-//! * the tests of spatial partitioning: a heap has no two ends.
+//! Not applicable:
+//! * `DefaultAlignment`, `RespectsRequestedAlignment`,
+//!   `AlignmentWithHardcodedSubAllocatorAlignment`: requests here have no alignment; every block is
+//!   aligned to 256 bytes.
+//! * the tests of spatial partitioning: a heap here has no two ends.
 //! * `AllocatorReceivesZeroMemory`: disabled in the original.
-//! * `OomLogsAllocationAnnotations`: blocks carry no names.
-//! * `Log2FloorNonZeroSlow`: a helper of theirs.
+//! * `OomLogsAllocationAnnotations`: blocks here carry no names.
+//! * `Log2FloorNonZeroSlow`: tests a private helper of the original.
 //!
-//! The largest allocation so far is a statistic of theirs; where they pin it, it is read from the blocks that are held.
+//! TensorFlow also counts the largest allocation so far. Where a test checks the count, the test
+//! here reads the size from the allocated blocks.
 
 use cachalot_core::memory_map::{BINS, Bin, MemoryMap};
 use cachalot_core::simulated::{Call, Failure};
@@ -17,13 +20,13 @@ use cachalot_tests::host::{DEVICE, Host, MIB};
 
 const GIB: u64 = 1 << 30;
 
-/// All memory at once, as the originals' tests have it unless they say otherwise.
+/// Allocates all memory in one region, the default of the original tests.
 const AT_ONCE: &str = "policy:bfc,allow_growth:False";
 const GROWING: &str = "policy:bfc";
-/// The sub-allocator of one virtual range that grows.
+/// Grows one virtual address range, like the original's sub-allocator.
 const VIRTUAL: &str = "policy:bfc,expandable_segments:True";
 
-/// How many allocations there were, the bytes in use, and their peak.
+/// Returns the number of allocations, the bytes in use, and their peak.
 fn stats(host: &Host) -> [i64; 3] {
     ["allocation.all.allocated", "allocated_bytes.all.current", "allocated_bytes.all.peak"].map(|key| host.stat(key))
 }
@@ -36,7 +39,7 @@ fn region_sizes(host: &Host) -> Vec<u64> {
     host.allocator.snapshot().iter().map(|region| region.total_size).collect()
 }
 
-/// No two blocks overlap, and each is as large as was asked for.
+/// Checks that no two blocks overlap, and that each block has the requested size.
 fn assert_apart(host: &Host, blocks: &[DevicePtr]) {
     let mut blocks = blocks.to_vec();
     blocks.sort_unstable();
@@ -163,7 +166,7 @@ fn the_memory_map_counts_every_bin() {
     assert_eq!((map.bytes, map.bytes_in_use), (GIB, 31 * 256));
 }
 
-/// `ForceAllowGrowth`: there by the environment, here by the one configuration string.
+/// `ForceAllowGrowth`: in the original by an environment variable, here by the configuration.
 #[test]
 fn growth_is_chosen_by_the_configuration() {
     for (config, first) in
@@ -176,7 +179,7 @@ fn growth_is_chosen_by_the_configuration() {
     assert!(Config::parse("policy:bfc,allow_growth:unparseable").is_err());
 }
 
-/// 128 blocks of 4 MiB, of which the last one stays.
+/// Allocates 128 blocks of 4 MiB and frees all but the last.
 fn free_all_but_the_last(host: &Host) {
     let blocks: Vec<_> = (0..128).map(|_| host.malloc(4 * MIB)).collect();
     blocks[..127].iter().for_each(|&ptr| host.free(ptr));
@@ -235,7 +238,8 @@ fn memory_stats() {
     assert_eq!(stats(&host), [0, 1024, 1024]);
 }
 
-/// `ExtendTerminatesWhenSubAllocatorAlwaysFails`: below 10 × 256 bytes, nine tenths would round to the same size for ever.
+/// `ExtendTerminatesWhenSubAllocatorAlwaysFails`: below 10 × 256 bytes, nine tenths would round to
+/// an unchanged size for ever.
 #[test]
 fn backing_off_ends_if_the_device_never_has_anything() {
     for config in [GROWING, AT_ONCE] {
@@ -249,7 +253,8 @@ fn backing_off_ends_if_the_device_never_has_anything() {
     }
 }
 
-/// Ten blocks of each size, five times over, in any order: all fit, every time. (The original has five alignments.)
+/// Allocates ten blocks of each size, five times over, in random order: all fit, every time. (The
+/// original has five alignments.)
 #[test]
 fn stress_alloc_free() {
     for config in [GROWING, AT_ONCE] {

@@ -1,5 +1,5 @@
-//! Best fit with coalescing, rule by rule: how regions grow and shrink, which block serves, when it is split, and how long a
-//! request waits for others.
+//! Best fit with coalescing, rule by rule: growth and release of regions, choice and split of
+//! blocks, and the wait of a request for other threads.
 
 use cachalot_core::config::Bfc;
 use cachalot_core::simulated::{Call, SimulatedDevice};
@@ -14,7 +14,8 @@ use std::time::Duration;
 const GIB: u64 = 1 << 30;
 const OTHER: StreamId = StreamId(7);
 
-/// The regions in the order in which they were obtained: the simulated device counts its addresses up.
+/// Returns the regions in the order of their allocation. The simulated device assigns ascending
+/// addresses.
 fn regions(host: &Host) -> Vec<u64> {
     host.allocator.snapshot().iter().map(|region| region.total_size).collect()
 }
@@ -70,7 +71,7 @@ fn the_limit_and_the_device_cut_regions() {
     assert_eq!(host.device().calls(Call::Obtain), 2);
 }
 
-/// An allocator over a device of which another process has taken some.
+/// Creates an allocator over a device of which another process uses a part.
 fn beside_others(taken: u64, capacity: u64) -> Allocator<SimulatedDevice, parking_lot::RawMutex, Growable> {
     let device = SimulatedDevice::new(capacity);
     device.obtain(taken).unwrap();
@@ -208,13 +209,13 @@ fn a_pool_that_does_not_split_obtains_what_is_asked_for() {
 
 type Waiting = Allocator<Hooked, parking_lot::RawMutex, Growable>;
 
-/// Two regions of 2 MiB, and so many milliseconds of patience.
+/// Creates an allocator over two regions of 2 MiB, with a retry time in milliseconds.
 fn two_units(retry_ms: u64) -> Arc<Waiting> {
     let config = Config::parse(&format!("policy:bfc,retry_ms:{retry_ms}")).unwrap();
     Arc::new(Allocator::new([Hooked::new(SimulatedDevice::new(4 * MIB))], &config).unwrap())
 }
 
-/// `RetrySuccess`: three threads take turns with two units, on one stream or on their own.
+/// `RetrySuccess`: three threads take turns with two units, on one stream or on separate streams.
 #[test]
 fn a_request_waits_for_others() {
     for streams in [1, 3] {
@@ -246,7 +247,7 @@ fn without_patience_it_does_not_wait() {
     assert_eq!(allocator.device(DEVICE).unwrap().inner.now_us(), 0);
 }
 
-/// `RetryInsufficientFail`: everybody holds one unit and waits for another.
+/// `RetryInsufficientFail`: every thread holds one unit and waits for another unit.
 #[test]
 fn it_waits_no_longer_than_it_is_to() {
     for (retry_ms, patience_us, waited_us) in [(1000, u64::MAX, 1_000_000), (1, u64::MAX, 1000), (1000, 250, 100)] {
@@ -260,7 +261,7 @@ fn it_waits_no_longer_than_it_is_to() {
     }
 }
 
-/// What is freed during a pause serves after it: as it is, or once it was given back.
+/// A block freed during the pause serves the request after the pause, directly or after a release.
 #[test]
 fn what_is_freed_meanwhile_serves() {
     for (stream, obtained) in [(STREAM, 2), (OTHER, 3)] {
@@ -281,7 +282,7 @@ fn what_is_freed_meanwhile_serves() {
     }
 }
 
-/// A block that waits for an event is found as soon as the event is complete.
+/// A block with a pending event serves the request as soon as the event is complete.
 #[test]
 fn what_other_streams_are_done_with_serves() {
     let allocator = two_units(10_000);

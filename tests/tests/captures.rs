@@ -1,7 +1,9 @@
-//! Captures that begin while other threads free blocks, and captures that nobody announces.
+//! Captures that begin while other threads free blocks, and captures without a route.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DevicePtr, Error, Forecast, Growable, PoolOptions, Route, StreamId};
+use cachalot_core::{
+    Allocator, Config, DevicePtr, Error, Forecast, Growable, PointerFault, PoolOptions, Route, StreamId,
+};
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::sync::Arc;
@@ -9,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Long enough for a capture that does not wait to have begun.
+/// Time after which a capture that does not wait must have begun.
 const A_WHILE: Duration = Duration::from_millis(50);
 
-/// A free that has found that no graph is being captured, and records an event, is over before a capture begins.
+/// A capture waits for a free in progress that found no capture and is recording an event.
 #[test]
 fn a_capture_begins_when_no_event_is_being_recorded_any_more() {
     let device = Hooked::new(SimulatedDevice::new(1 << 30));
@@ -45,11 +47,11 @@ fn a_capture_begins_when_no_event_is_being_recorded_any_more() {
     allocator.check_invariants().unwrap();
 }
 
-/// A stream that captures a graph, unlike [`OTHER`].
+/// A stream that captures a graph.
 const CAPTURED: StreamId = StreamId(2);
 const OTHER: StreamId = StreamId(3);
 
-/// A block on the host's stream that other streams have used.
+/// Allocates a block on the host's stream and records its use on other streams.
 fn used_by(host: &Host, streams: &[StreamId]) -> DevicePtr {
     let block = host.malloc(1000);
     for &stream in streams {
@@ -58,12 +60,13 @@ fn used_by(host: &Host, streams: &[StreamId]) -> DevicePtr {
     block
 }
 
-/// How many blocks are freed and not free yet.
+/// Counts the blocks with a pending free.
 fn pending(host: &Host) -> i64 {
     host.stat("active.all.current") - host.stat("allocation.all.current")
 }
 
-/// A capture that no route was begun for is found out by the event that cannot be recorded: the free is accepted, and waits.
+/// The allocator detects a capture without a route when an event cannot be recorded: the free is
+/// accepted, and pending.
 #[test]
 fn what_a_capturing_stream_uses_is_freed_when_the_capture_has_ended() {
     for uses in [&[CAPTURED][..], &[CAPTURED, OTHER], &[OTHER, CAPTURED]] {
@@ -71,7 +74,7 @@ fn what_a_capturing_stream_uses_is_freed_when_the_capture_has_ended() {
         let block = used_by(&host, uses);
         host.device().set_capturing(CAPTURED, true);
         host.free(block);
-        assert_eq!(host.allocator.free(block), Err(Error::InvalidPointer(block)));
+        assert_eq!(host.allocator.free(block), Err(Error::InvalidPointer { ptr: block, fault: PointerFault::Pending }));
         assert_ne!(host.malloc(1000), block, "it is not the program's any more, and not free");
         host.device().complete(OTHER);
         host.device().complete(CAPTURED);
@@ -85,7 +88,8 @@ fn what_a_capturing_stream_uses_is_freed_when_the_capture_has_ended() {
     }
 }
 
-/// What waits for everything neither fails nor waits for a capture: what is behind one stays as it is, and the rest is given back.
+/// Operations that wait for all work neither fail nor wait on a capture: blocks behind the capture
+/// stay pending, all others are released.
 #[test]
 fn a_capture_holds_up_only_what_its_stream_uses() {
     for config in ["", "expandable_segments:True", "policy:slab", "policy:planned"] {
@@ -110,7 +114,8 @@ fn a_capture_holds_up_only_what_its_stream_uses() {
     }
 }
 
-/// Blocks behind one capture do not wait for another's end, whatever their order; and one that a second capture overtakes waits on.
+/// Blocks behind one capture do not wait for the end of another, in any order. A block that a
+/// second capture overtakes stays pending.
 #[test]
 fn each_block_waits_for_its_own_captures() {
     let host = Host::new("", 1 << 30);
@@ -134,7 +139,7 @@ fn each_block_waits_for_its_own_captures() {
     assert_eq!(pending(&host), 0);
 }
 
-/// A free at a count waits for both: the count, and the end of the capture.
+/// A free at a count waits for two conditions: the count, and the end of the capture.
 #[test]
 fn a_free_at_a_count_is_kept_during_a_capture_too() {
     for ends_first in [false, true] {
@@ -156,7 +161,8 @@ fn a_free_at_a_count_is_kept_during_a_capture_too() {
     }
 }
 
-/// A route that ends before its stream does leaves blocks behind a capture that no route stands for.
+/// A route may end before the capture of its stream: blocks then stay behind a capture without a
+/// route.
 #[test]
 fn a_capture_may_go_on_behind_its_route() {
     let host = Host::new("", 1 << 30);
@@ -173,7 +179,7 @@ fn a_capture_may_go_on_behind_its_route() {
     assert_eq!(pending(&host), 0);
 }
 
-/// While a graph is captured a request asks after its stream once, however many blocks are behind it.
+/// During a capture a request polls the stream once, however many blocks are behind the capture.
 #[test]
 fn one_answer_counts_for_all_blocks_behind_a_stream() {
     let host = Host::new("", 1 << 30);
@@ -185,7 +191,8 @@ fn one_answer_counts_for_all_blocks_behind_a_stream() {
     assert_eq!(host.device().calls(Call::IsCapturing) - before, 1);
 }
 
-/// Free memory of a stream that captures stays mapped, and neither fails what gives memory back nor is foretold to go.
+/// Free memory of a capturing stream stays mapped. Releases do not fail because of the memory, and
+/// forecasts do not count on it.
 #[test]
 fn what_is_free_of_a_capturing_stream_stays_mapped() {
     let host = Host::new("expandable_segments:True", 1 << 30);

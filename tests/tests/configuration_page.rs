@@ -1,6 +1,7 @@
-//! `docs/configuration.md` has a table of every setting, which this test makes from the library itself.
+//! Every setting is listed in three places, which this test makes from the library itself: `docs/configuration.md`, the
+//! documentation of `cachalot_core::config`, and `cachalot.h`.
 //!
-//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test configuration_page` writes the tables anew.
+//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test configuration_page` writes the lists anew.
 
 use cachalot_core::Config;
 use cachalot_core::config::{ConfigError, PLANNED, POLICIES, REFERENCE, SettingDefault, SettingReference};
@@ -12,6 +13,16 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.m
 const BEGIN: &str = "<!-- The tables are generated: see tests/tests/configuration_page.rs. -->\n";
 const END: &str = "<!-- End of the generated tables. -->\n";
 
+/// The table in the documentation of `cachalot_core::config`.
+const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/config/settings.md");
+
+/// The header, and the lines of a comment between which the list stands.
+const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/cachalot.h");
+const HEADER_BEGIN: &str = " * The settings, generated: see tests/tests/configuration_page.rs.\n";
+const HEADER_END: &str = " * End of the generated settings.\n";
+/// The most columns of a line in the header.
+const HEADER_COLUMNS: usize = 100;
+
 /// No key takes this value.
 const WRONG: &str = "?";
 
@@ -20,7 +31,7 @@ fn parse(policy: &str, key: &str, value: &str) -> Result<Config, ConfigError> {
     Config::parse(&format!("{policy}{key}:{value}"))
 }
 
-/// The policies that have the key: those that do not need a fallback, or else `planned`.
+/// Returns the policies with the key: policies without a fallback, or else `planned`.
 fn policies(setting: &SettingReference) -> Vec<&'static str> {
     let has =
         |policy: &&str| !matches!(parse(policy, setting.key, setting.example), Err(ConfigError::OtherPolicy { .. }));
@@ -28,7 +39,7 @@ fn policies(setting: &SettingReference) -> Vec<&'static str> {
     if plain.is_empty() { vec![PLANNED] } else { plain }
 }
 
-/// What the parser says the key takes.
+/// Returns the parser's description of the values that a key accepts.
 fn accepted(setting: &SettingReference, policy: &str) -> String {
     match parse(policy, setting.key, WRONG) {
         Err(ConfigError::Value { accepted, .. }) => accepted.to_string(),
@@ -43,16 +54,20 @@ fn heading(policies: &[&str]) -> String {
     policies.iter().map(|policy| format!("`{policy}`")).collect::<Vec<_>>().join(" and ")
 }
 
-fn row(setting: &SettingReference, policy: &str) -> String {
-    let default = match setting.default {
+fn default(setting: &SettingReference) -> String {
+    match setting.default {
         SettingDefault::Value(value) => format!("`{value}`"),
         SettingDefault::Unset(meaning) => meaning.to_owned(),
-    };
+    }
+}
+
+fn row(setting: &SettingReference, policy: &str) -> String {
+    let default = default(setting);
     let SettingReference { key, example, effect, .. } = setting;
     format!("| `{key}` | {} | {default} | `{example}` | {effect} |\n", accepted(setting, policy))
 }
 
-/// The tables: one for each set of policies that have keys in common, the largest set first.
+/// Builds the tables: one per set of policies with common keys, the largest set first.
 fn tables() -> String {
     let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
     for setting in &REFERENCE {
@@ -75,6 +90,62 @@ fn tables() -> String {
         );
         text
     })
+}
+
+/// One table of all settings, by key.
+fn table() -> String {
+    let mut text = String::from("| key | policies | accepted | default | effect |\n|---|---|---|---|---|\n");
+    for setting in &REFERENCE {
+        let policies = policies(setting);
+        let SettingReference { key, effect, .. } = setting;
+        let (accepted, default) = (accepted(setting, policies[0]), default(setting));
+        let heading = heading(&policies).to_lowercase();
+        let _ = writeln!(text, "| `{key}` | {heading} | {accepted} | {default} | {effect} |");
+    }
+    text
+}
+
+/// Breaks a text into the lines of a comment in C.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = String::new();
+    let mut line = format!(" *{indent}");
+    for word in text.split(' ') {
+        if line.chars().count() + 1 + word.chars().count() > HEADER_COLUMNS {
+            let _ = writeln!(lines, "{line}");
+            line = format!(" *{indent}");
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    lines + &line + "\n"
+}
+
+/// The list for the header: the lines of a comment, without its beginning and end.
+fn comment() -> String {
+    REFERENCE.iter().fold(String::new(), |text, setting| {
+        let policies = policies(setting);
+        let (accepted, default) = (accepted(setting, policies[0]), default(setting));
+        let first = format!("{} ({}): {accepted}; default {default}.", setting.key, heading(&policies).to_lowercase());
+        text + &wrapped(&first, "") + &wrapped(setting.effect, "    ")
+    })
+}
+
+#[test]
+fn the_module_s_documentation_has_the_library_s_settings() {
+    generated::assert_current(Path::new(MODULE), &table());
+}
+
+#[test]
+fn the_header_has_the_library_s_settings() {
+    let list = comment();
+    assert!(list.lines().all(|line| line.chars().count() <= HEADER_COLUMNS && !line.contains("*/")), "{list}");
+    let header = std::fs::read_to_string(HEADER).expect("the header is there");
+    let Some((before, rest)) = header.split_once(HEADER_BEGIN) else {
+        assert!(header.contains("docs/configuration.md"), "the header has the list, or names the page with the list");
+        return;
+    };
+    let (_, after) = rest.split_once(HEADER_END).expect("the header says where the list ends");
+    generated::assert_current(Path::new(HEADER), &format!("{before}{HEADER_BEGIN}{list}{HEADER_END}{after}"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Every call to the device fails at every one of its occurrences in a program that uses everything: nobody panics, a failed
-//! operation changes nothing, nothing is lost uncounted, and the allocator works again afterwards.
+//! Fault injection: each device call fails at each occurrence in a program with all operations. No
+//! panic, no change by a failed operation, no uncounted loss, and normal service afterwards.
 
 use cachalot_core::ErrorKind;
 use cachalot_core::simulated::Call;
@@ -8,7 +8,7 @@ use cachalot_tests::program::{CONFIGS, Op};
 use cachalot_tests::sweep::{CAPACITY, Sweep, capture, common, releases};
 use cachalot_tests::twins::Twins;
 
-/// The configurations of [`Op::Configure`] that the program changes between, by number.
+/// Numbers of the configurations between which the program changes, for [`Op::Configure`].
 const PLAIN: u8 = 0;
 const SPLIT_32: u8 = 2;
 const EXPANDABLE: u8 = 11;
@@ -69,13 +69,14 @@ fn any_call_for_whatever_reason_from_then_on() {
     sweep().fail_everywhere(ErrorKind::Other, true);
 }
 
-/// After the call that lost the context the device is not called any more, and errors carry its code.
+/// After the call that lost the context, the allocator never calls the device, and errors carry the
+/// code of the lost call.
 #[test]
 fn a_lost_context() {
     sweep().lose_the_context_everywhere();
 }
 
-/// Every policy, with a shorter program.
+/// Fault injection under every policy, with a shorter program.
 fn under_every_policy(check: impl Fn(&Sweep)) {
     for policy in POLICIES {
         check(&Sweep::new(policy, [common(), capture(), releases()].concat()));

@@ -1,4 +1,5 @@
-//! Tables of fixed capacity: the same programs as ever, and running out of entries is an error that changes nothing.
+//! Tables of fixed capacity: the programs of the other tests, and errors without changes when
+//! entries run out.
 
 use cachalot_core::{Error, Fixed, Storage};
 use cachalot_tests::program::Op;
@@ -10,7 +11,7 @@ use std::thread;
 
 const CAPACITY: u64 = 256 << 20;
 
-/// The tables are inside the allocator, which is made on the stack.
+/// An allocator with all tables inside, created on the stack.
 const STACK_BYTES: usize = 256 << 20;
 
 fn run<S: Storage>(number: u8, program: &[Op]) -> Result<u32, String> {
@@ -37,7 +38,7 @@ fn run_with_stack<S: Storage>(number: u8, program: &[Op]) -> Result<u32, String>
     })
 }
 
-/// The same test over many capacities, degenerate ones included.
+/// Runs a test for many capacities, including the smallest possible.
 macro_rules! fixed {
     ($($name:ident: $storage:ty, $cases:literal;)+) => {
         $(
@@ -63,7 +64,7 @@ fixed! {
     room_for_everything: Fixed<2, 32, 256, 512>, 5;
 }
 
-/// Requests until something runs out, and gives everything back.
+/// Allocates until a table is full, then frees all blocks.
 fn fill<S: Storage>(requests: impl Iterator<Item = Op> + Send, full: &'static str) {
     thread::scope(|scope| {
         let filled = thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || {

@@ -1,5 +1,5 @@
-//! Forecasts: what a request would do is what it does, and the block that is named is the one handed out, under every policy, in
-//! private pools, with limits, settings that change, and plans in force. And to ask changes nothing.
+//! Forecasts: each request behaves as forecast, and uses the forecast block, under every policy, in
+//! private pools, with limits, changing settings, and plans in force. A forecast changes nothing.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DevicePtr, Error, Fixed, Forecast, StreamId};
@@ -12,10 +12,11 @@ use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
 use std::thread;
 
-/// Small, so that programs run out of it.
+/// Capacity of the device: small, so that programs run out of memory.
 const CAPACITY: u64 = 256 << 20;
 
-/// Beside [`POLICIES`]: what forecasts depend on and other properties do not, and plans over every other policy.
+/// Configurations beside [`POLICIES`]: options that only forecasts depend on, and plans over every
+/// other policy.
 const MORE: [&str; 8] = [
     "policy:size_class,chunk_mb:2",
     "policy:slab,largest_object_kb:64",
@@ -27,7 +28,8 @@ const MORE: [&str; 8] = [
     "policy:planned,fallback:slab",
 ];
 
-/// How often a program is repeated under the planned policy: observed once, then served from its plan.
+/// Number of iterations of a program under the planned policy: observed once, then served from a
+/// plan.
 const ITERATIONS: usize = 4;
 
 fn twins(policy: &str) -> Result<Twins, String> {
@@ -35,7 +37,7 @@ fn twins(policy: &str) -> Result<Twins, String> {
     Ok(Twins::alone_with(CAPACITY, &config).with_forecasts())
 }
 
-/// Every request does what was foretold.
+/// Checks that every request of a program behaves as forecast.
 fn come_true(policy: &str, program: &[Op]) -> Result<(), String> {
     let mut twins = twins(policy)?;
     act(&mut twins, program)?;
@@ -49,7 +51,8 @@ fn act(twins: &mut Twins, program: &[Op]) -> Result<(), String> {
     Ok(())
 }
 
-/// The same of a program that repeats itself, but for a stretch of `odd` operations in the place of some of its own.
+/// Checks the forecasts of a program in iterations, where the last two contain `odd` operations as
+/// a deviation.
 fn come_true_in_iterations(policy: &str, program: &[Op], odd: &[Op], at: usize) -> Result<(), String> {
     let mut twins = twins(policy)?;
     for iteration in 0..ITERATIONS {
@@ -70,7 +73,7 @@ fn come_true_in_iterations(policy: &str, program: &[Op], odd: &[Op], at: usize) 
     twins.finish()
 }
 
-/// Announces an iteration, and plans what was observed.
+/// Announces an iteration, and plans the observed iteration.
 fn announce(twins: &Twins) -> Result<(), String> {
     let (real, device) = (twins.real(), twins.device());
     let told = |error: cachalot_core::Error| error.to_string();
@@ -113,7 +116,7 @@ proptest! {
     }
 }
 
-/// The block that a forecast names.
+/// Returns the block that a forecast names.
 fn hit(host: &Host, bytes: u64) -> DevicePtr {
     match host.allocator.forecast(DEVICE, bytes, STREAM) {
         Ok(Forecast::Hit(ptr)) => ptr,
@@ -121,8 +124,8 @@ fn hit(host: &Host, bytes: u64) -> DevicePtr {
     }
 }
 
-/// Two chunks of one length are wholly free. The one with the smaller tail is dissolved first, and is then as good as the other:
-/// the lower one serves the request.
+/// Two wholly free chunks of one length. The chunk with the smaller tail is dissolved first; after
+/// that both are equally good, so the lower chunk serves the request.
 #[test]
 fn of_two_chunks_that_nothing_is_taken_of_the_one_is_named_that_is_cut() {
     for sizes in [[10_485_758, 60 * MIB], [60 * MIB, 10_485_758], [50 * MIB, 60 * MIB]] {
@@ -136,7 +139,7 @@ fn of_two_chunks_that_nothing_is_taken_of_the_one_is_named_that_is_cut() {
     }
 }
 
-/// A slab is cut for another size by a request, not by the question what one would do.
+/// A request may cut a slab for another size; a forecast must not.
 #[test]
 fn a_forecast_leaves_the_cache_as_it_is() {
     for policy in every_policy().filter(|policy| !policy.contains("direct")) {

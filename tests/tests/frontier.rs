@@ -1,9 +1,10 @@
-//! Frees at a count: what the safe frontier has not reached is nobody's, whatever happens, and what it reaches is free at once.
+//! Frees at a count: a block stays unavailable until the safe frontier reaches its count, and is
+//! free immediately afterwards.
 
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{
-    Allocator, BlockState, Config, DeviceError, DeviceIndex, DevicePtr, Error, ErrorKind, Fixed, Growable, PoolOptions,
-    Route, StreamId,
+    Allocator, BlockState, Config, DeviceError, DeviceIndex, DevicePtr, Error, ErrorKind, Fixed, Growable,
+    PointerFault, PoolOptions, Route, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
@@ -20,7 +21,7 @@ fn reach(host: &Host, count: u64) {
     host.allocator.set_safe_frontier(DEVICE, count).unwrap();
 }
 
-/// The blocks that are freed and not free yet.
+/// Lists the blocks with a pending free.
 fn pending(host: &Host) -> Vec<DevicePtr> {
     let snapshot = host.allocator.snapshot();
     let blocks = snapshot.iter().flat_map(|segment| &segment.blocks);
@@ -70,7 +71,7 @@ fn the_frontier_never_goes_back() {
     assert_eq!(pending(&host), []);
 }
 
-/// Counts in any order, against a list.
+/// Frees at counts in any order, compared with a list.
 #[test]
 fn any_counts_in_any_order() {
     for policy in POLICIES {
@@ -174,11 +175,13 @@ fn what_is_not_held_cannot_be_freed() {
     host.allocator.free_at(DevicePtr::NULL, 9).unwrap();
     for count in [0, 9] {
         let wrong = block.offset(512);
-        assert_eq!(host.allocator.free_at(wrong, count), Err(Error::InvalidPointer(wrong)));
+        let fault = PointerFault::Interior { block, requested: 3000 };
+        assert_eq!(host.allocator.free_at(wrong, count), Err(Error::InvalidPointer { ptr: wrong, fault }));
     }
     host.allocator.free_at(block, 9).unwrap();
-    assert_eq!(host.allocator.free_at(block, 9), Err(Error::InvalidPointer(block)));
-    assert_eq!(host.allocator.free(block), Err(Error::InvalidPointer(block)));
+    let freed = Error::InvalidPointer { ptr: block, fault: PointerFault::Pending };
+    assert_eq!(host.allocator.free_at(block, 9), Err(freed));
+    assert_eq!(host.allocator.free(block), Err(freed));
     assert_eq!(host.allocator.set_safe_frontier(DeviceIndex(1), 9), Err(Error::UnknownDevice(DeviceIndex(1))));
 }
 
@@ -235,7 +238,8 @@ fn a_request_that_waits_gets_what_the_frontier_reaches() {
     assert_eq!(allocator.malloc(DEVICE, 2 * MIB, STREAM), Ok(block));
 }
 
-/// Three threads free at counts that a fourth lets pass: what is handed out has been reached.
+/// Three threads free at counts, and a fourth advances the frontier. Every block allocated again
+/// has a count that was reached.
 #[test]
 fn threads() {
     for policy in POLICIES {

@@ -1,4 +1,5 @@
-//! Published figures: a training program of three epochs, eight small examples, and the table of sizes.
+//! Published figures: a training program of three epochs, eight small examples, and the table of
+//! sizes.
 
 use cachalot_core::DevicePtr;
 use cachalot_tests::host::{Host, MIB};
@@ -6,7 +7,8 @@ use std::collections::HashMap;
 
 const CAPACITY: u64 = 80 << 30;
 
-/// `alloc,id,bytes` · `free,id` · `empty_cache` · `stage,label,allocated,max_allocated,reserved,max_reserved`.
+/// Format of the lines: `alloc,id,bytes` · `free,id` · `empty_cache` ·
+/// `stage,label,allocated,max_allocated,reserved,max_reserved`.
 #[test]
 fn three_epochs_of_training() {
     let host = Host::new("", CAPACITY);
@@ -40,15 +42,15 @@ fn three_epochs_of_training() {
     assert_eq!(stages, 42);
 }
 
-/// What must be true after an allocation.
+/// Expected state after an allocation.
 struct After {
-    /// Bytes asked for.
+    /// Requested bytes.
     request: u64,
-    /// The size of the block.
+    /// Size of the block.
     block: u64,
-    /// The segment obtained for it, if any.
+    /// Size of the segment allocated for the block, if any.
     segment: Option<u64>,
-    /// In all.
+    /// Reserved bytes in total.
     reserved: u64,
 }
 
@@ -56,7 +58,8 @@ const fn after(request: u64, block: u64, segment: Option<u64>, reserved: u64) ->
     After { request, block, segment, reserved }
 }
 
-/// Allocates one after another in an empty cache; `inactive` is in how many blocks how many bytes are left over at the end.
+/// Runs a sequence of allocations from an empty cache. `inactive` is the expected number and size
+/// of the split remainders at the end.
 fn example(steps: &[After], inactive: (i64, u64)) {
     let host = Host::new("", CAPACITY);
     for (number, step) in steps.iter().enumerate() {
@@ -129,7 +132,7 @@ fn example_7_four_bytes_need_a_small_segment() {
     example(&[first, after(4, 512, Some(2 * MIB), 22 * MIB)], (2, 18 * MIB + 2_096_640));
 }
 
-/// The block and the segment of the first request of an empty cache.
+/// Returns the sizes of the block and the segment of a first request.
 fn published(r: u64) -> (u64, u64) {
     let plain = r.div_ceil(512) * 512;
     if r <= MIB {

@@ -1,4 +1,5 @@
-//! Every link from one file of the repository to another leads somewhere: to a file or folder, and to a heading in it.
+//! Checks that every link between files of the repository leads to an existing file or folder, and
+//! to an existing heading.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use std::collections::{HashMap, HashSet};
@@ -8,14 +9,14 @@ use walkdir::{DirEntry, WalkDir};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Folders that hold what tools have made or fetched. Folders whose names begin with a dot are left out, too.
+/// Folders with generated or fetched files. Folders with a leading dot are skipped, too.
 const MADE: [&str; 4] = ["target", "book", "build", "node_modules"];
 
-/// What a Markdown file offers and what it asks for.
+/// Anchors and links of a Markdown file.
 struct Page {
-    /// The anchors of its headings, as GitHub and mdBook name them.
+    /// Anchors of the headings, as GitHub and mdBook generate them.
     anchors: HashSet<String>,
-    /// The targets of its links and pictures.
+    /// Targets of links and pictures.
     links: Vec<String>,
 }
 
@@ -24,7 +25,7 @@ fn is_source(entry: &DirEntry) -> bool {
     entry.depth() == 0 || !(entry.file_type().is_dir() && (name.starts_with('.') || MADE.contains(&name.as_ref())))
 }
 
-/// The Markdown files of the repository, by their paths below its root.
+/// Reads all Markdown files of the repository, by their paths relative to the root.
 fn files() -> Vec<PathBuf> {
     let entries = WalkDir::new(ROOT).into_iter().filter_entry(is_source).map(|entry| entry.expect("it can be read"));
     let markdown = entries.filter(|entry| entry.path().extension() == Some(OsStr::new("md")));
@@ -61,7 +62,7 @@ fn read(text: &str) -> Page {
     page
 }
 
-/// The path without `.` and `..`; `None` if it leaves the repository.
+/// Returns a path with `.` and `..` resolved, or `None` if the path leaves the repository.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -74,7 +75,8 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(normal)
 }
 
-/// Why the link of `from` leads nowhere, if it is one inside the repository and does not.
+/// Returns the defect of a link in `from`, or `None` for a good link or a link out of the
+/// repository.
 fn fault(from: &Path, link: &str, pages: &HashMap<PathBuf, Page>) -> Option<&'static str> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;

@@ -1,4 +1,4 @@
-//! The memory map: bins, sums, the occupancy and the text.
+//! The memory map: bins, sums, occupancy and text.
 
 use cachalot_core::StreamId;
 use cachalot_core::memory_map::{BINS, Bin, MemoryMap, OCCUPANCY_WIDTH, bin_of};
@@ -37,7 +37,8 @@ fn the_report() {
     host.allocator.record_stream(used, StreamId(7)).unwrap();
     host.free(used);
     host.free(blocks[0]);
-    // A character stands for 0.4 MiB of the 40: the first segment has 5, the second 50, the third 45.
+    // A character stands for 0.4 MiB of the 40: the first segment has 5, the second 50, the third
+    // 45.
     let expected = "Blocks by size:
   from 1024 bytes: blocks 2, in use 1; 2.00 KiB, in use 1024 bytes, asked for 700 bytes
   from 1024.00 KiB: blocks 2, in use 0; 4.00 MiB, in use 0 bytes, asked for 0 bytes
@@ -63,7 +64,7 @@ Of 40.00 MiB: in use 21.00 MiB, asked for 21.00 MiB, free 19.00 MiB, at most 15.
     assert_eq!(MemoryMap::of(host.allocator.snapshot()).to_string(), expected);
 }
 
-/// What the map adds up is what the statistics say, under every policy.
+/// The sums of the map equal the statistics, under every policy.
 #[test]
 fn sums_are_those_of_the_statistics() {
     for policy in POLICIES {

@@ -1,4 +1,5 @@
-//! The exact search on problems whose answers are known: `MiniMalloc`'s solver tests, and public instances.
+//! The exact search on problems with known answers: `MiniMalloc`'s solver tests, and public
+//! instances.
 
 use cachalot_planner::exact::{Instance, Progress, Search, Verdict, fits};
 use cachalot_planner::portfolio::Portfolio;
@@ -7,13 +8,13 @@ use cachalot_tests::planning::brute::lowest_peak;
 use cachalot_tests::planning::instances;
 use std::sync::Arc;
 
-/// Buffers as (start, end, size), half-open.
+/// Builds a problem from buffers as (start, end, size) with half-open lives.
 fn problem(buffers: &[(u64, u64, u64)]) -> Problem {
     let buffer = |&(start, end, size): &_| Buffer { start, end, size, alignment: 1, fixed: None };
     Problem { buffers: buffers.iter().map(buffer).collect(), ..Problem::default() }
 }
 
-/// Answers whether it fits; a plan is checked.
+/// Runs the search and returns whether the problem fits. Verifies the plan.
 fn fits_into(problem: &Problem, capacity: u64) -> bool {
     problem.check().expect("a problem");
     match fits(problem, capacity, &mut ()) {
@@ -86,7 +87,8 @@ fn nothing_fits_into_nothing() {
     assert!(!fits_into(&problem(&[(0, 1, 1)]), 0));
 }
 
-/// Columns of blocks that interlock: each size once per step, and no two steps in the same order.
+/// Builds columns of interlocking blocks: each size once per step, in a different order at each
+/// step.
 #[test]
 fn tetris() {
     let pieces = problem(&[(0, 2, 1), (0, 1, 2), (1, 3, 1), (2, 3, 2), (1, 2, 1), (3, 5, 2), (3, 4, 1), (4, 5, 1)]);
@@ -95,7 +97,8 @@ fn tetris() {
     assert!(!fits_into(&pieces, 2));
 }
 
-/// Lives that end one after the other, upside down over lives that begin one after the other: they fit like two stairs.
+/// Builds two stairs: lives that end one after another, upside down over lives that begin one after
+/// another. The stairs fit exactly.
 #[test]
 fn stairs() {
     let steps = 12;
@@ -106,7 +109,7 @@ fn stairs() {
     assert!(fits_into(&both, 144));
 }
 
-/// Stops after so many questions.
+/// Stops the search after a number of calls.
 struct Patience(std::cell::Cell<u32>);
 
 impl Watch for Patience {
@@ -127,7 +130,7 @@ fn one_that_is_stopped_has_decided_nothing() {
     verify(&hard, portfolio.best().expect("the first algorithms have answered")).expect("a plan");
 }
 
-/// One run of the search, and how many nodes it took.
+/// Runs one run of the search. Returns the plan and the number of nodes.
 fn run(problem: &Problem, run: u64, capacity: u64) -> (Progress, Option<Plan>, u64) {
     let mut search = Search::new(Arc::new(Instance::of(Chains::of(problem)).expect("it is small")));
     search.begin(run, capacity);
@@ -135,10 +138,12 @@ fn run(problem: &Problem, run: u64, capacity: u64) -> (Progress, Option<Plan>, u
     (progress, search.plan(), search.nodes())
 }
 
-/// Of each hard instance a run that solves it: the first one, where that is soon enough for a slow build.
+/// For each hard instance, a run that solves the instance: the first such run, if fast enough for
+/// an unoptimized build.
 ///
-/// All but D and J are at their lower bound, which makes it their optimum. D and J are open: MiniMalloc reaches 1,046,528 and
-/// 1,048,576. When the orders change, the numbers do: the table of `cachalot-bench-plan` has the new ones.
+/// All peaks but those of D and J equal the lower bound, and so are optimal. D and J are open:
+/// MiniMalloc reaches 1,046,528 and 1,048,576. A change of the orders changes the runs; the table
+/// of `cachalot-bench-plan` has the new ones.
 const HARD: [(&str, u64, u64); 10] = [
     ("A", 1_048_576, 1),
     ("C", 1_039_360, 0),

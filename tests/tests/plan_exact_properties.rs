@@ -1,4 +1,4 @@
-//! The exact search against every order tried, and against itself.
+//! Properties of the exact search: agreement with a brute-force search, and with itself.
 
 use cachalot_planner::exact::{Instance, Progress, Search, Skyline, Verdict, fits};
 use cachalot_planner::portfolio::{Exact, Portfolio, Sequential};
@@ -9,7 +9,8 @@ use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Problems of so many buffers, with alignments and fixed offsets, without overwrites and colocations.
+/// Generates problems of up to `most` buffers with alignments and fixed offsets, without overwrites
+/// and colocations.
 fn plain(most: usize) -> impl Strategy<Value = Problem> {
     shared(most).prop_map(|mut problem| {
         problem.colocations.clear();
@@ -17,7 +18,8 @@ fn plain(most: usize) -> impl Strategy<Value = Problem> {
     })
 }
 
-/// The same with colocations.
+/// Generates problems of up to `most` buffers with alignments, fixed offsets and colocations,
+/// without overwrites.
 fn shared(most: usize) -> impl Strategy<Value = Problem> {
     problems::problem(most).prop_map(|mut problem| {
         problem.overwrites.clear();
@@ -29,7 +31,8 @@ fn search(problem: &Problem) -> Search {
     Search::new(Arc::new(Instance::of(Chains::of(problem)).expect("it is small")))
 }
 
-/// Everything that a plan says about a problem, whatever the order of the buffers.
+/// Lists the buffers with their offsets, sorted: equal for equal plans, whatever the order of the
+/// buffers.
 fn content(problem: &Problem, plan: &Plan) -> Vec<(u64, u64, u64, u64, Option<u64>, u64)> {
     let line = |(buffer, &offset): (&Buffer, &u64)| {
         (buffer.start, buffer.end, buffer.size, buffer.alignment, buffer.fixed, offset)
@@ -126,7 +129,8 @@ proptest! {
     fn a_dive_leaves_no_buffer_hanging(problem in problems::movable(30), run in 0..12_u64) {
         let plan = Skyline(run).plan(&problem, &mut ()).expect("nobody stops it");
         prop_assert_eq!(verify(&problem, &plan), Ok(()));
-        // Something of the same time lies right below everything that lies above the ground, but for its alignment.
+        // Something of the same time lies right below everything that lies above the ground, but
+        // for its alignment.
         if problem.overwrites.is_empty() && problem.colocations.is_empty() {
             let all = || problem.buffers.iter().zip(&plan.offsets);
             for (buffer, &offset) in all() {

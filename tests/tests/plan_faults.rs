@@ -1,4 +1,4 @@
-//! Every kind of bad problem, and every kind of bad plan, is found for what it is.
+//! Every kind of invalid problem and of invalid plan is reported with its own error.
 
 use cachalot_planner::{Buffer, Colocation, Fault, Overwrite, Plan, Problem, Unusable, verify};
 
@@ -6,7 +6,7 @@ fn buffer(start: u64, end: u64, size: u64) -> Buffer {
     Buffer { start, end, size, alignment: 1, fixed: None }
 }
 
-/// 0 and 1 live at once; 2 is written over 0, at 4.
+/// Returns a problem in which 0 and 1 live at once, and 2 overwrites 0 at distance 4.
 fn problem() -> Problem {
     Problem {
         buffers: vec![buffer(0, 3, 8), buffer(1, 9, 16), buffer(2, 9, 4), buffer(3, 9, 4)],
@@ -15,7 +15,7 @@ fn problem() -> Problem {
     }
 }
 
-/// Checks the plan of the offsets 0, 8, 4 and 0 after a change to it or to the problem.
+/// Verifies the plan with the offsets 0, 8, 4 and 0, after a change of the plan or the problem.
 fn fault(change: impl FnOnce(&mut Problem, &mut Plan)) -> Result<(), Fault> {
     let (mut problem, mut plan) = (problem(), Plan { offsets: vec![0, 8, 4, 0], peak: 24 });
     change(&mut problem, &mut plan);
@@ -45,7 +45,7 @@ fn every_fault_of_a_plan() {
     assert_eq!(refused, Err(Fault::Overlap { first: 0, second: 2, step: 2 }));
 }
 
-/// 0 and 3 share a place.
+/// Returns a problem with 0 and 3 colocated.
 fn share(problem: &mut Problem) {
     problem.colocations.push(Colocation { first: 3, second: 0 });
 }
@@ -82,7 +82,7 @@ fn the_peak_is_rounded_up_to_the_alignment_of_each_buffer() {
     assert_eq!(aligned(48), Err(Fault::Peak { said: 48, is: 64 }));
 }
 
-/// Checks a problem after a change to it.
+/// Checks a problem after a change.
 fn unusable(change: impl FnOnce(&mut Problem)) -> Result<(), Unusable> {
     let mut problem = problem();
     change(&mut problem);
@@ -137,7 +137,8 @@ fn every_fault_of_a_colocation() {
     assert_eq!(with(0, 4), Err(Unusable::ColocatedUnknown { colocation: 0, buffer: 4 }));
     assert_eq!(with(3, 3), Err(Unusable::ColocatedItself { colocation: 0, buffer: 3 }));
     assert_eq!(with(0, 1), Err(Unusable::ColocatedOverlap { first: 0, second: 1, step: 1 }));
-    // What is written over one of them at 4 is above another of 4 bytes, but not above a longer one.
+    // What is written over one of them at 4 is above another of 4 bytes, but not above a longer
+    // one.
     let longer = |size| {
         unusable(|problem| {
             share(problem);
@@ -146,7 +147,7 @@ fn every_fault_of_a_colocation() {
     };
     assert_eq!(longer(4), Ok(()));
     assert_eq!(longer(5), Err(Unusable::ColocatedOverlap { first: 2, second: 3, step: 3 }));
-    // Who shares a place is written over nobody.
+    // A colocated buffer overwrites no other buffer.
     let writer = fault(|problem, plan| {
         problem.buffers.push(buffer(9, 10, 1));
         problem.colocations.push(Colocation { first: 2, second: 4 });

@@ -1,4 +1,4 @@
-//! Large invented programs: close to the bound, and soon.
+//! Large generated programs: plans near the lower bound, in a short time.
 
 use cachalot_planner::greedy::Greedy;
 use cachalot_planner::pushdown::Pushdown;

@@ -1,4 +1,5 @@
-//! The numbers of `MegEngine`'s tests of its static memory allocators (`static_mem_alloc.cpp`), for every alignment and padding there.
+//! The figures of `MegEngine`'s tests of its static memory allocators (`static_mem_alloc.cpp`), for
+//! every alignment and padding in the original.
 
 use cachalot_planner::best_fit::BestFit;
 use cachalot_planner::interval_move::IntervalMove;
@@ -7,7 +8,8 @@ use cachalot_planner::{Algorithm, Buffer, Overwrite, Plan, Problem, lower_bound,
 
 const ALGORITHMS: [&dyn Algorithm; 3] = [&IntervalMove, &BestFit, &Pushdown];
 
-/// Buffers as (start, end, size without padding), and pairs of writer, target and offset.
+/// Builds a problem from buffers as (start, end, size without padding), and overwrites as (writer,
+/// target, offset).
 fn problem(buffers: &[(u64, u64, u64)], overwrites: &[(u32, u32, u64)], (alignment, padding): (u64, u64)) -> Problem {
     let buffer = |&(start, end, size): &_| Buffer { start, end, size: size + padding, alignment, fixed: None };
     let pair = |&(writer, target, offset): &_| Overwrite { writer, target, offset };
@@ -23,7 +25,8 @@ fn solve(algorithm: &dyn Algorithm, problem: &Problem) -> Plan {
     plan
 }
 
-/// Solves with the three algorithms, alignments 1 and 2 and paddings 1 and 2; the peak and the bound must be `expected`.
+/// Solves a problem with three algorithms, alignments 1 and 2, and paddings 1 and 2. Peak and bound
+/// must equal `expected`.
 fn expect(
     buffers: &[(u64, u64, u64)],
     overwrites: &[(u32, u32, u64)],
@@ -79,7 +82,8 @@ fn pushdown_consistence() {
     }
 }
 
-/// `RandomOpr`: a fifth of the buffers is written over an earlier one, half of those over one that is itself.
+/// `RandomOpr`: a fifth of the buffers overwrite an earlier buffer; half of these targets are
+/// writers themselves.
 fn random_operators(count: u32, settings: (u64, u64), random: &mut fastrand::Rng) -> Problem {
     let mut buffers: Vec<(u64, u64, u64)> = Vec::new();
     let mut overwrites: Vec<(u32, u32, u64)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Which outputs may lie in an input's memory, after `MegEngine`'s `mem_reuse` tests, and what is refused.
+//! Accepted and refused forwards, after `MegEngine`'s `mem_reuse` tests.
 
 use cachalot_planner::operators::{
     Device, Life, Lowered, Memory, Operator, Output, Place, Program, Refusal, Value, Wrong, lower,
@@ -6,7 +6,7 @@ use cachalot_planner::operators::{
 use cachalot_planner::pushdown::Pushdown;
 use cachalot_planner::{Algorithm, lower_bound, verify};
 
-/// A program that grows by an operator at a time, on one device.
+/// Builder of a program on one device, operator by operator.
 struct Graph(Program);
 
 impl Graph {
@@ -19,7 +19,7 @@ impl Graph {
         self.0.values.len() as u32 - 1
     }
 
-    /// An operator with one planned output.
+    /// Appends an operator with one planned output.
     fn make(&mut self, size: u64, inputs: &[u32], memory: Memory) -> u32 {
         let value = self.value(size, Life::Planned);
         self.run(inputs, &[(value, memory)]);
@@ -48,7 +48,7 @@ impl Graph {
     }
 }
 
-/// The peak, and where each value lies: an offset, or nothing for what lies outside.
+/// Returns the peak, and the offset of each value, or `None` for a value outside the plan.
 fn plan(lowered: &Lowered) -> (u64, Vec<Option<u64>>) {
     let problem = &lowered.problems[0];
     problem.check().expect("a problem");
@@ -67,7 +67,7 @@ fn reasons(lowered: &Lowered) -> Vec<Refusal> {
 }
 
 const MIB: u64 = 1 << 20;
-/// The output of a convolution to 32 channels, of 256 pictures of 64 times 64 numbers.
+/// Size of a convolution's output with 32 channels, for 256 pictures of 64 × 64 numbers.
 const LAYER: u64 = 256 * 32 * 64 * 64 * 4;
 
 #[test]
@@ -163,7 +163,8 @@ fn another_input_in_the_same_memory_is_not_changed() {
     let mut graph = Graph::new(1, 0);
     let x = graph.fresh(100, &[]);
     let [low, high] = [0, 50].map(|offset| graph.view(50, x, offset));
-    // The two halves do not meet, so one may be written while the other is read; the whole meets both.
+    // The two halves do not meet, so one may be written while the other is read; the whole meets
+    // both.
     graph.make(50, &[low, high], Memory::Over { target: low, offset: 0 });
     assert_eq!(reasons(&graph.lower()), []);
     let mut graph = Graph::new(1, 0);
@@ -250,7 +251,7 @@ fn sizes_are_padded_and_values_live_until_they_are_read() {
     assert_eq!(life(kept), (3, u64::MAX, 41));
 }
 
-/// Adds to a graph that has one value.
+/// Appends operators to a graph with one value.
 type Grow<'a> = &'a dyn Fn(&mut Graph, u32);
 
 #[test]

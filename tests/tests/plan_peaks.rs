@@ -1,11 +1,12 @@
-//! What the heuristics reach on the public instances, beside simple implementations of the same algorithms (2026).
+//! Peaks of the heuristics on the public instances, compared with simple implementations of the
+//! algorithms (2026).
 
 use cachalot_planner::{HEURISTICS, lower_bound, verify};
 use cachalot_tests::planning::instances;
 use std::collections::HashMap;
 
-/// Instance, lower bound, then the peaks of the others: push-down, best fit, interval move, greedy by size, and the lowest of all
-/// heuristics that were tried.
+/// Instance, lower bound, and the peaks of the other implementations: push-down, best fit, interval
+/// move, greedy by size, and the lowest of all heuristics tried.
 const OTHERS: [(&str, u64, [u64; 4], u64); 14] = [
     ("A.1048576", 1_048_576, [1_667_072, 2_234_368, 1_644_544, 1_374_208], 1_302_528),
     ("C.1048576", 1_039_360, [1_698_816, 2_095_104, 1_293_312, 1_417_216], 1_293_312),
@@ -39,7 +40,8 @@ fn no_heuristic_is_worse() {
             .collect();
         // These two depend on nothing that the other implementation leaves open.
         assert_eq!((peaks["interval-move"], peaks["greedy-size"]), (interval_move, size), "{name}");
-        // Those with the same lives came in the order of the file there; on K that happens to serve best fit well.
+        // Those with the same lives came in the order of the file there; on K that happens to serve
+        // best fit well.
         let excused = if name == "K.1048576" { 2_277_376 } else { best_fit };
         assert!(peaks["pushdown"] <= pushdown && peaks["best-fit"] <= excused, "{name}: {peaks:?}");
         assert!(peaks.values().any(|&peak| peak <= lowest), "{name}: {peaks:?}");

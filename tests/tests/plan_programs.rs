@@ -1,4 +1,5 @@
-//! Invented programs of operators are run in the memory that was planned for them: every operator finds its inputs as they were made.
+//! Generated programs of operators run in their planned memory: every operator finds its inputs
+//! unchanged.
 
 use cachalot_planner::operators::{Device, Life, Lowered, Memory, Operator, Output, Place, Program, Value, lower};
 use cachalot_planner::{HEURISTICS, Plan, verify};
@@ -6,10 +7,10 @@ use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// An operator to be: which values it reads, and of each output the size, the kind and where.
+/// A draft of an operator: the values read, and the size, kind and place of each output.
 type Draft = (Vec<u16>, Vec<(u64, u8, u16)>);
 
-/// What a byte holds: the value that put it there, and which byte of that value it is.
+/// Content of a byte: the value that wrote the byte, and the position inside the value.
 type Content = (u32, u64);
 
 fn program(lives: &[u8], drafts: &[Draft], device: Device) -> Program {
@@ -45,7 +46,7 @@ fn program(lives: &[u8], drafts: &[Draft], device: Device) -> Program {
             program.values.push(Value { size, device: 0, life });
             operator.outputs.push(Output { value: program.values.len() as u32 - 1, memory });
         }
-        // Whoever has new content is not read again.
+        // An updated value is not read again.
         readable.retain(|&value| Some(value) != updated);
         readable.extend(operator.outputs.iter().map(|output| output.value));
         if readable.is_empty() {
@@ -56,13 +57,13 @@ fn program(lives: &[u8], drafts: &[Draft], device: Device) -> Program {
     program
 }
 
-/// Memory while the program runs: the planned block, and what lies outside by value.
+/// Memory of a running program: the planned block, and the outside memory by value.
 struct Machine<'a> {
     program: &'a Program,
     lowered: &'a Lowered,
     plan: &'a Plan,
     bytes: HashMap<(Option<u32>, u64), Content>,
-    /// What each value has to hold.
+    /// Expected content of each value.
     expected: Vec<Vec<Content>>,
 }
 
@@ -88,7 +89,7 @@ impl Machine<'_> {
         self.addresses(value).iter().zip(expected).all(|(address, content)| self.bytes.get(address) == Some(content))
     }
 
-    /// Runs the program; the complaint names the operator and the input.
+    /// Runs the program. An error names the operator and the input.
     fn run(&mut self) -> Result<(), String> {
         for value in 0..self.program.values.len() as u32 {
             let own = self.program.values[value as usize];
@@ -138,7 +139,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a value is given new content in the end.
+    /// Returns whether any operator updates a value later.
     fn updated(&self, value: u32) -> bool {
         let outputs = self.program.operators.iter().flat_map(|operator| &operator.outputs);
         outputs.into_iter().any(|output| output.memory == Memory::Update { of: value })

@@ -1,5 +1,5 @@
-//! What holds of every problem: every algorithm's plan is one, whatever the order of the input; the verifier finds what
-//! is wrong; no plan is below the bound.
+//! Properties of all algorithms: every plan is valid, independent of the input order, and not below
+//! the bound; the verifier detects invalid plans.
 
 use cachalot_planner::{Buffer, Colocation, HEURISTICS, Overwrite, Plan, Problem, lower_bound, verify};
 use cachalot_tests::planning::{naive, problems};
@@ -7,7 +7,7 @@ use cachalot_tests::strategies::proptest_config;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// The problem with its buffers in another order: `order[i]` is the old number of buffer `i`.
+/// Reorders the buffers of a problem: `order[i]` is the old number of buffer `i`.
 fn reordered(problem: &Problem, order: &[usize]) -> Problem {
     let mut new = vec![0; order.len()];
     for (number, &old) in order.iter().enumerate() {
@@ -26,7 +26,7 @@ fn reordered(problem: &Problem, order: &[usize]) -> Problem {
     }
 }
 
-/// Every buffer with its offset, sorted: equal ones may change places.
+/// Lists every buffer with its offset, sorted: equal buffers may swap places.
 fn placed(problem: &Problem, plan: &Plan) -> Vec<(u64, u64, u64, u64, Option<u64>, u64)> {
     let content = |(buffer, &offset): (&Buffer, &u64)| {
         (buffer.start, buffer.end, buffer.size, buffer.alignment, buffer.fixed, offset)

@@ -1,11 +1,12 @@
-//! The examples of other planners: TensorFlow Lite Micro's `GreedyMemoryPlanner`, XLA's `HeapSimulator`, TVM's `hill_climb`.
+//! Published examples of other planners: TensorFlow Lite Micro's `GreedyMemoryPlanner`, XLA's
+//! `HeapSimulator`, TVM's `hill_climb`.
 
 use cachalot_planner::greedy::Greedy;
 use cachalot_planner::hill_climb::HillClimb;
 use cachalot_planner::{Algorithm, Buffer, Colocation, HEURISTICS, Plan, Problem, lower_bound, verify};
 use cachalot_tests::planning::instances;
 
-/// Buffers as (start, end, size), half-open.
+/// Builds a problem from buffers as (start, end, size) with half-open lives.
 fn problem(buffers: &[(u64, u64, u64)], alignment: u64) -> Problem {
     let buffer = |&(start, end, size): &_| Buffer { start, end, size, alignment, fixed: None };
     Problem { buffers: buffers.iter().map(buffer).collect(), ..Problem::default() }
@@ -18,7 +19,7 @@ fn solve(algorithm: &dyn Algorithm, problem: &Problem) -> Plan {
     plan
 }
 
-/// Their lives include the last step.
+/// Builds a problem from buffers as (size, first step, last step).
 fn micro(buffers: &[(u64, u64, u64)]) -> Problem {
     problem(&buffers.iter().map(|&(size, first, last)| (first, last + 1, size)).collect::<Vec<_>>(), 1)
 }
@@ -56,7 +57,8 @@ fn xla_all_at_once() {
 
 #[test]
 fn xla_alignment() {
-    // a, b and c live; a is freed, then d comes. XLA's numbers times 4/5: its alignment of 20 is no power of two.
+    // a, b and c live; a is freed, then d comes. XLA's numbers times 4/5: its alignment of 20 is no
+    // power of two.
     let plan = solve(&Greedy::Size, &problem(&[(0, 3, 8), (1, 9, 16), (2, 9, 40), (4, 9, 32)], 16));
     assert_eq!((plan.peak, plan.offsets), (96, vec![48, 80, 0, 48]));
 }
@@ -67,10 +69,11 @@ fn xla_best_fit() {
     assert_eq!((plan.peak, plan.offsets), (140, vec![90, 120, 50, 90, 0]));
 }
 
-/// XLA's default, `GlobalDecreasingSizeBestFit`, is `Greedy::Size`: all of its peaks and offsets come out.
+/// XLA's default, `GlobalDecreasingSizeBestFit`, is `Greedy::Size`: all peaks and offsets agree.
 #[test]
 fn xla_colocated() {
-    // a lives in step 0, b from step 1 on, c in step 2; c lies where a does. The sizes, b's end, the peak, the offsets of a and b.
+    // a lives in step 0, b from step 1 on, c in step 2; c lies where a does. The sizes, b's end,
+    // the peak, the offsets of a and b.
     for (name, sizes, end, peak, places) in [
         ("Colocated", [40, 20, 40], 2, 40, [0, 0]),
         ("ColocatedII", [40, 20, 40], 4, 60, [0, 40]),
@@ -86,7 +89,8 @@ fn xla_colocated() {
         assert_eq!(lower_bound(&problem), peak, "{name}");
         for algorithm in HEURISTICS {
             let found = solve(algorithm, &problem).peak;
-            // Interval move alone lays the place above b, where a's 40 bytes reach higher than c's 30.
+            // Interval move alone lays the place above b, where a's 40 bytes reach higher than c's
+            // 30.
             let above = u64::from(algorithm.name() == "interval-move" && c < a) * 10;
             assert_eq!(found, peak + above, "{name}: {}", algorithm.name());
         }

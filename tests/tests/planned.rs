@@ -1,5 +1,5 @@
-//! The planned policy under programs that repeat themselves, more or less: no two blocks share bytes, no byte goes from stream to
-//! stream, and every statistic is what it should be, whatever deviates.
+//! The planned policy under programs that repeat themselves, with deviations: no two blocks share
+//! bytes, no byte moves from stream to stream, and every statistic is exact.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, Stage, StreamId, UNIT};
@@ -29,7 +29,7 @@ fn subject(config: &str) -> Subject {
     Allocator::new([SimulatedDevice::new(CAPACITY)], &Config::parse(config).expect(config)).expect("one device fits")
 }
 
-/// Announces an iteration, and plans what was observed.
+/// Announces an iteration, and plans the observed iteration.
 fn announce(allocator: &Subject) {
     allocator.iteration(DEVICE).expect("the device is well");
     if let Some(observed) = allocator.observed(DEVICE).expect("there is one device") {
@@ -39,7 +39,7 @@ fn announce(allocator: &Subject) {
     }
 }
 
-/// What a program does. Blocks are counted among those that it holds.
+/// Operations of a program. Blocks are numbered among the blocks held by the program.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Malloc {
@@ -49,7 +49,7 @@ enum Op {
     Free {
         block: u8,
     },
-    /// Frees once the frontier has reached the next count.
+    /// Advances the frontier to the next count.
     FreeAt {
         block: u8,
     },
@@ -88,7 +88,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What a deviation may do besides.
+/// Operations of a deviation, beside the ordinary operations.
 fn odd() -> impl Strategy<Value = Op> {
     prop_oneof![
         20 => op(),
@@ -104,26 +104,26 @@ struct Block {
     bytes: u64,
     stream: u8,
     users: Vec<u8>,
-    /// Freed at this count.
+    /// Count at which the block is freed.
     count: u64,
 }
 
 impl Block {
-    /// The units of memory that it is sure to take.
+    /// Returns the units of memory that the block surely covers.
     fn units(&self) -> std::ops::Range<u64> {
         self.ptr.0 / UNIT..(self.ptr.0 + self.bytes).div_ceil(UNIT)
     }
 }
 
-/// A program with what it holds.
+/// A running program with its blocks.
 struct Run {
     allocator: Subject,
     held: Vec<Block>,
-    /// Freed, and still used by others or at a count that is not reached.
+    /// Freed blocks, in use on other streams or with a count not yet reached.
     pending: Vec<Block>,
-    /// The stream that each unit of memory belonged to first, since anything went back to the device.
+    /// First stream of each unit of memory since the last release to the device.
     streams: BTreeMap<u64, u8>,
-    /// How often that was so.
+    /// Number of releases to the device.
     released: u64,
     count: u64,
     most: usize,
@@ -159,7 +159,8 @@ impl Run {
         Ok(())
     }
 
-    /// What went back to the device may come from it again, for anybody: the device has waited for all work then.
+    /// Forgets the streams of all units after a release to the device. Released memory may serve
+    /// any stream: the device has waited for all work.
     fn forget_what_went_back(&mut self) {
         let device = self.allocator.device(DEVICE).expect("there is one");
         let released = device.calls(Call::Release) + device.calls(Call::Unmap);
@@ -223,7 +224,7 @@ impl Run {
             }
             Op::Trace { capacity } => allocator.record_trace(DEVICE, capacity.into()).expect("there is room"),
             Op::Destroy { stream } => {
-                // Nobody uses it any longer.
+                // Completes all uses of the stream first.
                 self.perform(Op::Complete { stream })?;
                 self.allocator.stream_destroyed(DEVICE, StreamId(u64::from(stream))).expect("the device is well");
             }
@@ -232,7 +233,7 @@ impl Run {
         self.check()
     }
 
-    /// The cache is emptied: for that all work is waited for.
+    /// Completes the work of all streams and empties the cache.
     fn perform_reach_and_wait(&mut self) -> Result<(), TestCaseError> {
         for stream in 0..3 {
             self.perform(Op::Complete { stream })?;
@@ -254,7 +255,7 @@ impl Run {
         Ok(())
     }
 
-    /// Everything is given back.
+    /// Frees all blocks and releases all memory.
     fn finish(mut self) -> Result<(), TestCaseError> {
         while !self.held.is_empty() {
             self.perform(Op::Free { block: 0 })?;
@@ -339,7 +340,8 @@ fn a_program_that_repeats_is_served_under_every_fallback() {
     }
 }
 
-/// Threads allocate on streams that they share, in an order that is another each time, while one of them announces.
+/// Threads allocate on shared streams, in a different order each time, while one thread announces
+/// iterations.
 #[test]
 fn threads_in_any_order_get_blocks_of_their_own() {
     const THREADS: u64 = 4;
@@ -347,7 +349,7 @@ fn threads_in_any_order_get_blocks_of_their_own() {
     println!("seed {seed}");
     let allocator = subject("policy:planned");
     let stop = AtomicBool::new(false);
-    // Whoever holds a block has written his name where it lies.
+    // Size of each block held by any thread, by address.
     let names = std::sync::Mutex::new(BTreeMap::new());
     let allocator = &allocator;
     thread::scope(|scope| {
@@ -382,7 +384,8 @@ fn threads_in_any_order_get_blocks_of_their_own() {
             });
         }
         let mut random = fastrand::Rng::with_seed(seed);
-        // On a busy machine it takes more rounds until a thread that is served from a plan has had its turn.
+        // On a busy machine it takes more rounds until a thread that is served from a plan has had
+        // its turn.
         let was_served = || allocator.planned_report(DEVICE).expect("there is one device").served > 0;
         for round in (0..20_000).take_while(|&round| round < 200 || !was_served()) {
             announce(allocator);
@@ -406,7 +409,7 @@ fn threads_in_any_order_get_blocks_of_their_own() {
     assert_eq!(allocator.device(DEVICE).expect("there is one").used(), 0);
 }
 
-/// A program that never does the same again, on one thread: everything deviates.
+/// A program that never repeats itself, on one thread: every request deviates.
 #[test]
 fn what_never_repeats_is_served_rightly() {
     for seed in 0..200_u64 {
@@ -446,8 +449,8 @@ fn what_never_repeats_is_served_rightly() {
     }
 }
 
-/// Another thread may give the plans up while an announcement puts them in force: the plans stay given up, and a later iteration is
-/// observed again.
+/// Plans are given up by another thread while an announcement puts them in force. The plans stay
+/// given up, and a later iteration is observed again.
 #[test]
 fn plans_given_up_while_they_come_into_force_stay_given_up() {
     type Interrupted = Allocator<Hooked, spin::mutex::SpinMutex<()>, Growable>;

@@ -1,5 +1,6 @@
-//! Invented programs under every policy: what must hold of any allocator, after every operation. Calls that fail are in
-//! `faults.rs`, threads in `threads.rs`, over the same list of policies.
+//! Generated programs under every policy, with the external invariants checked after every
+//! operation. `faults.rs` has failing device calls, and `threads.rs` has threads, over the same
+//! list of policies.
 
 use cachalot_core::Config;
 use cachalot_tests::policies::POLICIES;
@@ -8,7 +9,7 @@ use cachalot_tests::strategies::{plain, proptest_config, with_pools};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
 
-/// Small, so that programs run out of it.
+/// Capacity of the device: small, so that programs run out of memory.
 const CAPACITY: u64 = 256 << 20;
 
 fn hold_under_every_policy(program: &[Op]) -> Result<(), TestCaseError> {
@@ -18,8 +19,8 @@ fn hold_under_every_policy(program: &[Op]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Blocks tile the segments, statistics add up, what the program holds is its own, forecasts come true, limits are kept; and
-/// everything is given back in the end.
+/// Checks that blocks tile the segments, statistics add up, blocks belong to the program, forecasts
+/// come true, limits hold, and all memory is released at the end.
 fn hold(policy: &str, program: &[Op]) -> Result<(), String> {
     let config = Config::parse(policy).map_err(|error| error.to_string())?;
     let mut twins = Twins::<spin::mutex::SpinMutex<()>>::alone_with(CAPACITY, &config).with_forecasts();
@@ -38,7 +39,8 @@ fn reserved(twins: &Twins) -> u64 {
     twins.real().device(twins.device()).expect("it has the device").used()
 }
 
-/// Nothing is obtained beyond the limit, but for the rest of an expandable segment's last granule.
+/// Checks that no memory is allocated beyond the limit, except for the rest of an expandable
+/// segment's last granule.
 fn check_limit(twins: &Twins, before: u64) -> Result<(), String> {
     let (limit, config) = (twins.real().limit(twins.device()), twins.real().config(twins.device()));
     let (limit, config) = (limit.map_err(|error| error.to_string())?, config.map_err(|error| error.to_string())?);

@@ -1,5 +1,5 @@
-//! Pools that come and go under a request or a release that is under way: the request is served by its own pool, and what a graph
-//! uses stays. What another thread would do in between is done by the device, in the middle of the call.
+//! Pools that change during a request or a release. The request is served by its own pool, and a
+//! graph keeps its memory. The device plays the part of another thread, in the middle of the call.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, PoolId, PoolOptions, Route, StreamId};
@@ -8,38 +8,38 @@ use parking_lot::RawMutex;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const STREAM: StreamId = StreamId(7);
-/// Graphs are captured on this one.
+/// The stream of graph captures.
 const CAPTURING: StreamId = StreamId(9);
 const MIB: u64 = 1 << 20;
 
 type Core = Allocator<Hooked, RawMutex, Growable>;
 
-/// An allocator for as long as the process lives, so that its device can call it.
+/// Creates an allocator that lives as long as the process, so that its device can call back.
 fn core() -> &'static Core {
     let device = Hooked::new(SimulatedDevice::new(1 << 30));
     Box::leak(Box::new(Core::new([device], &Config::default()).unwrap()))
 }
 
-/// Leads the stream into a new pool.
+/// Creates a pool and begins a route for the stream.
 fn open(core: &Core) -> PoolId {
     let pool = core.create_pool(DEVICE, PoolOptions::default()).unwrap();
     core.begin_allocate_to_pool(DEVICE, pool, Route::Stream(STREAM)).unwrap();
     pool
 }
 
-/// Ends what [`open`] began.
+/// Ends the route and removes both users of the pool.
 fn close(core: &Core, pool: PoolId) {
     core.end_allocate_to_pool(DEVICE, pool).unwrap();
     release(core, pool);
 }
 
-/// Once for its maker, once for its route.
+/// Removes both users of a pool: the creator and the route.
 fn release(core: &Core, pool: PoolId) {
     core.release_pool(DEVICE, pool).unwrap();
     core.release_pool(DEVICE, pool).unwrap();
 }
 
-/// A captured graph that uses a block, freed during the capture.
+/// Captures a graph with one block, freed during the capture.
 fn capture(core: &Core, bytes: u64) -> (PoolId, DevicePtr) {
     let pool = core.create_pool(DEVICE, PoolOptions::default()).unwrap();
     core.begin_capture(DEVICE, pool, Route::Stream(CAPTURING)).unwrap();
@@ -49,13 +49,14 @@ fn capture(core: &Core, bytes: u64) -> (PoolId, DevicePtr) {
     (pool, ptr)
 }
 
-/// The pool that holds the memory at an address; `None` if it was given back.
+/// Returns the pool with the memory at an address; `None` after a release.
 fn holder(core: &Core, ptr: DevicePtr) -> Option<PoolId> {
     let holds = |address: DevicePtr, bytes| (0..bytes).contains(&ptr.0.wrapping_sub(address.0));
     core.snapshot().into_iter().find(|segment| holds(segment.address, segment.total_size)).map(|segment| segment.pool)
 }
 
-/// Requests a block on [`STREAM`], led into a pool that is closed before memory is obtained; `then` comes behind that.
+/// Requests a block on [`STREAM`] with a route into a pool that closes before the segment is
+/// allocated. `then` runs after the close.
 fn malloc_from_a_pool_that_closes(core: &'static Core, mut then: impl FnMut() + Send + 'static) -> (PoolId, DevicePtr) {
     let pool = open(core);
     let mut left = Some(pool);
@@ -104,7 +105,8 @@ fn a_release_does_not_go_on_in_the_pool_of_a_graph_that_came_later() {
     let graph = std::sync::Arc::new(std::sync::Mutex::new(None));
     let made = std::sync::Arc::clone(&graph);
     core.device(DEVICE).unwrap().on_release(move || {
-        // The pool that is being released has nothing left, and the end of any pool has it forgotten.
+        // The pool that is being released has nothing left, and the end of any pool has it
+        // forgotten.
         close(core, open(core));
         *made.lock().unwrap() = Some(capture(core, 64 * MIB));
     });

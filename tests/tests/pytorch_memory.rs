@@ -1,4 +1,5 @@
-//! What PyTorch's own tests pin about requests, limits and settings, on the simulated device.
+//! The expectations of PyTorch's own tests of requests, limits and settings, on the simulated
+//! device.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Config, Error, Growable, MAX_REQUEST, PoolKind, StreamId};
@@ -53,7 +54,7 @@ fn one_byte_raises_what_is_allocated() {
 #[test]
 fn impossible_sizes_are_refused_and_the_next_request_is_served() {
     let host = Host::new("", 80 * GIB);
-    let text = host.refused(800_000_000 * GIB).to_string();
+    let text = host.refused(800_000_000 * GIB).in_words_of_pytorch().to_string();
     assert!(
         text.contains(
             "Tried to allocate 800000000.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 80.00 GiB is free."
@@ -63,7 +64,7 @@ fn impossible_sizes_are_refused_and_the_next_request_is_served() {
     for bytes in [8_000_000_000 * GIB, MAX_REQUEST, MAX_REQUEST + 1, u64::MAX, u64::MAX - 511] {
         let error = host.refused(bytes);
         assert_eq!(error, Error::TooLarge(bytes));
-        assert!(error.to_string().contains("Tried to allocate more than 1EB memory"));
+        assert!(error.in_words_of_pytorch().to_string().contains("Tried to allocate more than 1EB memory"));
     }
     assert_eq!(host.stat("num_ooms"), 1);
     host.malloc(MIB);
@@ -106,7 +107,7 @@ fn fractions() {
     host.free(host.malloc(GIB / 2));
     host.empty_cache();
     let error = host.refused(GIB / 2 + 1);
-    assert!(error.to_string().contains("512.00 MiB allowed; "), "{error}");
+    assert!(error.in_words_of_pytorch().to_string().contains("512.00 MiB allowed; "), "{error}");
     host.allocator.set_memory_fraction(DEVICE, 0.0).unwrap();
     assert!(matches!(host.refused(1), Error::OutOfMemory(_)));
     host.allocator.set_memory_fraction(DEVICE, 1.0).unwrap();
@@ -184,7 +185,8 @@ fn a_rejected_request_releases_nothing() {
     host.free(cached);
     let error = host.refused(allowed + MIB);
     assert!(matches!(error, Error::Rejected(_)), "{error}");
-    assert!(error.to_string().starts_with("CUDA out of memory. Allocation was preemptively rejected"), "{error}");
+    let text = error.in_words_of_pytorch().to_string();
+    assert!(text.starts_with("CUDA out of memory. Allocation was preemptively rejected"), "{text}");
     assert_eq!([host.stat("num_oom_rejections"), host.stat("num_ooms"), host.stat("num_device_free")], [1, 0, 0]);
     host.allocator.reset_accumulated_stats(DEVICE).unwrap();
     assert_eq!(host.stat("num_oom_rejections"), 0);
@@ -270,7 +272,7 @@ fn a_block_waits_for_every_stream_that_uses_it() {
     assert_eq!(host.device().calls(Call::CreateEvent), 2);
 }
 
-/// 2–20 MiB at random, up to a tenth of the device: no two blocks ever overlap.
+/// Random blocks of 2–20 MiB, up to a tenth of the device: no two blocks ever overlap.
 #[test]
 fn ten_thousand_random_steps() {
     let host = Host::new("", 10 * GIB);

@@ -1,4 +1,5 @@
-//! What PyTorch's own tests pin about private pools and captured graphs, on the simulated device.
+//! The expectations of PyTorch's own tests of private pools and captured graphs, on the simulated
+//! device.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DevicePtr, Error, Growable, PoolId, PoolOptions, Route, StreamId};
@@ -16,7 +17,7 @@ fn pool(host: &Host, options: PoolOptions) -> PoolId {
     host.allocator.create_pool(DEVICE, options).unwrap()
 }
 
-/// With all requests led into a pool.
+/// Runs a closure with a route for all requests into a pool.
 fn within<T>(host: &Host, pool: PoolId, run: impl FnOnce() -> T) -> T {
     host.allocator.begin_allocate_to_pool(DEVICE, pool, Route::All).unwrap();
     let result = run();
@@ -25,7 +26,7 @@ fn within<T>(host: &Host, pool: PoolId, run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// With a graph being captured into a pool. The graph uses the pool afterwards.
+/// Runs a closure during the capture of a graph into a pool. The graph uses the pool afterwards.
 fn captured<T>(host: &Host, pool: PoolId, run: impl FnOnce() -> T) -> T {
     host.allocator.begin_capture(DEVICE, pool, Route::Stream(STREAM)).unwrap();
     host.device().set_capturing(STREAM, true);
@@ -43,12 +44,13 @@ fn reserved_by(host: &Host, pool: PoolId) -> u64 {
     host.allocator.snapshot().iter().filter(|segment| segment.pool == pool).map(|segment| segment.total_size).sum()
 }
 
-/// The segments, reserved bytes, active blocks and active bytes of one kind.
+/// Returns the segments, reserved bytes, active blocks and active bytes of one kind.
 fn figures(host: &Host, kind: &str) -> [i64; 4] {
     ["segment", "reserved_bytes", "active", "active_bytes"].map(|name| host.stat(&format!("{name}.{kind}.current")))
 }
 
-/// `b = a.clone()`, then five times `b = b.clone() + 1`: at most three blocks at a time, one at the end.
+/// Runs `b = a.clone()`, then five times `b = b.clone() + 1`: at most three blocks at a time, one
+/// at the end.
 fn five_sums(host: &Host, bytes: u64) -> DevicePtr {
     let mut b = host.malloc(bytes);
     for _ in 0..5 {
@@ -106,7 +108,8 @@ fn statistics_of_a_captured_graph_with_expandable_segments() {
             (512, "small_pool", [0, 2], [0, 2]),
             (MIB, "small_pool", [0, 4], [0, 2]),
             (MIB + 512, "large_pool", [0, 20], [0, 20]),
-            // The result ends up third, across both granules; one of 1024 bytes more lies in the second alone.
+            // The result ends up third, across both granules; one of 1024 bytes more lies in the
+            // second alone.
             (10 * MIB - 512, "large_pool", [0, 40], [0, 40]),
             (10 * MIB + 512, "large_pool", [0, 40], [0, 20]),
         ],
@@ -344,7 +347,8 @@ fn what_is_freed_in_a_capture_waits_for_its_end() {
     });
     let asked = [Call::Record, Call::IsComplete, Call::Wait].map(|call| host.device().calls(call));
     assert_eq!(asked, [0; 3], "events are neither recorded nor asked after in a capture");
-    // The capture joins the side stream, so no event is needed; the next capture into the pool gets the block.
+    // The capture joins the side stream, so no event is needed; the next capture into the pool gets
+    // the block.
     host.allocator.process_events(DEVICE).unwrap();
     assert_eq!(captured(&host, pool, || host.malloc(5 * MIB)), joined);
 }

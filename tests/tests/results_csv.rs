@@ -1,6 +1,7 @@
-//! Every file of `results/` with tables has its figures beside it as CSV.
+//! Checks that every file with tables in `results/` has its figures beside it as CSV.
 //!
-//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test results_csv` writes them anew.
+//! To rewrite the CSV files: `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test
+//! results_csv`.
 
 use cachalot_tests::figures::csv;
 use cachalot_tests::generated;

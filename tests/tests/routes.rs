@@ -1,4 +1,5 @@
-//! Routes that the host decides: what they lead, what they hold up, and what they are taken for.
+//! Host-decided routes: accepted requests, concurrency with the host's filter, and the inferred
+//! purpose.
 
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, PoolId, PoolOptions, Route, StreamId};
@@ -11,7 +12,7 @@ use std::time::Duration;
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const OWN: StreamId = StreamId(1);
 const OTHER: StreamId = StreamId(2);
-/// Longer than anything here takes that does not hang.
+/// Timeout of the tests: longer than any step takes without a deadlock.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Host = Allocator<Hooked, parking_lot::RawMutex, Growable>;
@@ -28,13 +29,13 @@ fn pool(host: &Host) -> PoolId {
     host.create_pool(DEVICE, PoolOptions::default()).unwrap()
 }
 
-/// The pool that a block is in.
+/// Returns the pool of a block.
 fn pool_of(host: &Host, block: DevicePtr) -> PoolId {
     let segment = host.base_of(block).unwrap().segment;
     host.snapshot().into_iter().find(|found| found.address == segment).expect("it has a segment").pool
 }
 
-/// A block that a second stream has used, freed.
+/// Records the use of a block on a second stream, then frees the block.
 fn free_a_used_block(host: &Host, block: DevicePtr) {
     host.record_stream(block, OTHER).unwrap();
     host.free(block).unwrap();
@@ -63,7 +64,7 @@ fn exactly_the_requests_that_the_host_names_are_led() {
     assert_eq!(where_from(OWN), PoolId::DEFAULT);
 }
 
-/// Other requests, and whoever begins and ends routes, go on while the host decides.
+/// Other requests, and the begin and end of routes, proceed while the host decides.
 #[test]
 fn nobody_waits_for_a_host_that_is_deciding() {
     let host = allocator();
@@ -97,7 +98,8 @@ fn nobody_waits_for_a_host_that_is_deciding() {
     });
 }
 
-/// A route that ends while its host is asked leads the request nowhere, whatever the answer; those before it still do.
+/// A route that ends while its host decides does not affect the request, whatever the answer.
+/// Earlier routes still do.
 #[test]
 fn a_route_that_has_ended_leads_nothing() {
     let host = Arc::new(allocator());
@@ -119,7 +121,8 @@ fn a_route_that_has_ended_leads_nothing() {
     host.check_invariants().unwrap();
 }
 
-/// Until a request shows what a route is for, and for good if that is a capture, no event is recorded.
+/// No event is recorded until a request reveals the purpose of a route, and never if the purpose is
+/// a capture.
 #[test]
 fn a_route_passes_for_a_capture_until_it_leads_what_is_not_captured() {
     let host = allocator();

@@ -1,4 +1,5 @@
-//! Streams, pools and threads that come and go: nothing is left of them, and those that live are not disturbed.
+//! Short-lived streams, pools and threads: they leave nothing behind, and do not disturb long-lived
+//! ones.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, Error, Fixed, Growable, PoolOptions, Route, StreamId};
@@ -12,27 +13,27 @@ const DEVICE: DeviceIndex = DeviceIndex(0);
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// So many that 1 KiB lost for each shows.
+/// Number of streams: so many that a leak of 1 KiB per stream shows.
 const MANY: u64 = 20_000;
 
-/// A stream that other streams' blocks are used on.
+/// A stream on which blocks of other streams are used.
 const SIDE: StreamId = StreamId(u64::MAX / 2);
 
-/// The stream of this number, none of which is special.
+/// Returns the stream with a number. No stream is special.
 fn stream(number: u64) -> StreamId {
     StreamId(0x10_000 + number * 64)
 }
 
-/// Bytes of host memory that the process has in RAM.
+/// Returns the resident host memory of the process in bytes.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
     pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("the second number") * 4096
 }
 
-/// Tests that look at the host memory of the process, one at a time.
+/// Serializes the tests that measure the host memory of the process.
 static RESIDENT: Mutex<()> = Mutex::new(());
 
-/// Does something for each of many streams. Host memory must not grow once the first tenth of them has come and gone.
+/// Runs an action for each of many streams. Host memory must not grow after the first tenth.
 fn come_and_go(host: &Host, each: impl Fn(u64, StreamId)) {
     let _alone = RESIDENT.lock().unwrap_or_else(PoisonError::into_inner);
     let mut before = 0;
@@ -98,7 +99,7 @@ fn streams_that_nobody_reports_are_found_by_their_age() {
     host.free(living);
 }
 
-/// The tables of this allocator are inside it, and it is made on the stack.
+/// An allocator with all tables inside, created on the stack.
 const STACK_BYTES: usize = 64 << 20;
 
 #[test]
@@ -158,7 +159,7 @@ fn pools_without_users_leave_nothing() {
     assert_eq!(host.device().used(), 0);
 }
 
-/// Threads with streams and pools of their own: what one of them does to its own never fails a request of another.
+/// Threads with private streams and pools: no action of one thread fails a request of another.
 #[test]
 fn streams_that_live_are_served_while_others_end() {
     let config = Config::default();
@@ -185,7 +186,7 @@ fn streams_that_live_are_served_while_others_end() {
     allocator.check_invariants().unwrap();
 }
 
-/// One thread's round: a request, now and then one in a pool of its own, and the end of the stream.
+/// Runs one round of a thread: a request, sometimes a request in a pool, and the end of the stream.
 fn visit(allocator: &Allocator<Hooked, parking_lot::RawMutex, Growable>, thread: u64, round: u64) -> Result<(), Error> {
     let stream = stream(thread * 1000 + round % 4);
     let block = allocator.malloc(DEVICE, 4096, stream)?;

@@ -1,5 +1,5 @@
-//! Real threads on the same streams: no two blocks ever overlap, what another stream still uses is never handed out, and
-//! everything adds up at the end.
+//! Threads on shared streams: no two blocks overlap, no block is reused while another stream uses
+//! the memory, and all statistics add up at the end.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
@@ -16,19 +16,19 @@ use std::thread;
 const DEVICE: DeviceIndex = DeviceIndex(0);
 const MIB: u64 = 1 << 20;
 
-/// More than there are cores, so that some wait while others hold locks.
+/// Number of threads: more than cores, so that some threads wait for locks.
 const THREADS: u64 = 4;
 
-/// Requests are made on these, by every thread.
+/// Streams of the requests of every thread.
 const STREAMS: [StreamId; 3] = [StreamId(0), StreamId(7), StreamId(9)];
 
-/// Blocks are used on this one too; it goes on all the time.
+/// A stream on which blocks are also used. Its work completes all the time.
 const SIDE: StreamId = StreamId(100);
 
-/// This one does not get anywhere before it is told to.
+/// A stream on which blocks are also used. Its work completes on command only.
 const BUSY: StreamId = StreamId(200);
 
-/// Which addresses are in use, whatever the allocator thinks: by start, the end.
+/// Address ranges in use, recorded independently of the allocator: start and end.
 #[derive(Default)]
 struct Shadow(Mutex<BTreeMap<u64, u64>>);
 
@@ -47,7 +47,7 @@ impl Shadow {
     }
 }
 
-/// A generator of numbers (Knuth's MMIX).
+/// Linear congruential generator (Knuth's MMIX).
 struct Random(u64);
 
 impl Random {
@@ -60,11 +60,11 @@ impl Random {
 struct Arena<R: Lock, S: Storage> {
     allocator: Allocator<Hooked, R, S>,
     shadow: Shadow,
-    /// Blocks that one thread leaves for another to free.
+    /// Blocks allocated by one thread and to be freed by another.
     left: Mutex<Vec<DevicePtr>>,
-    /// Freed, and used on [`BUSY`]: nobody may get them.
+    /// Freed blocks in use on [`BUSY`]: not available to any thread.
     busy: Mutex<Vec<DevicePtr>>,
-    /// Whether memory may be given back under way, which waits for every stream.
+    /// Whether memory may be released during the run. A release waits for every stream.
     wild: bool,
 }
 
@@ -133,7 +133,7 @@ where
         }
     }
 
-    /// One thread's share of a phase.
+    /// Runs one thread's share of a phase.
     fn work(&self, seed: u64, steps: u32) {
         let mut random = Random(seed);
         let mut own: Vec<DevicePtr> = Vec::new();
@@ -173,7 +173,7 @@ where
         self.allocator.reset_peak_stats(DEVICE).unwrap();
     }
 
-    /// A few blocks in a pool of this thread's own.
+    /// Allocates and frees a few blocks in a pool of the thread.
     fn in_a_pool(&self, random: &mut Random) {
         let Ok(pool) = self.allocator.create_pool(DEVICE, PoolOptions { use_on_oom: true, no_split: false }) else {
             return;
@@ -204,7 +204,7 @@ where
         assert!(matches!(result, Ok(()) | Err(Error::TableFull(_))), "{result:?}");
     }
 
-    /// Threads at work, and the device.
+    /// Runs one phase: all threads at once, while the device completes the work on [`SIDE`].
     fn phase(&self, number: u64, steps: u32) {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -227,7 +227,7 @@ where
         self.device().complete(BUSY);
     }
 
-    /// Frees what is left, and finds the device as new.
+    /// Frees all remaining blocks, and checks that the device is as new.
     fn finish(&self) {
         let mut random = Random(1);
         let left = std::mem::take(&mut *self.left.lock().unwrap());
@@ -323,7 +323,7 @@ fn wild_under_every_policy() {
     }
 }
 
-/// But for the one that takes the whole device at once, which here has as much as nobody needs.
+/// Runs every policy but the policy that allocates the whole device at once.
 #[test]
 fn calm_under_every_policy() {
     for policy in POLICIES.into_iter().filter(|policy| !policy.contains("allow_growth:False")) {

@@ -1,4 +1,5 @@
-//! The event trace: heaps keep their latest events, and what is read is the latest of all, in order.
+//! The event trace: heaps keep their latest events, and a reader gets the latest events of all
+//! heaps, in order.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Action, Allocator, Config, DeviceMemory, DevicePtr, Growable, StreamId, TraceEntry};
@@ -11,12 +12,13 @@ fn entries(host: &Host) -> Vec<TraceEntry> {
     entries
 }
 
-/// Without the times, which depend on how often the clock was looked at.
+/// Removes the times, which depend on the number of clock reads.
 fn told(entries: &[TraceEntry]) -> Vec<(Action, DevicePtr, u64, StreamId)> {
     entries.iter().map(|entry| (entry.action, entry.addr, entry.size, entry.stream)).collect()
 }
 
-/// Requests and frees on some streams, of which the first has most, with events that are pending and memory that runs out.
+/// Runs requests and frees on several streams, mostly on the first, with pending events and memory
+/// exhaustion.
 fn program(host: &Host, seed: u64, steps: u32) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut held = Vec::new();
@@ -58,7 +60,8 @@ fn a_short_trace_is_the_end_of_a_long_one() {
     }
 }
 
-/// What quiet heaps keep is older than what a busy one has lost, and would lead a reader astray.
+/// Old events of quiet heaps are dropped if a busy heap has lost events of that time: a trace with
+/// gaps would mislead.
 #[test]
 fn what_is_older_than_what_was_lost_is_passed_over() {
     let [long, short] = [0; 2].map(|_| Host::new("", 1 << 40));
@@ -73,7 +76,8 @@ fn what_is_older_than_what_was_lost_is_passed_over() {
         };
         (1..200).for_each(|stream| pairs(stream, 10));
         pairs(0, 2000);
-        // So many heaps that some of their events are overwritten before those of others that are older.
+        // So many heaps that some of their events are overwritten before those of others that are
+        // older.
         (1..200).for_each(|stream| pairs(stream, 1));
     }
     let (all, latest) = (told(&entries(&long)), told(&entries(&short)));
@@ -81,7 +85,7 @@ fn what_is_older_than_what_was_lost_is_passed_over() {
     assert!(latest.len() > 1500, "{}", latest.len());
 }
 
-/// Every one of the events: what the statistics count, and each block's in their order.
+/// The events are complete: they agree with the statistics, and each block's events are in order.
 #[test]
 fn nothing_is_missing_from_a_long_trace() {
     let host = Host::new("", 512 * MIB);
@@ -157,7 +161,7 @@ fn threads_record_at_the_same_time() {
     }
 }
 
-/// Events of many heaps, one after the other: of a device with a clock, and of one without.
+/// Traces of many heaps in sequence: of a device with a clock, and of a device without.
 #[test]
 fn events_of_several_heaps_are_in_order() {
     in_order(SimulatedDevice::new(512 * MIB));

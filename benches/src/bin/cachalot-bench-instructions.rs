@@ -1,4 +1,5 @@
-//! Instructions a pair of `malloc` and `free` takes: a table for every size, or one measured loop for `valgrind`.
+//! Counts the instructions of a pair of `malloc` and `free`: prints a table for every size, or runs
+//! one measured loop for `valgrind`.
 
 use cachalot_benches::crowd::{Crowd, Layout};
 use cachalot_benches::instructions::available;
@@ -10,7 +11,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Instructions a pair of malloc and free takes.
+/// Count the instructions of a pair of malloc and free
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
@@ -19,9 +20,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Job {
-    /// Only do some pairs: what is run under valgrind
+    /// Only run a number of pairs, for use under valgrind
     Run(Run),
-    /// Only run a recorded program some times: what is run under valgrind
+    /// Only run a recorded program, for use under valgrind
     Replay(Replay),
 }
 
@@ -31,7 +32,7 @@ struct Replay {
     subject: usize,
     /// The recording: NAME.csv.gz
     recording: PathBuf,
-    /// How often it is run once the cache is warm
+    /// Number of runs after the warm-up
     times: u64,
 }
 
@@ -46,13 +47,13 @@ fn replay(job: &Replay) -> Result<(), Box<dyn Error>> {
 
 #[derive(Args)]
 struct Run {
-    /// Number of the subject; the policies come behind
+    /// Number of the subject; numbers of the policies follow
     subject: usize,
     /// Bytes of a request
     bytes: u64,
-    /// Free blocks of the same size around; 0 for a fresh allocator
+    /// Number of equal free blocks around; 0 for a fresh allocator
     around: u64,
-    /// How many pairs
+    /// Number of pairs
     pairs: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the planner reaches, and how long it takes: the tables of `results/plan.md`.
+//! Measures the results and the time of the planner: the tables of `results/plan.md`.
 
 use cachalot_benches::machine;
 use cachalot_planner::exact::{Instance, Progress, Search};
@@ -17,23 +17,24 @@ use std::time::{Duration, Instant};
 /// Measures the planner
 #[derive(Parser)]
 struct Args {
-    /// The folder of the public instances
+    /// Folder of the public instances
     #[arg(long)]
     data: PathBuf,
-    /// Records of programs, of which sections and the whole are planned
+    /// Records of programs; sections and the whole record are planned
     traces: Vec<PathBuf>,
-    /// How many threads the portfolio has
+    /// Number of threads of the portfolio
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// How many seconds the portfolio has for each of the two open instances
+    /// Seconds for the portfolio on each of the two open instances
     #[arg(long, default_value_t = 0)]
     open: u64,
-    /// Where the tables go, in place of the terminal
+    /// File for the tables; the terminal by default
     #[arg(long, short)]
     output: Option<PathBuf>,
 }
 
-/// The hard instances, and the capacity that is asked for: of C the optimum, of the others `MiniMalloc`'s.
+/// Hard instances and requested capacities: the optimum for C, the result of `MiniMalloc` for the
+/// others.
 const HARD: [(&str, u64); 8] = [
     ("A", 1_048_576),
     ("C", 1_039_360),
@@ -48,7 +49,7 @@ const HARD: [(&str, u64); 8] = [
 /// Instances of TVM and TensorFlow Lite Micro.
 const PROGRAMS: [&str; 6] = ["alloc_max", "deep_speech", "five", "input.12", "simple", "tflm_person_detection"];
 
-/// How long the portfolio has for what is large.
+/// Time limit of the portfolio for large problems.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() {
@@ -77,7 +78,7 @@ fn instance(args: &Args, name: &str) -> Problem {
     tasks.remove(0).problem
 }
 
-/// Seconds that passed and seconds of processor time.
+/// Returns the elapsed seconds, and the seconds of processor time.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
     let processor = || {
         let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -97,7 +98,8 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// The first run of the search that solves a problem: its number, and the nodes of all runs up to it.
+/// Finds the first run of the search that solves a problem. Returns the run's number, and the nodes
+/// of all runs so far.
 fn first(problem: &Problem, capacity: u64) -> (u64, u64) {
     let mut search = Search::new(Arc::new(Instance::of(Chains::of(problem)).expect("it is small")));
     for run in 0.. {
@@ -142,7 +144,7 @@ fn seconds(seconds: f64) -> String {
 
 const COLUMNS: [&str; 9] = ["problem", "buffers", "lower bound", "peak", "gap", "found by", "nodes", "wall", "CPU"];
 
-/// Searches for the lowest peak of a problem, and adds what comes of it.
+/// Searches for the lowest peak of a problem, and adds a row with the result.
 fn add(rows: &mut Table, name: &str, problem: &Problem, threads: usize, deadline: Duration) {
     let (outcome, wall, cpu) = timed(|| minimise(problem, threads, Some(deadline), &mut |_, _, _| {}));
     check(problem, &outcome);

@@ -1,6 +1,7 @@
-//! What an operation costs that a plan serves, beside one that the caching policy serves from its cache: the same program, which
-//! repeats itself. The least of many runs, so that little else on the machine shows. For instructions run it under `valgrind
-//! --tool=callgrind` with one policy and two numbers of runs: the difference is the runs'.
+//! Compares the cost of an operation served from a plan with the cost of an operation served from
+//! the cache, on a repetitive program. Prints the minimum of many runs, to exclude other load on
+//! the machine. For instructions, run the program under `valgrind --tool=callgrind` with one policy
+//! and two numbers of runs: the difference belongs to the runs.
 
 use cachalot::{
     Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, HeapLock, Planner, SimulatedDevice, StreamId,
@@ -12,15 +13,15 @@ type Subject = Allocator<SimulatedDevice, HeapLock, Growable>;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// Requests of one iteration.
+/// Requests per iteration.
 const REQUESTS: usize = 1000;
-/// How many blocks are held at a time.
-const HELD: usize = 8;
+/// Number of live blocks at a time.
+const LIVE: usize = 8;
 
-/// Nanoseconds of an operation that a plan serves, and of one that the cache serves.
+/// Measure the nanoseconds of an operation served from a plan and from the cache.
 #[derive(Parser)]
 struct Cli {
-    /// How many iterations are timed
+    /// Number of measured iterations
     #[arg(default_value_t = 2000)]
     runs: usize,
     /// The configurations
@@ -38,33 +39,33 @@ fn free(allocator: &Subject, block: DevicePtr) -> Result<(), Error> {
     allocator.free(block)
 }
 
-/// Sizes of up to 32 KiB, each block freed eight requests later.
-fn iterate(allocator: &Subject, held: &mut Vec<DevicePtr>) -> Result<(), Error> {
-    held.clear();
+/// Runs one iteration: sizes of up to 32 KiB, each block freed eight requests later.
+fn iterate(allocator: &Subject, live: &mut Vec<DevicePtr>) -> Result<(), Error> {
+    live.clear();
     for number in 0..REQUESTS {
-        held.push(malloc(allocator, 512 * (1 + (number as u64 * 7) % 64))?);
-        if number >= HELD {
-            free(allocator, held[number - HELD])?;
+        live.push(malloc(allocator, 512 * (1 + (number as u64 * 7) % 64))?);
+        if number >= LIVE {
+            free(allocator, live[number - LIVE])?;
         }
     }
-    held[REQUESTS - HELD..].iter().try_for_each(|&block| free(allocator, block))
+    live[REQUESTS - LIVE..].iter().try_for_each(|&block| free(allocator, block))
 }
 
-/// The least time of an operation in nanoseconds, and how many requests a plan has served.
+/// Returns the minimum nanoseconds of an operation, and the number of requests served from a plan.
 fn measure(config: &str, runs: usize) -> Result<(f64, u64), Box<dyn std::error::Error>> {
     let allocator = Subject::new([SimulatedDevice::new(1 << 40)], &Config::parse(config)?)?;
     let planner = Planner::default();
-    let mut held = Vec::with_capacity(REQUESTS);
+    let mut live = Vec::with_capacity(REQUESTS);
     for _ in 0..4 {
         planner.iteration(&allocator, DEVICE)?;
-        iterate(&allocator, &mut held)?;
+        iterate(&allocator, &mut live)?;
         planner.wait();
     }
     let mut least = f64::INFINITY;
     for _ in 0..runs {
         planner.iteration(&allocator, DEVICE)?;
         let start = Instant::now();
-        iterate(&allocator, &mut held)?;
+        iterate(&allocator, &mut live)?;
         least = least.min(start.elapsed().as_nanos() as f64 / (2 * REQUESTS) as f64);
     }
     Ok((least, allocator.planned_report(DEVICE)?.served))

@@ -1,4 +1,4 @@
-//! Measures everything, ours and others in turn, and writes the tables down.
+//! Measures all subjects in turn, and writes the tables.
 
 use cachalot_benches::measure::Effort;
 use cachalot_benches::{machine, program, report};
@@ -7,26 +7,26 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How the numbers come about, for the reader.
+/// Explanation of the measurements, for the reader.
 const HOW: &str = "Each allocator has many short rounds, in turn with the others, on one thread and in that thread's processor time; a \
                    number is the median of its rounds. `cachalot` and `BTreeSet` are complete: statistics, streams, pointer → block, one \
                    lock per operation (the one of the C ABI where nothing else is said), and the same decisions, which a test compares on every \
                    recorded program. The others are bare structures over one arena: no lock, no statistics, no streams, no segments, no \
                    look-up of pointers, and not the best fit; *locks and counts* takes the two locks and counts, and does nothing else.\n";
 
-/// Measures what an allocation costs and writes the tables.
+/// Measure the cost of an allocation, and write the tables.
 #[derive(Parser)]
 struct Cli {
-    /// Measure only these
+    /// Measure only the given tables
     #[arg(long, value_enum, value_delimiter = ',', num_args = 1..)]
     only: Vec<Section>,
-    /// How many rounds each allocator has
+    /// Number of rounds of each allocator
     #[arg(long, default_value_t = 51)]
     rounds: usize,
-    /// Folder with the recorded programs
+    /// Folder of the recorded programs
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"), hide_default_value = true)]
     traces: PathBuf,
-    /// Where to write the tables; without it they are printed
+    /// File for the tables; printed by default
     #[arg(long)]
     output: Option<PathBuf>,
 }
@@ -48,9 +48,9 @@ impl Section {
             Self::Pair => report::pairs(effort(2)),
             Self::Crowded => report::crowds(effort(2)),
             Self::Policies => report::policies(effort(2)),
-            // Long enough for a program to be repeated, and its tables to be in the processor's caches again.
+            // Long enough to repeat a program, with its tables in the processor's caches again.
             Self::Replay => report::replays(&program::programs(&cli.traces)?, effort(10)),
-            // Long against the start of a thread, and against the system's time slice.
+            // Long compared with the start of a thread and with the system's time slice.
             Self::Threads => report::threads(effort(40)),
             Self::Instructions => {
                 report::instructions(&std::env::current_exe()?.with_file_name("cachalot-bench-instructions"))

@@ -1,5 +1,5 @@
-//! What recording a trace adds to `malloc` and `free`, and how long a snapshot takes: two tables, or one measured loop for
-//! `valgrind`.
+//! Measures the cost of recording a trace for `malloc` and `free`, and the time of a snapshot:
+//! prints two tables, or runs one measured loop for `valgrind`.
 
 use cachalot::abi::{CACHALOT_JSON, CACHALOT_PICKLE};
 use cachalot_benches::crowd::{Crowd, Layout};
@@ -19,28 +19,29 @@ const RECORDINGS: [(&str, Recording); 4] = [
     ("stacks", Recording::Stacks),
 ];
 
-/// Requests of the small and of the large pool, in bytes.
+/// Request sizes of the small and of the large pool, in bytes.
 const SIZES: [u64; 2] = [4 << 10, 8 << 20];
 
-/// Pairs whose instructions are counted: the clock is calibrated for as long as it takes.
+/// Pairs for the count of instructions. Large, since the calibration of the clock takes a varying
+/// number of instructions.
 const COUNTED: u64 = 200_000;
 
 /// Blocks of the snapshot.
 const BLOCKS: u64 = 100_000;
 
-/// What recording a trace costs.
+/// Measure the cost of recording a trace.
 #[derive(Parser)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Job>,
-    /// How many rounds each lane has
+    /// Number of rounds of each lane
     #[arg(long, default_value_t = 51)]
     rounds: usize,
 }
 
 #[derive(Subcommand)]
 enum Job {
-    /// Only do some pairs: what is run under valgrind
+    /// Only run a number of pairs, for use under valgrind
     Run(Run),
 }
 
@@ -50,7 +51,7 @@ struct Run {
     recording: usize,
     /// Bytes of a request
     bytes: u64,
-    /// How many pairs
+    /// Number of pairs
     pairs: u64,
 }
 
@@ -84,7 +85,7 @@ fn pairs(rounds: usize) {
 
 fn snapshots() {
     let mut recorder = Recorder::new(Recording::Stacks);
-    // Every other one is freed again, so that as many are cached as are held.
+    // Free every other block, so that half of the blocks are cached and half are live.
     let held: Vec<_> = (0..BLOCKS).map(|at| recorder.malloc(600 + at % 5000, 0).expect("there is memory")).collect();
     for block in held.into_iter().step_by(2) {
         recorder.free(block);

@@ -6,6 +6,7 @@
 //! ```
 
 use crate::arena::heaps::Slot;
+use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -83,7 +84,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             (FreeOutcome::WrongSize(block), Some(given)) => {
                 return Err(Error::WrongSize { ptr, given, requested: heap.blocks[block].requested });
             }
-            _ => return Err(Error::InvalidPointer(ptr)),
+            _ => return Err(not_in_heap(&heap, ptr)),
         };
         heap.pend(block, &self.heaps.slot(number).counters);
         // A block without uses comes here only in direct mode: its segment is released as soon as the block is free.
@@ -122,7 +123,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
         }
         let mut heap = self.heaps.lock(number);
-        let Some(block) = heap.lookup(ptr) else { return Err(Error::InvalidPointer(ptr)) };
+        let Some(block) = heap.lookup(ptr) else { return Err(not_in_heap(&heap, ptr)) };
         Ok(heap.add_use(block, stream, captured)?)
     }
 }

@@ -12,6 +12,7 @@
 //! ```
 
 use crate::arena::OnDevice;
+use crate::arena::invalid_pointer::not_in_heap;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::FreeOutcome;
@@ -62,7 +63,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let mut heap = self.heaps.lock(slot);
         let counters = &self.heaps.slot(slot).counters;
         let (FreeOutcome::Unused(block) | FreeOutcome::Used(block)) = heap.detach(ptr, None, counters) else {
-            return Err(Error::InvalidPointer(ptr));
+            return Err(not_in_heap(&heap, ptr));
         };
         heap.pend(block, counters);
         debug_assert_eq!(heap.blocks[block].events, 0, "an allocated block waits for nothing");

@@ -25,6 +25,7 @@ pub(crate) mod forecast;
 mod free;
 mod free_at;
 pub(crate) mod heaps;
+mod invalid_pointer;
 mod invariants;
 mod ledger;
 mod malloc;

@@ -36,12 +36,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Refuses every address: no lane owns a block.
     pub(crate) fn free_planned(self, _: LaneRef, ptr: DevicePtr, _: Option<u64>) -> Result<(), Error> {
-        Err(Error::InvalidPointer(ptr))
+        Err(Error::foreign(ptr))
     }
 
     /// Refuses every address: no lane has a home heap.
     pub(crate) fn home_of(self, _: LaneRef, ptr: DevicePtr) -> Result<HeapRef, Error> {
-        Err(Error::InvalidPointer(ptr))
+        Err(Error::foreign(ptr))
     }
 
     /// Gives up no plan.

@@ -1,7 +1,8 @@
 //! Report of a request that fails for lack of memory.
 
-use crate::arena::Arena;
 use crate::arena::request::Request;
+use crate::arena::{Arena, flags};
+use crate::config::Policy;
 use crate::device::DeviceMemory;
 use crate::device::oom::OutOfMemory;
 use crate::stats::Stat;
@@ -10,6 +11,12 @@ use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns whether the setting `expandable_segments` has an effect on this device.
+    fn may_expand(&self) -> bool {
+        let has_key = matches!(self.settings.policy, Policy::Caching | Policy::Bfc(_));
+        has_key && !self.flags.has(flags::DIRECT) && self.driver.device().virtual_memory().is_some()
+    }
+
     /// Returns the report of a failed request: the request, the device's memory, and sums over all
     /// heaps. Heaps are read in turn, so the sums may disagree slightly while threads allocate.
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
@@ -30,6 +37,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             largest_free: 0,
             largest_free_elsewhere: 0,
             expandable: false,
+            expandable_available: self.may_expand(),
             capturing: request.capturing,
         };
         for number in self.heaps.slot_numbers() {

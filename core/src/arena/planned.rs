@@ -205,7 +205,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return self.free_planned_traced(owner, ptr, requested);
         }
         let lane_slot = self.plans.server().and_then(|server| server.numbered(owner.lane));
-        let lane_slot = lane_slot.ok_or(Error::InvalidPointer(ptr))?;
+        let lane_slot = lane_slot.ok_or(Error::foreign(ptr))?;
         let mut guard = lane_slot.lane.lock();
         if let Some(lane) = &mut *guard
             && free_resident(lane_slot, lane, ptr, requested)
@@ -234,7 +234,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn free_planned_traced(self, owner: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         // `home_of` accepts addresses inside a block; a free does not.
         if self.plans.allocation(owner, ptr).is_some_and(|held| held.base != ptr) {
-            return Err(Error::InvalidPointer(ptr));
+            return Err(self.not_in_lane(owner, ptr));
         }
         match self.home_of(owner, ptr) {
             Ok(home) => self.free(home, ptr, requested),
@@ -249,7 +249,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         match self.pages.owner(ptr) {
             Owner::Heap(home) => self.free(home, ptr, requested),
             Owner::Lane(now) if now != owner => self.free_planned(now, ptr, requested),
-            _ => Err(Error::InvalidPointer(ptr)),
+            Owner::Lane(_) => Err(self.not_in_lane(owner, ptr)),
+            Owner::Shared | Owner::None => Err(Error::foreign(ptr)),
         }
     }
 
@@ -282,7 +283,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 _ => break,
             }
         }
-        Err(Error::InvalidPointer(ptr))
+        Err(Error::foreign(ptr))
     }
 }
 

@@ -8,11 +8,12 @@ use core::ops::RangeInclusive;
 pub const WORD_BYTES: usize = 48;
 
 /// The reason why a configuration was refused. The configuration is unchanged then. The message
-/// names the keys or values that are accepted.
+/// names the keys or values that are accepted, or a similar key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No setting has this key. The caller corrects the key; the message lists all keys.
+    /// No setting has this key. The caller corrects the key; the message proposes a similar key, and
+    /// [`REFERENCE`](super::REFERENCE) lists all keys.
     UnknownKey {
         /// The key as written.
         key: Word,

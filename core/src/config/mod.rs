@@ -1,4 +1,9 @@
 //! Settings of the allocator, as a value ([`Config`]) and in `PyTorch`'s string form.
+//!
+//! # Settings
+//! The policy `planned` accepts the keys of its fallback as well. [`REFERENCE`] has this table as values.
+//!
+#![doc = include_str!("settings.md")]
 
 mod error;
 mod message;
@@ -37,31 +42,8 @@ const MOST_MIB: u64 = MAX_REQUEST / MIB;
 /// The string form is `PyTorch`'s, so an existing `PYTORCH_CUDA_ALLOC_CONF` works unchanged:
 /// `key:value,key:value`. White space is ignored. If a key occurs twice, the last value counts.
 ///
-/// | key | value | default |
-/// |---|---|---|
-/// | `policy` | `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct`: see [`Policy`]; `planned`: see [`Planned`] | `caching` |
-/// | `fallback` | the policy beside `planned`, with its own keys: any other but `direct` | `caching` |
-/// | `plan_deadline_ms` | milliseconds, see [`Planned`] | 2000 |
-/// | `backend` | `native` | `native` |
-/// | `large_segment_size_mb` | MiB, more than 10 | 20 |
-/// | `max_split_size_mb` | MiB, at least `large_segment_size_mb` | no limit |
-/// | `max_non_split_rounding_mb` | MiB, at least `large_segment_size_mb` | `large_segment_size_mb` |
-/// | `garbage_collection_threshold` | above 0 and below 1 | off |
-/// | `roundup_power2_divisions` | power of two, or `[MIB:N,…,>:N]` with N a power of two or 0 | 0: off |
-/// | `expandable_segments` | `True`, `False` | `False` |
-/// | `expandable_segments_reserve` | fraction of the device (`0.5`) or GiB (`40G`), positive | 9/8 |
-/// | `expandable_segments_reserve_by_class` | `[NAME:RESERVE,…]`, at most [`RESERVE_CLASSES`] | none |
-/// | `per_process_memory_fraction` | 0 to 1 | 1: no limit |
-/// | `throw_on_cudamalloc_oom` | `True`, `False` | `False` |
-/// | `release_lock_on_cudamalloc`, `release_lock_on_hipmalloc` | `True`, `False` | `False` |
-/// | `graph_capture_record_stream_reuse` | `True`, `False` | `False` |
-/// | `pinned_…` | see [`Pinned`] | |
-/// | `allow_growth`, `first_region_mb`, `max_internal_fragmentation_mb`, `region_garbage_collection`, `retry_ms` | see [`Bfc`] | |
-/// | `arena_mb` | see [`Buddy`] | 64 |
-/// | `chunk_mb` | see [`SizeClass`] | 1024 |
-/// | `largest_object_kb` | see [`Slab`] | 512 |
-///
-/// A key of another policy is an error. The error names the keys of the configured policy.
+/// The [module](self#settings) lists all keys. A key of another policy is an error, and the
+/// error names the keys of the configured policy.
 ///
 /// In the list form of `roundup_power2_divisions`, `MIB` is the start of an interval in MiB, a
 /// power of two (values above 32768 count as 32768). The divisions of the first interval also hold

@@ -30,6 +30,12 @@ pub(super) fn for_each_entry<'a>(
             Token::Word(word) => word,
             other => return Err(other.instead_of("a key", after)),
         };
+        // No key contains `=`: the mistake is the separator, and not the key. Names in lists may.
+        if within.is_empty()
+            && let Some((key, _)) = name.as_str().split_once('=')
+        {
+            return Err(Token::Separator('=').instead_of("`:`", Word::of(key)));
+        }
         after = Word::of(format_args!("{within}{name}"));
         match lexer.token() {
             Token::Separator(':') => after.push(':'),

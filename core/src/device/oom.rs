@@ -1,5 +1,5 @@
-//! The out-of-memory report: PyTorch's text, followed by the block needed and the reasons why it
-//! could not be allocated.
+//! The out-of-memory report: what was requested and held, the block needed, the reasons why it could
+//! not be allocated, and what would help. The text is the library's own or in the words of PyTorch.
 
 use crate::device::MemoryInfo;
 use crate::units::DeviceIndex;
@@ -38,14 +38,39 @@ pub struct OutOfMemory {
     pub largest_free_elsewhere: u64,
     /// Segments are expandable.
     pub expandable: bool,
+    /// The policy and the device support expandable segments.
+    pub expandable_available: bool,
     /// The stream is capturing a graph, so nothing could be released.
     pub capturing: bool,
 }
 
-/// A size in PyTorch's notation: two decimals of the largest unit exceeded by the size.
+/// A size in the largest unit that it reaches: whole where it is a multiple of the unit, else with
+/// two decimals. A size that the decimals would show as a multiple is written in bytes.
 pub(crate) struct Size(pub u64);
 
 impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let bytes = self.0;
+        let Some(power) = (bytes.max(1).ilog2() / 10).checked_sub(1) else { return write!(f, "{bytes} bytes") };
+        let shift = (power + 1) * 10;
+        let unit = UNITS[power as usize];
+        if bytes.trailing_zeros() >= shift {
+            return write!(f, "{} {unit}", bytes >> shift);
+        }
+        // Rounded to the nearest hundredth. 128 bits, because the product may exceed 64.
+        let hundredths = ((u128::from(bytes) * 100) + (1 << (shift - 1))) >> shift;
+        match hundredths % 100 {
+            0 => write!(f, "{bytes} bytes"),
+            part => write!(f, "{}.{part:02} {unit}", hundredths / 100),
+        }
+    }
+}
+
+/// A size in PyTorch's notation: two decimals of the largest unit exceeded by the size.
+pub(crate) struct PyTorchSize(pub u64);
+
+impl fmt::Display for PyTorchSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0 as f64;
         match self.0 {
@@ -61,44 +86,98 @@ impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
-            Size(self.segment),
+            "Device out of memory. Tried to allocate {} on device {}, which has {} free of {}. ",
+            Size(self.requested),
             self.device.0,
-            Size(self.memory.total),
-            Size(self.memory.free)
+            Size(self.memory.free),
+            Size(self.memory.total)
         )?;
         if let Some(process) = self.process {
-            write!(f, "Including non-PyTorch memory, this process has {} memory in use. ", Size(process))?;
+            write!(f, "This process uses {} of the device. ", Size(process))?;
         }
         if let Some(limit) = self.limit {
-            write!(f, "{} allowed; ", Size(limit))?;
+            write!(f, "The memory limit is {}. ", Size(limit))?;
         }
-        write!(f, "Of the allocated memory {} is allocated by PyTorch, ", Size(self.allocated + self.private_free))?;
+        write!(
+            f,
+            "The allocator holds {}: {} in live blocks, {} pending, {} free",
+            Size(self.reserved),
+            Size(self.allocated),
+            Size(self.pending),
+            Size(self.free())
+        )?;
         if self.private_free > 0 {
-            write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", Size(self.private_free))?;
+            write!(f, ", {} free in private pools", Size(self.private_free))?;
         }
-        let unallocated = self.reserved.saturating_sub(self.allocated + self.private_free);
-        write!(f, "and {} is reserved by PyTorch but unallocated.", Size(unallocated))?;
-        if !self.expandable {
+        f.write_str(".")?;
+        self.explain(f, &Size)?;
+        self.advise(f)
+    }
+}
+
+/// The report, displayed in the words of PyTorch.
+struct WordsOfPyTorch<'a>(&'a OutOfMemory);
+
+impl fmt::Display for WordsOfPyTorch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        write!(
+            f,
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+            PyTorchSize(report.segment),
+            report.device.0,
+            PyTorchSize(report.memory.total),
+            PyTorchSize(report.memory.free)
+        )?;
+        if let Some(process) = report.process {
+            write!(f, "Including non-PyTorch memory, this process has {} memory in use. ", PyTorchSize(process))?;
+        }
+        if let Some(limit) = report.limit {
+            write!(f, "{} allowed; ", PyTorchSize(limit))?;
+        }
+        let (allocated, private_free) = (report.allocated, report.private_free);
+        write!(f, "Of the allocated memory {} is allocated by PyTorch, ", PyTorchSize(allocated + private_free))?;
+        if private_free > 0 {
+            write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", PyTorchSize(private_free))?;
+        }
+        let unallocated = report.reserved.saturating_sub(allocated + private_free);
+        write!(f, "and {} is reserved by PyTorch but unallocated.", PyTorchSize(unallocated))?;
+        if !report.expandable {
             f.write_str(
                 " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
                  to avoid fragmentation.  See documentation for Memory Management  \
                  (https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)",
             )?;
         }
-        self.explain(f)
+        report.explain(f, &PyTorchSize)
     }
 }
 
 impl OutOfMemory {
+    /// Returns the text of `PyTorch` for this report, followed by the block needed and the reasons.
+    /// For hosts whose users know and search for the words of `PyTorch`.
+    pub fn in_words_of_pytorch(&self) -> impl fmt::Display + '_ {
+        WordsOfPyTorch(self)
+    }
+
+    /// Returns the free bytes held by the allocator, without those of private pools.
+    fn free(&self) -> u64 {
+        self.reserved.saturating_sub(self.allocated + self.pending + self.private_free)
+    }
+
+    /// Returns whether the memory limit, and not the device, refused the segment.
+    fn is_limited(&self) -> bool {
+        self.limit.is_some_and(|limit| self.reserved + self.segment > limit)
+    }
+
     /// Writes which block was needed, and why it could not be allocated.
-    fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn explain<D: fmt::Display>(&self, f: &mut fmt::Formatter<'_>, size: &impl Fn(u64) -> D) -> fmt::Result {
         write!(
             f,
             "\nThe request of {} needs a block of {}; the largest free block of its stream and pool has {}",
-            Size(self.requested),
-            Size(self.block),
-            Size(self.largest_free)
+            size(self.requested),
+            size(self.block),
+            size(self.largest_free)
         )?;
         if self.largest_free >= self.block {
             f.write_str(", which the rules for oversize blocks reserve for larger requests")?;
@@ -108,24 +187,126 @@ impl OutOfMemory {
             write!(
                 f,
                 " Another stream or pool has a free block of {}, part of a segment that is in use: blocks are not moved between them.",
-                Size(self.largest_free_elsewhere)
+                size(self.largest_free_elsewhere)
             )?;
         }
         if self.pending > 0 {
             write!(
                 f,
                 " {} are freed but still in use on other streams, or ahead of the safe frontier.",
-                Size(self.pending)
+                size(self.pending)
             )?;
         }
         if self.capturing {
             f.write_str(" Nothing could be released because the stream is capturing a graph.")?;
         }
         match self.limit {
-            Some(limit) if self.reserved + self.segment > limit => {
-                write!(f, " The memory limit leaves {} to allocate.", Size(limit.saturating_sub(self.reserved)))
+            Some(limit) if self.is_limited() => {
+                write!(f, " The memory limit leaves {} to allocate.", size(limit.saturating_sub(self.reserved)))
             }
-            _ => write!(f, " The device would not give {} more.", Size(self.segment)),
+            _ => write!(f, " The device would not give {} more.", size(self.segment)),
         }
+    }
+
+    /// Writes what would have helped. Writes nothing if no setting would.
+    fn advise(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_limited() && self.memory.free >= self.segment {
+            f.write_str(" A higher limit would help: the device has enough free memory.")?;
+        }
+        // Free memory is left only between live blocks: wholly free segments were released.
+        if self.expandable_available && !self.expandable && !self.capturing && self.free() >= self.block {
+            f.write_str(
+                " The setting `expandable_segments:True` would help: \
+                 it returns free memory between live blocks to the device.",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::units::MIB;
+    use std::string::{String, ToString};
+
+    /// Returns the report of a request of 100 MiB on a full device of 1 GiB, changed by `change`.
+    fn text(change: impl FnOnce(&mut OutOfMemory)) -> String {
+        let mut report = OutOfMemory {
+            requested: 100 * MIB,
+            block: 100 * MIB,
+            segment: 100 * MIB,
+            device: DeviceIndex(0),
+            memory: MemoryInfo { free: 24 * MIB, total: 1024 * MIB },
+            process: None,
+            limit: None,
+            allocated: 1000 * MIB,
+            reserved: 1000 * MIB,
+            pending: 0,
+            private_free: 0,
+            largest_free: 0,
+            largest_free_elsewhere: 0,
+            expandable: false,
+            expandable_available: true,
+            capturing: false,
+        };
+        change(&mut report);
+        report.to_string()
+    }
+
+    #[test]
+    fn the_own_text_names_no_other_host() {
+        assert_eq!(
+            text(|_| ()),
+            "Device out of memory. Tried to allocate 100 MiB on device 0, which has 24 MiB free of 1 GiB. \
+             The allocator holds 1000 MiB: 1000 MiB in live blocks, 0 bytes pending, 0 bytes free.\n\
+             The request of 100 MiB needs a block of 100 MiB; the largest free block of its stream and pool has \
+             0 bytes. The device would not give 100 MiB more."
+        );
+    }
+
+    #[test]
+    fn advice_is_given_only_where_it_has_an_effect() {
+        const EXPANDABLE: &str = " The setting `expandable_segments:True` would help";
+        const LIMIT: &str = " A higher limit would help";
+        let fragmented = |report: &mut OutOfMemory| report.allocated = 900 * MIB;
+        assert!(text(fragmented).contains(EXPANDABLE));
+        for prevent in [
+            (|report| report.allocated += MIB) as fn(&mut OutOfMemory),
+            |report| report.expandable = true,
+            |report| report.expandable_available = false,
+            |report| report.capturing = true,
+            |report| report.private_free = 100 * MIB,
+        ] {
+            let text = text(|report| {
+                fragmented(report);
+                prevent(report);
+            });
+            assert!(!text.contains(EXPANDABLE), "{text}");
+        }
+        assert!(!text(|report| report.limit = Some(1000 * MIB)).contains(LIMIT), "the device is full as well");
+        let limited = text(|report| (report.limit, report.memory.free) = (Some(1000 * MIB), 100 * MIB));
+        assert!(limited.contains(LIMIT) && limited.contains("The memory limit is 1000 MiB."), "{limited}");
+    }
+
+    #[test]
+    fn sizes_are_whole_where_they_can_be() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1 KiB"),
+            (1536, "1.50 KiB"),
+            (1 << 20, "1 MiB"),
+            ((1 << 29) + 1, "536870913 bytes"),
+            ((1 << 30) - 1, "1073741823 bytes"),
+            (1 << 30, "1 GiB"),
+            ((1 << 30) + (1 << 25), "1.03 GiB"),
+            (32 << 40, "32 TiB"),
+            (u64::MAX, "18446744073709551615 bytes"),
+        ] {
+            assert_eq!(Size(bytes).to_string(), text, "{bytes}");
+        }
+        assert_eq!(PyTorchSize(1 << 30).to_string(), "1024.00 MiB");
     }
 }

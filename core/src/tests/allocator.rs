@@ -4,7 +4,7 @@ use crate::allocator::Allocator;
 use crate::config::Config;
 use crate::device::DeviceMemory;
 use crate::device::simulated::SimulatedDevice;
-use crate::error::Error;
+use crate::error::{Error, PointerFault};
 use crate::pool::{PoolId, PoolOptions};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
@@ -62,13 +62,93 @@ fn a_recorded_stream_holds_the_block_back() {
 fn what_is_not_held_cannot_be_freed() {
     let allocator = allocator("");
     let ptr = allocator.malloc(DEVICE, 1000, STREAM).unwrap();
-    for wrong in [DevicePtr(1), ptr.offset(512), ptr.offset(1 << 40), DevicePtr(u64::MAX)] {
-        assert_eq!(allocator.free(wrong), Err(Error::InvalidPointer(wrong)));
+    let interior = PointerFault::Interior { block: ptr, requested: 1000 };
+    for (wrong, fault) in [
+        (DevicePtr(1), PointerFault::Foreign),
+        (ptr.offset(512), interior),
+        (ptr.offset(1023), interior),
+        (ptr.offset(1024), PointerFault::Free),
+        (ptr.offset(1 << 40), PointerFault::Foreign),
+        (DevicePtr(u64::MAX), PointerFault::Foreign),
+    ] {
+        assert_eq!(allocator.free(wrong), Err(Error::InvalidPointer { ptr: wrong, fault }));
     }
     assert!(matches!(allocator.free_sized(ptr, 999), Err(Error::WrongSize { given: 999, requested: 1000, .. })));
     allocator.free_sized(ptr, 1000).unwrap();
-    assert_eq!(allocator.free(ptr), Err(Error::InvalidPointer(ptr)));
+    assert_eq!(allocator.free(ptr), Err(Error::InvalidPointer { ptr, fault: PointerFault::Free }));
     allocator.free(DevicePtr::NULL).unwrap();
+}
+
+/// Every policy keeps its blocks in another way, and every operation on a block finds out by another.
+#[test]
+fn double_frees_interior_and_foreign_addresses_are_told_apart() {
+    for config in [
+        "",
+        "expandable_segments:True",
+        "policy:bfc",
+        "policy:buddy",
+        "policy:size_class",
+        "policy:slab",
+        "policy:planned",
+    ] {
+        let allocator = allocator(config);
+        let operations: [&dyn Fn(DevicePtr) -> Result<(), Error>; 4] = [
+            &|ptr| allocator.free(ptr),
+            &|ptr| allocator.free_sized(ptr, 3000),
+            &|ptr| allocator.free_at(ptr, 9),
+            &|ptr| allocator.record_stream(ptr, OTHER),
+        ];
+        let expect = |ptr, fault| {
+            for operation in operations {
+                assert_eq!(operation(ptr), Err(Error::InvalidPointer { ptr, fault }), "`{config}`");
+            }
+        };
+        let [live, freed, pending] = [0; 3].map(|_| allocator.malloc(DEVICE, 3000, STREAM).unwrap());
+        expect(live.offset(2999), PointerFault::Interior { block: live, requested: 3000 });
+        expect(DevicePtr(7), PointerFault::Foreign);
+        allocator.free(freed).unwrap();
+        expect(freed, PointerFault::Free);
+        assert_eq!(
+            allocator.base_of(freed),
+            Err(Error::InvalidPointer { ptr: freed, fault: PointerFault::Free }),
+            "`{config}`"
+        );
+        allocator.record_stream(pending, OTHER).unwrap();
+        allocator.free(pending).unwrap();
+        expect(pending, PointerFault::Pending);
+        allocator.free(live).unwrap();
+        allocator.device(DEVICE).unwrap().complete(OTHER);
+        allocator.empty_cache(DEVICE).unwrap();
+        expect(live, PointerFault::Foreign);
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn the_text_says_what_lies_at_an_address() {
+    let ptr = DevicePtr(0x1008);
+    for (fault, text) in [
+        (
+            PointerFault::Foreign,
+            "invalid device pointer: 0x1008 lies in no segment of this allocator: it belongs to another allocator, \
+             or was freed and its memory returned to the device",
+        ),
+        (
+            PointerFault::Free,
+            "invalid device pointer: 0x1008 lies in free memory: its block was freed before, or never allocated",
+        ),
+        (
+            PointerFault::Pending,
+            "invalid device pointer: 0x1008 lies in a block that was freed before and still waits for streams or \
+             the safe frontier",
+        ),
+        (
+            PointerFault::Interior { block: DevicePtr(0x1000), requested: 1000 },
+            "invalid device pointer: 0x1008 lies 8 bytes into the live block of 1000 bytes at 0x1000",
+        ),
+    ] {
+        assert_eq!(std::format!("{}", Error::InvalidPointer { ptr, fault }), text);
+    }
 }
 
 #[test]
@@ -81,6 +161,11 @@ fn a_block_waiting_for_an_event_is_found_before_memory_runs_out() {
     assert_eq!(stat(&allocator, "num_device_free"), 0);
     let error = allocator.malloc(DEVICE, 600 * MIB, STREAM).unwrap_err();
     let text = std::format!("{error}");
+    assert!(
+        text.starts_with("Device out of memory. Tried to allocate 600 MiB on device 0, which has 424 MiB"),
+        "{text}"
+    );
+    let text = std::format!("{}", error.in_words_of_pytorch());
     assert!(
         text.starts_with("CUDA out of memory. Tried to allocate 600.00 MiB. GPU 0 has a total capacity of 1024.00 MiB"),
         "{text}"

@@ -5,6 +5,8 @@ mod allocator;
 #[cfg(loom)]
 mod loom;
 #[cfg(not(loom))]
+mod owned;
+#[cfg(not(loom))]
 mod planned;
 #[cfg(not(loom))]
 mod sizes;

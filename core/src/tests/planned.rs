@@ -4,7 +4,7 @@ use crate::allocator::Allocator;
 use crate::arena::forecast::Forecast;
 use crate::config::Config;
 use crate::device::simulated::SimulatedDevice;
-use crate::error::Error;
+use crate::error::{Error, PointerFault};
 use crate::planned::tests_sequence::first_fit;
 use crate::planned::{PlannedReport, Stage, is_planned};
 use crate::pool::{PoolOptions, Route};
@@ -127,9 +127,13 @@ fn what_is_in_use_counts_like_any_other_block() {
     // Whoever looked at it has not taken it away from anybody.
     assert_eq!(allocator.base_of(block).unwrap().base, block);
     assert_eq!(allocator.free_sized(block, 5), Err(Error::WrongSize { ptr: block, given: 5, requested: 3 * MIB }));
+    let inside =
+        Error::InvalidPointer { ptr: block.offset(512), fault: PointerFault::Interior { block, requested: 3 * MIB } };
+    assert_eq!(allocator.free(block.offset(512)), Err(inside));
     allocator.free_sized(block, 3 * MIB).unwrap();
-    assert_eq!(allocator.free(block), Err(Error::InvalidPointer(block)));
-    assert_eq!(allocator.free(block.offset(512)), Err(Error::InvalidPointer(block.offset(512))));
+    for ptr in [block, block.offset(512)] {
+        assert_eq!(allocator.free(ptr), Err(Error::InvalidPointer { ptr, fault: PointerFault::Free }));
+    }
     assert_eq!(stat(&allocator, "allocation.all.current"), 0);
     allocator.check_invariants().unwrap();
     // Its bytes are the lane's again.
@@ -365,7 +369,7 @@ fn what_goes_into_a_private_pool_or_a_graph_is_not_planned() {
     announce(&allocator);
     iterate(&allocator, STREAM);
     let (block, _) = routed();
-    assert_eq!(allocator.base_of(block), Err(Error::InvalidPointer(block)));
+    assert_eq!(allocator.base_of(block), Err(Error::InvalidPointer { ptr: block, fault: PointerFault::Free }));
     let mut planned = report(&allocator);
     assert_eq!((planned.served, planned.extra), (4, 0));
     announce(&allocator);

@@ -1,4 +1,4 @@
-//! The driver's library, found at run time.
+//! The driver's library, loaded at run time.
 
 use super::error::LoadError;
 use super::table::Table;
@@ -8,35 +8,53 @@ use core::ptr::NonNull;
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use std::path::Path;
 
-/// What the emulated driver exports and no other does.
+/// A symbol that only the emulated driver exports.
 const EMULATED_MARK: &CStr = c"cachalot_emulated_driver";
 
-/// The table of the first of `candidates` that loads, where it came from, and whether it is the emulated driver.
+/// Loads the first of `candidates` that can be loaded. Returns the table of entry points, the path,
+/// and whether the library is the emulated driver.
 pub(super) fn table(candidates: &[&Path]) -> Result<(Table, String, bool), LoadError> {
     let mut reason = String::new();
     for path in candidates {
-        // SAFETY: loading runs the library's initialisers. The paths are those of the CUDA driver, or the one that the
-        // program's owner names in its place and so vouches for.
+        // SAFETY: loading runs the library's initialisers. The candidates are the CUDA driver's
+        // names, or a path that the program's owner names and vouches for.
         match unsafe { Library::open(Some(*path), RTLD_LAZY | RTLD_LOCAL) } {
             Ok(library) => {
-                // Never unloaded: the driver has threads of its own, and nothing may be called at exit.
+                // Never unloaded: the driver has threads of its own, and no code may call the
+                // driver at exit.
                 let library: &'static Library = Box::leak(Box::new(library));
-                // SAFETY: what a driver exports under a versioned name has the signature that the name stands for, and
-                // the library stays loaded.
+                // SAFETY: a function that a driver exports under a versioned name has the signature
+                // of the versioned name. The library stays loaded.
                 let table = unsafe { Table::fill(|symbol| address(library, symbol)) };
                 let emulated = address(library, EMULATED_MARK).is_some();
                 return Ok((table, path.display().to_string(), emulated));
             }
-            // What failed is the outer error; why is in the one within.
-            Err(error) => reason = error.source().map_or_else(|| error.to_string(), ToString::to_string),
+            Err(error) => reason = reason_of(&error, path),
         }
     }
     Err(LoadError::NotFound { tried: candidates.iter().map(|path| path.to_path_buf()).collect(), reason })
 }
 
-/// The address of a symbol, if the library has it.
+/// The table of the library at `path`, as [`table`] returns it. `by_variable` says whether the environment
+/// names the library.
+pub(super) fn table_of(path: &Path, by_variable: bool) -> Result<(Table, String, bool), LoadError> {
+    table(&[path]).map_err(|error| match error {
+        LoadError::NotFound { reason, .. } => LoadError::NotLoaded { path: path.to_owned(), reason, by_variable },
+        other => other,
+    })
+}
+
+/// The loader's reason for not loading the library at `path`, without the path, which the message names already.
+fn reason_of(error: &libloading::Error, path: &Path) -> String {
+    // The outer error says which call failed, and its source says why.
+    let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+    let prefix = format!("{}: ", path.display());
+    reason.strip_prefix(&prefix).map_or(reason.clone(), ToOwned::to_owned)
+}
+
+/// Returns the address of a symbol; `None` if the library lacks the symbol.
 fn address(library: &Library, symbol: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: the symbol is only taken as an address here; `Table::fill` gives it its type.
+    // SAFETY: the symbol is only used as an address here; `Table::fill` gives the address a type.
     let found = unsafe { library.get::<*mut c_void>(symbol) };
     found.ok().and_then(|symbol| NonNull::new(symbol.into_raw()))
 }

@@ -1,29 +1,40 @@
-//! The reasons why there is no driver.
+//! Reasons why the driver cannot be used.
 
+use super::LIBRARY_VARIABLE;
 use super::result::CuResult;
 use core::ffi::CStr;
 use core::fmt;
 use std::path::PathBuf;
 
-/// The oldest driver that is accepted: CUDA 11.4, the first with `cuGraphInstantiateWithFlags` and `cuDeviceGetUuid_v2`.
+/// The oldest accepted version of the driver: CUDA 11.4, the first with
+/// `cuGraphInstantiateWithFlags` and `cuDeviceGetUuid_v2`.
 pub const OLDEST_VERSION: u32 = 11_040;
 
-/// Why no driver could be had.
+/// Reason why no driver could be loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No library of these names could be loaded; the text is the loader's own.
+    /// The driver is not installed where the loader looks, or is not mapped into the container.
     NotFound {
-        /// What was tried, in order.
+        /// The file names tried, in order.
         tried: Vec<PathBuf>,
-        /// What the loader said of the last one.
+        /// The loader's reason for the last file, without the file's name.
         reason: String,
+    },
+    /// The library that the caller or [`LIBRARY_VARIABLE`] names cannot be loaded.
+    NotLoaded {
+        /// The file.
+        path: PathBuf,
+        /// The loader's reason, without the file's name.
+        reason: String,
+        /// Whether [`LIBRARY_VARIABLE`] names the file.
+        by_variable: bool,
     },
     /// The library lacks an entry point that nothing works without.
     MissingSymbol(&'static CStr),
     /// The driver's version is below [`OLDEST_VERSION`].
     TooOld {
-        /// What it answered: 1000 × major + 10 × minor.
+        /// The driver's version: 1000 × major + 10 × minor.
         version: u32,
     },
     /// The driver did not start: no device (100), a stub (34), or another code.
@@ -36,9 +47,20 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotFound { tried, reason } => {
-                f.write_str("no CUDA driver: cannot load")?;
-                for path in tried {
-                    write!(f, " {}", path.display())?;
+                f.write_str("no CUDA driver: cannot load ")?;
+                for (index, path) in tried.iter().enumerate() {
+                    write!(f, "{}{}", if index == 0 { "" } else { " or " }, path.display())?;
+                }
+                write!(
+                    f,
+                    " ({reason}); install NVIDIA's driver, start a container with `--gpus all`, or name the \
+                     library in {LIBRARY_VARIABLE}"
+                )
+            }
+            Self::NotLoaded { path, reason, by_variable } => {
+                write!(f, "no CUDA driver: cannot load {}", path.display())?;
+                if *by_variable {
+                    write!(f, ", which {LIBRARY_VARIABLE} names")?;
                 }
                 write!(f, " ({reason})")
             }
@@ -53,7 +75,19 @@ impl fmt::Display for LoadError {
                 OLDEST_VERSION / 1000,
                 OLDEST_VERSION % 1000 / 10
             ),
-            Self::Start(code) => write!(f, "the CUDA driver did not start: {code}"),
+            Self::Start(code) => {
+                write!(f, "the CUDA driver did not start: {code}")?;
+                match *code {
+                    CuResult::NO_DEVICE => f.write_str(
+                        "; the process sees no GPU: check `nvidia-smi` and CUDA_VISIBLE_DEVICES, and start a \
+                         container with `--gpus all`",
+                    ),
+                    CuResult::STUB_LIBRARY => {
+                        write!(f, "; the library is the toolkit's stub: name NVIDIA's driver in {LIBRARY_VARIABLE}")
+                    }
+                    _ => Ok(()),
+                }
+            }
             Self::Forked => f.write_str("the CUDA driver cannot be used in a forked child process"),
         }
     }

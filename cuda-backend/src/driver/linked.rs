@@ -1,35 +1,38 @@
-//! The driver that the program links: the functions of `cuda-driver-sys`, in the same table.
+//! Entry points of the driver that the program links, through the functions of `cuda-driver-sys`.
 //!
-//! That crate binds CUDA 10.2. Entry points that are younger are looked up by name among what the program has loaded,
-//! where `-lcuda` has put the driver's library.
+//! `cuda-driver-sys` binds CUDA 10.2. Younger entry points are looked up by name among the symbols
+//! that the program has loaded, since `-lcuda` loads the driver's library.
 
 use super::table::Table;
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use libloading::os::unix::Library;
 
-/// What the emulated driver exports and no other does.
+/// A symbol that only the emulated driver exports.
 const EMULATED_MARK: &CStr = c"cachalot_emulated_driver";
 
-/// The linked driver's table, where it comes from, and whether it is the emulated driver.
+/// Returns the linked driver's table, its origin for messages, and whether the driver is the
+/// emulated driver.
 pub(super) fn table() -> (Table, String, bool) {
-    // SAFETY: what `-lcuda` links under a versioned name has the signature that the name stands for, and what is linked
-    // stays loaded.
+    // SAFETY: a function linked by `-lcuda` under a versioned name has the signature of the
+    // versioned name. A linked library stays loaded.
     let table = unsafe { Table::fill(|symbol| linked(symbol).or_else(|| loaded(symbol))) };
     (table, "the linked driver".to_owned(), loaded(EMULATED_MARK).is_some())
 }
 
-/// The address of a symbol anywhere in the program, if it has it.
+/// Returns the address of a symbol anywhere in the program; `None` if no loaded library has the
+/// symbol.
 fn loaded(symbol: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: the symbol is only taken as an address here; `Table::fill` gives it its type.
+    // SAFETY: the symbol is only used as an address here; `Table::fill` gives the address a type.
     let found = unsafe { Library::this().get::<*mut c_void>(symbol) };
     found.ok().and_then(|symbol| NonNull::new(symbol.into_raw()))
 }
 
-/// Declares which symbols `cuda-driver-sys` binds.
+/// Lists the symbols that `cuda-driver-sys` binds.
 macro_rules! bound {
     ($($symbol:ident)*) => {
-        /// The address of a symbol that `cuda-driver-sys` binds. Naming it here is what makes the linker keep the library.
+        /// Returns the address of a symbol that `cuda-driver-sys` binds. Naming each symbol makes
+        /// the linker keep the driver's library.
         fn linked(symbol: &CStr) -> Option<NonNull<c_void>> {
             let name = symbol.to_bytes();
             $(
@@ -67,7 +70,7 @@ mod tests {
     #[test]
     fn every_required_entry_is_linked_or_younger_than_the_bindings() {
         for entry in ENTRY_POINTS.iter().filter(|entry| entry.required) {
-            // 11.0 gave this one its second version.
+            // CUDA 11.0 added the second version of this function.
             let younger = entry.symbol == c"cuDevicePrimaryCtxRelease_v2";
             assert_eq!(linked(entry.symbol).is_some(), !younger, "{:?}", entry.symbol);
         }

@@ -1,8 +1,9 @@
-//! The CUDA driver: found at run time, started once, never unloaded.
+//! The CUDA driver, loaded at run time, started once, and never unloaded.
 //!
-//! Building needs no toolkit, no header and no driver. The entry points are resolved by exactly versioned names
-//! (`cuMemAlloc_v2`), so that a newer driver cannot hand over a function of another shape. A driver that lacks an
-//! optional one works without the feature that needs it.
+//! Building needs no toolkit, no header and no driver. Entry points are resolved by exactly
+//! versioned names (`cuMemAlloc_v2`), so that a newer driver cannot return a function with another
+//! signature. If a driver lacks an optional entry point, only the feature that needs the entry
+//! point is missing.
 
 pub mod result;
 pub mod table;
@@ -23,33 +24,35 @@ use std::sync::OnceLock;
 use table::Table;
 use types::CuDevice;
 
-/// The environment variable that names the driver's library in place of `libcuda.so.1`.
+/// The environment variable that names the driver's library, in place of `libcuda.so.1`.
 pub const LIBRARY_VARIABLE: &str = "CACHALOT_LIBCUDA";
 
-/// A started driver. Dereferences to its [`Table`] of entry points.
+/// A started driver. Dereferences to the [`Table`] of entry points.
 ///
-/// It lives as long as the process: code of it may run on the driver's own threads, and at process exit nothing
-/// may be called. Shared by every thread and every device.
+/// A driver lives as long as the process, because driver code may run on the driver's own threads,
+/// and no code may call the driver at process exit. All threads and all devices share the driver.
 #[derive(Debug)]
 pub struct Driver {
     /// The entry points.
     table: Table,
-    /// What `cuDriverGetVersion` answered.
+    /// The version reported by `cuDriverGetVersion`.
     version: u32,
-    /// Where the entry points come from, for messages.
+    /// Origin of the entry points, for messages.
     origin: String,
-    /// Whether the library says that it is the emulated driver of the tests.
+    /// Whether the library is the emulated driver of the tests.
     emulated: bool,
 }
 
 impl Driver {
-    /// The process's driver: the library named by [`LIBRARY_VARIABLE`], else `libcuda.so.1`, else `libcuda.so`;
-    /// with the feature `linked`, the one that the program links, whatever the variable says.
+    /// Returns the driver of the process. Loads the library named by [`LIBRARY_VARIABLE`], else
+    /// `libcuda.so.1`, else `libcuda.so`. With the feature `linked`, uses the driver that the
+    /// program links and ignores the variable.
     ///
-    /// Loaded and started at the first call that succeeds; later calls answer the same driver and call nothing.
+    /// The first successful call loads and starts the driver. Later calls return the same driver
+    /// and make no driver call.
     ///
     /// # Errors
-    /// [`LoadError`], and the next call tries again.
+    /// [`LoadError`]; the next call tries again.
     pub fn load() -> Result<&'static Self, LoadError> {
         static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
         if let Some(driver) = DRIVER.get() {
@@ -60,7 +63,7 @@ impl Driver {
         #[cfg(not(feature = "linked"))]
         let (table, origin, emulated) = {
             match std::env::var_os(LIBRARY_VARIABLE) {
-                Some(path) => dynamic::table(&[Path::new(&path)])?,
+                Some(path) => dynamic::table_of(Path::new(&path), true)?,
                 None => dynamic::table(&[Path::new("libcuda.so.1"), Path::new("libcuda.so")])?,
             }
         };
@@ -68,28 +71,31 @@ impl Driver {
         Ok(DRIVER.get_or_init(|| driver))
     }
 
-    /// The driver in this library. Each call loads it anew; it is never unloaded.
+    /// Loads the driver from the library at `path`. Each call loads the library anew, and never
+    /// unloads the library.
     ///
     /// # Errors
     /// [`LoadError`].
     pub fn load_from(path: &Path) -> Result<&'static Self, LoadError> {
-        let (table, origin, emulated) = dynamic::table(&[path])?;
+        let (table, origin, emulated) = dynamic::table_of(path, false)?;
         Self::start(&table, origin, emulated)
     }
 
-    /// A driver made of the caller's own entry points.
+    /// Creates a driver from the caller's own entry points.
     ///
     /// # Errors
     /// [`LoadError`].
     ///
     /// # Safety
-    /// The functions do what the driver's of those names do, as far as memory safety depends on it, from any thread
-    /// and for as long as the process lives.
+    /// Each function behaves, as far as memory safety depends on the behaviour, like the driver's
+    /// function of the same name. The functions may be called from any thread for the life of the
+    /// process.
     pub unsafe fn from_table(table: &Table) -> Result<&'static Self, LoadError> {
         Self::start(table, "the caller's table".to_owned(), false)
     }
 
-    /// Checks what is required, starts the driver, and keeps it for good.
+    /// Checks the required entry points and the version, starts the driver, and leaks the driver on
+    /// purpose.
     fn start(table: &Table, origin: String, emulated: bool) -> Result<&'static Self, LoadError> {
         if crate::fork::in_child() {
             return Err(LoadError::Forked);
@@ -97,7 +103,8 @@ impl Driver {
         if let Some(entry) = table.missing().find(|entry| entry.required) {
             return Err(LoadError::MissingSymbol(entry.symbol));
         }
-        // SAFETY: `cuInit` takes no pointers and may be called at any time, by any thread, more than once.
+        // SAFETY: `cuInit` takes no pointers and may be called at any time, by any thread, more
+        // than once.
         let started = unsafe { table.init(0) };
         if !started.is_success() {
             return Err(LoadError::Start(started));
@@ -116,22 +123,23 @@ impl Driver {
         Ok(Box::leak(Box::new(driver)))
     }
 
-    /// The newest version of the interface that the driver speaks: 1000 × major + 10 × minor.
+    /// Returns the newest interface version that the driver supports: 1000 × major + 10 × minor.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Where the entry points come from: the library's name as it was asked for.
+    /// Returns the origin of the entry points: the library's name as requested.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Whether this is the emulated driver of the tests, whose kernels are host functions.
+    /// Returns whether the driver is the emulated driver of the tests, whose kernels are host
+    /// functions.
     pub fn is_emulated(&self) -> bool {
         self.emulated
     }
 
-    /// The number of devices that this process sees.
+    /// Returns the number of devices visible to the process.
     ///
     /// # Errors
     /// The driver's code.
@@ -142,10 +150,11 @@ impl Driver {
         if code.is_success() { Ok(u32::try_from(count).unwrap_or(0)) } else { Err(code) }
     }
 
-    /// How much memory a device has in all, in bytes. Makes no context, which to ask for what is free would need.
+    /// Returns the total memory of a device, in bytes. Creates no context; a query of the free
+    /// memory would need a context.
     ///
     /// # Errors
-    /// The driver's code: 101 if it has no such device.
+    /// The driver's code: 101 if the device does not exist.
     pub fn total_memory(&self, ordinal: u32) -> Result<u64, CuResult> {
         let (mut device, mut bytes) = (CuDevice::default(), 0);
         let number = c_int::try_from(ordinal).map_err(|_| CuResult::INVALID_DEVICE)?;
@@ -158,15 +167,16 @@ impl Driver {
         if code.is_success() { Ok(bytes as u64) } else { Err(code) }
     }
 
-    /// What the driver says of a code: its name and meaning, as far as it knows it. Calls the driver.
+    /// Describes a code by the driver's name and text, as far as the driver knows the code. Calls
+    /// the driver.
     pub fn describe(&self, code: CuResult) -> String {
         let text = |write: &dyn Fn(*mut *const c_char) -> CuResult| -> Option<String> {
             let mut text: *const c_char = core::ptr::null();
             if !write(&raw mut text).is_success() || text.is_null() {
                 return None;
             }
-            // SAFETY: after success the driver's answer is a NUL-terminated text that lives as long as the library,
-            // which is never unloaded.
+            // SAFETY: after success the driver's answer is a NUL-terminated text that lives as long
+            // as the library, which is never unloaded.
             Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
         let name = text(&|out| {
@@ -174,7 +184,7 @@ impl Driver {
             unsafe { self.table.get_error_name(code, out) }
         });
         let meaning = text(&|out| {
-            // SAFETY: as above.
+            // SAFETY: `out` points to a live variable of the caller.
             unsafe { self.table.get_error_string(code, out) }
         });
         match (name, meaning) {

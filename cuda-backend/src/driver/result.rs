@@ -1,30 +1,32 @@
-//! The driver's result codes, as integers: a code that a newer driver adds is a value like any other.
+//! The driver's result codes, as integers. A code added by a newer driver is a value like any
+//! other.
 
 use cachalot_core::{DeviceError, ErrorKind};
 use core::fmt;
 
-/// What a driver call answered (`CUresult` in `cuda.h`).
+/// Result code of a driver call (`CUresult` in `cuda.h`).
 ///
-/// Every number is valid: the constants name those that this crate knows, none of them is assumed to be all there is.
+/// Every number is valid. The constants name the codes known to this crate; a newer driver may
+/// return other codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 #[must_use]
 pub struct CuResult(pub u32);
 
-/// Declares the known codes, and the list of them that the header test compares with `cuda.h`.
+/// Declares the known codes, and the list that the header test compares with `cuda.h`.
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $value:literal;)*) => {
         impl CuResult {
             $($(#[$doc])* pub const $name: Self = Self($value);)*
 
-            /// The codes named here, without their prefix, and their numbers.
+            /// The known codes: names without prefix, and numbers.
             pub const KNOWN: &'static [(&'static str, Self)] = &[$((stringify!($name), Self::$name),)*];
         }
     };
 }
 
 codes! {
-    /// The call did what it says.
+    /// The call succeeded.
     SUCCESS = 0;
     /// An argument is out of range.
     INVALID_VALUE = 1;
@@ -36,7 +38,8 @@ codes! {
     DEINITIALIZED = 4;
     /// The loaded library is the toolkit's stub, not a driver.
     STUB_LIBRARY = 34;
-    /// The driver is older than the call. Also answered for an entry point that the loaded driver does not export.
+    /// The driver is older than the call. Also returned for an entry point that the loaded driver
+    /// does not export.
     CALL_REQUIRES_NEWER_DRIVER = 36;
     /// The device is in use exclusively, or prohibited.
     DEVICE_UNAVAILABLE = 46;
@@ -44,9 +47,9 @@ codes! {
     NO_DEVICE = 100;
     /// No device has this ordinal.
     INVALID_DEVICE = 101;
-    /// The image of a module is not one that this driver can read.
+    /// This driver cannot read the image of a module.
     INVALID_IMAGE = 200;
-    /// No context is current, or the context is no longer one.
+    /// No context is current, or the context is no longer valid.
     INVALID_CONTEXT = 201;
     /// The module holds no code for this device.
     NO_BINARY_FOR_GPU = 209;
@@ -56,25 +59,25 @@ codes! {
     PEER_ACCESS_UNSUPPORTED = 217;
     /// A link between devices failed beyond correction.
     NVLINK_UNCORRECTABLE = 220;
-    /// An error of the device was contained; the process cannot go on with it.
+    /// An error of the device was contained; the process must be restarted.
     CONTAINED = 226;
     /// A named file does not exist.
     FILE_NOT_FOUND = 301;
     /// A call to the operating system failed.
     OPERATING_SYSTEM = 304;
-    /// A handle is not one of the current context's.
+    /// A handle does not belong to the current context.
     INVALID_HANDLE = 400;
     /// A resource is not in the state that the call needs.
     ILLEGAL_STATE = 401;
     /// A named symbol does not exist.
     NOT_FOUND = 500;
-    /// Not done yet: an answer of queries, not an error.
+    /// Not complete yet: a result of queries, not an error.
     NOT_READY = 600;
     /// A kernel touched an address that is not mapped.
     ILLEGAL_ADDRESS = 700;
     /// A kernel ran for longer than the watchdog allows.
     LAUNCH_TIMEOUT = 702;
-    /// This peer access was enabled before.
+    /// The peer access was enabled before.
     PEER_ACCESS_ALREADY_ENABLED = 704;
     /// The context was destroyed.
     CONTEXT_IS_DESTROYED = 709;
@@ -94,7 +97,7 @@ codes! {
     INVALID_PC = 718;
     /// A kernel failed in another way.
     LAUNCH_FAILED = 719;
-    /// A kernel left tensor memory behind.
+    /// A kernel exited without freeing tensor memory.
     TENSOR_MEMORY_LEAK = 721;
     /// The attempted operation is not permitted.
     NOT_PERMITTED = 800;
@@ -102,7 +105,7 @@ codes! {
     NOT_SUPPORTED = 801;
     /// The server that shares the device ended this client.
     MPS_CLIENT_TERMINATED = 810;
-    /// Not permitted while the stream captures.
+    /// The call is not permitted while the stream captures.
     STREAM_CAPTURE_UNSUPPORTED = 900;
     /// The capture was invalidated by an earlier error.
     STREAM_CAPTURE_INVALIDATED = 901;
@@ -120,24 +123,25 @@ codes! {
     CAPTURED_EVENT = 907;
     /// The capture was begun by another thread.
     STREAM_CAPTURE_WRONG_THREAD = 908;
-    /// A device outside of CUDA failed while this one waited for it.
+    /// A device outside of CUDA failed while a CUDA device waited for it.
     EXTERNAL_DEVICE = 911;
     /// The driver does not know what failed.
     UNKNOWN = 999;
 }
 
 impl CuResult {
-    /// Whether the call did what it says.
+    /// Returns whether the call succeeded.
     #[inline]
     #[must_use]
     pub const fn is_success(self) -> bool {
         self.0 == Self::SUCCESS.0
     }
 
-    /// Whether every later call in this context would fail as well, so that none should be made.
+    /// Returns whether every later call in the context would fail too, so that no call should be
+    /// made.
     ///
-    /// These are the codes of which `cuda.h` says that the process must be relaunched, those of a destroyed or ended
-    /// context, those of hardware that failed, and [`DEINITIALIZED`](Self::DEINITIALIZED).
+    /// Sticky are the codes after which `cuda.h` demands a new process, the codes of a destroyed or
+    /// ended context, the codes of failed hardware, and [`DEINITIALIZED`](Self::DEINITIALIZED).
     #[must_use]
     pub const fn is_sticky(self) -> bool {
         matches!(
@@ -162,7 +166,8 @@ impl CuResult {
         )
     }
 
-    /// What the code means for the allocator's next step. Of a code that is not known: [`ErrorKind::Other`].
+    /// Classifies the code for the allocator's next step. Returns [`ErrorKind::Other`] for an
+    /// unknown code.
     #[must_use]
     pub const fn kind(self) -> ErrorKind {
         match self {
@@ -180,13 +185,13 @@ impl CuResult {
         }
     }
 
-    /// The code as the core's error.
+    /// Converts the code to the core's error type.
     #[must_use]
     pub const fn error(self) -> DeviceError {
         DeviceError::new(self.kind(), self.0)
     }
 
-    /// The code's name without its prefix, where it is known here. Asks no driver.
+    /// Returns the code's name without prefix, if the code is known to this crate. Calls no driver.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Self::KNOWN.iter().find(|(_, code)| *code == self).map(|(name, _)| *name)

@@ -1,6 +1,8 @@
-//! The entry points: one table of optional function pointers, filled by exactly versioned names.
+//! Entry points of the driver: a table of optional function pointers, filled by exactly versioned
+//! names.
 //!
-//! The list below is the only place where a signature is written down. `tests/header.rs` compares each with `cuda.h`.
+//! The list in this file is the only place with the signatures. `tests/header.rs` compares each
+//! signature with `cuda.h`.
 
 use super::result::CuResult;
 use super::types::{
@@ -16,16 +18,18 @@ use core::ptr::NonNull;
 pub struct EntryPoint {
     /// The symbol in the driver's library.
     pub symbol: &'static CStr,
-    /// Whether the crate cannot work without it. Any other one's absence degrades what its documentation says.
+    /// Whether the crate needs the entry point. The documentation of each optional entry names the
+    /// feature that is lost without the entry point.
     pub required: bool,
-    /// The parameters as written here, in Rust.
+    /// The parameters as declared in this file, in Rust.
     pub parameters: &'static str,
 }
 
 /// Declares the table, its filling by name, and one method for each entry.
 macro_rules! entry_points {
     ($($(#[$doc:meta])* $need:ident $name:ident = $symbol:literal($($argument:ident: $type:ty),*);)*) => {
-        /// The driver's entry points. A caller may fill one itself (for tests, or to put something in between).
+        /// The driver's entry points. A caller may fill a table with other functions, for tests or
+        /// for interception.
         #[derive(Clone, Copy, Default, Debug)]
         #[non_exhaustive]
         pub struct Table {
@@ -35,7 +39,7 @@ macro_rules! entry_points {
             )*
         }
 
-        /// Every entry of [`Table`], in its order.
+        /// Every entry of [`Table`], in the table's order.
         pub const ENTRY_POINTS: &[EntryPoint] = &[$(
             EntryPoint {
                 symbol: $symbol,
@@ -45,16 +49,17 @@ macro_rules! entry_points {
         )*];
 
         impl Table {
-            /// Fills a table with what `lookup` answers for each symbol.
+            /// Fills a table with the address that `lookup` returns for each symbol.
             ///
             /// # Safety
-            /// An address that `lookup` answers for a symbol must be that of the driver's function of that name
-            /// (or of one with its signature and behaviour), callable as long as the table is used.
+            /// An address that `lookup` returns for a symbol is the address of the driver's
+            /// function with the symbol's name, or of a function with equal signature and
+            /// behaviour. The function is callable as long as the table is used.
             pub unsafe fn fill(mut lookup: impl FnMut(&'static CStr) -> Option<NonNull<c_void>>) -> Self {
                 Self {
                     $($name: lookup($symbol).map(|address| {
-                        // SAFETY: the caller vouches that the address is that of a function with this signature;
-                        // both types are one non-null address wide.
+                        // SAFETY: the caller vouches that the address belongs to a function with
+                        // this signature. Both types have the size of one non-null address.
                         unsafe {
                             core::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($type),*) -> CuResult>(
                                 address,
@@ -64,7 +69,7 @@ macro_rules! entry_points {
                 }
             }
 
-            /// The entries that are empty.
+            /// Lists the entries without a function.
             pub fn missing(&self) -> impl Iterator<Item = &'static EntryPoint> + use<> {
                 let present = [$(self.$name.is_some(),)*];
                 ENTRY_POINTS.iter().zip(present).filter(|(_, present)| !present).map(|(entry, _)| entry)
@@ -74,13 +79,15 @@ macro_rules! entry_points {
                 $(#[$doc])*
                 ///
                 /// # Safety
-                /// Pointers are valid for what the driver reads and writes through them, handles are live and of the
-                /// kind named, and the calling thread is in the state that the driver's documentation asks for.
+                /// Pointers are valid for the driver's reads and writes, handles are live and of
+                /// the named kind, and the calling thread is in the state that the driver's
+                /// documentation requires.
                 #[allow(clippy::too_many_arguments, reason = "as many as the driver's function has")]
                 #[inline]
                 pub unsafe fn $name(&self, $($argument: $type),*) -> CuResult {
                     match self.$name {
-                        // SAFETY: the table's entries have the driver's signatures; the caller vouches for the arguments.
+                        // SAFETY: the table's entries have the driver's signatures; the caller
+                        // vouches for the arguments.
                         Some(function) => unsafe { function($($argument),*) },
                         None => CuResult::CALL_REQUIRES_NEWER_DRIVER,
                     }
@@ -90,7 +97,7 @@ macro_rules! entry_points {
     };
 }
 
-/// Whether the word before an entry says that it is required.
+/// Returns whether the keyword before an entry marks the entry as required.
 const fn is_required(need: &str) -> bool {
     matches!(need.as_bytes(), b"required")
 }
@@ -98,73 +105,81 @@ const fn is_required(need: &str) -> bool {
 entry_points! {
     /// Starts the driver. Flags must be 0.
     required init = c"cuInit"(flags: u32);
-    /// The newest version of the interface that the driver speaks: 1000 × major + 10 × minor.
+    /// Reports the newest interface version that the driver supports: 1000 × major + 10 × minor.
     required driver_get_version = c"cuDriverGetVersion"(version: *mut c_int);
-    /// A code's name. Without it messages carry the number alone.
+    /// Reports a code's name. If missing, messages carry the number alone.
     optional get_error_name = c"cuGetErrorName"(error: CuResult, name: *mut *const c_char);
-    /// A code's meaning. Without it messages carry the number alone.
+    /// Reports a code's meaning. If missing, messages carry the number alone.
     optional get_error_string = c"cuGetErrorString"(error: CuResult, text: *mut *const c_char);
 
-    /// The device with an ordinal.
+    /// Reports the device with an ordinal.
     required device_get = c"cuDeviceGet"(device: *mut CuDevice, ordinal: c_int);
-    /// How many devices there are.
+    /// Reports the number of devices.
     required device_get_count = c"cuDeviceGetCount"(count: *mut c_int);
-    /// A number that describes the device.
+    /// Reports the value of a device attribute.
     required device_get_attribute =
         c"cuDeviceGetAttribute"(value: *mut c_int, attribute: CuDeviceAttribute, device: CuDevice);
-    /// The device's name. Without it the name is empty.
+    /// Reports the device's name. If missing, the name is empty.
     optional device_get_name = c"cuDeviceGetName"(name: *mut c_char, length: c_int, device: CuDevice);
-    /// The device's memory in bytes.
+    /// Reports the device's total memory in bytes.
     optional device_total_mem = c"cuDeviceTotalMem_v2"(bytes: *mut usize, device: CuDevice);
-    /// The device's place on the bus. Without it there are no figures of the whole process.
+    /// Reports the device's PCI bus id. If missing, reports lack the memory use of the whole
+    /// process.
     optional device_get_pci_bus_id = c"cuDeviceGetPCIBusId"(id: *mut c_char, length: c_int, device: CuDevice);
-    /// The device's identity (11.4).
+    /// Reports the device's UUID (11.4).
     optional device_get_uuid = c"cuDeviceGetUuid_v2"(uuid: *mut CuUuid, device: CuDevice);
-    /// Whether a device can reach another's memory. Without it there is no peer access.
+    /// Reports whether a device can access another device's memory. If missing, peer access is
+    /// unsupported.
     optional device_can_access_peer =
         c"cuDeviceCanAccessPeer"(can_access: *mut c_int, device: CuDevice, peer: CuDevice);
-    /// Lets the current context reach the memory of `peer`'s. Without it there is no peer access.
+    /// Lets the current context access memory of the context `peer`. If missing, peer access is
+    /// unsupported.
     optional ctx_enable_peer_access = c"cuCtxEnablePeerAccess"(peer: CuContext, flags: u32);
     /// Undoes [`ctx_enable_peer_access`](Self::ctx_enable_peer_access).
     optional ctx_disable_peer_access = c"cuCtxDisablePeerAccess"(peer: CuContext);
-    /// The pool that the driver's own allocator uses by default. Without it the process's use lacks that pool.
+    /// Reports the default pool of the driver's own allocator. If missing, reports omit the default
+    /// pool.
     optional device_get_default_mem_pool =
         c"cuDeviceGetDefaultMemPool"(pool: *mut CuMemoryPool, device: CuDevice);
-    /// A number that describes a pool. Without it the process's use lacks that pool.
+    /// Reports an attribute of a pool. If missing, reports omit the default pool.
     optional mem_pool_get_attribute =
         c"cuMemPoolGetAttribute"(pool: CuMemoryPool, attribute: CuMemPoolAttribute, value: *mut c_void);
 
-    /// The device's primary context, made if there is none, counted once more.
+    /// Retains the device's primary context, and creates the context if necessary.
     required device_primary_ctx_retain = c"cuDevicePrimaryCtxRetain"(context: *mut CuContext, device: CuDevice);
-    /// Counts the primary context once less.
+    /// Releases the primary context once.
     required device_primary_ctx_release = c"cuDevicePrimaryCtxRelease_v2"(device: CuDevice);
-    /// The calling thread's context.
+    /// Reports the calling thread's context.
     required ctx_get_current = c"cuCtxGetCurrent"(context: *mut CuContext);
-    /// Puts a context on the calling thread's stack.
+    /// Pushes a context on the calling thread's stack of contexts.
     required ctx_push_current = c"cuCtxPushCurrent_v2"(context: CuContext);
-    /// Takes the topmost context off the calling thread's stack.
+    /// Pops the topmost context from the calling thread's stack of contexts.
     required ctx_pop_current = c"cuCtxPopCurrent_v2"(context: *mut CuContext);
-    /// The device of the current context. Without it an adopted context is taken on trust.
+    /// Reports the device of the current context. If missing, a context given by the caller is not
+    /// checked.
     optional ctx_get_device = c"cuCtxGetDevice"(device: *mut CuDevice);
-    /// Waits for everything in the current context. Without it some streams that were destroyed cannot be waited for.
+    /// Waits for all work of the current context. If missing, some destroyed streams cannot be
+    /// waited for.
     optional ctx_synchronize = c"cuCtxSynchronize"();
     /// Replaces the topmost context of the calling thread's stack.
     optional ctx_set_current = c"cuCtxSetCurrent"(context: CuContext);
-    /// Makes a context and puts it on the stack.
+    /// Creates a context, and pushes the context.
     optional ctx_create = c"cuCtxCreate_v2"(context: *mut CuContext, flags: u32, device: CuDevice);
     /// Destroys a context.
     optional ctx_destroy = c"cuCtxDestroy_v2"(context: CuContext);
 
-    /// Obtains device memory.
+    /// Allocates device memory.
     required mem_alloc = c"cuMemAlloc_v2"(address: *mut CuDevicePtr, bytes: usize);
-    /// Gives device memory back. Waits for the device.
+    /// Frees device memory. Waits for the device.
     required mem_free = c"cuMemFree_v2"(address: CuDevicePtr);
-    /// The current device's free and total memory in bytes.
+    /// Reports the current device's free and total memory in bytes.
     required mem_get_info = c"cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
-    /// The range that contains an address. Without it foreign pointers are not described.
+    /// Reports the allocation that contains an address. If missing, foreign pointers are not
+    /// described.
     optional mem_get_address_range =
         c"cuMemGetAddressRange_v2"(base: *mut CuDevicePtr, bytes: *mut usize, address: CuDevicePtr);
-    /// Fills with one byte in a stream's order. Without it nothing is filled or cleared.
+    /// Fills memory with one byte value in a stream's order. If missing, memory is neither filled
+    /// nor cleared.
     optional memset_d8_async =
         c"cuMemsetD8Async"(address: CuDevicePtr, value: u8, bytes: usize, stream: CuStream);
     /// Copies from the host, and waits.
@@ -181,60 +196,63 @@ entry_points! {
     optional memcpy_dtod_async =
         c"cuMemcpyDtoDAsync_v2"(to: CuDevicePtr, from: CuDevicePtr, bytes: usize, stream: CuStream);
 
-    /// The unit of physical memory. Without any of the following eight there is no virtual memory.
+    /// Reports the granularity of physical memory. Virtual memory needs this entry and the
+    /// following seven.
     optional mem_get_allocation_granularity = c"cuMemGetAllocationGranularity"(
         granularity: *mut usize, properties: *const CuMemAllocationProp, option: CuGranularity);
-    /// Reserves addresses.
+    /// Reserves a range of addresses.
     optional mem_address_reserve = c"cuMemAddressReserve"(
         address: *mut CuDevicePtr, bytes: usize, alignment: usize, hint: CuDevicePtr, flags: u64);
-    /// Gives addresses back.
+    /// Frees a reserved range of addresses.
     optional mem_address_free = c"cuMemAddressFree"(address: CuDevicePtr, bytes: usize);
-    /// Makes physical memory.
+    /// Creates physical memory.
     optional mem_create = c"cuMemCreate"(
         handle: *mut CuMemHandle, bytes: usize, properties: *const CuMemAllocationProp, flags: u64);
-    /// Drops physical memory, which goes once it is unmapped everywhere.
+    /// Releases physical memory. The memory is freed once no mapping is left.
     optional mem_release = c"cuMemRelease"(handle: CuMemHandle);
     /// Maps physical memory at reserved addresses.
     optional mem_map = c"cuMemMap"(
         address: CuDevicePtr, bytes: usize, offset: usize, handle: CuMemHandle, flags: u64);
-    /// Unmaps.
+    /// Unmaps a range.
     optional mem_unmap = c"cuMemUnmap"(address: CuDevicePtr, bytes: usize);
-    /// Says who may access a mapped range.
+    /// Sets the devices that may access a mapped range.
     optional mem_set_access = c"cuMemSetAccess"(
         address: CuDevicePtr, bytes: usize, descriptors: *const CuMemAccessDesc, count: usize);
 
-    /// Makes an event.
+    /// Creates an event.
     required event_create = c"cuEventCreate"(event: *mut CuEvent, flags: CuEventFlags);
-    /// Marks the present end of a stream.
+    /// Records an event behind all work queued on a stream.
     required event_record = c"cuEventRecord"(event: CuEvent, stream: CuStream);
-    /// Whether what came before the event is done.
+    /// Reports whether the work before the event is complete.
     required event_query = c"cuEventQuery"(event: CuEvent);
-    /// Waits until what came before the event is done.
+    /// Waits until the work before the event is complete.
     required event_synchronize = c"cuEventSynchronize"(event: CuEvent);
-    /// Destroys an event, at once or when it is done.
+    /// Destroys an event, at once or upon completion.
     required event_destroy = c"cuEventDestroy_v2"(event: CuEvent);
     /// Waits until a stream is empty.
     required stream_synchronize = c"cuStreamSynchronize"(stream: CuStream);
-    /// Whether a stream is empty.
+    /// Reports whether a stream is empty.
     optional stream_query = c"cuStreamQuery"(stream: CuStream);
-    /// Whether a stream is capturing. Without it no stream is taken to be.
+    /// Reports whether a stream is capturing. If missing, every stream counts as not capturing.
     optional stream_is_capturing = c"cuStreamIsCapturing"(stream: CuStream, status: *mut CuCaptureStatus);
-    /// Which capture a stream takes part in (11.3). Without it captures have no numbers.
+    /// Reports the capture that a stream takes part in (11.3). If missing, captures have no ids.
     optional stream_get_capture_info = c"cuStreamGetCaptureInfo_v2"(
         stream: CuStream, status: *mut CuCaptureStatus, id: *mut u64, graph: *mut CuGraph,
         dependencies: *mut *const CuGraphNode, dependency_count: *mut usize);
-    /// Swaps the calling thread's capture mode. Without it a call made during a capture may spoil it.
+    /// Swaps the calling thread's capture mode. If missing, a call made during a capture may
+    /// invalidate the capture.
     optional thread_exchange_stream_capture_mode =
         c"cuThreadExchangeStreamCaptureMode"(mode: *mut CuCaptureMode);
-    /// A stream's number, never used twice in a process (12.0). Without it a reused handle is not noticed.
+    /// Reports a stream's id, never used twice in a process (12.0). If missing, the reuse of a
+    /// handle is not detected.
     optional stream_get_id = c"cuStreamGetId"(stream: CuStream, id: *mut u64);
-    /// A stream's context. Without any of the following three, another device's streams cannot be recorded.
+    /// Reports a stream's context. Streams of another device need this entry and the following two.
     optional stream_get_ctx = c"cuStreamGetCtx"(stream: CuStream, context: *mut CuContext);
     /// Makes a stream wait for an event.
     optional stream_wait_event = c"cuStreamWaitEvent"(stream: CuStream, event: CuEvent, flags: u32);
-    /// Makes a stream.
+    /// Creates a stream.
     optional stream_create = c"cuStreamCreate"(stream: *mut CuStream, flags: CuStreamFlags);
-    /// Destroys a stream, at once or when it is empty.
+    /// Destroys a stream, at once or when the stream is empty.
     optional stream_destroy = c"cuStreamDestroy_v2"(stream: CuStream);
     /// Runs a host function in a stream's order.
     optional launch_host_func = c"cuLaunchHostFunc"(stream: CuStream, function: CuHostFn, user_data: *mut c_void);
@@ -243,7 +261,7 @@ entry_points! {
     optional module_load_data = c"cuModuleLoadData"(module: *mut CuModule, image: *const c_void);
     /// Unloads a module.
     optional module_unload = c"cuModuleUnload"(module: CuModule);
-    /// A kernel of a module.
+    /// Finds a kernel of a module.
     optional module_get_function =
         c"cuModuleGetFunction"(function: *mut CuFunction, module: CuModule, name: *const c_char);
     /// Launches a kernel in a stream's order.
@@ -255,12 +273,12 @@ entry_points! {
     optional stream_begin_capture = c"cuStreamBeginCapture_v2"(stream: CuStream, mode: CuCaptureMode);
     /// Ends a capture.
     optional stream_end_capture = c"cuStreamEndCapture"(stream: CuStream, graph: *mut CuGraph);
-    /// Makes a graph ready to run (11.4).
+    /// Instantiates a graph (11.4).
     optional graph_instantiate =
         c"cuGraphInstantiateWithFlags"(executable: *mut CuGraphExec, graph: CuGraph, flags: u64);
     /// Runs a graph in a stream's order.
     optional graph_launch = c"cuGraphLaunch"(executable: CuGraphExec, stream: CuStream);
-    /// Destroys a graph that was made ready.
+    /// Destroys an instantiated graph.
     optional graph_exec_destroy = c"cuGraphExecDestroy"(executable: CuGraphExec);
     /// Destroys a graph.
     optional graph_destroy = c"cuGraphDestroy"(graph: CuGraph);

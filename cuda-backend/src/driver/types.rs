@@ -1,12 +1,13 @@
 //! Handles, structures, flags and attributes of the driver interface, laid out as in `cuda.h`.
 //!
-//! Handles are opaque numbers: nothing here dereferences them. Flags and attributes are integers, never Rust enums,
-//! so that a value of a newer driver is only a number that is not known. The numbers are those of `cuda.h` 13.0;
-//! `tests/header.rs` compares every constant and layout with the header.
+//! Handles are opaque numbers: no code in this crate dereferences a handle. Flags and attributes
+//! are integers, never Rust enums, so that a value of a newer driver is merely an unknown number.
+//! The numbers come from `cuda.h` 13.0; `tests/header.rs` compares every constant and layout with
+//! the header.
 
 use core::ffi::{c_char, c_int, c_void};
 
-/// Declares opaque handles: the numbers that stand for the driver's objects.
+/// Declares opaque handles: numbers for the driver's objects.
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident)*) => {
         $(
@@ -16,10 +17,10 @@ macro_rules! handles {
             pub struct $name(pub usize);
 
             impl $name {
-                /// No object.
+                /// The null handle.
                 pub const NULL: Self = Self(0);
 
-                /// Whether this stands for no object.
+                /// Returns whether the handle is the null handle.
                 #[must_use]
                 pub const fn is_null(self) -> bool {
                     self.0 == 0
@@ -44,25 +45,33 @@ handles! {
     CuGraph
     /// A node of a graph (`CUgraphNode`).
     CuGraphNode
-    /// A graph made ready to run (`CUgraphExec`).
+    /// An instantiated graph (`CUgraphExec`).
     CuGraphExec
     /// A pool of the driver's stream-ordered allocator (`CUmemoryPool`).
     CuMemoryPool
 }
 
 impl CuStream {
-    /// The default stream that every thread shares (`CU_STREAM_LEGACY`); handle 0 means the same one.
+    /// Returns the stream with the handle of another binding, for example cudarc's `CudaStream::cu_stream`.
+    /// [`CudaDevice::stream_id`](crate::CudaDevice::stream_id) then numbers the stream.
+    #[must_use]
+    pub fn from_handle<T>(handle: *mut T) -> Self {
+        Self(handle.addr())
+    }
+
+    /// The legacy default stream, shared by all threads (`CU_STREAM_LEGACY`). Handle 0 stands for
+    /// the legacy default stream too.
     pub const LEGACY: Self = Self(1);
     /// The calling thread's own default stream (`CU_STREAM_PER_THREAD`).
     pub const PER_THREAD: Self = Self(2);
 }
 
-/// A device, as the driver counts them (`CUdevice`).
+/// A device handle (`CUdevice`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct CuDevice(pub c_int);
 
-/// Physical memory made by `cuMemCreate` (`CUmemGenericAllocationHandle`).
+/// Physical memory created by `cuMemCreate` (`CUmemGenericAllocationHandle`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct CuMemHandle(pub u64);
@@ -73,66 +82,68 @@ pub type CuDevicePtr = u64;
 /// A function that the driver runs on the host in a stream's order (`CUhostFn`).
 pub type CuHostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
-/// A device's identity over restarts and processes (`CUuuid`).
+/// A device's identity across restarts and processes (`CUuuid`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(C)]
 pub struct CuUuid {
-    /// 128 bits, in the order in which they are printed.
+    /// 128 bits, in the order of printing.
     pub bytes: [c_char; 16],
 }
 
-/// Where memory is, or from where it is accessed (`CUmemLocation`).
+/// Location of memory, or of an accessor (`CUmemLocation`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(C)]
 pub struct CuMemLocation {
-    /// What `id` counts.
+    /// The kind of location that `id` names.
     pub kind: CuMemLocationType,
-    /// The device's ordinal, where `kind` is a device.
+    /// The device's ordinal, if `kind` is a device.
     pub id: c_int,
 }
 
-/// Who may access a range, and how (`CUmemAccessDesc`).
+/// Access rights of one device to a range (`CUmemAccessDesc`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(C)]
 pub struct CuMemAccessDesc {
-    /// From where.
+    /// The device that accesses the range.
     pub location: CuMemLocation,
-    /// How.
+    /// The permitted accesses.
     pub flags: CuMemAccessFlags,
 }
 
-/// What physical memory to make (`CUmemAllocationProp`). All zero but for the fields that CUDA 11.4 knows.
+/// Properties of physical memory to create (`CUmemAllocationProp`). Fields unknown to CUDA 11.4
+/// stay zero.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CuMemAllocationProp {
-    /// Pinned is the only type that can be mapped.
+    /// Allocation type. Only pinned memory can be mapped.
     pub kind: CuMemAllocationType,
-    /// How the handle can be exported: not at all.
+    /// Types of exported handles. 0: the handle cannot be exported.
     pub requested_handle_types: u32,
-    /// On which device.
+    /// The device that holds the memory.
     pub location: CuMemLocation,
-    /// Always null here.
+    /// Always null on Linux.
     pub win32_handle_metadata: *mut c_void,
-    /// Hints.
+    /// Hints to the driver.
     pub flags: CuMemAllocationFlags,
 }
 
-/// The hints of [`CuMemAllocationProp`].
+/// Hints of [`CuMemAllocationProp`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(C)]
 pub struct CuMemAllocationFlags {
-    /// Compressible memory: not asked for.
+    /// Compression. 0: none.
     pub compression_type: u8,
-    /// 1: other devices on the bus may read and write it directly.
+    /// 1: other devices on the bus may access the memory directly.
     pub gpu_direct_rdma_capable: u8,
-    /// Intended uses: none that this crate names.
+    /// Intended uses. 0: none of the uses named by the driver.
     pub usage: u16,
-    /// Zero.
+    /// Always zero.
     pub reserved: [u8; 4],
 }
 
 impl CuMemAllocationProp {
-    /// Memory on the device with this ordinal, with direct access from the bus if `rdma`.
+    /// Describes memory on the device with the given ordinal, with direct access from the bus if
+    /// `rdma`.
     #[must_use]
     pub const fn on_device(ordinal: c_int, rdma: bool) -> Self {
         Self {
@@ -150,7 +161,7 @@ impl CuMemAllocationProp {
     }
 }
 
-/// Declares an integer type with named values, and lists the values under their names in `cuda.h`.
+/// Declares an integer type with named values, and lists the values with their names in `cuda.h`.
 macro_rules! constants {
     ($($(#[$doc:meta])* $type:ident($repr:ty) { $($(#[$value_doc:meta])* $name:ident = $value:literal, $c_name:literal;)* })*) => {
         $(
@@ -164,15 +175,15 @@ macro_rules! constants {
             }
         )*
 
-        /// Every constant of this file: its name in `cuda.h`, and its value here.
+        /// Every constant of this file: name in `cuda.h`, and value.
         pub const CONSTANTS: &[(&str, u64)] = &[$($(($c_name, $type::$name.0 as u64),)*)*];
     };
 }
 
 constants! {
-    /// A question about a device (`CUdevice_attribute`).
+    /// An attribute of a device (`CUdevice_attribute`).
     CuDeviceAttribute(u32) {
-        /// Multiprocessors.
+        /// Number of multiprocessors.
         MULTIPROCESSOR_COUNT = 16, "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT";
         /// Number on the PCI bus.
         PCI_BUS_ID = 33, "CU_DEVICE_ATTRIBUTE_PCI_BUS_ID";
@@ -186,80 +197,80 @@ constants! {
         COMPUTE_CAPABILITY_MINOR = 76, "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR";
         /// 1: the device has virtual memory.
         VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102, "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED";
-        /// 1: memory made by `cuMemCreate` can be reached by other devices on the bus.
+        /// 1: other devices on the bus can access memory of `cuMemCreate` directly.
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED";
-        /// 1: the driver has a stream-ordered allocator of its own for this device.
+        /// 1: the driver has a stream-ordered allocator for the device.
         MEMORY_POOLS_SUPPORTED = 115, "CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED";
     }
-    /// How an event behaves (`CUevent_flags`).
+    /// Behaviour of an event (`CUevent_flags`).
     CuEventFlags(u32) {
         /// Records the time, and waits by spinning.
         DEFAULT = 0, "CU_EVENT_DEFAULT";
         /// Waits by sleeping.
         BLOCKING_SYNC = 1, "CU_EVENT_BLOCKING_SYNC";
-        /// Records no time; what this crate uses, since it is several times cheaper.
+        /// Records no time. Used by this crate, since such events are several times cheaper.
         DISABLE_TIMING = 2, "CU_EVENT_DISABLE_TIMING";
     }
-    /// How a stream behaves (`CUstream_flags`).
+    /// Behaviour of a stream (`CUstream_flags`).
     CuStreamFlags(u32) {
         /// Ordered with the legacy default stream.
         DEFAULT = 0, "CU_STREAM_DEFAULT";
         /// Not ordered with the legacy default stream.
         NON_BLOCKING = 1, "CU_STREAM_NON_BLOCKING";
     }
-    /// Whether a stream is capturing (`CUstreamCaptureStatus`).
+    /// Capture status of a stream (`CUstreamCaptureStatus`).
     CuCaptureStatus(u32) {
-        /// It is not.
+        /// The stream is not capturing.
         NONE = 0, "CU_STREAM_CAPTURE_STATUS_NONE";
-        /// It is.
+        /// The stream is capturing.
         ACTIVE = 1, "CU_STREAM_CAPTURE_STATUS_ACTIVE";
-        /// It is, and an error spoilt the capture.
+        /// The stream is capturing, and an error has invalidated the capture.
         INVALIDATED = 2, "CU_STREAM_CAPTURE_STATUS_INVALIDATED";
     }
-    /// Which calls are refused while a stream captures (`CUstreamCaptureMode`).
+    /// Calls that are refused while a stream captures (`CUstreamCaptureMode`).
     CuCaptureMode(u32) {
-        /// Unsafe calls of every thread.
+        /// Refuses unsafe calls of every thread.
         GLOBAL = 0, "CU_STREAM_CAPTURE_MODE_GLOBAL";
-        /// Unsafe calls of the capturing thread.
+        /// Refuses unsafe calls of the capturing thread.
         THREAD_LOCAL = 1, "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL";
-        /// None.
+        /// Refuses no call.
         RELAXED = 2, "CU_STREAM_CAPTURE_MODE_RELAXED";
     }
-    /// What [`CuMemLocation::id`] counts (`CUmemLocationType`).
+    /// The kind of location that [`CuMemLocation::id`] names (`CUmemLocationType`).
     CuMemLocationType(u32) {
-        /// Nothing.
+        /// No location.
         INVALID = 0, "CU_MEM_LOCATION_TYPE_INVALID";
-        /// Devices.
+        /// A device.
         DEVICE = 1, "CU_MEM_LOCATION_TYPE_DEVICE";
     }
-    /// What physical memory is (`CUmemAllocationType`).
+    /// Type of physical memory (`CUmemAllocationType`).
     CuMemAllocationType(u32) {
-        /// Nothing.
+        /// No type.
         INVALID = 0, "CU_MEM_ALLOCATION_TYPE_INVALID";
-        /// It stays where it is.
+        /// The memory never moves.
         PINNED = 1, "CU_MEM_ALLOCATION_TYPE_PINNED";
     }
-    /// How a range may be accessed (`CUmemAccess_flags`).
+    /// Access rights to a range (`CUmemAccess_flags`).
     CuMemAccessFlags(u32) {
-        /// Not at all.
+        /// No access.
         NONE = 0, "CU_MEM_ACCESS_FLAGS_PROT_NONE";
-        /// Read.
+        /// Reads only.
         READ = 1, "CU_MEM_ACCESS_FLAGS_PROT_READ";
-        /// Read and written.
+        /// Reads and writes.
         READ_WRITE = 3, "CU_MEM_ACCESS_FLAGS_PROT_READWRITE";
     }
-    /// Which granularity is asked for (`CUmemAllocationGranularity_flags`).
+    /// Granularity to query (`CUmemAllocationGranularity_flags`).
     CuGranularity(u32) {
-        /// The smallest that works.
+        /// The smallest granularity that works.
         MINIMUM = 0, "CU_MEM_ALLOC_GRANULARITY_MINIMUM";
-        /// The one that is fastest.
+        /// The granularity with the best performance.
         RECOMMENDED = 1, "CU_MEM_ALLOC_GRANULARITY_RECOMMENDED";
     }
-    /// A question about a pool of the driver's own allocator (`CUmemPool_attribute`).
+    /// An attribute of a pool of the driver's own allocator (`CUmemPool_attribute`).
     CuMemPoolAttribute(u32) {
-        /// Bytes held from the device (`u64`).
+        /// Bytes that the pool holds from the device (`u64`).
         RESERVED_MEM_CURRENT = 5, "CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT";
-        /// Bytes in use by the program (`u64`).
+        /// Bytes of the pool in use by the program (`u64`).
         USED_MEM_CURRENT = 7, "CU_MEMPOOL_ATTR_USED_MEM_CURRENT";
     }
 }

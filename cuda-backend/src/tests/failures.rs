@@ -5,18 +5,19 @@ use crate::driver::LoadError;
 use crate::driver::result::CuResult;
 use crate::driver::table::ENTRY_POINTS;
 use crate::driver::types::{CuCaptureMode, CuContext};
-use crate::fake::{CONTEXT, Plan, STRANGER, When};
+use crate::fake::{CONTEXT, FOREIGN_CONTEXT, Plan, When};
 use cachalot_core::{DeviceError, ErrorKind};
 
-/// The calling thread as a host may have it: contexts, topmost last, and capture mode.
+/// States of the calling thread in a host: contexts, topmost last, and capture mode.
 fn callers() -> Vec<(Vec<CuContext>, CuCaptureMode)> {
-    let stacks = [vec![], vec![STRANGER], vec![CONTEXT], vec![CONTEXT, STRANGER], vec![CuContext(CONTEXT.0 + 1)]];
+    let stacks =
+        [vec![], vec![FOREIGN_CONTEXT], vec![CONTEXT], vec![CONTEXT, FOREIGN_CONTEXT], vec![CuContext(CONTEXT.0 + 1)]];
     let modes = [CuCaptureMode::GLOBAL, CuCaptureMode::THREAD_LOCAL, CuCaptureMode::RELAXED];
     stacks.iter().flat_map(|stack| modes.map(|mode| (stack.clone(), mode))).collect()
 }
 
-/// Runs an operation with the thread in the caller's state, and checks that it is in that state afterwards.
-/// Answers the result and how many calls were made.
+/// Runs an operation with the thread in the caller's state, and checks that the state is restored
+/// afterwards. Returns the result and the number of driver calls.
 fn run(
     (name, operation): &Operation,
     (stack, mode): &(Vec<CuContext>, CuCaptureMode),
@@ -59,13 +60,14 @@ fn the_callers_context_and_capture_mode_survive_the_failure_of_any_call() {
             for (skip, function) in calls.iter().enumerate() {
                 for code in codes {
                     for when in [When::Before, When::After] {
-                        // A failure that kept the very call that restores from acting cannot be made good.
+                        // If the restoring call itself failed without an effect, the state cannot
+                        // be restored.
                         let restores = ["cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"];
                         if when == When::Before && restores.contains(function) {
                             continue;
                         }
                         let _ =
-                            run(operation, &caller, Some(Plan { function: None, skip, code, when, for_good: false }));
+                            run(operation, &caller, Some(Plan { function: None, skip, code, when, permanent: false }));
                     }
                 }
             }
@@ -81,9 +83,9 @@ fn a_mode_that_cannot_be_changed_stops_the_call_and_the_context_is_restored() {
             skip: 0,
             code: CuResult::INVALID_VALUE,
             when: When::Before,
-            for_good: true,
+            permanent: true,
         };
-        let caller = (vec![STRANGER], CuCaptureMode::GLOBAL);
+        let caller = (vec![FOREIGN_CONTEXT], CuCaptureMode::GLOBAL);
         let (result, _) = run(operation, &caller, Some(plan));
         assert_eq!(result, Err(CuResult::INVALID_VALUE.error()), "{}", operation.0);
     }
@@ -97,7 +99,7 @@ fn after_a_sticky_error_no_call_is_made_and_the_first_code_is_repeated() {
             let prepared = Prepared::new(&device);
             fake::with(|fake| {
                 let (skip, when) = (0, When::After);
-                fake.plan = Some(Plan { function: Some(function), skip, code, when, for_good: false });
+                fake.plan = Some(Plan { function: Some(function), skip, code, when, permanent: false });
             });
             for (name, operation) in OPERATIONS {
                 let _ = operation(&device, &prepared);
@@ -136,11 +138,11 @@ fn an_error_that_is_not_sticky_leaves_the_device_healthy() {
 }
 
 #[test]
-fn a_context_destroyed_behind_our_back_is_lost() {
+fn a_context_destroyed_by_the_program_is_lost() {
     let device = device();
     let (code, when) = (CuResult::INVALID_CONTEXT, When::Before);
     fake::with(|fake| {
-        fake.plan = Some(Plan { function: Some("cuCtxPushCurrent_v2"), skip: 0, code, when, for_good: true });
+        fake.plan = Some(Plan { function: Some("cuCtxPushCurrent_v2"), skip: 0, code, when, permanent: true });
     });
     let lost = DeviceError::new(ErrorKind::ContextLost, 201);
     assert_eq!(device.obtain(512), Err(lost));
@@ -152,7 +154,7 @@ fn a_driver_that_shuts_down_is_not_called_again_even_to_restore() {
     let device = device();
     let (code, when) = (CuResult::DEINITIALIZED, When::Before);
     fake::with(|fake| {
-        fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, for_good: true });
+        fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, permanent: true });
     });
     let made = calls(|| {
         assert_eq!(device.obtain(512), Err(DeviceError::new(ErrorKind::Deinitialized, 4)));
@@ -169,14 +171,15 @@ fn dropping_a_device_calls_nothing() {
 }
 
 #[test]
-fn closing_gives_back_what_was_taken_once() {
+fn closing_releases_the_context_and_the_streams_once() {
     let device = device();
     let prepared = Prepared::new(&device);
     device.record(prepared.event, id(FOREIGN_STREAM)).expect("over the bridge");
     assert_eq!(fake::with(|fake| fake.retained), [1, 1]);
     let events = fake::with(|fake| fake.events.len());
     assert_eq!(device.close(), Ok(()));
-    // The two events of `prepared` are the allocator's to destroy; the one behind the retired stream is not.
+    // The allocator destroys the two events of `prepared`; closing destroys the event behind the
+    // retired stream.
     assert_eq!(fake::with(|fake| fake.events.len()), events - 1);
     assert_eq!(fake::with(|fake| (fake.retained, fake.contexts.len())), ([0, 1], 0));
     let closed = DeviceError::new(ErrorKind::Deinitialized, 4);
@@ -185,7 +188,7 @@ fn closing_gives_back_what_was_taken_once() {
 }
 
 #[test]
-fn closing_after_a_sticky_error_calls_nothing_and_says_so() {
+fn closing_after_a_sticky_error_calls_nothing_and_fails() {
     let device = device();
     let _ = device.with_context(|_| CuResult::ILLEGAL_ADDRESS);
     let made = calls(|| assert_eq!(device.close(), Err(CuResult::ILLEGAL_ADDRESS.error())));
@@ -194,7 +197,7 @@ fn closing_after_a_sticky_error_calls_nothing_and_says_so() {
 }
 
 #[test]
-fn an_adopted_context_is_checked_and_not_given_back() {
+fn an_adopted_context_is_checked_and_not_released() {
     let driver = fake::driver();
     let adopt = |context| {
         let options = DeviceOptions { context: Some(context), ..DeviceOptions::default() };
@@ -217,7 +220,7 @@ fn opening_fails_without_leaving_anything_behind() {
         fake::with(|fake| {
             let (code, when) = (CuResult::ILLEGAL_ADDRESS, When::Before);
             fake.log.clear();
-            fake.plan = Some(Plan { function: None, skip, code, when, for_good: false });
+            fake.plan = Some(Plan { function: None, skip, code, when, permanent: false });
         });
         let restores = ["cuCtxPopCurrent_v2", "cuThreadExchangeStreamCaptureMode"];
         if CudaDevice::open(driver, 0).is_err() {
@@ -233,10 +236,12 @@ fn opening_fails_without_leaving_anything_behind() {
 fn a_forked_child_calls_nothing_and_takes_no_lock() {
     let device = device();
     let prepared = Prepared::new(&device);
-    // Held across the fork, as by another thread: whoever takes it in the child waits for ever.
+    // Locked across the fork, as by another thread: taking the lock in the child would block for
+    // ever.
     let _spare = device.spare_events.lock();
     fake::with(|fake| fake.log.clear());
-    // SAFETY: the child runs the operations, which answer before they take a lock or call anything, and leaves.
+    // SAFETY: the child runs the operations, which return before taking a lock or calling the
+    // driver, and exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork failed");
     if child == 0 {
@@ -244,7 +249,7 @@ fn a_forked_child_calls_nothing_and_takes_no_lock() {
         let all = OPERATIONS.iter().all(|(_, operation)| operation(&device, &prepared) == forked);
         let refused = device.health() == forked && CudaDevice::open(device.driver(), 0).map(drop) == forked;
         let silent = fake::with(|fake| fake.log.is_empty());
-        // SAFETY: ends the child at once; nothing of the parent's is touched.
+        // SAFETY: ends the child at once, without touching the parent's state.
         unsafe { libc::_exit(i32::from(!(all && refused && silent))) };
     }
     let mut status = 0;
@@ -254,7 +259,7 @@ fn a_forked_child_calls_nothing_and_takes_no_lock() {
     assert_eq!(device.health(), Ok(()), "the parent goes on");
 }
 
-/// The fake's table without one entry.
+/// Returns the fake's table without one entry.
 macro_rules! without {
     ($($name:ident)*) => {
         [$((stringify!($name), {
@@ -298,7 +303,8 @@ fn a_missing_optional_entry_degrades_and_never_panics() {
         assert_eq!(has_virtual_memory, !of_virtual_memory.contains(&name), "{name}");
         for (index, (operation, _)) in OPERATIONS.iter().enumerate() {
             let unsupported = without[index].is_err_and(|error| error.kind == ErrorKind::Unsupported);
-            // Where a stream's device cannot be asked after, another device's stream is one that does not exist here.
+            // Without the context query of streams, another device's stream counts as an invalid
+            // handle.
             let unknown = *operation == "record foreign" && without[index] == Err(CuResult::INVALID_HANDLE.error());
             assert!(
                 without[index] == with[index] || unsupported || unknown,
@@ -336,7 +342,7 @@ fn an_old_or_absent_driver_is_refused_with_its_reason() {
     for code in [CuResult::NO_DEVICE, CuResult::STUB_LIBRARY, CuResult::NOT_INITIALIZED] {
         fake::with(|fake| {
             let (function, when) = (Some("cuInit"), When::Before);
-            fake.plan = Some(Plan { function, skip: 0, code, when, for_good: false });
+            fake.plan = Some(Plan { function, skip: 0, code, when, permanent: false });
         });
         assert_eq!(fake::load(&fake::table()).map(drop), Err(LoadError::Start(code)));
     }

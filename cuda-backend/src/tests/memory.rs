@@ -7,7 +7,7 @@ use crate::fake::{Plan, When};
 use cachalot_core::{ErrorKind, MemoryInfo};
 
 #[test]
-fn memory_goes_out_and_back() {
+fn memory_is_obtained_and_released() {
     let device = device();
     let base = device.obtain(2 << 20).expect("memory");
     assert_eq!(fake::with(|fake| fake.memory.clone()), [(base.0, 2 << 20)].into());
@@ -19,19 +19,19 @@ fn memory_goes_out_and_back() {
 }
 
 #[test]
-fn out_of_memory_is_said_only_of_code_2() {
+fn only_code_2_is_out_of_memory() {
     let device = device();
     for (code, kind) in [(2, ErrorKind::OutOfMemory), (1, ErrorKind::InvalidArgument), (999, ErrorKind::Other)] {
         let (code, when) = (CuResult(code), When::Before);
         fake::with(|fake| {
-            fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, for_good: false });
+            fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, permanent: false });
         });
         assert_eq!(device.obtain(512).map_err(|error| (error.kind, error.code)), Err((kind, code.0)));
     }
 }
 
 #[test]
-fn memory_that_is_not_aligned_is_given_back_and_refused() {
+fn misaligned_memory_is_freed_and_refused() {
     let device = device();
     fake::with(|fake| fake.next_address += 256);
     assert_eq!(device.obtain(512).map_err(|error| error.kind), Err(ErrorKind::Other));
@@ -39,7 +39,7 @@ fn memory_that_is_not_aligned_is_given_back_and_refused() {
 }
 
 #[test]
-fn an_event_is_complete_when_its_stream_has_come_to_it() {
+fn an_event_is_complete_once_its_stream_reaches_it() {
     let device = device();
     let event = device.create_event().expect("an event");
     assert_eq!(device.is_complete(event), Ok(true), "nothing was recorded");
@@ -52,20 +52,20 @@ fn an_event_is_complete_when_its_stream_has_come_to_it() {
 }
 
 #[test]
-fn an_event_that_cannot_be_asked_is_neither_complete_nor_not() {
+fn a_failed_query_of_an_event_is_an_error() {
     let device = device();
     let event = device.create_event().expect("an event");
     for code in [CuResult::CAPTURED_EVENT, CuResult::ILLEGAL_ADDRESS] {
         let (function, when) = (Some("cuEventQuery"), When::Before);
         fake::with(|fake| {
-            fake.plan = Some(Plan { function, skip: 0, code, when, for_good: false });
+            fake.plan = Some(Plan { function, skip: 0, code, when, permanent: false });
         });
         assert_eq!(device.is_complete(event), Err(code.error()));
     }
 }
 
 #[test]
-fn virtual_memory_is_had_only_where_everything_of_it_is() {
+fn virtual_memory_needs_every_entry_point_and_attribute() {
     assert!(device().virtual_memory().is_some());
     assert_eq!(device().granularity(), 2 << 20);
     for change in [
@@ -82,7 +82,7 @@ fn virtual_memory_is_had_only_where_everything_of_it_is() {
 }
 
 #[test]
-fn direct_access_from_the_bus_is_asked_for_where_it_works() {
+fn direct_access_from_the_bus_is_requested_until_refused() {
     let capable = device();
     assert!(capable.is_rdma_capable());
 
@@ -139,7 +139,7 @@ fn devices_out_of_reach_and_old_peers_are_told_apart() {
     let peer = second(&device);
     let (code, when) = (CuResult::PEER_ACCESS_ALREADY_ENABLED, When::Before);
     fake::with(|fake| {
-        fake.plan = Some(Plan { function: Some("cuCtxEnablePeerAccess"), skip: 0, code, when, for_good: false });
+        fake.plan = Some(Plan { function: Some("cuCtxEnablePeerAccess"), skip: 0, code, when, permanent: false });
     });
     assert_eq!(device.allow_access_from(&peer), Ok(()), "another library had enabled it");
     fake::with(|fake| fake.attributes.extend([(9999, 0)]));
@@ -148,8 +148,8 @@ fn devices_out_of_reach_and_old_peers_are_told_apart() {
 }
 
 #[test]
-fn the_drivers_own_pool_is_told_of() {
-    let users = device().memory_users().expect("told");
+fn the_size_of_the_drivers_own_pool_is_reported() {
+    let users = device().memory_users().expect("reported");
     assert_eq!(users.pool_reserved, Some(12_345));
 }
 
@@ -157,7 +157,7 @@ fn the_drivers_own_pool_is_told_of() {
 fn a_fill_goes_to_its_stream() {
     let device = device();
     let base = device.obtain(512).expect("memory");
-    // SAFETY: the fake's memory is not there; its fill only counts the call.
+    // SAFETY: the fake has no real memory; the fake's fill only logs the call.
     let fill = || unsafe { device.fill(base, 0xdd, 512, STREAM) };
     let made = calls(|| assert_eq!(fill(), Ok(())));
     assert_eq!(made.iter().filter(|name| **name == "cuMemsetD8Async").count(), 1);

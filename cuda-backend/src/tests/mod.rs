@@ -1,4 +1,4 @@
-//! The device over the fake driver: what every call must leave as it was, and what becomes of failures.
+//! Tests of the device over the fake driver: restored state, and handling of failures.
 
 mod failures;
 mod memory;
@@ -9,47 +9,48 @@ use crate::fake::{self, FOREIGN_STREAM, STREAM};
 use crate::{CudaDevice, DeviceOptions};
 use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, Event, PhysicalHandle, StreamId, VirtualMemory};
 
-/// A device over a fresh fake, with nothing logged.
+/// Opens a device over a fresh fake, with an empty log.
 fn device() -> CudaDevice {
     let device = CudaDevice::open(fake::driver(), 0).expect("the fake has a device");
     fake::with(|fake| fake.log.clear());
     device
 }
 
-/// The second device of the fake that `first` is over, with the same streams.
+/// Opens the second device of the fake under `first`, with the same table of streams.
 fn second(first: &CudaDevice) -> CudaDevice {
     let options = DeviceOptions { streams: first.streams().clone(), ..DeviceOptions::default() };
     CudaDevice::open_with(first.driver(), 1, options).expect("the fake has two devices")
 }
 
-/// The names of the functions called by `body`.
+/// Returns the names of the functions called by `body`.
 fn calls(body: impl FnOnce()) -> Vec<&'static str> {
     fake::with(|fake| fake.log.clear());
     body();
     fake::with(|fake| core::mem::take(&mut fake.log))
 }
 
-/// An operation of a device by its name. What it needs is set up before the driver is made to fail.
+/// A named operation of a device. The operation's inputs are prepared before the driver is made to
+/// fail.
 type Operation = (&'static str, fn(&CudaDevice, &Prepared) -> DeviceResult<()>);
 
-/// What operations work on.
+/// Inputs of the operations.
 struct Prepared {
     /// A segment.
     segment: DevicePtr,
-    /// An event, recorded.
+    /// A recorded event.
     event: Event,
-    /// An event for destroying.
+    /// An event to destroy.
     other_event: Event,
-    /// A retired stream whose work is not done, with an event behind it.
+    /// A retired stream with incomplete work, and with an event behind the work.
     retired: StreamId,
-    /// A stream whose handle was reused without being reported.
+    /// A stream whose handle was reused without a report.
     reused: StreamId,
     /// Another device.
     peer: CudaDevice,
 }
 
 impl Prepared {
-    /// Sets up what operations work on.
+    /// Prepares the inputs of the operations.
     fn new(device: &CudaDevice) -> Self {
         let event = device.create_event().expect("an event");
         device.record(event, StreamId::DEFAULT).expect("recorded");
@@ -70,12 +71,12 @@ impl Prepared {
     }
 }
 
-/// The number of a stream with generation 0.
+/// Returns the number of a stream with generation 0.
 fn id(stream: CuStream) -> StreamId {
     StreamId(stream.0 as u64)
 }
 
-/// Every operation that may call the driver.
+/// Lists every operation that may call the driver.
 const OPERATIONS: &[Operation] = &[
     ("obtain", |device, _| device.obtain(512).map(drop)),
     ("release", |device, on| device.release(on.segment, 2 << 20)),
@@ -96,7 +97,7 @@ const OPERATIONS: &[Operation] = &[
     ("capture_id", |device, _| device.capture_id(STREAM).map(drop)),
     ("attribute", |device, _| device.attribute(crate::driver::types::CuDeviceAttribute(16)).map(drop)),
     ("fill", |device, on| {
-        // SAFETY: the fake's memory is not there; its fill only counts the call.
+        // SAFETY: the fake has no real memory; the fake's fill only logs the call.
         unsafe { device.fill(on.segment, 0xdd, 512, STREAM) }
     }),
     ("address_range", |device, on| device.address_range(on.segment).map(drop)),

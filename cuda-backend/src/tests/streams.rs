@@ -1,4 +1,4 @@
-//! Which stream is which: handles that come back, default streams, streams of other devices.
+//! Identity of streams: reused handles, default streams, streams of other devices.
 
 use super::*;
 use crate::StreamIdentity;
@@ -7,25 +7,25 @@ use crate::driver::types::CuCaptureStatus;
 use crate::fake::{Plan, When};
 use cachalot_core::ErrorKind;
 
-/// A device that asks the driver for every stream's number.
+/// Opens a device that asks the driver for every stream's id.
 fn asking() -> CudaDevice {
     let options = DeviceOptions { identity: StreamIdentity::Asked, ..DeviceOptions::default() };
     CudaDevice::open_with(fake::driver(), 0, options).expect("the fake has a device")
 }
 
-/// Whether everything in a context was waited for, by the call that breaks no capture.
+/// Returns whether the whole context was waited for, by the call that breaks no capture.
 fn waited_for_context(made: &[&str]) -> bool {
     assert!(!made.contains(&"cuCtxSynchronize"), "{made:?}");
     made.contains(&"cuMemFree_v2")
 }
 
-/// The stream that an event was last recorded behind.
+/// Returns the stream of an event's last recording.
 fn recorded_behind(event: Event) -> Option<CuStream> {
     fake::with(|fake| fake.events[&(event.0 as usize)].stream)
 }
 
 #[test]
-fn a_number_is_had_without_the_driver() {
+fn a_number_needs_no_driver_call() {
     let device = device();
     let made = calls(|| assert_eq!(device.stream_id(STREAM), Ok(id(STREAM))));
     assert_eq!(made, Vec::<&str>::new());
@@ -66,7 +66,8 @@ fn each_thread_has_a_default_stream_of_its_own() {
     let event = device.create_event().expect("an event");
     device.record(event, own).expect("recorded");
     assert_eq!(recorded_behind(event), Some(CuStream::PER_THREAD));
-    // Another thread's stream has no handle here; the legacy stream comes after it.
+    // Another thread's stream has no handle in this thread; the legacy stream is ordered after the
+    // other thread's stream.
     device.record(event, other).expect("recorded");
     assert_eq!(recorded_behind(event), Some(CuStream::LEGACY));
 }
@@ -100,13 +101,13 @@ fn a_threads_own_stream_keeps_its_number_when_it_is_reported() {
 }
 
 #[test]
-fn a_stream_that_was_asked_for_and_is_gone_needs_no_report() {
+fn a_destroyed_stream_needs_no_report_if_the_driver_identifies_streams() {
     for code in [CuResult::INVALID_HANDLE, CuResult::INVALID_CONTEXT] {
         let device = asking();
         let event = device.create_event().expect("an event");
         let number = device.stream_id(STREAM).expect("a number");
         fake::with(|fake| fake.capturing = (code, CuCaptureStatus::NONE));
-        // The driver does not know the handle any more. What was queued there is waited for with the context.
+        // The driver no longer knows the handle. The wait for the stream waits for the context.
         let made = calls(|| assert_eq!(device.record(event, number), Ok(())));
         assert!(waited_for_context(&made), "{made:?}");
         assert_eq!(device.streams().handle(number), None);
@@ -123,7 +124,7 @@ fn a_context_without_memory_is_synchronized() {
     let (code, when) = (CuResult::OUT_OF_MEMORY, When::Before);
     fake::with(|fake| {
         fake.ids.insert(STREAM.0, 4711);
-        fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, for_good: false });
+        fake.plan = Some(Plan { function: Some("cuMemAlloc_v2"), skip: 0, code, when, permanent: false });
     });
     let made = calls(|| device.record(event, old).expect("waited"));
     assert!(made.contains(&"cuCtxSynchronize"), "{made:?}");
@@ -138,7 +139,7 @@ fn a_reported_streams_handle_comes_back_with_another_number() {
     assert_eq!(device.streams().handle(old), None);
     let new = device.stream_id(STREAM).expect("a number");
     assert_ne!(old, new);
-    // What is asked of the new number goes to the handle.
+    // Operations on the new number use the handle.
     let event = device.create_event().expect("an event");
     device.record(event, new).expect("recorded");
     assert_eq!(recorded_behind(event), Some(STREAM));
@@ -155,7 +156,7 @@ fn a_retired_streams_work_is_waited_for_once() {
     assert!(made.contains(&"cuEventSynchronize") && !made.contains(&"cuEventRecord"), "{made:?}");
     assert_eq!(device.is_complete(event), Ok(true));
     assert_eq!(device.is_capturing(old), Ok(false));
-    // The next report finds it done and uses its event again.
+    // The next report finds the stream complete, and reuses its event.
     let made = calls(|| assert!(device.stream_destroyed(CuStream(STREAM.0 + 0x100)).is_ok()));
     assert!(!made.contains(&"cuEventCreate"), "{made:?}");
     let made = calls(|| device.record(event, old).expect("done"));
@@ -168,7 +169,7 @@ fn a_stream_whose_end_could_not_be_recorded_is_waited_for_with_the_context() {
     let event = device.create_event().expect("an event");
     let (code, when) = (CuResult::STREAM_CAPTURE_UNSUPPORTED, When::Before);
     fake::with(|fake| {
-        fake.plan = Some(Plan { function: Some("cuEventRecord"), skip: 0, code, when, for_good: false });
+        fake.plan = Some(Plan { function: Some("cuEventRecord"), skip: 0, code, when, permanent: false });
     });
     let old = device.stream_destroyed(STREAM).expect("retired all the same");
     let made = calls(|| device.record(event, old).expect("waited"));
@@ -178,7 +179,7 @@ fn a_stream_whose_end_could_not_be_recorded_is_waited_for_with_the_context() {
 }
 
 #[test]
-fn an_unreported_stream_is_noticed_where_the_driver_is_called_anyway() {
+fn an_unreported_stream_is_detected_by_the_next_driver_call() {
     let device = device();
     let event = device.create_event().expect("an event");
     let old = device.stream_id(STREAM).expect("a number");
@@ -193,7 +194,7 @@ fn an_unreported_stream_is_noticed_where_the_driver_is_called_anyway() {
 }
 
 #[test]
-fn a_device_that_asks_notices_at_once() {
+fn a_device_that_asks_the_driver_detects_reuse_at_once() {
     let device = asking();
     let old = device.stream_id(STREAM).expect("a number");
     assert_eq!(device.stream_id(STREAM), Ok(old));
@@ -206,12 +207,12 @@ fn a_device_that_asks_notices_at_once() {
 }
 
 #[test]
-fn a_driver_that_does_not_say_leaves_the_number_as_it_was() {
+fn a_driver_without_ids_leaves_the_number_unchanged() {
     let device = asking();
     let old = device.stream_id(STREAM).expect("a number");
     let (code, when) = (CuResult::STREAM_CAPTURE_UNSUPPORTED, When::Before);
     fake::with(|fake| {
-        fake.plan = Some(Plan { function: Some("cuStreamGetId"), skip: 0, code, when, for_good: false });
+        fake.plan = Some(Plan { function: Some("cuStreamGetId"), skip: 0, code, when, permanent: false });
     });
     assert_eq!(device.stream_id(STREAM), Ok(old));
 }
@@ -225,7 +226,7 @@ fn numbers_come_back_only_after_all_generations() {
         device.stream_destroyed(STREAM).expect("retired");
         fake::with(|fake| fake.events.values_mut().for_each(|event| event.done = true));
     }
-    // The fake's streams are all done, so that their numbers may be used again, from the first one on.
+    // All streams of the fake are complete, so the numbers may be reused from the first on.
     assert_eq!(device.stream_id(STREAM), Ok(id(STREAM)));
     assert!(seen.iter().all(|number| number.0 >> 48 != 0xffff), "that is a thread's own stream");
 }
@@ -245,7 +246,7 @@ fn many_handles_are_told_apart() {
 }
 
 #[test]
-fn threads_retire_and_ask_at_once() {
+fn threads_retire_and_look_up_streams_concurrently() {
     let streams = crate::Streams::new();
     std::thread::scope(|scope| {
         for thread in 0..4_usize {
@@ -324,16 +325,16 @@ fn another_devices_failure_is_not_this_ones() {
     let device = device();
     let event = device.create_event().expect("an event");
     let (code, when) = (CuResult::ILLEGAL_ADDRESS, When::Before);
-    // The first event made while recording is the one in the other device's context.
+    // The first event created during the recording belongs to the other device's context.
     fake::with(|fake| {
-        fake.plan = Some(Plan { function: Some("cuEventCreate"), skip: 0, code, when, for_good: false });
+        fake.plan = Some(Plan { function: Some("cuEventCreate"), skip: 0, code, when, permanent: false });
     });
     assert_eq!(device.record(event, id(FOREIGN_STREAM)), Err(code.error()));
     assert_eq!(device.health(), Ok(()));
 }
 
 #[test]
-fn a_capturing_stream_is_left_alone() {
+fn no_event_is_recorded_on_a_capturing_stream() {
     let device = asking();
     let event = device.create_event().expect("an event");
     for stream in [STREAM, CuStream::NULL, CuStream::PER_THREAD] {
@@ -346,7 +347,7 @@ fn a_capturing_stream_is_left_alone() {
                 for refused in [device.record(event, number), device.synchronize(number)] {
                     assert_eq!(refused, Err(CuResult::STREAM_CAPTURE_UNSUPPORTED.error()));
                 }
-                // Of a thread's own stream the report does not call the driver.
+                // The report of a thread's own stream does not call the driver.
                 assert_eq!(device.stream_destroyed(stream).is_err(), stream != CuStream::PER_THREAD);
             });
             let spoils = ["cuStreamGetId", "cuEventRecord", "cuStreamSynchronize"];

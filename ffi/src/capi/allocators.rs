@@ -1,10 +1,10 @@
-//! Making, describing and ending allocators.
+//! Creation, configuration, description and destruction of allocators.
 
 use crate::abi::{cachalot_allocator, cachalot_device, cachalot_options, cachalot_status};
 use crate::boundary;
 use crate::instance::{Instance, unknown_device};
 use crate::marshal::{self, Out, OutStruct, Versioned};
-use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Status};
+use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, CACHALOT_ERROR_INVALID_CONFIG, Host, Status};
 use crate::{abi, handle};
 use cachalot_core::DeviceMemory;
 use core::ffi::{c_char, c_int};
@@ -17,37 +17,37 @@ unsafe impl Versioned for cachalot_device {
     const FIRST_SIZE: usize = 72;
 }
 
-/// Makes an allocator.
+/// Creates an allocator over the devices in `options`, or with default options for NULL.
 ///
 /// # Safety
-/// The pointers are NULL or what the header says.
+/// The pointers are NULL or satisfy the rules of the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_create(
     options: *const cachalot_options,
     out: *mut *mut cachalot_allocator,
 ) -> cachalot_status {
-    boundary::alone(|| {
+    boundary::without_instance(|| {
         if !handle::begin() {
             return Err(handle::forked());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         let options = match NonNull::new(options.cast_mut()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Some(options) => unsafe { marshal::read_struct(options.as_ptr(), "options") }?,
             None => cachalot_options::INIT,
         };
-        // SAFETY: the caller's promise.
-        let instance = unsafe { Instance::open(&options) }?;
+        // SAFETY: guaranteed by the caller.
+        let instance = unsafe { Instance::open(&options, Host::Program) }?;
         out.write(handle::insert(instance)?);
         Ok(())
     })
 }
 
-/// Ends an allocator.
+/// Destroys an allocator and releases its memory to the driver. Does nothing for NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_destroy(allocator: *mut cachalot_allocator) -> cachalot_status {
-    boundary::alone(|| {
+    boundary::without_instance(|| {
         if allocator.is_null() {
             return Ok(());
         }
@@ -61,26 +61,26 @@ pub extern "C" fn cachalot_destroy(allocator: *mut cachalot_allocator) -> cachal
     })
 }
 
-/// Puts settings in force.
+/// Changes the configuration of an allocator.
 ///
 /// # Safety
-/// The text is NULL or ended by NUL.
+/// `config` is NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_configure(
     allocator: *const cachalot_allocator,
     config: *const c_char,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let text = unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }?;
         instance.configure(text)
     })
 }
 
-/// The settings in force.
+/// Copies the present configuration of a device as a text.
 ///
 /// # Safety
-/// The buffer is NULL or has `capacity` bytes that can be written; `length` is NULL or can be written.
+/// `buffer` is NULL or has `capacity` writable bytes, and `length` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_config(
     allocator: *const cachalot_allocator,
@@ -102,38 +102,39 @@ pub unsafe extern "C" fn cachalot_config(
                 let text = format!("the settings need {} bytes, and there are {capacity}", text.len());
                 return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
             }
-            // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap with it.
+            // SAFETY: the caller's buffer has room for the text and its NUL, and does not overlap
+            // with it.
             unsafe { core::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, text.len()) };
         }
         if let Some(length) = NonNull::new(length) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { length.write(text.len() - 1) };
         }
         Ok(())
     })
 }
 
-/// How many devices there are.
+/// Writes the number of the allocator's devices to `out`.
 ///
 /// # Safety
-/// `out` is NULL or can be written.
+/// `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_device_count(
     allocator: *const cachalot_allocator,
     out: *mut c_int,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         out.write(instance.allocator.device_count() as c_int);
         Ok(())
     })
 }
 
-/// Describes a device.
+/// Writes the memory, the limit and the abilities of a device to `out`.
 ///
 /// # Safety
-/// `out` is NULL or a structure as long as it says.
+/// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_device_info(
     allocator: *const cachalot_allocator,
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn cachalot_device_info(
     out: *mut cachalot_device,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (index, device) = instance.device(device)?;
         device.open()?;
@@ -163,7 +164,7 @@ pub unsafe extern "C" fn cachalot_device_info(
     })
 }
 
-/// Whether a device can still be used.
+/// Returns an error status if a failure has made the device unusable.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_health(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
@@ -173,7 +174,7 @@ pub extern "C" fn cachalot_health(allocator: *const cachalot_allocator, device: 
     })
 }
 
-/// Lets a device's memory be used by another.
+/// Makes the memory of a device accessible from another device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_enable_peer_access(
     allocator: *const cachalot_allocator,
@@ -190,7 +191,7 @@ pub extern "C" fn cachalot_enable_peer_access(
         other.open()?;
         match (owner.cuda(), other.cuda()) {
             (Some(owner), Some(other)) => Ok(owner.allow_access_from(other)?),
-            // Simulated devices have no memory to keep from anyone.
+            // The memory of a simulated device is accessible from everywhere.
             (None, None) => Ok(()),
             _ => Err(unknown_device(peer)),
         }

@@ -1,10 +1,10 @@
-//! What is cached, and how much may be held.
+//! Control of the cache and of the limit on reserved memory.
 
 use crate::abi::{CACHALOT_NO_LIMIT, cachalot_allocator, cachalot_status};
 use crate::boundary;
 use core::ffi::c_int;
 
-/// Frees what other streams no longer use.
+/// Frees the blocks whose events are complete.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_process_events(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
@@ -13,7 +13,7 @@ pub extern "C" fn cachalot_process_events(allocator: *const cachalot_allocator, 
     })
 }
 
-/// Gives everything cached back.
+/// Releases all cached memory of a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_empty_cache(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
@@ -22,7 +22,7 @@ pub extern "C" fn cachalot_empty_cache(allocator: *const cachalot_allocator, dev
     })
 }
 
-/// Gives what is cached back until so much is held.
+/// Releases cached memory until the reserved bytes are at most `keep_bytes`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_trim(
     allocator: *const cachalot_allocator,
@@ -35,7 +35,7 @@ pub extern "C" fn cachalot_trim(
     })
 }
 
-/// Turns the cache off or on.
+/// Turns the cache on or off.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_set_caching(
     allocator: *const cachalot_allocator,
@@ -48,7 +48,7 @@ pub extern "C" fn cachalot_set_caching(
     })
 }
 
-/// Sets the most that may be held.
+/// Limits the reserved bytes of a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_set_limit(
     allocator: *const cachalot_allocator,
@@ -61,7 +61,7 @@ pub extern "C" fn cachalot_set_limit(
     })
 }
 
-/// Sets the limit to a part of the device's memory.
+/// Limits the reserved memory to a fraction of the device's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_set_memory_fraction(
     allocator: *const cachalot_allocator,

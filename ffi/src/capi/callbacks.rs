@@ -1,4 +1,4 @@
-//! Who is asked and told when memory runs short, and who describes stacks.
+//! Registration of callbacks: memory shortage, out-of-memory reports, call stacks.
 
 use crate::abi::{
     cachalot_allocator, cachalot_oom_callback, cachalot_shortage_callback, cachalot_stack, cachalot_stack_callback,
@@ -9,10 +9,11 @@ use crate::marshal::Userdata;
 use crate::stacks::Described;
 use core::ffi::{CStr, c_char, c_int, c_void};
 
-/// Sets who is asked to free memory.
+/// Sets the callback that frees memory of the program when a request cannot be served.
 ///
 /// # Safety
-/// The callback may be called with `userdata`, from any thread, until another is set or the allocator destroyed.
+/// The callback may be called with `userdata`, from any thread, until another is set or the
+/// allocator is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_on_shortage(
     allocator: *const cachalot_allocator,
@@ -25,10 +26,11 @@ pub unsafe extern "C" fn cachalot_on_shortage(
     })
 }
 
-/// Sets who is told of failures.
+/// Sets the callback that receives out-of-memory reports.
 ///
 /// # Safety
-/// As for [`cachalot_on_shortage`].
+/// The callback may be called with `userdata`, from any thread, until another is set or the
+/// allocator is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_on_out_of_memory(
     allocator: *const cachalot_allocator,
@@ -41,10 +43,11 @@ pub unsafe extern "C" fn cachalot_on_out_of_memory(
     })
 }
 
-/// Sets who describes stacks.
+/// Sets the callback that describes call stacks.
 ///
 /// # Safety
-/// As for [`cachalot_on_shortage`].
+/// The callback may be called with `userdata`, from any thread, until another is set or the
+/// allocator is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_on_stack(
     allocator: *const cachalot_allocator,
@@ -57,10 +60,11 @@ pub unsafe extern "C" fn cachalot_on_stack(
     })
 }
 
-/// Adds a frame.
+/// Appends a frame to a stack. Callable only from a stack callback.
 ///
 /// # Safety
-/// The stack is NULL, or the one that the callback which is running got; the texts are NULL or ended by NUL.
+/// `stack` is NULL, or the argument of the running callback, and the texts are NULL or
+/// NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_stack_push(
     stack: *mut cachalot_stack,
@@ -69,10 +73,11 @@ pub unsafe extern "C" fn cachalot_stack_push(
     line: c_int,
 ) {
     boundary::infallible((), || {
-        // SAFETY: the caller's promise; the callback's own thread is in this call, so nobody else uses the stack.
+        // SAFETY: guaranteed by the caller. The callback's own thread is in this call, so no other
+        // reference to the stack is in use.
         let Some(stack) = (unsafe { stack.cast::<Described>().as_mut() }) else { return };
         let texts = [function_name, file_name].map(|text| {
-            // SAFETY: not NULL, and the caller's promise.
+            // SAFETY: not NULL; the rest is guaranteed by the caller.
             if text.is_null() { &[][..] } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
         });
         stack.push(texts[0], texts[1], line);

@@ -1,4 +1,4 @@
-//! Looking inside: traces, snapshots, invariants.
+//! Introspection: traces, snapshots, and the check of all invariants.
 
 use crate::abi::{
     CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ACTION_OOM,
@@ -17,7 +17,7 @@ use cachalot_core::Action;
 use cachalot_snapshot::Format;
 use core::ffi::{c_char, c_int, c_void};
 
-/// Records events from here on.
+/// Starts to record the latest `capacity` events of a device, or stops for 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_trace_start(
     allocator: *const cachalot_allocator,
@@ -30,7 +30,7 @@ pub extern "C" fn cachalot_trace_start(
     })
 }
 
-/// What happened, for C. An action that came after this version is passed on as 0.
+/// Converts an action to C. An action unknown to this version becomes 0.
 fn number(action: Action) -> cachalot_action {
     match action {
         Action::Alloc => CACHALOT_ACTION_ALLOC,
@@ -45,7 +45,7 @@ fn number(action: Action) -> cachalot_action {
     }
 }
 
-/// Every recorded event.
+/// Passes every recorded event to a callback.
 ///
 /// # Safety
 /// The callback may be called with `userdata`.
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn cachalot_trace_for_each(
     boundary::with_instance(allocator, |instance| {
         let visit = visit.ok_or_else(|| Status::null("the callback"))?;
         let (device, _) = instance.device(device)?;
-        // Copied first: the callback may call the allocator, which records.
+        // Copy first: the callback may call the allocator, which records further events.
         let mut entries = Vec::new();
         instance.allocator.for_each_trace_entry(device, |entry| entries.push(*entry))?;
         let _running = instance.callbacks.enter();
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn cachalot_trace_for_each(
                 action: number(entry.action),
                 reserved: 0,
             };
-            // SAFETY: the caller's promise; the entry outlives the call.
+            // SAFETY: guaranteed by the caller; the entry outlives the call.
             if unsafe { visit(userdata, &raw const entry) } != 0 {
                 return Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"));
             }
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn cachalot_trace_for_each(
     })
 }
 
-/// Everything as JSON, to a callback.
+/// Passes a snapshot in JSON to a callback.
 ///
 /// # Safety
 /// The callback may be called with `userdata`.
@@ -93,12 +93,12 @@ pub unsafe extern "C" fn cachalot_snapshot(
     userdata: *mut c_void,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { hand_out(instance, Format::Json, write, userdata) }
     })
 }
 
-/// Everything in a format, to a callback.
+/// Passes a snapshot in a chosen format to a callback.
 ///
 /// # Safety
 /// The callback may be called with `userdata`.
@@ -115,12 +115,12 @@ pub unsafe extern "C" fn cachalot_snapshot_as(
             CACHALOT_PICKLE => Format::Pickle,
             other => return Err(Status::argument(format_args!("{other} is no format of snapshots"))),
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { hand_out(instance, format, write, userdata) }
     })
 }
 
-/// Hands a snapshot to a callback, part by part.
+/// Passes a snapshot to a callback, part by part.
 ///
 /// # Safety
 /// The callback may be called with `userdata`.
@@ -128,7 +128,7 @@ unsafe fn hand_out(instance: &Instance, format: Format, write: cachalot_writer, 
     let write = write.ok_or_else(|| Status::null("the callback"))?;
     let _running = instance.callbacks.enter();
     snapshot::write(instance, format, |part| {
-        // SAFETY: the caller's promise; the text outlives the call.
+        // SAFETY: guaranteed by the caller; the text outlives the call.
         unsafe { write(userdata, part.as_ptr().cast(), part.len()) == 0 }
     })
     .map_err(|error| match error {
@@ -137,24 +137,24 @@ unsafe fn hand_out(instance: &Instance, format: Format, write: cachalot_writer, 
     })
 }
 
-/// Everything to a file.
+/// Writes a snapshot to a file.
 ///
 /// # Safety
-/// The text is NULL or ended by NUL.
+/// `path` is NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_snapshot_to_file(
     allocator: *const cachalot_allocator,
     path: *const c_char,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let path = unsafe { marshal::text(path, "path", CACHALOT_ERROR_INVALID_ARGUMENT) }?;
         snapshot::write_file(instance, path.as_ref())
             .map_err(|error| Status::new(CACHALOT_ERROR_IO, format_args!("{path}: {error}")))
     })
 }
 
-/// Checks every invariant.
+/// Checks every invariant of an allocator.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_check(allocator: *const cachalot_allocator) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {

@@ -1,4 +1,4 @@
-//! Blocks: the functions that programs call all the time.
+//! Allocation and freeing of blocks, the hot functions of the interface.
 
 use crate::abi::{
     CACHALOT_WOULD_EXPAND, CACHALOT_WOULD_FAIL, CACHALOT_WOULD_HIT, CACHALOT_WOULD_OBTAIN, CACHALOT_WOULD_RELEASE,
@@ -23,20 +23,20 @@ unsafe impl Versioned for cachalot_outlook {
     const FIRST_SIZE: usize = 32;
 }
 
-/// A device address, for C.
+/// Converts a device address to C.
 fn pointer(address: DevicePtr) -> *mut c_void {
     core::ptr::without_provenance_mut(address.0 as usize)
 }
 
-/// A device address from C.
+/// Converts a device address from C.
 fn address(pointer: *const c_void) -> DevicePtr {
     DevicePtr(pointer.addr() as u64)
 }
 
-/// Obtains a block.
+/// Allocates a block of at least `bytes` on a device, usable at once on `stream`.
 ///
 /// # Safety
-/// `out` is NULL or can be written.
+/// `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_malloc(
     allocator: *const cachalot_allocator,
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn cachalot_malloc(
     out: *mut *mut c_void,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         let (index, device) = instance.device(device)?;
         device.open()?;
@@ -56,13 +56,13 @@ pub unsafe extern "C" fn cachalot_malloc(
     })
 }
 
-/// Gives a block back.
+/// Frees a block, in the order of its own stream and of all recorded streams.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_free(allocator: *const cachalot_allocator, block: *mut c_void) -> cachalot_status {
     boundary::with_instance(allocator, |instance| Ok(instance.allocator.free(address(block))?))
 }
 
-/// Gives a block of known size back.
+/// Frees a block after checking that it was requested with exactly `bytes`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_free_sized(
     allocator: *const cachalot_allocator,
@@ -72,7 +72,7 @@ pub extern "C" fn cachalot_free_sized(
     boundary::with_instance(allocator, |instance| Ok(instance.allocator.free_sized(address(block), bytes as u64)?))
 }
 
-/// Announces another stream's use of a block.
+/// Records the use of a block on another stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_record_stream(
     allocator: *const cachalot_allocator,
@@ -84,7 +84,8 @@ pub extern "C" fn cachalot_record_stream(
     })
 }
 
-/// Says that a stream is about to be destroyed, or that the calling thread no longer uses its own default stream.
+/// Announces the destruction of a stream, or the end of the calling thread's use of its default
+/// stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_stream_destroyed(
     allocator: *const cachalot_allocator,
@@ -116,7 +117,7 @@ pub extern "C" fn cachalot_stream_destroyed(
 /// Describes the block that contains an address.
 ///
 /// # Safety
-/// `out` is NULL or a structure as long as it says.
+/// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_base_of(
     allocator: *const cachalot_allocator,
@@ -124,7 +125,7 @@ pub unsafe extern "C" fn cachalot_base_of(
     out: *mut cachalot_block,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let block = instance.allocator.base_of(self::address(address))?;
         out.write(&cachalot_block {
@@ -142,10 +143,10 @@ pub unsafe extern "C" fn cachalot_base_of(
     })
 }
 
-/// What a request would do first.
+/// Forecasts the first step that a request would take, without changing anything.
 ///
 /// # Safety
-/// `out` is NULL or a structure as long as it says.
+/// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_forecast(
     allocator: *const cachalot_allocator,
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn cachalot_forecast(
     out: *mut cachalot_outlook,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (index, device) = instance.device(device)?;
         device.open()?;

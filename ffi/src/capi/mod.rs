@@ -1,6 +1,7 @@
-//! The exported functions, in the order of the header, which describes each of them.
+//! The exported functions, in the order of the header, which documents each function.
 //!
-//! Every body runs inside the panic boundary, which turns a panic into a status; what C passes in is checked before it is used.
+//! Every body runs inside the panic boundary, which turns a panic into a status. Every argument is
+//! checked before use.
 
 mod allocators;
 mod cache;

@@ -1,4 +1,4 @@
-//! The planned policy: iterations, and what it has come to.
+//! The planned policy: announcement of iterations, and the report.
 
 use crate::abi::{
     CACHALOT_STAGE_OBSERVING, CACHALOT_STAGE_PLANNING, CACHALOT_STAGE_READY, CACHALOT_STAGE_SERVING,
@@ -15,7 +15,7 @@ unsafe impl Versioned for cachalot_plan_report {
     const FIRST_SIZE: usize = 120;
 }
 
-/// Announces that an iteration ends and the next begins.
+/// Announces the end of an iteration and the beginning of the next.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
@@ -24,10 +24,10 @@ pub extern "C" fn cachalot_iteration(allocator: *const cachalot_allocator, devic
     })
 }
 
-/// What the planned policy has come to.
+/// Reports the state and the results of the planned policy.
 ///
 /// # Safety
-/// `out` is NULL or a structure as long as it says.
+/// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_planned(
     allocator: *const cachalot_allocator,
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn cachalot_planned(
     out: *mut cachalot_plan_report,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         out.write(&described(&instance.allocator.planned_report(device)?));
@@ -43,6 +43,7 @@ pub unsafe extern "C" fn cachalot_planned(
     })
 }
 
+/// Converts a report to the C structure.
 fn described(report: &PlannedReport) -> cachalot_plan_report {
     cachalot_plan_report {
         struct_size: size_of::<cachalot_plan_report>(),

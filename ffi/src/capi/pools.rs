@@ -1,4 +1,4 @@
-//! Private pools, and the graphs that are captured into them.
+//! Private pools, and graph captures into private pools.
 
 use crate::abi::{
     CACHALOT_POOL_NO_SPLIT, CACHALOT_POOL_USE_ON_OOM, CACHALOT_ROUTE_ALL, CACHALOT_ROUTE_STREAM, CACHALOT_ROUTE_THREAD,
@@ -12,12 +12,12 @@ use cachalot_core::{DeviceMemory, PoolId, PoolOptions, Route};
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 
-/// A pool's name from C.
+/// Converts a pool id from C.
 fn name(pool: cachalot_pool) -> PoolId {
     PoolId(pool.first, pool.second)
 }
 
-/// A pool's options from C.
+/// Converts pool options from C. Rejects unknown flags.
 fn options(flags: u32) -> Outcome<PoolOptions> {
     let unknown = flags & !(CACHALOT_POOL_USE_ON_OOM | CACHALOT_POOL_NO_SPLIT);
     if unknown != 0 {
@@ -26,7 +26,7 @@ fn options(flags: u32) -> Outcome<PoolOptions> {
     Ok(PoolOptions { use_on_oom: flags & CACHALOT_POOL_USE_ON_OOM != 0, no_split: flags & CACHALOT_POOL_NO_SPLIT != 0 })
 }
 
-/// A route from C.
+/// Converts a route from C, with the calling thread or `stream` if the route needs one.
 fn route(device: &Device, route: cachalot_route, stream: cachalot_stream) -> Outcome<Route> {
     match route {
         CACHALOT_ROUTE_ALL => Ok(Route::All),
@@ -36,10 +36,10 @@ fn route(device: &Device, route: cachalot_route, stream: cachalot_stream) -> Out
     }
 }
 
-/// Makes a private pool.
+/// Creates a private pool with one user, and writes its id to `out`.
 ///
 /// # Safety
-/// `out` is NULL or can be written.
+/// `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_pool_create(
     allocator: *const cachalot_allocator,
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn cachalot_pool_create(
     out: *mut cachalot_pool,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let PoolId(first, second) = instance.allocator.create_pool(device, options(flags)?)?;
@@ -75,7 +75,7 @@ pub extern "C" fn cachalot_pool_retain(
     })
 }
 
-/// Takes a user away.
+/// Removes a user from a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_pool_release(
     allocator: *const cachalot_allocator,
@@ -88,10 +88,10 @@ pub extern "C" fn cachalot_pool_release(
     })
 }
 
-/// How many users a pool has.
+/// Returns the number of users of a pool.
 ///
 /// # Safety
-/// `out` is NULL or can be written.
+/// `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_pool_users(
     allocator: *const cachalot_allocator,
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn cachalot_pool_users(
     out: *mut u32,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         out.write(instance.allocator.pool_users(device, name(pool))?);
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn cachalot_pool_users(
     })
 }
 
-/// Gives back what an unused pool has cached.
+/// Releases the cached memory of an unused pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_pool_empty(
     allocator: *const cachalot_allocator,
@@ -121,7 +121,7 @@ pub extern "C" fn cachalot_pool_empty(
     })
 }
 
-/// Leads requests into a pool.
+/// Begins a route, which sends the chosen requests into a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_pool_begin(
     allocator: *const cachalot_allocator,
@@ -137,7 +137,7 @@ pub extern "C" fn cachalot_pool_begin(
     })
 }
 
-/// Ends a route into a pool.
+/// Ends the latest route into a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_pool_end(
     allocator: *const cachalot_allocator,
@@ -150,7 +150,7 @@ pub extern "C" fn cachalot_pool_end(
     })
 }
 
-/// Leads requests into a pool while a graph is captured.
+/// Begins a route into a pool for the capture of a graph.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_capture_begin(
     allocator: *const cachalot_allocator,
@@ -166,7 +166,7 @@ pub extern "C" fn cachalot_capture_begin(
     })
 }
 
-/// The capture has ended.
+/// Ends the route of a capture.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_capture_end(
     allocator: *const cachalot_allocator,

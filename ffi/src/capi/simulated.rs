@@ -1,4 +1,4 @@
-//! Steering simulated devices.
+//! Control of simulated devices.
 
 use crate::abi::{cachalot_allocator, cachalot_status, cachalot_stream};
 use crate::boundary;
@@ -8,13 +8,13 @@ use cachalot_core::simulated::SimulatedDevice;
 use cachalot_cuda::driver::types::CuStream;
 use core::ffi::c_int;
 
-/// The simulated device, if it is one.
+/// Returns the simulated device, or an error for a real device.
 fn simulated(device: &Device) -> Outcome<&SimulatedDevice> {
     let not_one = || Status::new(CACHALOT_ERROR_UNSUPPORTED, format_args!("device {} is not simulated", device.number));
     device.simulated().ok_or_else(not_one)
 }
 
-/// Lets a stream get as far as it has been queued.
+/// Completes the work queued on a stream so far.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_simulate_progress(
     allocator: *const cachalot_allocator,
@@ -28,7 +28,7 @@ pub extern "C" fn cachalot_simulate_progress(
     })
 }
 
-/// Begins or ends a capture.
+/// Begins or ends a capture on a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_simulate_capture(
     allocator: *const cachalot_allocator,

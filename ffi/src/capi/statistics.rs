@@ -14,13 +14,13 @@ unsafe impl Versioned for cachalot_statistics {
     const FIRST_SIZE: usize = 304;
 }
 
-/// A counter for C.
+/// Converts a counter to the C structure of present, peak, added and removed amounts.
 fn counter(counter: Counter) -> cachalot_counter {
     let Counter { current, peak, allocated, freed } = counter;
     cachalot_counter { current, peak, allocated, freed }
 }
 
-/// A counter of all blocks, by its name.
+/// Returns the counter of all blocks for a statistic.
 fn named(stats: &Stats, name: &str) -> cachalot_counter {
     let mut found = cachalot_counter::default();
     stats.for_each(|key, value| {
@@ -36,10 +36,10 @@ fn named(stats: &Stats, name: &str) -> cachalot_counter {
     found
 }
 
-/// The statistics of a device.
+/// Returns the statistics of a device.
 ///
 /// # Safety
-/// `out` is NULL or a structure as long as it says.
+/// `out` is NULL, or a structure as long as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_stats(
     allocator: *const cachalot_allocator,
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn cachalot_stats(
     out: *mut cachalot_statistics,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let stats = instance.allocator.stats(device)?;
@@ -71,10 +71,10 @@ pub unsafe extern "C" fn cachalot_stats(
     })
 }
 
-/// One statistic by its name.
+/// Writes the value of the statistic named `key` to `out`.
 ///
 /// # Safety
-/// `key` is NULL or a text ended by NUL, `out` is NULL or can be written.
+/// `key` is NULL or NUL-terminated, and `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_stat(
     allocator: *const cachalot_allocator,
@@ -83,9 +83,9 @@ pub unsafe extern "C" fn cachalot_stat(
     out: *mut i64,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let key = unsafe { marshal::text(key, "key", CACHALOT_ERROR_UNKNOWN_KEY) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let value = instance.allocator.stats(device)?.get(key);
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn cachalot_stat(
     })
 }
 
-/// Every statistic by its name.
+/// Passes every statistic to a callback, with its name.
 ///
 /// # Safety
 /// The callback may be called with `userdata`.
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn cachalot_stats_for_each(
         let mut stopped = false;
         stats.for_each(|key, value| {
             if !stopped && let Ok(key) = CString::new(key) {
-                // SAFETY: the caller's promise; the key outlives the call.
+                // SAFETY: guaranteed by the caller; the key outlives the call.
                 stopped = unsafe { visit(userdata, key.as_ptr(), value) } != 0;
             }
         });
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn cachalot_stats_for_each(
     })
 }
 
-/// Starts the peaks anew.
+/// Resets every peak to the present value.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_reset_peaks(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
@@ -131,7 +131,7 @@ pub extern "C" fn cachalot_reset_peaks(allocator: *const cachalot_allocator, dev
     })
 }
 
-/// Starts the accumulated statistics anew.
+/// Resets the accumulated statistics to 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_reset_accumulated(allocator: *const cachalot_allocator, device: c_int) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {

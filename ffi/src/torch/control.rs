@@ -1,4 +1,4 @@
-//! What the program asks of the plug-in beside `PyTorch`.
+//! Functions that a program calls on the plug-in directly, not through `PyTorch`.
 
 use super::{plugin, python};
 use crate::abi::{cachalot_allocator, cachalot_status};
@@ -9,10 +9,11 @@ use crate::status::{CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_PANIC};
 use core::ffi::{c_char, c_int};
 use core::ptr::null_mut;
 
-/// Sets what the allocator is made with, or puts it in force.
+/// Sets the configuration of the allocator: before its creation for the creation, afterwards with
+/// immediate effect.
 ///
 /// # Safety
-/// The text is NULL or ended by NUL.
+/// `config` is NULL or NUL-terminated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_torch_configure(config: *const c_char) -> cachalot_status {
     boundary::infallible(CACHALOT_ERROR_PANIC, || {
@@ -20,33 +21,33 @@ pub unsafe extern "C" fn cachalot_torch_configure(config: *const c_char) -> cach
             if config.is_null() {
                 return Ok(None);
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { marshal::text(config, "config", CACHALOT_ERROR_INVALID_CONFIG) }.map(Some)
         })
     })
 }
 
-/// The allocator, made if there is none yet.
+/// Returns the allocator, and creates it if necessary.
 ///
 /// # Safety
-/// `out` is NULL or can be written.
+/// `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_torch_allocator(out: *mut *mut cachalot_allocator) -> cachalot_status {
     plugin::with_allocator(|_| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { Out::new(out, "out") }?.write(plugin::present());
         Ok(())
     })
 }
 
-/// The allocator, if there is one.
+/// Returns the allocator, or NULL if there is none yet.
 ///
 /// # Safety
-/// `out` is NULL or can be written.
+/// `out` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_torch_peek(out: *mut *mut cachalot_allocator) -> cachalot_status {
-    boundary::alone(|| {
-        // SAFETY: the caller's promise.
+    boundary::without_instance(|| {
+        // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         if handle::in_child() {
             return Err(handle::forked());
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn cachalot_torch_peek(out: *mut *mut cachalot_allocator) 
     })
 }
 
-/// Describes the stacks of recorded events by their Python frames, or no longer.
+/// Starts or stops recording the Python frames of each traced event.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_record_stacks(on: c_int) -> cachalot_status {
     plugin::with_allocator(|instance| {

@@ -1,4 +1,4 @@
-//! The hooks of `PyTorch`'s allocator interface that C can be called through.
+//! The hooks of `PyTorch`'s allocator interface with C signatures.
 
 use super::{diagnostics, plugin};
 use crate::abi::cachalot_stream;
@@ -8,19 +8,20 @@ use cachalot_core::{DevicePtr, Error};
 use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, without_provenance_mut};
 
-/// CUDA is about to be used.
+/// Creates the allocator when CUDA is about to be used.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_init(device_count: c_int) {
     boundary::infallible((), || {
-        // Without devices it is the call from the constructor, before the program has said anything.
+        // With 0 devices, this is the call from the plug-in's constructor, before the program could
+        // set a configuration.
         if device_count > 0 {
-            // What goes wrong is told once, and by every request.
+            // A failure is reported once here, and again by every request.
             let _ = plugin::with_allocator(|_| Ok(()));
         }
     });
 }
 
-/// Gives what is cached back, on every device.
+/// Releases all cached memory on every device.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_reset() {
     boundary::infallible((), || {
@@ -32,11 +33,12 @@ pub extern "C" fn cachalot_torch_reset() {
             }
             outcome
         });
-        diagnostics::tell_once("the cache cannot be emptied", emptied);
+        diagnostics::report_once("the cache cannot be emptied", emptied);
     });
 }
 
-/// Limits what may be held of a device.
+/// Limits the memory that the allocator may reserve on a device, as a fraction of the device's
+/// memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_memory_fraction(fraction: f64, device: c_int) {
     boundary::infallible((), || {
@@ -44,14 +46,15 @@ pub extern "C" fn cachalot_torch_memory_fraction(fraction: f64, device: c_int) {
             let (device, _) = instance.device(device)?;
             Ok(instance.allocator.set_memory_fraction(device, fraction)?)
         });
-        diagnostics::tell_once("the memory fraction cannot be set", set);
+        diagnostics::report_once("the memory fraction cannot be set", set);
     });
 }
 
-/// The segment that a block is part of.
+/// Returns the base address of the segment that contains a block, and writes the size of the
+/// segment.
 ///
 /// # Safety
-/// `bytes` is NULL or can be written.
+/// `bytes` is NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_torch_base_alloc(block: *mut c_void, bytes: *mut usize) -> *mut c_void {
     boundary::infallible(block, || {
@@ -60,27 +63,28 @@ pub unsafe extern "C" fn cachalot_torch_base_alloc(block: *mut c_void, bytes: *m
             let found = instance.allocator.base_of(DevicePtr(block.addr() as u64))?;
             base = without_provenance_mut(found.segment.0 as usize);
             if let Some(bytes) = NonNull::new(bytes) {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { bytes.write(found.segment_bytes as usize) };
             }
             Ok(())
         });
-        // What is not the allocator's stays as it is, as without this hook.
+        // A pointer from another allocator is returned unchanged, as if the hook were not set.
         if found == CACHALOT_OK { base } else { block }
     })
 }
 
-/// Announces another stream's use of a block.
+/// Records the use of a block on another stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_record_stream(block: *mut c_void, stream: cachalot_stream) {
     boundary::infallible((), || {
         let recorded = plugin::with_present(|instance| {
             match instance.allocator.record_stream(DevicePtr(block.addr() as u64), instance.stream(stream)?) {
-                // PyTorch passes memory of others on as well, which is theirs to look after.
-                Err(Error::InvalidPointer(_)) => Ok(()),
+                // PyTorch also passes pointers of other allocators. They are not this allocator's
+                // concern.
+                Err(Error::InvalidPointer { .. }) => Ok(()),
                 recorded => Ok(recorded?),
             }
         });
-        diagnostics::tell_once("a stream cannot be recorded", recorded);
+        diagnostics::report_once("a stream cannot be recorded", recorded);
     });
 }

@@ -1,15 +1,16 @@
-//! The plug-in for `PyTorch`: the functions that `torch.cuda.memory.CUDAPluggableAllocator` takes, over one allocator of the
-//! whole process. `include/cachalot_torch.h` describes each of them.
+//! The plug-in for `PyTorch`: the functions for `torch.cuda.memory.CUDAPluggableAllocator`, over
+//! one allocator per process. `include/cachalot_torch.h` documents each function.
 //!
 //! ```text
 //! requests · hooks · pools · control    the exported functions
-//! plugin                                the one allocator, made when it is first needed
-//! settings                              what it is made with
-//! diagnostics                           what nobody can be answered, said once on the standard error
+//! plugin                                the allocator, created on first use
+//! settings                              the configuration of the allocator
+//! diagnostics                           one-time reports of failures without a return value
 //! python                                the calling thread's Python frames
 //! ```
 //!
-//! What takes C++ to do, to throw an exception and to call a `std::function`, is in `ffi/torch/shim.cpp`.
+//! Code that needs C++, to throw an exception or to call a `std::function`, is in
+//! `ffi/torch/shim.cpp`.
 
 mod control;
 mod diagnostics;

@@ -1,5 +1,5 @@
-//! Private pools, as `PyTorch` has them: one hook begins both the capture of a graph and a mere detour of requests, and the
-//! pool is made by its first use.
+//! Private pools with the semantics of `PyTorch`: one hook serves graph captures and plain
+//! redirection of requests, and the first use creates the pool.
 
 use super::{diagnostics, plugin};
 use crate::abi::{cachalot_pool, cachalot_status, cachalot_torch_filter, cachalot_torch_let_go};
@@ -10,15 +10,15 @@ use crate::status::{CACHALOT_ERROR_PANIC, Status};
 use cachalot_core::{PoolId, PoolOptions, Route};
 use core::ffi::{c_int, c_void};
 
-/// A pool's name from C.
+/// Converts a pool id from C.
 fn name(pool: cachalot_pool) -> PoolId {
     PoolId(pool.first, pool.second)
 }
 
-/// Leads the requests that the filter names into a pool.
+/// Begins a route: sends the requests that the filter accepts into a pool.
 ///
 /// # Safety
-/// The filter may be asked, and let go of, with `userdata` from any thread.
+/// `filter` and `let_go` may be called with `userdata` from any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cachalot_torch_begin_allocate_to_pool(
     device: c_int,
@@ -28,8 +28,9 @@ pub unsafe extern "C" fn cachalot_torch_begin_allocate_to_pool(
     userdata: *mut c_void,
 ) -> cachalot_status {
     boundary::infallible(CACHALOT_ERROR_PANIC, || {
-        // Let go of when it is dropped: at the end of the route, or here. Without one every request is led.
-        let filter = filter.map(|leads| Filter { leads, let_go, userdata: Userdata(userdata) });
+        // Dropping the filter releases it: at the end of the route, or on a failure here. Without a
+        // filter, the route accepts every request.
+        let filter = filter.map(|accepts| Filter { accepts, released: let_go, userdata: Userdata(userdata) });
         plugin::with_allocator(move |instance| {
             let (device, _) = instance.device(device)?;
             if name(pool) == PoolId::DEFAULT {
@@ -41,7 +42,8 @@ pub unsafe extern "C" fn cachalot_torch_begin_allocate_to_pool(
             if begun.is_err() {
                 instance.callbacks.filters.remove(number);
             }
-            // The pool's one user more is the route; the one above kept the pool until there was one.
+            // The route itself is now a user of the pool. The user added above only kept the pool
+            // alive until the route existed.
             let released = instance.allocator.release_pool(device, name(pool));
             Ok(begun.and(released)?)
         })
@@ -59,11 +61,11 @@ pub extern "C" fn cachalot_torch_end_allocate_to_pool(device: c_int, pool: cacha
             }
             Ok(())
         });
-        diagnostics::tell_once("allocating to a pool cannot be ended", ended);
+        diagnostics::report_once("allocating to a pool cannot be ended", ended);
     });
 }
 
-/// Takes a user of a pool away.
+/// Removes a user from a pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn cachalot_torch_release_pool(device: c_int, pool: cachalot_pool) {
     boundary::infallible((), || {
@@ -71,6 +73,6 @@ pub extern "C" fn cachalot_torch_release_pool(device: c_int, pool: cachalot_pool
             let (device, _) = instance.device(device)?;
             Ok(instance.allocator.release_pool(device, name(pool))?)
         });
-        diagnostics::tell_once("a pool cannot be released", released);
+        diagnostics::report_once("a pool cannot be released", released);
     });
 }

@@ -1,5 +1,5 @@
-//! The settings of the plug-in's allocator: the program's, else those of cachalot's own variable, else what `PyTorch`'s
-//! variables say of device memory.
+//! Finds the configuration of the plug-in's allocator: from the program, else from cachalot's own
+//! variable, else from the device-memory settings in `PyTorch`'s variables.
 
 use crate::instance::ENVIRONMENT;
 use crate::status::{CACHALOT_ERROR_INVALID_CONFIG, Outcome, Status};
@@ -7,20 +7,20 @@ use cachalot_core::Config;
 use cachalot_core::config::ConfigError;
 use std::ffi::{CString, OsString};
 
-/// Cachalot's own variable: its settings and no others count.
+/// Name of cachalot's own variable. If set, all other variables are ignored.
 const OWN: &str = "CACHALOT_CONF";
 
-/// Keys of `PyTorch`'s that are not about device memory, by how they begin.
+/// Prefixes of `PyTorch` keys that do not concern device memory.
 const FOREIGN: [&str; 2] = ["backend", "pinned_"];
 
-/// Settings, checked.
+/// Checks a configuration text. `source` names the origin in error messages.
 pub(super) fn checked(source: &str, text: &str) -> Outcome<CString> {
     Config::parse(text)
         .map_err(|error| Status::new(CACHALOT_ERROR_INVALID_CONFIG, format_args!("{source}: {error}")))?;
     CString::new(text).map_err(|_| Status::argument(format_args!("{source} contains a NUL")))
 }
 
-/// The environment's settings, checked.
+/// Reads and checks the configuration in the environment.
 pub(super) fn of_environment() -> Outcome<CString> {
     if let Some(set) = std::env::var_os(OWN) {
         return checked(OWN, &text(OWN, set)?);
@@ -35,8 +35,8 @@ fn text(source: &str, set: OsString) -> Outcome<String> {
     set.into_string().map_err(|_| Status::new(CACHALOT_ERROR_INVALID_CONFIG, format_args!("{source} is not UTF-8")))
 }
 
-/// The entries that are about device memory. The others are `PyTorch`'s affair: it reads the variable itself, and says what
-/// is wrong there.
+/// Selects the entries that concern device memory. `PyTorch` reads the variable as well, and
+/// reports errors in the other entries.
 fn of_device_memory(text: &str) -> String {
     let entries = entries(text).filter(|entry| {
         let key = entry.split(':').next().unwrap_or_default().trim();
@@ -46,7 +46,7 @@ fn of_device_memory(text: &str) -> String {
     entries.collect::<Vec<_>>().join(",")
 }
 
-/// The entries of a text: what stands between commas that are in no list.
+/// Splits a text into entries at the commas outside of brackets.
 fn entries(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
     text.split(move |letter| {
@@ -74,7 +74,8 @@ mod tests {
         assert_eq!(kept(lists), lists);
     }
 
-    /// A known key with a wrong value is not passed over in silence, nor is what cannot be read.
+    /// A known key with a wrong value is kept, and so is an unreadable entry: both must be
+    /// reported.
     #[test]
     fn mistakes_are_kept_to_be_told() {
         for wrong in ["max_split_size_mb:1", "expandable_segments:maybe", "max_split_size_mb", "max_split_size_mb:64,,"]

@@ -1,4 +1,5 @@
-//! Sets of items as words of 64 bits, and tables of them that keep only the words between the first and the last member.
+//! Bit sets over 64-bit words, and a table of bit sets. The table stores only the words between the
+//! first and the last member of a set.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -8,12 +9,12 @@ use alloc::vec::Vec;
 pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
-    /// None of so many items.
+    /// Creates an empty set with room for `items` items.
     pub(super) fn none(items: usize) -> Self {
         Self(vec![0; items.div_ceil(64)])
     }
 
-    /// All of so many items.
+    /// Creates the set of the items `0..items`.
     pub(super) fn all(items: usize) -> Self {
         let mut bits = Self::none(items);
         (0..items).for_each(|item| bits.insert(item));
@@ -32,28 +33,28 @@ impl Bits {
         self.0[item / 64] &= !(1 << (item % 64));
     }
 
-    /// The word that holds the items from `64 * index` on.
+    /// Returns the word of the items from `64 * index` on.
     pub(super) fn word(&self, index: usize) -> u64 {
         self.0[index]
     }
 }
 
-/// A set for each of many things.
+/// A table of bit sets, one per row.
 pub(super) struct Table {
-    /// Where each row begins in `words`, and behind the last.
+    /// For each row, the index of the first word in `words`; at the end, the number of words.
     begin: Vec<u32>,
-    /// Which word of a set is the first of each row.
+    /// For each row, the position of the first word within the whole set.
     from: Vec<u32>,
     words: Vec<u64>,
 }
 
 impl Table {
-    /// No rows.
+    /// Creates a table without rows.
     pub(super) fn new() -> Self {
         Self { begin: vec![0], from: Vec::new(), words: Vec::new() }
     }
 
-    /// Adds a row that can hold the items `first..=last`, and those of them that `member` says.
+    /// Appends a row: the items of `first..=last` for which `member` returns true.
     pub(super) fn push(&mut self, first: usize, last: usize, mut member: impl FnMut(usize) -> bool) {
         self.from.push((first / 64) as u32);
         for index in first / 64..=last / 64 {
@@ -63,20 +64,20 @@ impl Table {
         self.begin.push(self.words.len() as u32);
     }
 
-    /// A row's words, each with its index in the whole set.
+    /// Returns the words of a row, each with the position within the whole set.
     pub(super) fn row(&self, row: usize) -> impl Iterator<Item = (usize, u64)> + '_ {
         let words = &self.words[self.begin[row] as usize..self.begin[row + 1] as usize];
         words.iter().enumerate().map(move |(index, &word)| (self.from[row] as usize + index, word))
     }
 }
 
-/// The members of a word, ascending.
+/// Iterator over the items of a word, in ascending order.
 pub(super) struct Members {
     base: usize,
     word: u64,
 }
 
-/// The items that `word`, the one at `index` of its set, holds.
+/// Lists the items in `word`, the word at position `index` of a set.
 pub(super) fn members(index: usize, word: u64) -> Members {
     Members { base: index * 64, word }
 }
@@ -89,6 +90,7 @@ impl Iterator for Members {
             return None;
         }
         let item = self.base + self.word.trailing_zeros() as usize;
+        // Clears the lowest bit that is set.
         self.word &= self.word - 1;
         Some(item)
     }

@@ -1,4 +1,5 @@
-//! What shows that a partial plan cannot be completed, and what each such failure depends on.
+//! Pruning tests of the exact search: each shows that a partial plan cannot be completed, and which
+//! sections the failure depends on.
 
 use super::bits::members;
 use super::instance::Instance;
@@ -6,18 +7,23 @@ use super::span::Span;
 use super::state::{NONE, State};
 
 impl State {
-    /// Whether somebody may be the lowest of the rest of a section: low enough for all of the rest to fit above.
-    pub(super) fn check(&mut self, on: &Instance, section: usize) -> bool {
+    /// Checks the bound of a section: some unplaced item must be low enough to carry all the other
+    /// unplaced items above it.
+    ///
+    /// MiniMalloc's bound of a section. Fails if every unplaced item lies so high that the sum of
+    /// the unplaced sizes exceeds the rest of the capacity.
+    pub(super) fn check(&mut self, instance: &Instance, section: usize) -> bool {
         let rest = self.rest[section];
         if rest == 0 {
             return true;
         }
+        // The hint of last time is right most often, and saves the scan of the section.
         if let Some(limit) = self.capacity.checked_sub(rest) {
             let bottom = self.bottom[section] as usize;
             if bottom != NONE as usize && self.unplaced.holds(bottom) && self.slots[bottom].bound <= limit {
                 return true;
             }
-            for (index, word) in on.members.row(section) {
+            for (index, word) in instance.members.row(section) {
                 for item in members(index, word & self.unplaced.word(index)) {
                     self.work += 1;
                     if self.slots[item].bound <= limit {
@@ -27,8 +33,9 @@ impl State {
                 }
             }
         }
+        // No item is low enough. The failure depends on all bounds in the section.
         let mut failure = Span { first: section as u32, last: section as u32 };
-        for (index, word) in on.members.row(section) {
+        for (index, word) in instance.members.row(section) {
             for item in members(index, word & self.unplaced.word(index)) {
                 failure = failure.join(self.slots[item].why);
             }
@@ -37,54 +44,55 @@ impl State {
         false
     }
 
-    /// Whether every postponed item may still be kept from its lowest offset.
-    pub(super) fn all_blocked(&mut self, on: &Instance) -> bool {
-        (0..on.items.len().div_ceil(64))
-            .all(|index| members(index, self.postponed.word(index)).all(|item| self.blocked(on, item)))
+    /// Checks that every postponed item may still be kept from its lowest offset.
+    pub(super) fn all_blocked(&mut self, instance: &Instance) -> bool {
+        (0..instance.items.len().div_ceil(64))
+            .all(|index| members(index, self.postponed.word(index)).all(|item| self.blocked(instance, item)))
     }
 
-    /// Whether something that is not placed may come to lie so low that this item does not fit at its lowest offset.
+    /// Returns whether an unplaced item may come to lie so low that `item` does not fit at its
+    /// lowest offset.
     ///
-    /// If nothing can, the item lies there in every plan that is of the form that is looked for.
-    pub(super) fn blocked(&mut self, on: &Instance, item: usize) -> bool {
-        let top = self.slots[item].low + on.items[item].size;
+    /// If no item can, `item` lies at its lowest offset in every canonical plan.
+    pub(super) fn blocked(&mut self, instance: &Instance, item: usize) -> bool {
+        let top = self.slots[item].low + instance.items[item].size;
         let blocker = self.blocker[item] as usize;
         if blocker != NONE as usize && self.unplaced.holds(blocker) && self.slots[blocker].bound < top {
             return true;
         }
-        for (index, word) in on.beside.row(item) {
+        for (index, word) in instance.beside.row(item) {
             for other in members(index, word & self.unplaced.word(index)) {
                 self.work += 1;
-                if self.slots[other].bound < top && !on.twins(item, other) {
+                if self.slots[other].bound < top && !instance.twins(item, other) {
                     self.blocker[item] = other as u32;
                     return true;
                 }
             }
         }
-        self.failure = self.around(on, item);
+        self.failure = self.around(instance, item);
         false
     }
 
-    /// What the bounds of an item and of all beside it depend on.
-    pub(super) fn around(&self, on: &Instance, item: usize) -> Span {
-        let mut span = self.slots[item].why.join(on.items[item].span);
-        for (index, word) in on.beside.row(item) {
+    /// Returns the sections on which the bounds of an item and of all its neighbours depend.
+    pub(super) fn around(&self, instance: &Instance, item: usize) -> Span {
+        let mut span = self.slots[item].why.join(instance.items[item].span);
+        for (index, word) in instance.beside.row(item) {
             for other in members(index, word & self.unplaced.word(index)) {
-                span = span.join(self.slots[other].why).join(on.items[other].span);
+                span = span.join(self.slots[other].why).join(instance.items[other].span);
             }
         }
         span
     }
 
-    /// Whether nothing that is not placed fits below an item's lowest offset.
-    pub(super) fn is_due(&mut self, on: &Instance, item: usize) -> bool {
+    /// Returns whether no unplaced item fits below the lowest offset of `item`.
+    pub(super) fn is_due(&mut self, instance: &Instance, item: usize) -> bool {
         let low = self.slots[item].low;
-        let fits = |state: &Self, other: usize| state.slots[other].bound + on.items[other].size <= low;
+        let fits = |state: &Self, other: usize| state.slots[other].bound + instance.items[other].size <= low;
         let below = self.below[item] as usize;
         if below != NONE as usize && self.unplaced.holds(below) && fits(self, below) {
             return false;
         }
-        for (index, word) in on.beside.row(item) {
+        for (index, word) in instance.beside.row(item) {
             for other in members(index, word & self.unplaced.word(index)) {
                 self.work += 1;
                 if fits(self, other) {
@@ -96,9 +104,11 @@ impl State {
         true
     }
 
-    /// What it depends on that an item of a part may be decided upon now.
-    pub(super) fn reasons(&mut self, on: &Instance, item: usize, part: Span) -> Span {
-        // A postponed item is known to lie higher than its bound says if all that could be under it are: a matter of the part.
-        if self.is_due(on, item) { self.around(on, item) } else { part }
+    /// Returns the sections on which the choice of `item` depends, given the part of the problem in
+    /// hand.
+    pub(super) fn reasons(&mut self, instance: &Instance, item: usize, part: Span) -> Span {
+        // A postponed item that is not due was raised through the items that could lie under it.
+        // Any item of the part can be among these.
+        if self.is_due(instance, item) { self.around(instance, item) } else { part }
     }
 }

@@ -1,15 +1,16 @@
-//! A problem as the search takes it: buffers as rectangles over sections, in units.
+//! A problem in the form that the search needs: buffers as rectangles over sections, with offsets
+//! in units.
 //!
 //! ```text
-//! steps     0  1  2  3  4  5  6        A section is a largest set of buffers that live at once. Here they are
-//! a         ├────────┤                 {a, b}, {b, c} and {c, d}: what lives at step 3 (b, c) is all of the second,
-//! b            ├────────┤              and what lives at step 0 (a) is a part of the first.
-//! c                  ├────────┤
-//! d                        ├──┤        No two buffers overlap in time without a section that has both.
+//! steps     0  1  2  3  4  5  6        A section is a maximal set of buffers with a common step:
+//! a         ├────────┤                 here {a, b}, {b, c} and {c, d}. The live set of step 3,
+//! b            ├────────┤              {b, c}, is the whole second section; the live set of
+//! c                  ├────────┤        step 0, {a}, is a part of the first.
+//! d                        ├──┤        Buffers overlap in time iff they share a section.
 //! ```
 //!
-//! The unit is the largest number of bytes of which every offset that can matter is a multiple. In most programs every alignment
-//! divides it, and the search need not know of any.
+//! The unit is the largest number of bytes that divides every relevant offset. In most programs
+//! every alignment divides the unit, and the search can ignore alignments.
 
 use super::bits::Table;
 use super::span::Span;
@@ -18,54 +19,58 @@ use crate::{Chain, Chains};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// A chain, as a rectangle: as long as it lives, as high as its largest member.
+/// A chain as a rectangle: as long as the life of the chain, as high as the largest member.
 pub(super) struct Item {
     pub(super) span: Span,
-    /// In units.
+    /// Size in units, rounded up to the grain.
     pub(super) size: u64,
-    /// In units; 1 if every offset is a multiple of it.
+    /// Alignment in units; 1 if every offset is a multiple of the alignment anyway.
     pub(super) alignment: u64,
-    /// In units.
+    /// Fixed offset in units, if the problem fixes the chain.
     pub(super) fixed: Option<u64>,
-    /// The bytes from its offset to the peak that it causes.
+    /// Bytes from the offset of the item to the peak that the item causes.
     pub(super) bytes: u64,
-    /// The next one that is equal in all of the above, in a circle; itself if there is none.
+    /// The next twin in a circle: an item with equal values in all fields above. The item itself if
+    /// there is no twin.
     pub(super) twin: u32,
-    /// Equal in two items iff each is in the other's circle.
+    /// Number of the circle. Two items are twins iff their classes are equal.
     pub(super) class: u32,
-    /// How many steps it lives.
+    /// Number of steps in the life of the chain.
     pub(super) steps: u64,
 }
 
-/// A problem, prepared for any number of searches at once.
+/// A problem prepared for search. Several searches may share an instance.
 pub struct Instance {
     pub(super) chains: Chains,
-    /// In the order of their first sections.
+    /// The items in the order of their first sections.
     pub(super) items: Vec<Item>,
-    /// For each section, the sum of the sizes of its items in units.
+    /// For each section, the sum of the sizes of the items in units.
     pub(super) load: Vec<u64>,
-    /// For each item, those that share a section with it.
+    /// For each item, the neighbours: the items with a common section.
     pub(super) beside: Table,
-    /// For each section, its items.
+    /// For each section, the items in the section.
     pub(super) members: Table,
-    /// For each section, the first item that begins there or later; and the number of items.
+    /// For each section, the first item that begins in the section or later; at the end, the number
+    /// of items.
     pub(super) begin: Vec<u32>,
-    /// Items whose place is settled.
+    /// Items with a fixed offset.
     pub(super) fixed: Vec<u32>,
-    /// In bytes.
+    /// Length of a unit in bytes.
     pub(super) unit: u64,
-    /// Whether no offset is fixed, and every one is a multiple of every alignment.
+    /// Whether no offset is fixed and every alignment is 1 in units.
     pub(super) plain: bool,
-    /// Whether every chain is the rectangle that its item is, so that a proof about the items is one about the problem.
+    /// Whether every chain has exactly one member. A proof about the items is then a proof about
+    /// the problem.
     pub(super) exact: bool,
 }
 
-/// How many pairs of buffers may overlap in time at most, and how many words the tables may have: some 200 MiB of memory
-/// in all. What is larger is not for this search.
+/// Upper bound of the number of neighbour pairs, and of the number of words in the tables. Together
+/// they keep an instance below some 200 MiB; [`Instance::of`] refuses larger problems.
 const LARGEST: u64 = 1 << 22;
 
 impl Instance {
-    /// The problem whose chains these are; `None` if it is too large to be searched, or if two of the offsets that are fixed clash.
+    /// Prepares a problem. `None` if the problem is too large for the search, or if fixed offsets
+    /// clash.
     pub fn of(chains: Chains) -> Option<Self> {
         let unit = unit(chains.all());
         let (mut items, sections) = spread(chains.all(), unit);
@@ -89,18 +94,18 @@ impl Instance {
         (!instance.fixed_clash()).then_some(instance)
     }
 
-    /// The chains it was made from.
+    /// Returns the chains of the problem.
     pub fn chains(&self) -> &Chains {
         &self.chains
     }
 
-    /// Whether "does not fit" is proven for the problem itself: chains of several buffers are searched as if each were one
-    /// rectangle, which may ask for more than they need.
+    /// Returns whether a proof of "does not fit" holds for the problem itself. The search treats a
+    /// chain of several buffers as one rectangle, which may need more bytes than the buffers.
     pub fn proves(&self) -> bool {
         self.exact
     }
 
-    /// The lowest peak in bytes above `capacity` that a plan may have.
+    /// Returns the lowest peak above `capacity`, in bytes, that a plan can have.
     pub fn next_peak(&self, capacity: u64) -> u64 {
         let next = |item: &Item| match capacity.checked_sub(item.bytes) {
             Some(room) => (room / self.unit + 1).saturating_mul(self.unit).saturating_add(item.bytes),
@@ -109,11 +114,12 @@ impl Instance {
         self.items.iter().map(next).min().unwrap_or(0)
     }
 
-    /// Whether two items are interchangeable.
+    /// Returns whether two items are interchangeable.
     pub(super) fn twins(&self, one: usize, other: usize) -> bool {
         self.items[one].class == self.items[other].class
     }
 
+    /// Returns whether two fixed items share bytes and a section.
     fn fixed_clash(&self) -> bool {
         let place = |item: &Item| item.fixed.map(|offset| (offset, offset.saturating_add(item.size)));
         let all = || self.fixed.iter().map(|&item| &self.items[item as usize]);
@@ -128,19 +134,20 @@ impl Instance {
     }
 }
 
-/// What divides every offset that can matter.
+/// Computes the unit: the largest number of bytes that divides every relevant offset.
 pub(super) fn unit(chains: &[Chain]) -> u64 {
     let grain = grain(chains);
     let lengths = chains.iter().flat_map(|chain| [align_up(chain.size, grain), chain.fixed.unwrap_or(0)]);
     let common = lengths.fold(0, gcd).max(1);
-    // A sum of sizes need not be a multiple of a coarser alignment, nor a multiple of that one a sum.
+    // An alignment that does not divide the sizes limits the unit as well: offsets are sums of
+    // sizes rounded up to alignments.
     chains
         .iter()
         .filter(|chain| !common.is_multiple_of(chain.alignment))
         .fold(common, |unit, chain| gcd(unit, chain.alignment))
 }
 
-/// The alignment that every offset has: sizes may be rounded up to it.
+/// Computes the alignment common to all offsets. Sizes may be rounded up to the grain.
 fn grain(chains: &[Chain]) -> u64 {
     let fixed = chains.iter().filter_map(|chain| chain.fixed).fold(0, |all, offset| all | offset);
     let coarsest = if fixed == 0 { u64::MAX } else { 1 << fixed.trailing_zeros() };
@@ -151,7 +158,8 @@ fn gcd(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { gcd(other, one % other) }
 }
 
-/// The chains as items over sections, in the chains' own order, and how many sections there are.
+/// Converts chains to items over sections, in the order of the chains. Returns the items and the
+/// number of sections.
 pub(super) fn spread(chains: &[Chain], unit: u64) -> (Vec<Item>, usize) {
     let mut events: Vec<(u64, bool, u32)> = Vec::with_capacity(2 * chains.len());
     for (number, chain) in chains.iter().enumerate() {
@@ -164,7 +172,7 @@ pub(super) fn spread(chains: &[Chain], unit: u64) -> (Vec<Item>, usize) {
     let item = |chain: &Chain| Item {
         span: Span { first: 0, last: 0 },
         size: align_up(chain.size, grain) / unit,
-        // A power of two already, in a problem that has been checked.
+        // Already a power of two for a problem that passes `Problem::check`.
         alignment: (chain.alignment / unit).max(1).checked_next_power_of_two().unwrap_or(1),
         fixed: chain.fixed.map(|offset| offset / unit),
         bytes: align_up(chain.size, chain.alignment),
@@ -180,19 +188,20 @@ pub(super) fn spread(chains: &[Chain], unit: u64) -> (Vec<Item>, usize) {
             span.first = section;
             grown = true;
         } else {
-            // The set is largest just before the first end after a beginning.
+            // A live set is maximal just before the first end after a beginning.
             section += u32::from(grown);
             grown = false;
             span.last = section.saturating_sub(1);
         }
     }
-    // A life that ends before it begins is none; in a problem that has been checked there are none of those.
+    // An empty life gets one section. A problem that passes `Problem::check` has no empty life.
     items.iter_mut().for_each(|item| item.span.last = item.span.last.max(item.span.first));
     let sections = items.iter().map(|item| item.span.last as usize + 1).max().unwrap_or(0);
     (items, sections)
 }
 
-/// Links those that are equal. Equal chains stand side by side; others may lie over the same sections too.
+/// Links equal items to circles. Equal chains are adjacent in the input; different chains may
+/// become equal items, too.
 fn link_twins(items: &mut [Item]) {
     let key = |item: &Item| (item.span.first, item.span.last, item.size, item.alignment, item.bytes);
     let mut order: Vec<u32> = (0..items.len() as u32).filter(|&item| items[item as usize].fixed.is_none()).collect();
@@ -211,18 +220,18 @@ fn link_twins(items: &mut [Item]) {
     }
 }
 
-/// How many pairs share a section.
+/// Counts the pairs of items with a common section.
 fn pairs(items: &[Item], begin: &[u32]) -> u64 {
     let later = |(number, item): (usize, &Item)| u64::from(begin[item.span.last as usize + 1]) - number as u64 - 1;
     items.iter().enumerate().map(later).sum()
 }
 
-/// For each section, the first item of those that begin no later and reach it.
+/// For each section, finds the first item that begins no later and reaches the section.
 fn reach(items: &[Item], sections: usize) -> Vec<u32> {
     let mut first = vec![u32::MAX; sections];
     let mut covered = 0;
     for (number, item) in items.iter().enumerate() {
-        // Earlier items have settled everything before `covered`.
+        // Earlier items have already claimed every section before `covered`.
         covered = covered.max(item.span.first as usize);
         while covered <= item.span.last as usize {
             first[covered] = number as u32;
@@ -232,7 +241,7 @@ fn reach(items: &[Item], sections: usize) -> Vec<u32> {
     first
 }
 
-/// How many words the tables would have.
+/// Counts the words of the tables `beside` and `members`, without building them.
 fn words(items: &[Item], begin: &[u32]) -> u64 {
     let sections = begin.len() - 1;
     let first = reach(items, sections);
@@ -241,6 +250,7 @@ fn words(items: &[Item], begin: &[u32]) -> u64 {
     beside.sum::<u64>() + (0..sections).map(|section| row(first[section], begin[section + 1] - 1)).sum::<u64>()
 }
 
+/// Builds the tables `beside` and `members`.
 fn tables(items: &[Item], begin: &[u32]) -> (Table, Table) {
     let sections = begin.len() - 1;
     let first = reach(items, sections);

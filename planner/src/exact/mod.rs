@@ -1,17 +1,26 @@
-//! Exact search: whether a problem fits into so many bytes, answered by a plan or by a proof.
+//! Exact search: decides whether a problem fits into a capacity, by a plan or by a proof.
 //!
 //! ```text
 //! Chains ─▶ Instance ─▶ Search ── run 0, 1, 2 … ─▶ a plan, or a proof that there is none
 //!                        │ decide: pick a buffer, place it at its lowest offset, or postpone it
-//!                        │ check:  can every section still hold what it must?
-//!                        └ retreat: to the last decision that the failure depends on
+//!                        │ check:  can every section still hold its unplaced buffers?
+//!                        └ retreat: to the last decision on which the failure depends
 //! ```
 //!
-//! The canonical solutions, the dominance between them and the bound of each section are MiniMalloc's (Moffitt, ASPLOS 2023).
-//! New are: a decision has two sides, so postponing a buffer is itself checked; a failure knows what it depends on and goes
-//! back that far at once, which takes the place of splitting the problem; buffers that are equal are tried once; a buffer
-//! need only be due where it lives, so the tightest section may come first; and many short runs in different orders. Nothing
-//! is sorted or rebuilt at a node: moves change what they touch, and an undo trail takes them back.
+//! From MiniMalloc (Moffitt, ASPLOS 2023): canonical solutions, dominance between solutions, and
+//! the bound of each section.
+//!
+//! New:
+//!
+//! - A decision has two sides, so the postponement of a buffer is itself checked.
+//! - A failure records the sections on which it depends, and the search retreats past all unrelated
+//!   decisions at once (backjumping). Backjumping takes the place of splitting the problem.
+//! - Equal buffers are tried once.
+//! - A buffer needs to be due only where it lives, so the tightest section may come first.
+//! - Many short runs use different orders.
+//!
+//! A node sorts and rebuilds nothing: a move changes only the affected entries, and an undo trail
+//! restores them. The search takes exponential time in the worst case.
 
 mod bits;
 mod check;
@@ -30,21 +39,22 @@ pub use skyline::Skyline;
 use super::{Chains, Plan, Problem, Watch, lower_bound};
 use alloc::sync::Arc;
 
-/// Between two questions whether to stop, so many nodes are searched.
+/// Number of nodes searched between two calls of [`Watch::stop`].
 pub const PATIENCE: u64 = 1 << 12;
 
-/// Whether a problem fits.
+/// The answer to the question whether a problem fits into a capacity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It does, in this way.
+    /// The problem fits, with the given plan.
     Fits(Plan),
-    /// It does not, which is proven.
+    /// The problem does not fit. Proven.
     DoesNotFit,
-    /// It was stopped, or the problem is too large to be searched.
+    /// Unknown: the search was stopped, or the problem is too large to be searched.
     Undecided,
 }
 
-/// Whether a problem fits into so many bytes. Runs until that is decided, or until `watch` stops it.
+/// Decides whether a problem fits into `capacity` bytes. Runs until the answer is known or `watch`
+/// stops the search.
 pub fn fits(problem: &Problem, capacity: u64, watch: &mut dyn Watch) -> Verdict {
     if capacity < lower_bound(problem) {
         return Verdict::DoesNotFit;

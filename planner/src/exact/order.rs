@@ -1,41 +1,44 @@
-//! In what order a run of the search takes the buffers: some runs find in a thousand nodes what others miss in a billion.
+//! The order in which a run of the search takes the buffers. One order finds in a thousand nodes a
+//! plan that another misses in a billion.
 //!
-//! How long a run needs has a heavy tail, so many short runs in different orders are worth more than a long one (Gomes,
-//! Selman and Kautz 1998). The runs are numbered, and a run's number settles everything about it: its order, how it picks
-//! the next buffer, and, by Luby, Sinclair and Zuckerman's sequence (1993), how long it may take.
+//! The time of a run has a heavy tail, so many short runs in different orders beat one long run
+//! (Gomes, Selman and Kautz 1998). Runs are numbered. The number of a run determines the order, the
+//! rule for picking the next buffer, and the length, by the sequence of Luby, Sinclair and
+//! Zuckerman (1993).
 
 use super::instance::Item;
 use alloc::vec::Vec;
 
-/// How the next buffer is picked.
+/// The rule for picking the next buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pick {
-    /// The lowest, of those the first in the order.
+    /// The lowest buffer, then the first in the order.
     Lowest,
-    /// The lowest, of those the one that has the section where most is left to place, of those the first in the order.
+    /// The lowest buffer, then the buffer in the section with the most unplaced bytes, then the
+    /// first in the order.
     LowestAndFullest,
-    /// The lowest in the section that has the least to spare.
+    /// The lowest buffer of the section with the least free space.
     Tightest,
 }
 
-/// What buffers are ordered by, largest first.
+/// Sort keys of buffers. Larger values come first.
 #[derive(Clone, Copy)]
 enum Key {
-    /// How long it lives (MiniMalloc's W).
+    /// Length of the life (MiniMalloc's W).
     Width,
-    /// Width times size (A).
+    /// Length of the life times size (A).
     Area,
-    /// The largest load of its sections (T).
+    /// Largest load of a section in the buffer's span (T).
     Load,
-    /// The sum of the loads of its sections (U).
+    /// Sum of the loads of all sections in the span (U).
     Loads,
-    /// How many sections it has (C).
+    /// Number of sections in the span (C).
     Sections,
 }
 
 use Key::{Area, Load, Loads, Sections, Width};
 
-/// Orders that have proved themselves; the first three are MiniMalloc's.
+/// Sort keys that proved good in practice. The first three are MiniMalloc's.
 const ORDERS: [&[Key]; 9] = [
     &[Load, Width, Area],
     &[Width, Area, Load],
@@ -48,42 +51,43 @@ const ORDERS: [&[Key]; 9] = [
     &[Load, Sections],
 ];
 
-/// Everything about a run.
+/// The order and the picking rule of a run.
 pub(super) struct Order {
-    /// For each item, its place.
+    /// For each item, the rank in the order.
     pub(super) rank: Vec<u32>,
     pub(super) pick: Pick,
 }
 
-/// What comes out of Luby's sequence is multiplied with this: a solution that a run finds at all, it mostly finds soon.
+/// Nodes per unit of Luby's sequence. Short: a run that finds a plan at all mostly finds the plan
+/// soon.
 const NODES: u64 = 2000;
 
-/// With more items than this only the cheapest way to pick is used.
+/// Item count above which only the cheapest picking rule is used.
 const MANY: usize = 2000;
 
-/// How many nodes a run may take.
+/// Returns the number of nodes that a run may take.
 pub(super) fn nodes(run: u64, items: usize) -> u64 {
     luby(run + 1) * NODES.max(4 * items as u64)
 }
 
-/// 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 …, from 1 on.
+/// Returns a term of Luby's sequence 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 …, indexed from 1.
 fn luby(index: u64) -> u64 {
     let mut index = index;
     loop {
         if (index + 1).is_power_of_two() {
             return index.div_ceil(2);
         }
-        // The sequence up to `2^k - 1` begins anew there.
+        // The sequence repeats its first `2^k - 1` terms from here.
         index -= (1 << index.ilog2()) - 1;
     }
 }
 
 impl Order {
-    /// The order of a run; `load` is that of each section.
+    /// Builds the order of a run. `load` lists the load of each section.
     pub(super) fn of(run: u64, items: &[Item], load: &[u64]) -> Self {
         let mut random = Random::new(run);
         let many = items.len() > MANY;
-        // The first runs are the orders as they are; later ones are drawn, and disturbed.
+        // The first runs use the keys unchanged. Later runs draw a list of keys and add noise.
         let plain = run < ORDERS.len() as u64;
         let keys = ORDERS[(if plain { run } else { random.below(ORDERS.len() as u64) }) as usize];
         let pick = match (if plain { run } else { random.below(3) }, many) {
@@ -122,7 +126,7 @@ impl Key {
     }
 }
 
-/// Numbers that look random, from a seed (Vigna's `SplitMix64`).
+/// Pseudo-random numbers by Vigna's `SplitMix64`.
 struct Random(u64);
 
 impl Random {
@@ -142,7 +146,7 @@ impl Random {
         ((self.next() >> 32) * bound) >> 32
     }
 
-    /// From 0 to just below 1.
+    /// Draws a number from 0 up to, but not including, 1.
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

@@ -1,4 +1,4 @@
-//! Which buffer is decided upon next.
+//! Picks the buffer for the next decision.
 
 use super::bits::members;
 use super::instance::Instance;
@@ -7,16 +7,19 @@ use super::span::Span;
 use super::state::{NONE, State};
 
 impl State {
-    /// The part inside `span` that has the least to spare and shares no unplaced item with the others; `None` if `span` has no
-    /// unplaced items.
+    /// Finds the independent part inside `span` with the least free space. `None` if `span` has no
+    /// unplaced item.
     ///
-    /// What is decided in one part changes nothing in another, so they are completed one after the other.
+    /// Parts are independent if no unplaced item spans both. A decision in one part changes nothing
+    /// in another, so the search completes the parts one after another.
     pub(super) fn part(&self, span: Span) -> Option<Span> {
         let mut tightest: Option<(u64, Span)> = None;
         let mut section = span.first;
         while section <= span.last {
             let first = section;
             let mut rest = self.rest[section as usize];
+            // `across` counts the unplaced items that continue into the next section. At 0, a part
+            // ends.
             while section < span.last && self.across[section as usize] > 0 {
                 section += 1;
                 rest = rest.max(self.rest[section as usize]);
@@ -29,25 +32,30 @@ impl State {
         tightest.map(|(_, span)| span)
     }
 
-    /// The item of a part to decide upon; `None` if all of them are placed or postponed.
-    pub(super) fn pick(&mut self, on: &Instance, order: &Order, part: Span) -> Option<usize> {
+    /// Picks the item of a part for the next decision, or `None` if all items are placed or
+    /// postponed.
+    pub(super) fn pick(&mut self, instance: &Instance, order: &Order, part: Span) -> Option<usize> {
         match order.pick {
-            Pick::Lowest => self.lowest_of(on, order, part, |_| 0),
-            Pick::LowestAndFullest => self.lowest_of(on, order, part, |item| {
-                let rest = self.rest[on.items[item].span.indices()].iter();
+            Pick::Lowest => self.lowest_of(instance, order, part, |_| 0),
+            Pick::LowestAndFullest => self.lowest_of(instance, order, part, |item| {
+                let rest = self.rest[instance.items[item].span.indices()].iter();
                 u64::MAX - rest.copied().max().unwrap_or(0)
             }),
-            Pick::Tightest => self.tightest(on, order, part).or_else(|| self.lowest_of(on, order, part, |_| 0)),
+            Pick::Tightest => {
+                self.tightest(instance, order, part).or_else(|| self.lowest_of(instance, order, part, |_| 0))
+            }
         }
     }
 
-    fn lowest_of(&self, on: &Instance, order: &Order, part: Span, key: impl Fn(usize) -> u64) -> Option<usize> {
-        let (first, behind) = (on.begin[part.first as usize] as usize, on.begin[part.last as usize + 1] as usize);
+    /// Finds the item with the lowest offset, then the lowest `key`, then the first in the order.
+    fn lowest_of(&self, instance: &Instance, order: &Order, part: Span, key: impl Fn(usize) -> u64) -> Option<usize> {
+        let (first, behind) =
+            (instance.begin[part.first as usize] as usize, instance.begin[part.last as usize + 1] as usize);
         let mut best = (u64::MAX, u64::MAX, NONE, NONE);
         for index in first / 64..behind.div_ceil(64) {
             for item in members(index, self.unplaced.word(index) & !self.postponed.word(index)) {
                 let low = self.slots[item].low;
-                // The words at both ends hold items of other parts as well.
+                // The first and the last word also hold items of other parts.
                 if low > best.0 || item < first || item >= behind {
                     continue;
                 }
@@ -57,20 +65,24 @@ impl State {
         (best.3 != NONE).then_some(best.3 as usize)
     }
 
-    /// The lowest item of the section that has the least to spare above its lowest, if nothing fits below that one.
-    fn tightest(&mut self, on: &Instance, order: &Order, part: Span) -> Option<usize> {
-        // How far the rest of a section reaches at least, and its lowest item that may be decided upon.
+    /// Finds the lowest item of the section with the least free space above its lowest item. Skips
+    /// a section if some item still fits below the candidate.
+    fn tightest(&mut self, instance: &Instance, order: &Order, part: Span) -> Option<usize> {
+        // The highest level that a section reaches at least, and the lowest candidate of the
+        // section.
         let (mut most, mut best) = (0, None);
-        // The one of last time comes first: it rules out most others unseen.
+        // The section found last time comes first: it rules out most other sections at one
+        // comparison.
         let hint = self.tightest.clamp(part.first as usize, part.last as usize);
         for section in core::iter::once(hint).chain(part.indices()) {
-            // `bottom` is low enough, but need not be the lowest: no section reaches farther than with that one.
+            // `bottom` is an upper bound of the lowest item, so the sum is an upper bound of the
+            // level.
             let (rest, bottom) = (self.rest[section], self.bottom[section] as usize);
             if rest == 0 || rest + self.slots[bottom].bound <= most {
                 continue;
             }
             let (mut floor, mut lowest) = ((self.slots[bottom].bound, bottom), (u64::MAX, NONE, NONE));
-            for (index, word) in on.members.row(section) {
+            for (index, word) in instance.members.row(section) {
                 for item in members(index, word & self.unplaced.word(index)) {
                     let bound = self.slots[item].bound;
                     if bound < floor.0 {
@@ -84,7 +96,7 @@ impl State {
             if floor.1 != bottom {
                 self.set_bottom(section, floor.1);
             }
-            if rest + floor.0 > most && lowest.2 != NONE && self.is_due(on, lowest.2 as usize) {
+            if rest + floor.0 > most && lowest.2 != NONE && self.is_due(instance, lowest.2 as usize) {
                 (most, best) = (rest + floor.0, Some(lowest.2 as usize));
                 self.tightest = section;
             }
@@ -92,11 +104,11 @@ impl State {
         best
     }
 
-    /// Whether an item lies below everything else of its part in some plan, if there is one: it has all sections of the
-    /// part, and everything could lie as low as it.
-    pub(super) fn is_ground(&self, on: &Instance, part: Span, item: usize) -> bool {
-        let range = on.begin[part.first as usize] as usize..on.begin[part.last as usize + 1] as usize;
+    /// Returns whether `item` may be placed lowest in its part without losing every plan. True if
+    /// `item` spans all sections of the part and every unplaced item has an equal lowest offset.
+    pub(super) fn is_ground(&self, instance: &Instance, part: Span, item: usize) -> bool {
+        let range = instance.begin[part.first as usize] as usize..instance.begin[part.last as usize + 1] as usize;
         let level = |other: usize| !self.unplaced.holds(other) || self.slots[other].low == self.slots[item].low;
-        on.plain && on.items[item].span == part && range.into_iter().all(level)
+        instance.plain && instance.items[item].span == part && range.into_iter().all(level)
     }
 }

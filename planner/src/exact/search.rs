@@ -1,4 +1,4 @@
-//! The search itself: decisions on a stack, and how far a failure goes back.
+//! The search loop: a stack of decisions, and backjumping after a failure.
 
 use super::instance::Instance;
 use super::order::{Order, nodes};
@@ -8,56 +8,65 @@ use crate::Plan;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// How far a run has come.
+/// State of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// It goes on.
+    /// The run is not finished and may continue.
     Working,
-    /// There is a plan: [`Search::plan`].
+    /// The run found a plan: see [`Search::plan`].
     Fits,
-    /// It is proven that there is none (of the items: see [`Instance::proves`]).
+    /// The run proved that no plan of the items exists. See [`Instance::proves`] for the problem
+    /// itself.
     DoesNotFit,
-    /// The run has taken all of its nodes.
+    /// The run used up its nodes.
     Spent,
 }
 
-/// One search for a plan within a capacity: run by run, each in an order of its own.
+/// A search for a plan within a capacity, in numbered runs. Each run has an order of its own.
 pub struct Search {
     instance: Arc<Instance>,
+    /// The partial plan, with what is known of unplaced items.
     state: State,
+    /// The order of the present run.
     order: Order,
+    /// The decisions that led to the partial plan, oldest first.
     stack: Vec<Decision>,
-    /// The part of the problem that is being completed.
+    /// The part of the problem being completed.
     part: Span,
+    /// State of the present run.
     progress: Progress,
-    /// How many nodes are left to this run.
+    /// Number of nodes that the present run may still take.
     left: u64,
+    /// Number of nodes searched in all runs together.
     nodes: u64,
 }
 
-/// Something decided about an item.
+/// A decision on an item, with the information to undo it and to judge later failures.
 struct Decision {
+    /// Number of the item in the instance.
     item: u32,
+    /// The decision taken, and whether its alternative is still open.
     kind: Kind,
-    /// The state's mark before it.
+    /// Length of the undo trail before the decision.
     mark: usize,
+    /// The part being completed at the decision.
     part: Span,
-    /// What it depends on that there is no other way.
+    /// Sections on which the absence of an alternative depends.
     why: Span,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Placed; postponing it is still to be tried.
+    /// Placed; the alternative, postponing, is still untried.
     Open,
-    /// Placed, and there was no other way.
+    /// Placed without an alternative.
     Forced,
-    /// Postponed: placing it has failed.
+    /// Postponed, after placing failed.
     Closed,
 }
 
 impl Search {
-    /// A search that has not begun.
+    /// Creates a search. Call [`begin`](Self::begin) before [`advance`](Self::advance).
     pub fn new(instance: Arc<Instance>) -> Self {
         let state = State::new(&instance);
         let order = Order::of(0, &instance.items, &instance.load);
@@ -65,20 +74,24 @@ impl Search {
         Self { instance, state, order, stack: Vec::new(), part, progress: Progress::Spent, left: 0, nodes: 0 }
     }
 
-    /// Begins a run: the number settles its order and how many nodes it may take; the capacity is in bytes.
+    /// Begins a run within `capacity` bytes. The number of the run determines the order and the
+    /// limit of nodes.
     pub fn begin(&mut self, run: u64, capacity: u64) {
-        let on = &*self.instance;
+        let instance = &*self.instance;
         self.stack.clear();
-        self.order = Order::of(run, &on.items, &on.load);
-        self.left = nodes(run, on.items.len());
-        self.part = Span { first: 0, last: on.load.len().saturating_sub(1) as u32 };
-        self.progress = if self.state.begin(on, capacity) { Progress::Working } else { Progress::DoesNotFit };
+        self.order = Order::of(run, &instance.items, &instance.load);
+        self.left = nodes(run, instance.items.len());
+        self.part = Span { first: 0, last: instance.load.len().saturating_sub(1) as u32 };
+        self.progress = if self.state.begin(instance, capacity) { Progress::Working } else { Progress::DoesNotFit };
     }
 
-    /// Goes on for so many nodes at most. Once it is no longer [`Progress::Working`], only [`begin`](Self::begin) changes that.
+    /// Searches at most `nodes` further nodes. After any result but [`Progress::Working`], only
+    /// [`begin`](Self::begin) restarts the search.
     pub fn advance(&mut self, nodes: u64) -> Progress {
         let before = self.nodes;
         while self.progress == Progress::Working && self.nodes - before < nodes {
+            // One node is one decision. A failed decision retreats at once; without an open
+            // decision left, the run has proved that no plan exists.
             if self.state.left == 0 {
                 self.progress = Progress::Fits;
             } else if self.left == 0 {
@@ -92,54 +105,61 @@ impl Search {
         self.progress
     }
 
-    /// What it searches.
+    /// Returns the instance being searched.
     pub fn instance(&self) -> &Instance {
         &self.instance
     }
 
-    /// How many decisions it has taken so far, in all runs.
+    /// Returns the number of nodes searched in all runs.
     pub fn nodes(&self) -> u64 {
         self.nodes
     }
 
-    /// How many items have been looked at so far, in all runs: proportional to the time, on any machine.
+    /// Returns the number of items that all runs so far have examined: proportional to the processor
+    /// time, on any machine.
     pub fn work(&self) -> u64 {
         self.state.work
     }
 
-    /// The plan, if it has just found one.
+    /// Returns the plan, if the last call of [`advance`](Self::advance) returned
+    /// [`Progress::Fits`].
     pub fn plan(&self) -> Option<Plan> {
         let offset = |slot: &super::state::Slot| slot.low * self.instance.unit;
         (self.progress == Progress::Fits)
             .then(|| self.instance.chains.plan(&self.state.slots.iter().map(offset).collect::<Vec<_>>()))
     }
 
-    /// Decides upon the next item. False if that leads nowhere.
+    /// Decides on the next item. Returns false if the partial plan cannot be completed.
     fn decide(&mut self) -> bool {
-        let on = &*self.instance;
+        let instance = &*self.instance;
+        // The part is stale only after a placement that may have split or completed it.
         if core::mem::take(&mut self.state.split) {
             self.part = self.next_part();
         }
         let mark = self.state.mark();
-        let Some(item) = self.state.pick(on, &self.order, self.part) else {
-            // Everything waits for something else to be placed first.
+        let Some(item) = self.state.pick(instance, &self.order, self.part) else {
+            // Every unplaced item is postponed, and so waits for another to be placed first.
             self.state.failure = self.part;
             return false;
         };
-        let ground = self.state.is_ground(on, self.part, item);
-        let forced = ground || on.items[item].fixed.is_some() || !self.state.blocked(on, item);
+        // No alternative exists if the item may be the ground of its part, has a fixed offset, or
+        // cannot be kept from its lowest offset.
+        let ground = self.state.is_ground(instance, self.part, item);
+        let forced = ground || instance.items[item].fixed.is_some() || !self.state.blocked(instance, item);
         let why = match forced {
             true if ground => self.part,
-            true => self.state.reasons(on, item, self.part),
-            false => on.items[item].span,
+            true => self.state.reasons(instance, item, self.part),
+            false => instance.items[item].span,
         };
         let kind = if forced { Kind::Forced } else { Kind::Open };
         self.stack.push(Decision { item: item as u32, kind, mark, part: self.part, why });
-        self.state.place(on, item)
+        self.state.place(instance, item)
     }
 
-    /// The part to complete: inside the one at hand, or, if that is complete, inside the one it was a part of.
+    /// Chooses the next part: inside the current part, or, once it is complete, inside the nearest
+    /// enclosing part with unplaced items.
     fn next_part(&self) -> Span {
+        // Outward through the parts of earlier decisions, skipping those already found complete.
         let outer = self.stack.iter().rev().map(|decision| decision.part);
         let mut last = None;
         for part in core::iter::once(self.part).chain(outer) {
@@ -154,23 +174,29 @@ impl Search {
         self.state.part(whole).unwrap_or(whole)
     }
 
-    /// Back to the last decision that the failure depends on and that may go the other way. False if there is none.
+    /// Returns to the last open decision on which the failure depends, and takes the alternative.
+    /// False if no such decision exists.
     fn retreat(&mut self) -> bool {
         while let Some(decision) = self.stack.pop() {
-            let on = &*self.instance;
+            let instance = &*self.instance;
             let item = decision.item as usize;
             let failure = self.state.failure;
-            self.state.undo(on, decision.mark);
-            if !failure.meets(on.items[item].span) {
+            self.state.undo(instance, decision.mark);
+            // The failure is independent of this item: no other decision on the item can avoid the
+            // failure.
+            if !failure.meets(instance.items[item].span) {
                 continue;
             }
+            // The failure now depends on everything that forced this decision, too.
             self.state.failure = failure.join(decision.why);
             if decision.kind == Kind::Open {
                 self.part = decision.part;
                 self.state.split = false;
-                let why = failure.join(self.state.reasons(on, item, self.part));
+                // The item is now known to lie higher. This depends on the failure of the
+                // placement, and on the reasons for deciding on the item now.
+                let why = failure.join(self.state.reasons(instance, item, self.part));
                 self.stack.push(Decision { kind: Kind::Closed, why, ..decision });
-                if self.state.postpone(on, item) {
+                if self.state.postpone(instance, item) {
                     return true;
                 }
             }

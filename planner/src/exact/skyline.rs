@@ -1,12 +1,13 @@
-//! The search's first dive by itself, for problems of any size: always the lowest buffer next, and nothing taken back.
+//! Skyline placement: the first dive of the exact search, without backtracking, for problems of any
+//! size. Always places the lowest buffer next.
 //!
 //! ```text
-//!              ┌───┐            The skyline is how high each section is filled. A buffer lies on the highest roof below it;
-//!        ┌─────┤   ├──┐         the one that would lie lowest is next, of several the first in the order.
-//!   ─────┘     └───┘  └────
+//!              ┌───┐         The skyline is the height of each section. A buffer lies on
+//!        ┌─────┤   ├──┐      the highest roof in its span. The lowest buffer is next; the
+//!   ─────┘     └───┘  └──    order decides between equals.
 //! ```
 //!
-//! Real programs mostly come out at or near their lower bound. O(n log n) for each time that a buffer's offset rises.
+//! Most real programs end at or near their lower bound. O(log n) per rise of a buffer's offset.
 
 use super::instance::{Item, spread, unit};
 use super::order::Order;
@@ -18,7 +19,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-/// A dive in the order of the search's run of this number.
+/// Skyline placement in the order of the search run with this number.
 pub struct Skyline(pub u64);
 
 impl Algorithm for Skyline {
@@ -35,10 +36,10 @@ impl Algorithm for Skyline {
     }
 }
 
-/// Between two questions whether to stop, so many buffers are looked at.
+/// Number of buffers examined between two calls of [`Watch::stop`].
 const PATIENCE: u32 = 1 << 12;
 
-/// The offset of each chain in bytes; `None` if it was stopped.
+/// Computes the offset of each chain in bytes, or `None` if `watch` stopped the placement.
 fn dive(chains: &Chains, run: u64, watch: &dyn Watch) -> Option<Vec<u64>> {
     let unit = unit(chains.all());
     let (items, sections) = spread(chains.all(), unit);
@@ -55,6 +56,8 @@ fn dive(chains: &Chains, run: u64, watch: &dyn Watch) -> Option<Vec<u64>> {
         }
         let Item { span, size, alignment, .. } = items[item];
         let low = align_up(skyline.highest(span), alignment);
+        // Lazy update: an entry's key may be out of date. Offsets only rise, so a stale entry goes
+        // back into the heap with its true offset.
         if low > known {
             next.push(Reverse((low, rank, item)));
         } else {
@@ -65,7 +68,7 @@ fn dive(chains: &Chains, run: u64, watch: &dyn Watch) -> Option<Vec<u64>> {
     Some(offsets)
 }
 
-/// The sum of the sizes of each section's items.
+/// Sums the sizes of the items of each section, by prefix sums of the changes.
 fn loads(items: &[Item], sections: usize) -> Vec<u64> {
     let mut changes = vec![0_u64; sections + 1];
     for item in items {
@@ -83,12 +86,13 @@ fn loads(items: &[Item], sections: usize) -> Vec<u64> {
         .collect()
 }
 
-/// How high each section is filled: a segment tree whose nodes are numbered from 1, the children of `i` being `2i` and `2i+1`.
+/// The height of each section: a segment tree with nodes numbered from 1; the children of `i` are
+/// `2i` and `2i + 1`.
 struct Roofs {
     leaves: usize,
-    /// All sections of a node are at least so high.
+    /// For each node, a height that all sections of the node reach.
     all: Vec<u64>,
-    /// The highest section of a node, from what its own nodes and those below them say.
+    /// For each node, the highest section according to the node and its descendants.
     most: Vec<u64>,
 }
 
@@ -98,7 +102,7 @@ impl Roofs {
         Self { leaves, all: vec![0; 2 * leaves], most: vec![0; 2 * leaves] }
     }
 
-    /// The highest of some sections.
+    /// Returns the highest section of a span.
     fn highest(&self, span: Span) -> u64 {
         let (mut left, mut right) = (span.first as usize + self.leaves, span.last as usize + self.leaves);
         let mut highest = self.most[left].max(self.most[right]);
@@ -119,7 +123,7 @@ impl Roofs {
         highest
     }
 
-    /// Makes some sections at least so high.
+    /// Raises the sections of a span to at least `height`.
     fn raise(&mut self, span: Span, height: u64) {
         let (mut left, mut right) = (span.first as usize + self.leaves, span.last as usize + self.leaves);
         self.cover(left, height);

@@ -1,6 +1,7 @@
-//! A run of sections, both ends included: what a part of the search looked at.
+//! A range of sections, both ends included. Failures and decisions name the sections on which they
+//! depend by a span.
 
-/// From the first section to the last.
+/// The sections from `first` to `last`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Span {
     pub(super) first: u32,
@@ -8,18 +9,18 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The smallest span that holds both.
+    /// Returns the smallest span that contains both.
     #[must_use]
     pub(super) fn join(self, other: Self) -> Self {
         Self { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 
-    /// Whether they share a section.
+    /// Returns whether the spans share a section.
     pub(super) fn meets(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// Whether the other one lies inside.
+    /// Returns whether `other` lies inside.
     pub(super) fn holds(self, other: Self) -> bool {
         self.first <= other.first && other.last <= self.last
     }

@@ -1,13 +1,17 @@
-//! Where a search stands, and the three moves it makes: place a buffer, postpone it, take both back.
+//! The state of a search, with three moves: place a buffer, postpone a buffer, undo.
 //!
-//! Plans are looked for in one form only: every buffer as low as those below it allow, and no buffer fits into a gap below
-//! itself. A plan of the smallest sum of offsets is of this form, so nothing is lost.
+//! The search considers canonical plans only: every buffer lies as low as the buffers below allow,
+//! and no buffer fits into a gap below itself. The plan with the smallest sum of offsets is
+//! canonical, so the restriction loses no solution.
 //!
-//! A buffer that is not placed has a lowest offset, from those that are placed, and is decided upon when none that is not
-//! placed fits below it: either it lies exactly there, or higher. In the second case it is *postponed* until
-//! something is placed below it, and three things follow: it lies on top of another that is not placed yet (its bound
-//! rises), one of those keeps it from its lowest offset (else it would lie there), and each of its sections needs
-//! somebody else to be the lowest of the rest.
+//! The placed buffers give each unplaced buffer a lowest offset. A buffer is due if no unplaced
+//! buffer fits below its lowest offset. A due buffer lies exactly there, or higher. In the second
+//! case the buffer is *postponed* until another is placed below. Three facts follow for a postponed
+//! buffer:
+//!
+//! 1. The buffer lies on top of an unplaced buffer, so the bound of the buffer rises.
+//! 2. An unplaced buffer is in the way of the lowest offset, else the buffer would lie there.
+//! 3. In each section of the buffer, another unplaced buffer is the lowest.
 
 use super::bits::{Bits, members};
 use super::instance::Instance;
@@ -16,65 +20,76 @@ use crate::problem::align_up;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Nobody.
+/// Marks the absence of an item.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What is known of an item that is not placed; of one that is, what was last.
+/// Knowledge about an unplaced item. For a placed item, the knowledge just before the placement, so
+/// `low` is the final offset.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
-    /// The lowest offset that those placed leave it.
+    /// Lowest offset that the placed items leave free.
     pub(super) low: u64,
-    /// It lies here or above: `low`, or more ⟸ it is postponed.
+    /// Lower bound of the offset. Equal to `low` unless the item is postponed.
     pub(super) bound: u64,
-    /// What `bound` depends on. Its own span, or more ⟸ it is postponed.
+    /// Sections on which `bound` depends. The item's own span unless the item is postponed.
     pub(super) why: Span,
 }
 
-/// What a move has changed.
+/// An entry of the undo trail: a change with the old value.
 enum Undo {
+    /// An item with its old slot, and whether it was postponed.
     Slot(u32, Slot, bool),
+    /// A section with its old hint.
     Bottom(u32, u32),
+    /// An item that was placed.
     Placed(u32),
 }
 
 /// A partial plan.
 pub(super) struct State {
-    /// The highest offset that each item may have at this capacity.
+    /// For each item, the highest offset within the capacity.
     pub(super) limit: Vec<u64>,
     /// The capacity in units.
     pub(super) capacity: u64,
+    /// Items without a place yet.
     pub(super) unplaced: Bits,
+    /// Number of unplaced items.
     pub(super) left: usize,
-    /// Items that lie higher than `low`. Never a placed one, never one whose place is fixed.
+    /// Items that lie higher than `low`. Never contains a placed item or an item with a fixed
+    /// offset.
     pub(super) postponed: Bits,
+    /// For each item, the knowledge about its offset.
     pub(super) slots: Vec<Slot>,
-    /// For each section, the sum of the sizes of its items that are not placed.
+    /// For each section, the sum of the sizes of the unplaced items.
     pub(super) rest: Vec<u64>,
-    /// For each section, how many items that are not placed it shares with the next.
+    /// For each section, the number of unplaced items that continue into the next section.
     pub(super) across: Vec<u32>,
-    /// For each section, an item that may be the lowest of the rest; or one that once could.
+    /// For each section, an item that was low enough for the bound of the section. A hint: may be
+    /// out of date.
     pub(super) bottom: Vec<u32>,
-    /// For each postponed item, one that may keep it from its lowest offset; or one that once could.
+    /// For each item, an item that kept it from its lowest offset. A hint: may be out of date.
     pub(super) blocker: Vec<u32>,
-    /// For each item, one that may fit below its lowest offset; or one that once did.
+    /// For each item, an item that fitted below its lowest offset. A hint: may be out of date.
     pub(super) below: Vec<u32>,
-    /// The section that was tightest when that was last asked.
+    /// The section found tightest by the last pick.
     pub(super) tightest: usize,
-    /// Whether a part may have fallen apart, or become shorter, since this was last set to false.
+    /// Whether a part may have fallen apart or become shorter since the flag was last cleared.
     pub(super) split: bool,
-    /// What the last failure depends on: nothing else that is decided differently could have avoided it.
+    /// Sections on which the last failure depends. No decision elsewhere could have avoided the
+    /// failure.
     pub(super) failure: Span,
-    /// How many items have been looked at, in all runs.
+    /// Number of items that all runs have examined.
     pub(super) work: u64,
+    /// All changes since the beginning, oldest first.
     trail: Vec<Undo>,
 }
 
 impl State {
-    /// Nothing is placed.
-    pub(super) fn new(on: &Instance) -> Self {
-        let (items, sections) = (on.items.len(), on.load.len());
+    /// Creates a state without placed items.
+    pub(super) fn new(instance: &Instance) -> Self {
+        let (items, sections) = (instance.items.len(), instance.load.len());
         let mut across = vec![0; sections];
-        for item in &on.items {
+        for item in &instance.items {
             across[item.span.first as usize..item.span.last as usize].iter_mut().for_each(|across| *across += 1);
         }
         Self {
@@ -83,8 +98,8 @@ impl State {
             unplaced: Bits::all(items),
             left: items,
             postponed: Bits::none(items),
-            slots: on.items.iter().map(|item| Slot { low: 0, bound: 0, why: item.span }).collect(),
-            rest: on.load.clone(),
+            slots: instance.items.iter().map(|item| Slot { low: 0, bound: 0, why: item.span }).collect(),
+            rest: instance.load.clone(),
             across,
             bottom: vec![NONE; sections],
             blocker: vec![NONE; items],
@@ -97,35 +112,38 @@ impl State {
         }
     }
 
-    /// Begins anew, with a capacity in bytes. False if the items cannot fit.
-    pub(super) fn begin(&mut self, on: &Instance, capacity: u64) -> bool {
-        self.undo(on, 0);
+    /// Restarts with a capacity in bytes. Returns false if the items cannot fit.
+    pub(super) fn begin(&mut self, instance: &Instance, capacity: u64) -> bool {
+        // Cheaper than a new state: undoes only the changes of the last run.
+        self.undo(instance, 0);
         self.split = true;
         self.tightest = 0;
         self.capacity = 0;
-        for (index, item) in on.items.iter().enumerate() {
+        // Limits come first, because `lowest` reads them.
+        for (index, item) in instance.items.iter().enumerate() {
             let Some(room) = capacity.checked_sub(item.bytes) else { return false };
-            self.limit[index] = room / on.unit;
+            self.limit[index] = room / instance.unit;
             self.capacity = self.capacity.max(self.limit[index] + item.size);
         }
-        for index in 0..on.items.len() {
-            let Some(low) = self.lowest(on, index, 0) else { return false };
-            self.slots[index] = Slot { low, bound: low, why: on.items[index].span };
+        for index in 0..instance.items.len() {
+            let Some(low) = self.lowest(instance, index, 0) else { return false };
+            self.slots[index] = Slot { low, bound: low, why: instance.items[index].span };
         }
-        (0..on.load.len()).all(|section| self.check(on, section))
+        (0..instance.load.len()).all(|section| self.check(instance, section))
     }
 
-    /// The lowest offset from `offset` on at which an item may lie; `None` if it may at none.
-    pub(super) fn lowest(&self, on: &Instance, index: usize, offset: u64) -> Option<u64> {
-        let item = &on.items[index];
+    /// Finds the lowest offset from `offset` on at which an item avoids the fixed items, or `None`
+    /// if none is within the capacity.
+    pub(super) fn lowest(&self, instance: &Instance, index: usize, offset: u64) -> Option<u64> {
+        let item = &instance.items[index];
         let mut low = align_up(offset, item.alignment);
         if let Some(fixed) = item.fixed {
             return (low <= fixed && fixed <= self.limit[index]).then_some(fixed);
         }
-        // Above what is fixed and would be in the way; the order of those makes no difference.
+        // Rises above each fixed item in the way. The result does not depend on their order.
         while low <= self.limit[index] {
-            let above = on.fixed.iter().find_map(|&fixed| {
-                let settled = &on.items[fixed as usize];
+            let above = instance.fixed.iter().find_map(|&fixed| {
+                let settled = &instance.items[fixed as usize];
                 let (at, top) = (settled.fixed?, settled.fixed?.saturating_add(settled.size));
                 (settled.span.meets(item.span) && low < top && at < low + item.size).then_some(top)
             });
@@ -135,13 +153,14 @@ impl State {
         None
     }
 
-    /// Puts an item at its lowest offset. False if that leads nowhere.
-    pub(super) fn place(&mut self, on: &Instance, index: usize) -> bool {
-        let item = &on.items[index];
+    /// Places an item at its lowest offset. Returns false if the partial plan cannot be completed.
+    pub(super) fn place(&mut self, instance: &Instance, index: usize) -> bool {
+        let item = &instance.items[index];
         let top = self.slots[index].low + item.size;
         self.trail.push(Undo::Placed(index as u32));
         self.unplaced.remove(index);
         self.left -= 1;
+        // Where nothing is left to place, the part ends: look for parts again.
         for rest in &mut self.rest[item.span.indices()] {
             *rest -= item.size;
             self.split |= *rest == 0;
@@ -150,64 +169,72 @@ impl State {
             *across -= 1;
             self.split |= *across == 0;
         }
+        // Only unplaced neighbours below the new top rise. A postponed neighbour that rises is no
+        // longer postponed: it now has a new lowest offset.
         let mut changed = item.span;
-        for (word_index, word) in on.beside.row(index) {
+        for (word_index, word) in instance.beside.row(index) {
             for other in members(word_index, word & self.unplaced.word(word_index)) {
+                // An item that already lies above the new top is not affected.
                 if self.slots[other].low >= top {
                     continue;
                 }
-                let Some(low) = self.lowest(on, other, top) else {
-                    self.failure = on.items[other].span;
+                let Some(low) = self.lowest(instance, other, top) else {
+                    self.failure = instance.items[other].span;
                     return false;
                 };
                 self.remember(other);
                 self.postponed.remove(other);
-                self.slots[other] = Slot { low, bound: low, why: on.items[other].span };
-                changed = changed.join(on.items[other].span);
+                self.slots[other] = Slot { low, bound: low, why: instance.items[other].span };
+                changed = changed.join(instance.items[other].span);
             }
         }
-        changed.indices().all(|section| self.check(on, section)) && self.all_blocked(on)
+        // Cheapest first: one comparison per section in most cases, thanks to the hint.
+        changed.indices().all(|section| self.check(instance, section)) && self.all_blocked(instance)
     }
 
-    /// Decides that an item lies higher than its lowest offset. False if that leads nowhere.
-    pub(super) fn postpone(&mut self, on: &Instance, index: usize) -> bool {
-        let (under, why) = self.support(on, index);
-        let Some(bound) = self.lowest(on, index, under.max(self.slots[index].low + 1)) else {
+    /// Postpones an item: decides that its offset is above `low`. Returns false if the partial plan
+    /// cannot be completed.
+    pub(super) fn postpone(&mut self, instance: &Instance, index: usize) -> bool {
+        let (under, why) = self.support(instance, index);
+        let Some(bound) = self.lowest(instance, index, under.max(self.slots[index].low + 1)) else {
             self.failure = why;
             return false;
         };
-        // Twins are interchangeable: if the lowest of them lies higher, all do.
+        // Twins are interchangeable: if the lowest twin lies higher, all twins do.
         let mut twin = index;
+        // A placed twin keeps its offset.
         loop {
             if self.unplaced.holds(twin) {
                 self.remember(twin);
                 self.postponed.insert(twin);
                 self.slots[twin] = Slot { bound, why, ..self.slots[twin] };
             }
-            twin = on.items[twin].twin as usize;
+            twin = instance.items[twin].twin as usize;
             if twin == index {
                 break;
             }
         }
-        self.all_blocked(on) && on.items[index].span.indices().all(|section| self.check(on, section))
+        self.all_blocked(instance) && instance.items[index].span.indices().all(|section| self.check(instance, section))
     }
 
-    /// The lowest top of those that a postponed item may come to lie on, and what that depends on.
-    fn support(&self, on: &Instance, index: usize) -> (u64, Span) {
-        let (mut lowest, mut why) = (u64::MAX, on.items[index].span);
-        for (word_index, word) in on.beside.row(index) {
+    /// Finds the lowest top of an unplaced neighbour, under which a postponed item cannot lie, and
+    /// the sections on which the top depends.
+    fn support(&self, instance: &Instance, index: usize) -> (u64, Span) {
+        let (mut lowest, mut why) = (u64::MAX, instance.items[index].span);
+        for (word_index, word) in instance.beside.row(index) {
             for other in members(word_index, word & self.unplaced.word(word_index)) {
                 why = why.join(self.slots[other].why);
-                if !on.twins(index, other) {
-                    lowest = lowest.min(self.slots[other].bound.saturating_add(on.items[other].size));
+                // A twin cannot support the item: all twins are postponed together.
+                if !instance.twins(index, other) {
+                    lowest = lowest.min(self.slots[other].bound.saturating_add(instance.items[other].size));
                 }
             }
         }
         (lowest, why)
     }
 
-    /// Takes back every move since there were `mark` changes.
-    pub(super) fn undo(&mut self, on: &Instance, mark: usize) {
+    /// Undoes every change after the first `mark` changes.
+    pub(super) fn undo(&mut self, instance: &Instance, mark: usize) {
         while self.trail.len() > mark {
             match self.trail.pop() {
                 Some(Undo::Slot(index, slot, postponed)) => {
@@ -220,7 +247,7 @@ impl State {
                 }
                 Some(Undo::Bottom(section, index)) => self.bottom[section as usize] = index,
                 Some(Undo::Placed(index)) => {
-                    let item = &on.items[index as usize];
+                    let item = &instance.items[index as usize];
                     self.unplaced.insert(index as usize);
                     self.left += 1;
                     self.rest[item.span.indices()].iter_mut().for_each(|rest| *rest += item.size);
@@ -232,16 +259,17 @@ impl State {
         }
     }
 
-    /// How many changes there are to take back.
+    /// Returns the length of the undo trail.
     pub(super) fn mark(&self) -> usize {
         self.trail.len()
     }
 
+    /// Records the slot of an item on the undo trail, before a change.
     fn remember(&mut self, index: usize) {
         self.trail.push(Undo::Slot(index as u32, self.slots[index], self.postponed.holds(index)));
     }
 
-    /// Makes an item the one that may be the lowest of the rest of a section.
+    /// Records an item as the hint for the bound of a section.
     pub(super) fn set_bottom(&mut self, section: usize, index: usize) {
         self.trail.push(Undo::Bottom(section as u32, self.bottom[section]));
         self.bottom[section] = index as u32;

@@ -1,73 +1,73 @@
-//! Whether a program makes sense.
+//! Checks a program of operators before lowering.
 
 use super::{Life, Memory, Output, Program};
 use alloc::vec;
 use core::fmt;
 
-/// What is wrong with a program. Operators, values and devices are named by their number.
+/// The reason why a program cannot be lowered. Operators, values and devices are named by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Wrong {
-    /// There are more operators or values than numbers for them.
+    /// The program has more operators or values than a 32-bit number can name.
     TooMany,
     /// A value is on a device that does not exist.
     NoSuchDevice {
-        /// The value.
+        /// Number of the value in [`Program::values`].
         value: u32,
-        /// The device.
+        /// Number of the device in [`Program::devices`].
         device: u32,
     },
     /// An operator names a value that does not exist.
     NoSuchValue {
-        /// The operator.
+        /// Number of the operator in execution order.
         operator: u32,
-        /// The number.
+        /// The number without a value in [`Program::values`].
         value: u32,
     },
-    /// An operator reads a value that no operator has made before.
+    /// An operator reads a value before any operator makes the value.
     ReadTooEarly {
-        /// The operator.
+        /// Number of the operator in execution order.
         operator: u32,
-        /// The value.
+        /// Number of the value in [`Program::values`].
         value: u32,
     },
-    /// An operator makes a value that there is already.
+    /// An operator makes a value that exists already.
     MadeTwice {
-        /// The operator.
+        /// Number of the operator in execution order.
         operator: u32,
-        /// The value.
+        /// Number of the value in [`Program::values`].
         value: u32,
     },
-    /// An output is to lie where a value lies that its operator does not read.
+    /// An output is to lie in a value that is no input of the operator.
     NoInput {
-        /// The operator.
+        /// Number of the operator in execution order.
         operator: u32,
-        /// The value that is no input.
+        /// Number of the value in [`Program::values`].
         value: u32,
     },
-    /// An output reaches beyond the end of the input in which it is to lie.
+    /// An output reaches beyond the end of its input.
     Outside {
-        /// The operator.
+        /// Number of the operator in execution order.
         operator: u32,
-        /// The output.
+        /// Number of the output value in [`Program::values`].
         value: u32,
-        /// The input.
+        /// Number of the input value in [`Program::values`].
         input: u32,
     },
     /// An operator updates a value of another device.
     OtherDevice {
-        /// The operator.
+        /// Number of the operator in execution order.
         operator: u32,
-        /// The value.
+        /// Number of the value in [`Program::values`].
         value: u32,
     },
-    /// An operator gives new content to a value that a later one still reads, or gives it twice.
+    /// An operator updates a value that a later operator still reads, or updates a value twice.
     Lost {
-        /// The operator.
+        /// Number of the operator in execution order.
         operator: u32,
-        /// The value.
+        /// Number of the value in [`Program::values`].
         value: u32,
-        /// The later one.
+        /// Number of the later operator in execution order.
         reader: u32,
     },
 }
@@ -107,10 +107,10 @@ impl fmt::Display for Wrong {
 impl core::error::Error for Wrong {}
 
 impl Program {
-    /// Whether the program makes sense.
+    /// Checks that the program can be lowered.
     ///
     /// # Errors
-    /// The first thing that does not.
+    /// The first defect found.
     pub fn check(&self) -> Result<(), Wrong> {
         if self.values.len() >= u32::MAX as usize || self.operators.len() >= u32::MAX as usize {
             return Err(Wrong::TooMany);
@@ -152,7 +152,7 @@ impl Program {
         Ok(())
     }
 
-    /// Whether an output lies inside an input of its operator.
+    /// Checks that an output lies inside an input of its operator.
     fn check_memory(&self, operator: u32, output: Output) -> Result<(), Wrong> {
         let (input, offset) = match output.memory {
             Memory::Fresh => return Ok(()),

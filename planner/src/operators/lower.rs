@@ -1,4 +1,5 @@
-//! The buffers of a program, with the forwards that leave every value as it is until it is read for the last time.
+//! Lowers a program to planning problems. Accepts a forward only if every value keeps its content
+//! until the last read.
 
 use super::{Forward, Life, Lowered, Memory, Output, Place, Program, Refusal, Wrong};
 use crate::overwrites::{NONE, Overwrites};
@@ -6,10 +7,12 @@ use crate::{Buffer, Overwrite, Problem};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Works out what is to be planned. With `share`, forwards are taken where that changes nothing; without it, only updates share memory.
+/// Lowers a program to one planning problem per device.
+///
+/// With `share`, accepts every harmless forward. Without `share`, only updates share memory.
 ///
 /// # Errors
-/// What is [wrong](Program::check) with the program.
+/// The first defect found by [`Program::check`].
 pub fn lower(program: &Program, share: bool) -> Result<Lowered, Wrong> {
     program.check()?;
     let mut lowering = Lowering::new(program, share);
@@ -19,30 +22,32 @@ pub fn lower(program: &Program, share: bool) -> Result<Lowered, Wrong> {
     Ok(lowering.finish(&storages, writes))
 }
 
-/// What is known so far.
+/// The intermediate state of lowering.
 struct Lowering<'a> {
     program: &'a Program,
     share: bool,
-    /// The operator that makes each value; [`NONE`] for none.
+    /// For each value, the operator that makes the value, or [`NONE`].
     maker: Vec<u32>,
-    /// The last operator that reads each value, or its maker.
+    /// For each value, the last operator that reads the value, or else the maker.
     last_read: Vec<u32>,
-    /// The value that began each value's family: what would lie in one memory if every view were taken.
+    /// For each value, the root of the family. A family is the set of values that would share
+    /// memory if every view were accepted.
     family: Vec<u32>,
-    /// The value whose memory each value lies in, and where in it.
+    /// For each value, the value that owns the memory, and the distance in bytes from the
+    /// beginning.
     home: Vec<(u32, u64)>,
     taken: Vec<Forward>,
     refused: Vec<(Forward, Refusal)>,
 }
 
-/// A value's memory and all that lies in it.
+/// The memory of a value, with all values inside.
 #[derive(Clone, Copy)]
 struct Storage {
-    /// The last operator that reads any of it, and the value that it reads.
+    /// The last operator that reads any value inside, and the value read.
     last: (u32, u32),
-    /// A value in it that is never given back.
+    /// A value inside that is never freed.
     kept: Option<u32>,
-    /// Its buffer; [`NONE`] if the plan has none for it.
+    /// Number of the buffer, or [`NONE`] for memory outside the plan.
     buffer: u32,
 }
 
@@ -51,6 +56,7 @@ impl<'a> Lowering<'a> {
         let count = program.values.len();
         let mut maker = vec![NONE; count];
         let mut last_read = vec![0; count];
+        // Operators come in execution order, so the last assignment is the last read.
         for (number, operator) in (0..).zip(&program.operators) {
             for &value in &operator.inputs {
                 last_read[value as usize] = number;
@@ -61,6 +67,7 @@ impl<'a> Lowering<'a> {
             }
         }
         let home = (0..count as u32).map(|value| (value, 0)).collect();
+        // Inputs precede outputs, so the family of an input is known before its output's.
         let mut family: Vec<u32> = (0..count as u32).collect();
         for output in program.operators.iter().flat_map(|operator| &operator.outputs) {
             if let Memory::View { of, .. } | Memory::Update { of } = output.memory {
@@ -70,18 +77,20 @@ impl<'a> Lowering<'a> {
         Self { program, share, maker, last_read, family, home, taken: Vec::new(), refused: Vec::new() }
     }
 
+    /// Iterates over all outputs with the number of the operator.
     fn outputs(&self) -> impl Iterator<Item = (u32, Output)> + use<'a> {
         let operators = (0..).zip(&self.program.operators);
         operators.flat_map(|(number, operator)| operator.outputs.iter().map(move |&output| (number, output)))
     }
 
-    /// Puts every view and update into its input's memory, or says why not.
+    /// Moves every view and update into the memory of its input, or records a refusal.
     fn share_views(&mut self) {
         let old = self.last_reads_of_content();
         let updates = self.updates();
         for (operator, Output { value, memory }) in self.outputs() {
             let (of, offset) = match memory {
                 Memory::View { of, offset } => (of, offset),
+                // An update cannot be refused: the operator writes there in any case.
                 Memory::Update { of } => {
                     self.home[value as usize] = self.home[of as usize];
                     continue;
@@ -89,8 +98,10 @@ impl<'a> Lowering<'a> {
                 Memory::Fresh | Memory::Over { .. } => continue,
             };
             let forward = Forward { operator, value, input: of, offset, written: false };
-            // From here on both must keep the content that they have now.
+            // From the view on, both values must keep their present content until the last read of
+            // either.
             let needed = old[of as usize].max(old[value as usize]);
+            // The first update at or after the view; each list is in execution order.
             let family = &updates[self.family[of as usize] as usize];
             let change = family[family.partition_point(|&update| update < operator)..].first();
             let refusal = self.refusal(of, value).or_else(|| match self.life_of(of) {
@@ -101,13 +112,14 @@ impl<'a> Lowering<'a> {
                 self.refused.push((forward, refusal));
                 continue;
             }
+            // A view of a view lies in the memory of the first input, at the sum of the offsets.
             let (root, base) = self.home[of as usize];
             self.home[value as usize] = (root, base + offset);
             self.taken.push(forward);
         }
     }
 
-    /// What forbids any forward from `input` to `output`.
+    /// Returns the reason to refuse any forward from `input` to `output`, independent of timing.
     fn refusal(&self, input: u32, output: u32) -> Option<Refusal> {
         let (from, to) = (&self.program.values[input as usize], &self.program.values[output as usize]);
         if !self.share {
@@ -119,12 +131,13 @@ impl<'a> Lowering<'a> {
         (to.size == 0).then_some(Refusal::NoBytes)
     }
 
-    /// Who answers for the memory that a value lies in.
+    /// Returns the lifetime of the memory in which a value lies.
     fn life_of(&self, value: u32) -> Life {
         self.program.values[self.home[value as usize].0 as usize].life
     }
 
-    /// For each value the last operator that reads its content, through views of it too, as if all were taken.
+    /// For each value, finds the last operator that reads the content, directly or through views.
+    /// Counts every view as accepted.
     fn last_reads_of_content(&self) -> Vec<u32> {
         let mut last = self.last_read.clone();
         for (value, own) in self.program.values.iter().enumerate() {
@@ -132,7 +145,8 @@ impl<'a> Lowering<'a> {
                 last[value] = u32::MAX;
             }
         }
-        // Views are made after what they are views of: from the last to the first, each has all of its own already.
+        // A view is made after its input. Going backwards, the last read of a view is final before
+        // it counts for the input.
         for operator in self.program.operators.iter().rev() {
             for output in operator.outputs.iter().rev() {
                 if let Memory::View { of, .. } = output.memory {
@@ -143,7 +157,7 @@ impl<'a> Lowering<'a> {
         last
     }
 
-    /// The updates of each family, by the value that began it.
+    /// Lists the updates of each family in program order, indexed by the root of the family.
     fn updates(&self) -> Vec<Vec<u32>> {
         let mut updates = vec![Vec::new(); self.program.values.len()];
         for (operator, output) in self.outputs() {
@@ -154,12 +168,14 @@ impl<'a> Lowering<'a> {
         updates
     }
 
-    /// Every value's memory, under the value whose it is, and the buffers in the order of their lives.
+    /// Builds the storage of every value, indexed by the owner. Numbers the buffers in the order of
+    /// their lives.
     fn storages(&self) -> Vec<Storage> {
         let mut storages = vec![Storage { last: (0, NONE), kept: None, buffer: NONE }; self.home.len()];
         for (value, &(root, _)) in (0..).zip(&self.home) {
             let storage = &mut storages[root as usize];
             let last = self.last_read[value as usize];
+            // The last reader of any value inside ends the life of the whole storage.
             if storage.last.1 == NONE || last > storage.last.0 {
                 storage.last = (last, value);
             }
@@ -169,6 +185,7 @@ impl<'a> Lowering<'a> {
         }
         let mut order: Vec<u32> = (0..self.home.len() as u32).filter(|&value| self.is_planned(value)).collect();
         order.sort_by_key(|&root| (self.maker[root as usize], storages[root as usize].end()));
+        // Buffers are numbered per device, since every device has a problem of its own.
         let mut counts = vec![0; self.program.devices.len()];
         for root in order {
             let count: &mut u32 = &mut counts[self.program.values[root as usize].device as usize];
@@ -178,7 +195,7 @@ impl<'a> Lowering<'a> {
         storages
     }
 
-    /// Whether a value has memory of its own, and that is the plan's.
+    /// Returns whether a value owns memory in the plan.
     fn is_planned(&self, value: u32) -> bool {
         let own = &self.program.values[value as usize];
         self.home[value as usize].0 == value
@@ -187,7 +204,8 @@ impl<'a> Lowering<'a> {
             && matches!(own.life, Life::Planned | Life::Kept)
     }
 
-    /// The writes in place that change nothing that is still needed.
+    /// Lists the writes in place that destroy no content still needed, and records a refusal for
+    /// all others.
     fn offered_writes(&mut self, storages: &[Storage]) -> Vec<Forward> {
         let mut offered = Vec::new();
         for (operator, Output { value, memory }) in self.outputs() {
@@ -202,7 +220,8 @@ impl<'a> Lowering<'a> {
         offered
     }
 
-    /// What would be changed that must not be, if an output were written over its target.
+    /// Returns the reason why a write in place would destroy content still needed, or `None` for a
+    /// harmless write.
     fn harm(&self, storages: &[Storage], forward: &Forward) -> Option<Refusal> {
         let &Forward { operator, value, input: target, offset, .. } = forward;
         let (root, base) = self.home[target as usize];
@@ -218,6 +237,7 @@ impl<'a> Lowering<'a> {
         if storage.last.0 > operator {
             return Some(Refusal::ReadLater { value: storage.last.1, operator: storage.last.0 });
         }
+        // An update by the operator itself writes to the same memory at the same step.
         let own = &self.program.operators[operator as usize];
         let updates = |output: &Output| {
             matches!(output.memory, Memory::Update { .. }) && self.home[output.value as usize].0 == root
@@ -225,6 +245,7 @@ impl<'a> Lowering<'a> {
         if own.outputs.iter().any(updates) {
             return Some(Refusal::Updated { operator });
         }
+        // The write must spare every other input that lies in the same memory.
         let size = |value: u32| self.program.values[value as usize].size;
         let (low, high) = (base + offset, base + offset + size(value));
         let meets = |other: u32| {
@@ -234,7 +255,8 @@ impl<'a> Lowering<'a> {
         own.inputs.iter().copied().find(|&other| meets(other)).map(|value| Refusal::ReadMeanwhile { value })
     }
 
-    /// The problems, with the writes that the buffers' own rules accept.
+    /// Builds the result. Of the offered writes, accepts those that the rules of [`Overwrite`]
+    /// accept.
     fn finish(mut self, storages: &[Storage], writes: Vec<Forward>) -> Lowered {
         let mut problems = self.problems(storages);
         for forward in &writes {
@@ -253,7 +275,7 @@ impl<'a> Lowering<'a> {
         Lowered { problems, places, taken: self.taken, refused: self.refused }
     }
 
-    /// The buffers of every device.
+    /// Builds the buffers of every device.
     fn problems(&self, storages: &[Storage]) -> Vec<Problem> {
         let mut problems = vec![Problem::default(); self.program.devices.len()];
         let mut roots: Vec<u32> = (0..self.home.len() as u32).filter(|&value| self.is_planned(value)).collect();
@@ -276,13 +298,14 @@ impl<'a> Lowering<'a> {
         self.program.values[forward.value as usize].device as usize
     }
 
-    /// A write in place, of one buffer over another.
+    /// Converts an accepted forward to an overwrite between buffers.
     fn overwrite(&self, storages: &[Storage], forward: &Forward) -> Overwrite {
         let (root, base) = self.home[forward.input as usize];
         let buffer = |value: u32| storages[value as usize].buffer;
         Overwrite { writer: buffer(forward.value), target: buffer(root), offset: base + forward.offset }
     }
 
+    /// Returns the location of a value.
     fn place(&self, storages: &[Storage], value: u32) -> Place {
         let (root, offset) = self.home[value as usize];
         match self.program.values[root as usize].life {
@@ -294,7 +317,7 @@ impl<'a> Lowering<'a> {
 }
 
 impl Storage {
-    /// The step before which its life has ended.
+    /// Returns the first step at which the storage is no longer live.
     fn end(&self) -> u64 {
         if self.kept.is_some() { u64::MAX } else { u64::from(self.last.0) + 1 }
     }

@@ -1,7 +1,9 @@
-//! From operators to buffers: who needs how many bytes for how long, and who may lie where another lies already.
+//! Converts a program of operators to planning problems: how long each value needs memory, and
+//! which values may share memory.
 //!
-//! Operators run in the order of the list; its positions are the steps of the [`Problem`]s. A value's buffer begins with the
-//! operator that makes it and ends behind the last one that reads it. The rules are those of `seq_mem_opt` of MegEngine (2022).
+//! Operators run in list order. The position of an operator is the step in the [`Problem`]s. The
+//! buffer of a value lives from the operator that makes the value up to and including the last
+//! reader. The rules are those of `seq_mem_opt` in MegEngine (2022).
 
 mod check;
 mod lower;
@@ -13,167 +15,173 @@ use super::Problem;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Who answers for a value's memory.
+/// The owner and the lifetime of a value's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {
-    /// The plan, from the operator that makes the value to the last that reads it.
+    /// The plan owns the memory, from the maker of the value to the last reader.
     Planned,
-    /// The plan, from the operator that makes the value to the end of time.
+    /// The plan owns the memory, from the maker of the value to the end of the program and beyond.
     Kept,
-    /// The program, which may give it back or reuse it at any time: nothing else lies there.
+    /// The program owns the memory and may free or reuse it at any time. No other value may lie
+    /// there.
     External,
-    /// The program, for good: a view may lie there, but nobody may write there but an [update](Memory::Update).
+    /// The program owns the memory permanently. Views may lie there; only an
+    /// [update](Memory::Update) may write there.
     Persistent,
 }
 
-/// What operators read and make.
+/// A value that operators read or make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Value {
-    /// Its length in bytes. Without any it needs no memory.
+    /// Length in bytes. A value of length 0 needs no memory.
     pub size: u64,
-    /// Whose memory it lies in, in [`Program::devices`].
+    /// Index of the device in [`Program::devices`].
     pub device: u32,
-    /// Who answers for that memory.
+    /// Owner and lifetime of the memory.
     pub life: Life,
 }
 
-/// Where the memory of an output may come from.
+/// Source of an output's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// It needs memory of its own.
+    /// New memory, shared with no other value at first.
     Fresh,
-    /// It is a part of an input, unchanged: a read-only forward. Refused, it is a copy with memory of its own.
+    /// A part of an input, unchanged (MegEngine: read-only forward). If refused, the output is a
+    /// copy in new memory.
     View {
-        /// The input.
+        /// Number of the input value in [`Program::values`].
         of: u32,
-        /// Where in it the output begins, in bytes.
+        /// Distance in bytes from the beginning of the input to the output.
         offset: u64,
     },
-    /// It may be written over a part of an input, while the operator still reads that: a write forward. Refused, it has memory of its own.
+    /// Preferably a part of an input, which the output overwrites while the operator still reads
+    /// the input (MegEngine: write forward). If refused, the output gets new memory.
     Over {
-        /// The input.
+        /// Number of the input value in [`Program::values`].
         target: u32,
-        /// Where in it the output begins, in bytes.
+        /// Distance in bytes from the beginning of the input to the output.
         offset: u64,
     },
-    /// It is an input with new content, in the same memory. This is what the operator does, so it cannot be refused.
+    /// The memory of an input, with new content. An update is the operator's effect, and so cannot
+    /// be refused.
     Update {
-        /// The input.
+        /// Number of the input value in [`Program::values`].
         of: u32,
     },
 }
 
-/// What an operator makes.
+/// An output of an operator, with the memory it may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Output {
-    /// The value.
+    /// Number of the value in [`Program::values`].
     pub value: u32,
-    /// Where its memory may come from.
+    /// Source of the memory in which the value lies.
     pub memory: Memory,
 }
 
-/// A step of the program.
+/// A step of the program, which reads and makes values.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Operator {
-    /// The values that it reads.
+    /// The values read by the operator.
     pub inputs: Vec<u32>,
-    /// The values that it makes.
+    /// The values made by the operator.
     pub outputs: Vec<Output>,
 }
 
-/// What buffers are like on a device.
+/// Rules for all buffers in the memory of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// What offsets are multiples of; a power of two.
+    /// Alignment of all offsets, a power of two.
     pub alignment: u64,
-    /// How many bytes are added to every size.
+    /// Bytes added to the size of each value.
     pub padding: u64,
 }
 
-/// Operators and what they work with.
+/// A program: operators with their values and devices.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Program {
-    /// The devices, numbered from 0.
+    /// The devices of the program, numbered from 0.
     pub devices: Vec<Device>,
-    /// The values, numbered from 0.
+    /// The values of the program, numbered from 0.
     pub values: Vec<Value>,
-    /// The operators, in the order in which they run.
+    /// The operators in execution order.
     pub operators: Vec<Operator>,
 }
 
-/// Where a value lies.
+/// The memory location of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// In a buffer of its device's problem.
+    /// Inside a buffer of the device's problem.
     Buffer {
-        /// The buffer.
+        /// Number of the buffer.
         buffer: u32,
-        /// Where in it, in bytes.
+        /// Distance in bytes from the beginning of the buffer.
         offset: u64,
     },
-    /// In the memory of an external or persistent value; that may be the value itself.
+    /// Inside the memory of an external or persistent value, possibly the value itself.
     Outside {
-        /// That value.
+        /// Number of the external or persistent value.
         value: u32,
-        /// Where in it, in bytes.
+        /// Distance in bytes from the beginning of the external or persistent value.
         offset: u64,
     },
-    /// Nowhere: it has no bytes, or no operator makes it.
+    /// No location: the value has no bytes, or no operator makes the value.
     Nowhere,
 }
 
-/// A forward that the program offered: output `value` of `operator`.
+/// A forward offered by the program: `value`, an output of `operator`, may lie inside `input`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forward {
-    /// The operator.
+    /// Number of the operator in execution order.
     pub operator: u32,
-    /// Its output.
+    /// Number of the output value in [`Program::values`].
     pub value: u32,
-    /// The input whose memory it was to have.
+    /// Number of the input value in [`Program::values`].
     pub input: u32,
-    /// Where in the input, in bytes.
+    /// Distance in bytes from the beginning of the input to the output.
     pub offset: u64,
-    /// Whether it was to be written there, not to be there unchanged.
+    /// Whether the output overwrites the input. If false, the output is an unchanged part of the
+    /// input.
     pub written: bool,
 }
 
-/// Why a forward is not taken: the output has memory of its own.
+/// The reason why a forward is refused. The output then gets new memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Nothing was to be shared.
+    /// Sharing was not requested.
     NotWanted,
     /// The two values are on different devices.
     OtherDevice,
-    /// One of them has no bytes.
+    /// A value has no bytes.
     NoBytes,
-    /// The input's memory is the program's, which may do with it what it likes.
+    /// The input is external: the program may free or reuse the memory at any time.
     External,
-    /// It would change a persistent value.
+    /// The write would change a persistent value.
     Persistent,
-    /// It would change a value that is never given back.
+    /// The write would change a value that is never freed.
     Kept {
-        /// That value.
+        /// Number of the value in [`Program::values`].
         value: u32,
     },
-    /// It would change a value that a later operator reads.
+    /// The write would change a value that a later operator reads.
     ReadLater {
-        /// That value.
+        /// Number of the value in [`Program::values`].
         value: u32,
-        /// The operator.
+        /// Number of the later operator in execution order.
         operator: u32,
     },
-    /// It would change another input of the operator.
+    /// The write would change another input of the operator.
     ReadMeanwhile {
-        /// That input.
+        /// Number of the other input value in [`Program::values`].
         value: u32,
     },
-    /// The input's memory gets new content before the output is read for the last time.
+    /// An operator updates the input's memory before the last read of the output.
     Updated {
-        /// The operator that changes it.
+        /// Number of the updating operator in execution order.
         operator: u32,
     },
-    /// A larger or earlier output is written over the same memory.
+    /// A larger or earlier output already overwrites the input.
     Taken,
 }
 
@@ -198,15 +206,16 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What is to be planned for a program.
+/// The planning problems of a program, with the location of every value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lowered {
-    /// The problem of each device. One without buffers needs no plan (and passes no check).
+    /// One problem per device. A problem without buffers needs no plan, and fails
+    /// [`Problem::check`].
     pub problems: Vec<Problem>,
-    /// Where each value lies.
+    /// Location of each value, by the number of the value.
     pub places: Vec<Place>,
-    /// The forwards that are taken, in the order of the program, views first.
+    /// Accepted forwards in program order, views before writes.
     pub taken: Vec<Forward>,
-    /// Those that are not, and why.
+    /// Refused forwards with the reason.
     pub refused: Vec<(Forward, Refusal)>,
 }

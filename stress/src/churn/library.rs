@@ -1,4 +1,5 @@
-//! The allocator as C programs have it: the functions of `cachalot.h`, with what they refuse in words.
+//! The allocator as seen by C programs: the functions of `cachalot.h`. A refused call becomes a
+//! text.
 
 use cachalot::abi::{
     CACHALOT_ASK_STREAM_ID, CACHALOT_ROUTE_THREAD, CACHALOT_SIMULATED, cachalot_allocator, cachalot_options,
@@ -13,28 +14,28 @@ use cachalot::status::CACHALOT_OK;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
-/// A stream by its handle. 2 is the calling thread's own.
+/// A stream's handle. 2 stands for the calling thread's own default stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stream(pub(super) usize);
 
-/// A block by its address.
+/// A block's address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Block(usize);
 
-/// A private pool by its name.
+/// A private pool: device and name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool {
     device: c_int,
     name: cachalot_pool,
 }
 
-/// What a call answered that the contract does not let it answer here, in words.
+/// Result of a call. The error is a text about a refusal that the contract does not permit here.
 pub(super) type Answer<T = ()> = Result<T, String>;
 
 /// An allocator of the C interface.
 #[derive(Debug)]
 pub(super) struct Library {
-    /// The handle is a number in the shape of a pointer, and may be used on every thread.
+    /// The allocator's handle: a number in the shape of a pointer, usable on every thread.
     handle: usize,
     simulated: bool,
 }
@@ -43,7 +44,7 @@ pub(super) struct Library {
 pub(super) const PER_THREAD: Stream = Stream(2);
 
 impl Library {
-    /// An allocator of the first `devices` devices.
+    /// Creates an allocator for the first `devices` devices.
     pub(super) fn create(devices: u32, simulated: bool, asked: bool, config: &str) -> Answer<Self> {
         let config = CString::new(config).map_err(|error| error.to_string())?;
         let flags = if simulated { CACHALOT_SIMULATED } else { 0 } | if asked { CACHALOT_ASK_STREAM_ID } else { 0 };
@@ -56,7 +57,7 @@ impl Library {
         Ok(Self { handle: handle.addr(), simulated })
     }
 
-    /// Ends the allocator, which must hold nothing any more.
+    /// Destroys the allocator, which must have no live block.
     pub(super) fn destroy(&self) -> Answer {
         accepted("destroy", cachalot_destroy(self.handle()))
     }
@@ -91,7 +92,7 @@ impl Library {
         accepted("empty_cache", cachalot_empty_cache(self.handle(), device))
     }
 
-    /// Makes a pool and leads the calling thread's requests into it.
+    /// Creates a private pool, and routes the calling thread's requests into the pool.
     pub(super) fn enter_pool(&self, device: c_int) -> Answer<Pool> {
         let mut name = cachalot_pool { first: 0, second: 0 };
         // SAFETY: the variable outlives the call, which writes one name to it.
@@ -102,12 +103,12 @@ impl Library {
         Ok(Pool { device, name })
     }
 
-    /// Leads requests into the pool no longer.
+    /// Ends the route into the pool.
     pub(super) fn leave_pool(&self, pool: Pool) -> Answer {
         accepted("pool_end", cachalot_pool_end(self.handle(), pool.device, pool.name))
     }
 
-    /// Gives the pool up: once for its maker, once for the route.
+    /// Releases the pool twice: once for the creation, once for the route.
     pub(super) fn release_pool(&self, pool: Pool) -> Answer {
         for _ in 0..2 {
             accepted("pool_release", cachalot_pool_release(self.handle(), pool.device, pool.name))?;
@@ -115,7 +116,8 @@ impl Library {
         Ok(())
     }
 
-    /// Lets a stream get as far as it has been queued. The driver's streams do so by themselves.
+    /// Completes all queued work of a simulated stream. The driver's streams make progress by
+    /// themselves.
     pub(super) fn progress(&self, device: c_int, stream: Stream) -> Answer {
         if !self.simulated {
             return Ok(());
@@ -123,7 +125,8 @@ impl Library {
         accepted("simulate_progress", cachalot_simulate_progress(self.handle(), device, stream.raw()))
     }
 
-    /// The books agree with themselves, and nothing is in use or held of a device.
+    /// Checks the allocator's invariants, and that no block is active and no memory is reserved on
+    /// a device.
     pub(super) fn check_empty(&self, device: c_int) -> Answer {
         accepted("check", cachalot_check(self.handle()))?;
         let active = self.stat(device, c"active.all.current")?;
@@ -134,10 +137,11 @@ impl Library {
         Err(format!("{active} blocks are in use and {reserved} bytes reserved of device {device} at the end"))
     }
 
-    /// A statistic by its name.
+    /// Returns the value of a statistic.
     fn stat(&self, device: c_int, key: &CStr) -> Answer<i64> {
         let mut value = 0;
-        // SAFETY: the key is a C string, and the variable outlives the call, which writes one number to it.
+        // SAFETY: the key is a C string, and the variable outlives the call, which writes one
+        // number to it.
         let status = unsafe { cachalot_stat(self.handle(), device, key.as_ptr(), &raw mut value) };
         accepted("stat", status).map(|()| value)
     }
@@ -149,13 +153,14 @@ impl Stream {
     }
 }
 
-/// A text of the library's.
+/// Copies a text of the library.
 fn text(text: *const c_char) -> String {
-    // SAFETY: names last for ever, and the last error lasts until the calling thread's next call that fails.
+    // SAFETY: names live for ever, and the last error lives until the calling thread's next failing
+    // call.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// Success, or what was refused and why.
+/// Converts a status to a result with a text.
 fn accepted(what: &str, status: cachalot_status) -> Answer {
     if status == CACHALOT_OK {
         return Ok(());

@@ -1,14 +1,15 @@
-//! How much memory of the host the process has, and whether that grows.
+//! Host memory of the process, and detection of growth.
 
 use super::library::Answer;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Looks of a phase. The first one, after a tenth, is what later ones are compared with.
-const LOOKS: u64 = 10;
+/// Measurements per phase. The first measurement, after a tenth, is the baseline of the later ones.
+const MEASUREMENTS: u64 = 10;
 const KIB_PER_MIB: f64 = 1024.0;
 
-/// KiB of memory of the process's own, shared mappings excluded: those of an emulated device are its device memory.
+/// Returns the KiB of the process's own memory. Excludes shared mappings: the device memory of
+/// emulated devices is a shared mapping.
 fn own_kib() -> Answer<u64> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| format!("/proc/self/status: {error}"))?;
     let field = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -16,25 +17,25 @@ fn own_kib() -> Answer<u64> {
     number.ok_or_else(|| "/proc/self/status does not say RssAnon".to_owned())
 }
 
-/// The units of a phase as its threads take them, and the memory while they do.
+/// Progress of a phase: units taken by the threads, and host memory.
 pub(super) struct Progress {
     name: &'static str,
     total: u64,
     bound_kib: u64,
     next: AtomicU64,
-    /// Memory at the first look; 0 before it.
+    /// Memory at the first measurement; 0 before the first measurement.
     first_kib: AtomicU64,
     stopped: AtomicBool,
 }
 
 impl Progress {
-    /// Nothing done of `total` units; memory may grow by `bound_kib` from the first look on.
+    /// Starts a phase of `total` units. Memory may grow by `bound_kib` after the first measurement.
     pub(super) fn new(name: &'static str, total: u64, bound_kib: u64) -> Self {
         let (next, first_kib) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { name, total, bound_kib, next, first_kib, stopped: AtomicBool::new(false) }
     }
 
-    /// Takes the next unit. `None` if there is none, or the phase was stopped.
+    /// Takes the next unit. Returns `None` if no unit is left, or the phase was stopped.
     ///
     /// # Errors
     /// Memory has grown beyond the bound.
@@ -43,22 +44,22 @@ impl Progress {
             return Ok(None);
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        if number > 0 && number <= self.total && number.is_multiple_of(self.total.div_ceil(LOOKS)) {
-            self.look(number)?;
+        if number > 0 && number <= self.total && number.is_multiple_of(self.total.div_ceil(MEASUREMENTS)) {
+            self.measure(number)?;
         }
         Ok((number < self.total).then_some(number))
     }
 
-    /// Lets every thread stop.
+    /// Makes every thread stop at its next unit.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Prints how much memory there is after so many units.
+    /// Prints the host memory after `done` units.
     ///
     /// # Errors
-    /// It has grown beyond the bound.
-    pub(super) fn look(&self, done: u64) -> Answer {
+    /// Memory has grown beyond the bound.
+    pub(super) fn measure(&self, done: u64) -> Answer {
         let now = own_kib()?;
         let before = self.first_kib.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         let first = before.err().unwrap_or(now);

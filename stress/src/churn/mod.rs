@@ -1,4 +1,5 @@
-//! Long lives: streams, threads, pools and blocks come and go in great numbers, and the host's memory stays flat.
+//! Churn: creates and destroys streams, threads, pools and blocks in great numbers, and checks that
+//! host memory stays flat.
 
 mod library;
 mod memory;
@@ -14,10 +15,10 @@ use source::Source;
 use std::ffi::c_int;
 use std::process::ExitCode;
 
-/// What the threads of a phase do, each with a number.
+/// The work of one thread of a phase, identified by a number.
 type Phase = fn(&Scene, &Progress, u64) -> Answer;
 
-/// Runs every phase that was asked for, each with an allocator of its own, and says what was wrong.
+/// Runs every requested phase, each with a new allocator, and prints the faults.
 pub(crate) fn churn(options: &ChurnOptions) -> ExitCode {
     let all: [(&str, u64, Phase); 4] = [
         ("streams", options.streams, phases::streams),
@@ -43,16 +44,16 @@ pub(crate) fn churn(options: &ChurnOptions) -> ExitCode {
     status
 }
 
-/// The allocator, and a stream of each device that stays.
+/// Creates the allocator, and a permanent stream of each device.
 fn set_up(options: &ChurnOptions) -> Answer<Scene> {
     let devices = options.devices;
     let source = if options.simulated { Source::simulated() } else { Source::driver(devices)? };
     let library = Library::create(devices, options.simulated, options.asked, &options.config)?;
-    let kept = (0..devices as c_int).map(|device| source.make(device)).collect::<Result<_, _>>()?;
-    Ok(Scene { library, source, devices, reported: !options.asked, kept, held: options.held })
+    let permanent = (0..devices as c_int).map(|device| source.make(device)).collect::<Result<_, _>>()?;
+    Ok(Scene { library, source, devices, reported: !options.asked, permanent, held: options.held })
 }
 
-/// Runs a phase on several threads. Everything goes back after it.
+/// Runs a phase on several threads, and checks that all memory is released afterwards.
 fn run(scene: &Scene, progress: &Progress, phase: Phase, workers: u32, total: u64) -> Answer {
     let wrong = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -69,7 +70,7 @@ fn run(scene: &Scene, progress: &Progress, phase: Phase, workers: u32, total: u6
     if let Some(why) = wrong.into_inner() {
         return Err(why);
     }
-    scene.settle()?;
-    progress.look(total)?;
+    scene.finish()?;
+    progress.measure(total)?;
     scene.library.destroy()
 }

@@ -1,4 +1,4 @@
-//! What comes and goes: streams, threads with streams of their own, private pools, and blocks.
+//! Phases of the churn: streams, threads with streams of their own, private pools, and blocks.
 
 use super::library::{Answer, Block, Library, PER_THREAD, Pool, Stream};
 use super::memory::Progress;
@@ -8,26 +8,27 @@ use fastrand::Rng;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 
-/// What the threads of a phase share.
+/// State shared by the threads of a phase.
 pub(super) struct Scene {
     pub(super) library: Library,
     pub(super) source: Source,
     pub(super) devices: u32,
-    /// Streams are reported before they are destroyed.
+    /// Whether streams are reported before destruction.
     pub(super) reported: bool,
-    /// A stream of each device that stays.
-    pub(super) kept: Vec<Stream>,
-    /// Blocks of streams and threads that are gone are held until a worker has so many of them.
+    /// The permanent stream of each device.
+    pub(super) permanent: Vec<Stream>,
+    /// Number of blocks of ended streams and threads that each worker keeps live.
     pub(super) held: usize,
 }
 
-/// So many come and go before the cache is emptied, where something stays in it until then.
+/// Units between two releases of the cache, in phases that leave memory in the cache.
 const BETWEEN_EMPTYINGS: u64 = 1_000;
-/// Simulated streams that stay get on after so many units.
+/// Units between two steps of the permanent simulated streams.
 const BETWEEN_STEPS: u64 = 16;
-/// Bytes of the blocks of [`streams`], [`threads`] and [`pools`].
+/// Bytes of the blocks in [`streams`], [`threads`] and [`pools`].
 const BYTES: usize = 5_000;
-/// [`blocks`]: blocks of a thread at most, the largest request, and requests and frees before its stream is another one.
+/// Constants of [`blocks`]: live blocks of a thread at most, the largest request, and requests and
+/// frees per stream.
 const SLOTS: usize = 64;
 const LARGEST: u64 = 1 << 20;
 const OPS_OF_A_STREAM: u64 = 4_096;
@@ -37,19 +38,19 @@ impl Scene {
         (number % u64::from(self.devices)) as c_int
     }
 
-    fn kept(&self, device: c_int) -> Stream {
-        self.kept[device as usize]
+    fn permanent(&self, device: c_int) -> Stream {
+        self.permanent[device as usize]
     }
 
-    /// Lets the streams that stay get on, now and then.
+    /// Completes the work of the permanent streams, every [`BETWEEN_STEPS`] units.
     fn progress(&self, number: u64) -> Answer {
         if !number.is_multiple_of(BETWEEN_STEPS) {
             return Ok(());
         }
-        (0..self.devices as c_int).try_for_each(|device| self.library.progress(device, self.kept(device)))
+        (0..self.devices as c_int).try_for_each(|device| self.library.progress(device, self.permanent(device)))
     }
 
-    /// Empties the caches, now and then.
+    /// Releases the caches, every [`BETWEEN_EMPTYINGS`] units.
     fn empty(&self, number: u64) -> Answer {
         if !number.is_multiple_of(BETWEEN_EMPTYINGS) {
             return Ok(());
@@ -57,7 +58,7 @@ impl Scene {
         (0..self.devices as c_int).try_for_each(|device| self.library.empty_cache(device))
     }
 
-    /// The end of a stream that this thread made.
+    /// Ends a stream made by the thread: reports and destroys the stream.
     fn end_stream(&self, device: c_int, stream: Stream) -> Answer {
         if self.reported {
             self.library.stream_destroyed(device, stream)?;
@@ -65,18 +66,18 @@ impl Scene {
         self.source.destroy(device, stream)
     }
 
-    /// Everything goes back, and nothing is left.
-    pub(super) fn settle(&self) -> Answer {
+    /// Releases all cached memory, and checks that no memory and no block is left.
+    pub(super) fn finish(&self) -> Answer {
         for device in 0..self.devices as c_int {
-            self.library.progress(device, self.kept(device))?;
+            self.library.progress(device, self.permanent(device))?;
             self.library.empty_cache(device)?;
         }
         (0..self.devices as c_int).try_for_each(|device| self.library.check_empty(device))
     }
 }
 
-/// Streams come and go. At its end a stream has nothing left, or a block that is held, or one that another stream still uses, or
-/// one of a private pool without users.
+/// Creates and destroys streams. When a stream ends, the stream's block is free, or live, or still
+/// used by another stream, or in a private pool without users.
 pub(super) fn streams(scene: &Scene, progress: &Progress, _worker: u64) -> Answer {
     let library = &scene.library;
     let mut held = VecDeque::new();
@@ -89,7 +90,7 @@ pub(super) fn streams(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
             0 => library.free(block)?,
             1 => after = Some((block, None)),
             2 => {
-                library.record_stream(block, scene.kept(device))?;
+                library.record_stream(block, scene.permanent(device))?;
                 library.free(block)?;
             }
             3 => held.push_back(block),
@@ -118,14 +119,15 @@ pub(super) fn streams(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
     held.into_iter().try_for_each(|block| library.free(block))
 }
 
-/// Threads come and go that use their own default streams. At its end a thread's stream has nothing left, or a block that is
-/// held, or one that another stream still uses, or it uses another stream's block itself. Every other thread reports its stream.
+/// Runs threads that use their own default streams. When a thread ends, the thread's block is free,
+/// or live, or still used by another stream, or the thread's stream uses another stream's block.
+/// Every other thread reports its stream.
 pub(super) fn threads(scene: &Scene, progress: &Progress, _worker: u64) -> Answer {
     let library = &scene.library;
     let mut held = VecDeque::new();
     while let Some(number) = progress.next()? {
         let visit = || -> Answer<Option<Block>> {
-            let (device, kept) = (scene.device(number), scene.kept(scene.device(number)));
+            let (device, permanent) = (scene.device(number), scene.permanent(scene.device(number)));
             let turn = number / u64::from(scene.devices);
             let own = library.malloc(device, BYTES, PER_THREAD)?;
             let mut left = None;
@@ -133,11 +135,11 @@ pub(super) fn threads(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
                 0 => library.free(own)?,
                 1 => left = Some(own),
                 2 => {
-                    library.record_stream(own, kept)?;
+                    library.record_stream(own, permanent)?;
                     library.free(own)?;
                 }
                 _ => {
-                    let other = library.malloc(device, BYTES, kept)?;
+                    let other = library.malloc(device, BYTES, permanent)?;
                     library.record_stream(other, PER_THREAD)?;
                     library.free(other)?;
                     library.free(own)?;
@@ -161,13 +163,13 @@ pub(super) fn threads(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
     held.into_iter().try_for_each(|block| library.free(block))
 }
 
-/// Private pools are made and released, some of them with a block that is still held.
+/// Creates and releases private pools. Every third pool is released while a block is live.
 pub(super) fn pools(scene: &Scene, progress: &Progress, _worker: u64) -> Answer {
     let library = &scene.library;
     while let Some(number) = progress.next()? {
         let device = scene.device(number);
         let pool = library.enter_pool(device)?;
-        let block = library.malloc(device, BYTES, scene.kept(device))?;
+        let block = library.malloc(device, BYTES, scene.permanent(device))?;
         library.leave_pool(pool)?;
         if number / u64::from(scene.devices) % 3 == 0 {
             library.release_pool(pool)?;
@@ -181,7 +183,8 @@ pub(super) fn pools(scene: &Scene, progress: &Progress, _worker: u64) -> Answer 
     Ok(())
 }
 
-/// Blocks come and go, on streams that each thread changes now and then and on the ones that stay.
+/// Requests and frees blocks, on the permanent streams and on streams that each thread replaces
+/// from time to time.
 pub(super) fn blocks(scene: &Scene, progress: &Progress, worker: u64) -> Answer {
     let (library, mut rng, device) = (&scene.library, Rng::with_seed(worker), scene.device(worker));
     let mut slots = [None; SLOTS];
@@ -192,11 +195,11 @@ pub(super) fn blocks(scene: &Scene, progress: &Progress, worker: u64) -> Answer 
         let slot = &mut slots[rng.usize(0..SLOTS)];
         if let Some(block) = slot.take() {
             if rng.u32(0..16) == 0 {
-                library.record_stream(block, scene.kept(device))?;
+                library.record_stream(block, scene.permanent(device))?;
             }
             library.free(block)?;
         } else {
-            let on = if rng.u32(0..4) == 0 { scene.kept(device) } else { own };
+            let on = if rng.u32(0..4) == 0 { scene.permanent(device) } else { own };
             *slot = Some(library.malloc(device, sizes::pick(&mut rng, LARGEST) as usize, on)?);
         }
         if ops.is_multiple_of(OPS_OF_A_STREAM) {

@@ -1,4 +1,4 @@
-//! Where streams come from: numbers for simulated devices, the driver for others.
+//! Source of streams: numbers for simulated devices, the driver for real devices.
 
 use super::library::{Answer, Stream};
 use cachalot_cuda::driver::types::{CuStream, CuStreamFlags};
@@ -6,32 +6,32 @@ use cachalot_cuda::{CudaDevice, Driver};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Makes streams and destroys them.
+/// Creates and destroys streams.
 pub(super) enum Source {
-    /// Every handle is a new one.
+    /// Simulated streams: every handle is new.
     Simulated(AtomicUsize),
-    /// The driver gives the handles of destroyed streams to new ones.
+    /// Streams of the driver, which reuses the handles of destroyed streams.
     Driver(Vec<CudaDevice>),
 }
 
-/// The lowest handle of a simulated stream, and the distance to the next.
+/// The lowest handle of a simulated stream, and the distance between two handles.
 const LOWEST: usize = 0x1_0000;
 const STRIDE: usize = 64;
 
 impl Source {
-    /// Streams of simulated devices.
+    /// Creates a source for simulated devices.
     pub(super) fn simulated() -> Self {
         Self::Simulated(AtomicUsize::new(LOWEST))
     }
 
-    /// Streams of the driver's first `devices` devices.
+    /// Creates a source for the driver's first `devices` devices.
     pub(super) fn driver(devices: u32) -> Answer<Self> {
         let driver = Driver::load().map_err(|error| error.to_string())?;
         let open = |ordinal| CudaDevice::open(driver, ordinal).map_err(|error| error.to_string());
         (0..devices).map(open).collect::<Result<_, _>>().map(Self::Driver)
     }
 
-    /// A new stream.
+    /// Creates a stream.
     pub(super) fn make(&self, device: c_int) -> Answer<Stream> {
         match self {
             Self::Simulated(next) => Ok(Stream(next.fetch_add(STRIDE, Ordering::Relaxed))),
@@ -46,11 +46,12 @@ impl Source {
         }
     }
 
-    /// Destroys a stream that was made here.
+    /// Destroys a stream of this source.
     pub(super) fn destroy(&self, device: c_int, stream: Stream) -> Answer {
         let Self::Driver(devices) = self else { return Ok(()) };
         let destroyed = devices[device as usize].with_context(|driver| {
-            // SAFETY: takes no host pointers; the stream was made above, and its maker uses it no longer.
+            // SAFETY: takes no host pointers; `make` created the stream, and the caller no longer
+            // uses the stream.
             unsafe { driver.stream_destroy(CuStream(stream.0)) }
         });
         destroyed.map_err(|error| format!("cuStreamDestroy: {error}"))

@@ -1,4 +1,4 @@
-//! Which call fails when, how, and with which code.
+//! Cases of the fault sweep: the call that fails, when, how, and with which code.
 
 use super::child::SCENARIOS;
 use crate::options::{Faults, Occurrences, SweepOptions};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// How often each driver function is called without faults, by scenario.
+/// Number of calls of each driver function without faults, by scenario.
 pub(super) type Calls = Vec<BTreeMap<String, u64>>;
 
 /// One run with a fault.
@@ -14,22 +14,22 @@ pub(super) type Calls = Vec<BTreeMap<String, u64>>;
 pub(super) struct Case {
     pub(super) scenario: usize,
     pub(super) function: String,
-    /// The occurrence that fails; from then on all do if `persistent`.
+    /// The occurrence that fails. If `persistent`, all later occurrences fail too.
     pub(super) nth: u64,
     pub(super) persistent: bool,
     pub(super) when: Faults,
     pub(super) code: u32,
 }
 
-/// How calls fail: for good or not, and when.
+/// Manners of failure: persistent or not, and when.
 const MANNERS: [(bool, Faults); 4] =
     [(false, Faults::Before), (true, Faults::Before), (false, Faults::After), (true, Faults::After)];
-/// `CUDA_ERROR_UNKNOWN`; `CUDA_ERROR_ILLEGAL_ADDRESS`, after which the context is of no use; `CUDA_ERROR_DEINITIALIZED`, after which
-/// the driver must not be called.
+/// Codes of failure: `CUDA_ERROR_UNKNOWN`; `CUDA_ERROR_ILLEGAL_ADDRESS`, which loses the context;
+/// `CUDA_ERROR_DEINITIALIZED`, after which the driver must not be called.
 const CODES: [u32; 3] = [999, 700, 4];
-/// `CUDA_ERROR_OUT_OF_MEMORY`, for the calls that can say so.
+/// `CUDA_ERROR_OUT_OF_MEMORY`, for [`OBTAINING`] only.
 const OUT_OF_MEMORY: u32 = 2;
-/// Those calls.
+/// The functions that can run out of memory.
 const OBTAINING: [&str; 7] = [
     "cuMemAlloc_v2",
     "cuMemCreate",
@@ -41,7 +41,7 @@ const OBTAINING: [&str; 7] = [
 ];
 
 impl Case {
-    /// As the emulated driver's fault plan.
+    /// Returns the case as a fault plan of the emulated driver.
     pub(super) fn plan(&self) -> Value {
         let Self { function, nth, persistent, when, code, .. } = self;
         json!([{"fn": function, "nth": nth, "persistent": persistent, "when": when.name(), "code": code}])
@@ -54,8 +54,8 @@ impl fmt::Display for Case {
     }
 }
 
-/// Every case. A function is failed at all the occurrences that are asked for in the scenario that calls it most often, and at
-/// some in the others.
+/// Lists all cases. In the scenario with most calls of a function, all requested occurrences fail;
+/// in the other scenarios, some occurrences fail.
 pub(super) fn cases(options: &SweepOptions, calls: &Calls) -> Vec<Case> {
     let mut cases = Vec::new();
     for (scenario, functions) in calls.iter().enumerate() {
@@ -76,25 +76,27 @@ pub(super) fn cases(options: &SweepOptions, calls: &Calls) -> Vec<Case> {
     cases
 }
 
-/// The scenario that calls a function most often, the first of several; calls beyond `most` do not count.
+/// Returns the scenario with most calls of a function, and the first of several. Calls beyond
+/// `most` do not count.
 fn main_scenario(calls: &Calls, function: &str, most: u64) -> usize {
     let count = |scenario: usize| calls[scenario].get(function).map_or(0, |&count| count.min(most));
     (0..calls.len()).rev().max_by_key(|&scenario| count(scenario)).unwrap_or(0)
 }
 
-/// The cases of one occurrence, which is the `place`-th to be failed.
+/// Adds the cases of one occurrence. `place` is the index of the occurrence among the failed
+/// occurrences.
 fn cases_at(scenario: usize, function: &str, nth: u64, place: usize, cases: &mut Vec<Case>) {
     for (turn, (persistent, when)) in MANNERS.into_iter().enumerate() {
-        // Nothing is out of memory after it was had.
+        // Out of memory is impossible after an effect: the memory was available.
         let more = (OBTAINING.contains(&function) && when == Faults::Before).then_some(OUT_OF_MEMORY);
         let codes: Vec<u32> = CODES.into_iter().chain(more).collect();
-        // One code in turn, such that each meets each manner.
+        // One code per case, in turn, such that each code meets each manner.
         let code = codes[(place + turn / 2) % codes.len()];
         cases.push(Case { scenario, function: function.to_owned(), nth, persistent, when, code });
     }
 }
 
-/// Of `count` occurrences: every one of the first `every`, and the Fibonacci numbers beyond, and the last.
+/// Selects from `count` occurrences: the first `every`, the Fibonacci numbers beyond, and the last.
 fn occurrences(count: u64, every: u64) -> Vec<u64> {
     let fibonacci = std::iter::successors(Some((1, 2)), |&(a, b)| Some((b, a + b))).map(|(a, _)| a);
     let beyond = fibonacci.take_while(|&nth| nth < count).filter(|&nth| nth > every);

@@ -1,4 +1,4 @@
-//! A small run in a process of its own: what it is asked for, and what its answer means.
+//! A small run in a separate process: arguments, and evaluation of the result.
 
 use super::cases::Case;
 use super::table::Outcome;
@@ -9,15 +9,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// The small runs. Between them they make every driver call that the allocator makes, most of them more than 200 times.
+/// Arguments of the small runs. Together the runs make every driver call of the allocator, most of
+/// them more than 200 times.
 pub(super) const SCENARIOS: [&[&str]; 3] = [&[], &["--config", "expandable_segments:True"], &["--identity", "asked"]];
 
-/// What the runs have in common: small enough to be run some ten thousand times.
+/// Arguments common to all runs: small enough for some ten thousand runs.
 const RUN: &str = "--json --ops 1500 --threads 1 --streams 3 --devices 2 --disturb 2 --round 100 --batch 4 --blocks 30 \
                    --max-mib 2 --hold-us 0";
 
-/// What the emulated driver is told beside the faults: work is done in the order of the seed, so that a run repeats itself.
-/// Addresses that a failed call may have taken are not given back: there are enough for 1,500 failures.
+/// Settings of the emulated driver besides the faults. Work is done in the order of the seed, so
+/// that a run is repeatable. Addresses taken by a failed call are not returned: the address space
+/// suffices for 1,500 failures.
 const DRIVER: [(&str, &str); 5] = [
     ("CACHALOT_EMU_STEP", "1"),
     ("CACHALOT_EMU_DEVICES", "2"),
@@ -26,22 +28,22 @@ const DRIVER: [(&str, &str); 5] = [
     ("CACHALOT_EMU_ADDRESS_SPACE", "1099511627776"),
 ];
 
-/// A run that takes longer than so many seconds hangs.
+/// Time limit in seconds; a longer run counts as a hang.
 const LONGEST_S: &str = "60";
 
-/// What becomes of a run on a driver without a function.
+/// Result of a run on a driver without a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Without {
-    /// Nothing was wrong.
+    /// No fault was found.
     Worked,
-    /// It did not begin, and said why.
+    /// The run did not begin, and printed the reason.
     Refused,
 }
 
-/// How the small runs are started.
+/// Starts the small runs.
 #[derive(Debug)]
 pub(super) struct Child {
-    /// The emulated driver.
+    /// Path of the emulated driver.
     pub(super) library: PathBuf,
     pub(super) seed: u64,
 }
@@ -59,10 +61,10 @@ impl Child {
         command.output().map_err(|error| format!("timeout: {error}"))
     }
 
-    /// How often each driver function is called without faults.
+    /// Counts the calls of each driver function in a run without faults.
     ///
     /// # Errors
-    /// What is wrong without faults.
+    /// The failure of the run without faults.
     pub(super) fn calls(&self, scenario: usize) -> Result<BTreeMap<String, u64>, String> {
         let output = self.run(scenario, None)?;
         let report: Option<Value> = serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success());
@@ -72,10 +74,11 @@ impl Child {
             .ok_or_else(|| format!("the driver is not the emulated one, or fails: {}", text(&output)))
     }
 
-    /// Runs every scenario on a driver that lacks a function: it must work without it, or the run must not begin and say why.
+    /// Runs every scenario on a driver without a function. Each run must work, or must not begin
+    /// and print the reason.
     ///
     /// # Errors
-    /// What it did instead.
+    /// A description of any other result.
     pub(super) fn judge_without(&self, function: &str) -> Result<Without, String> {
         let folder = std::env::temp_dir().join(format!("cachalot-stress-{}-{function}", std::process::id()));
         let library = install(&folder, &[function]).map_err(|error| error.to_string())?;
@@ -83,12 +86,12 @@ impl Child {
         let outcomes =
             (0..SCENARIOS.len()).map(|scenario| child.run(scenario, None).and_then(|output| without(&output)));
         let outcomes: Result<Vec<_>, _> = outcomes.collect();
-        // It may stay behind; nothing depends on it.
+        // Ignore a failure: no code depends on the folder.
         let _removed = std::fs::remove_dir_all(&folder);
         Ok(if outcomes?.contains(&Without::Refused) { Without::Refused } else { Without::Worked })
     }
 
-    /// Runs one case, and says what came of it.
+    /// Runs one case, and evaluates the result.
     pub(super) fn judge(&self, case: &Case) -> Outcome {
         let output = match self.run(case.scenario, Some(case)) {
             Ok(output) => output,
@@ -104,7 +107,7 @@ impl Child {
     }
 }
 
-/// What became of a run on a driver without a function.
+/// Evaluates a run on a driver without a function.
 fn without(output: &Output) -> Result<Without, String> {
     match output.status.code() {
         Some(0) => Ok(Without::Worked),
@@ -113,8 +116,8 @@ fn without(output: &Output) -> Result<Without, String> {
     }
 }
 
-/// What a process said, the beginning of it.
+/// Returns the beginning of a process's standard error.
 fn text(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    said.lines().take(12).map(|line| line.chars().take(400).collect::<String>()).collect::<Vec<_>>().join("\n  ")
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    stderr.lines().take(12).map(|line| line.chars().take(400).collect::<String>()).collect::<Vec<_>>().join("\n  ")
 }

@@ -1,5 +1,5 @@
-//! The fault sweep: every driver call that a small run makes is failed in turn, each in a process of its own, which must end in
-//! order and say that nothing was wrong.
+//! Fault sweep: fails every driver call of a small run in turn. Each case runs in a separate
+//! process, which must end in order and report no fault.
 
 mod cases;
 mod child;
@@ -17,10 +17,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use table::{Outcome, Table};
 
-/// A line about the progress after so many cases.
+/// Number of cases between two lines about the progress.
 const CASES_BETWEEN_LINES: usize = 500;
 
-/// Sweeps, and prints what came of it as a table.
+/// Runs the sweep, and prints the results as a table.
 pub(crate) fn sweep(options: &SweepOptions) -> ExitCode {
     match begin(options) {
         Ok((child, calls)) => {
@@ -37,7 +37,7 @@ pub(crate) fn sweep(options: &SweepOptions) -> ExitCode {
     }
 }
 
-/// Runs every scenario once without faults, to see what it calls.
+/// Runs every scenario once without faults, to count the calls.
 fn begin(options: &SweepOptions) -> Result<(Child, Calls), String> {
     let named = std::env::var_os(LIBRARY_VARIABLE).map(PathBuf::from);
     let library = named.map_or_else(built_library, Ok).map_err(|error| error.to_string())?;
@@ -46,7 +46,8 @@ fn begin(options: &SweepOptions) -> Result<(Child, Calls), String> {
     Ok((child, calls))
 }
 
-/// Takes every function that was called out of the driver in turn, and prints what became of it. Whether nothing was wrong.
+/// Removes every called function from the driver in turn, and prints the results. Returns whether
+/// no fault was found.
 fn run_without(child: &Child, calls: &Calls, options: &SweepOptions) -> bool {
     let called: BTreeSet<&str> = calls.iter().flat_map(|functions| functions.keys()).map(String::as_str).collect();
     let wanted = |function: &&str| options.function.is_empty() || options.function.iter().any(|name| name == function);
@@ -65,7 +66,7 @@ fn run_without(child: &Child, calls: &Calls, options: &SweepOptions) -> bool {
     good
 }
 
-/// Runs every case, several at once.
+/// Runs every case, several concurrently.
 fn run(child: &Child, cases: &[Case], jobs: usize, table: Table) -> Table {
     let (next, table) = (AtomicUsize::new(0), Mutex::new(table));
     std::thread::scope(|scope| {

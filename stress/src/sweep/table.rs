@@ -1,20 +1,20 @@
-//! What a sweep comes to, as a table in Markdown.
+//! Result of a sweep, as a table in Markdown.
 
 use super::cases::{Calls, Case};
 use super::child::SCENARIOS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// What came of one case.
+/// Result of one case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
-    /// Nothing was wrong, and after the faults the allocator worked again.
+    /// No fault was found, and the allocator worked after the planned failures.
     Recovered,
-    /// Nothing was wrong, and the allocator said that a context is lost.
+    /// No fault was found, and the allocator reported a lost context.
     Lost,
-    /// The call did not occur so often.
+    /// The run made fewer calls than planned, so no call failed.
     NotReached,
-    /// Something was wrong: this.
+    /// A fault was found; the text describes the fault.
     Wrong(String),
 }
 
@@ -37,7 +37,7 @@ impl Row {
     }
 }
 
-/// All of them.
+/// The results of all cases.
 #[derive(Debug)]
 pub(super) struct Table {
     rows: BTreeMap<(usize, String), Row>,
@@ -45,7 +45,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table of these functions, without cases.
+    /// Creates a table with a row per function, without cases.
     pub(super) fn new(calls: &Calls) -> Self {
         let mut rows = BTreeMap::new();
         for (scenario, functions) in calls.iter().enumerate() {
@@ -56,7 +56,7 @@ impl Table {
         Self { rows, done: 0 }
     }
 
-    /// Adds a case, and says how many there are now.
+    /// Adds a case, and returns the number of cases so far.
     pub(super) fn add(&mut self, case: &Case, outcome: &Outcome) -> usize {
         let row = self.rows.entry((case.scenario, case.function.clone())).or_default();
         row.occurrences.insert(case.nth);
@@ -71,7 +71,7 @@ impl Table {
         self.done
     }
 
-    /// Whether calls were failed and nothing was wrong.
+    /// Returns whether calls were failed and no fault was found.
     pub(super) fn is_good(&self) -> bool {
         let all = self.total();
         all.wrong == 0 && all.recovered > 0

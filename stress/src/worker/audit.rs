@@ -1,4 +1,5 @@
-//! Where the threads meet: everything is queued and read, nobody calls the allocator, and the books must agree.
+//! Audit between rounds: all work is complete, no thread calls the allocator, and the allocator's
+//! counters must agree with the run.
 
 use super::{Place, Worker};
 use crate::options::Identity;
@@ -7,15 +8,16 @@ use cachalot_core::BlockState;
 use std::sync::atomic::Ordering;
 
 impl Worker {
-    /// Meets the other threads. One of them checks the books and puts another stream behind one lane.
+    /// Meets the other threads. One thread audits the allocator and replaces the stream of one
+    /// lane.
     pub(super) fn meet(&mut self) {
         for place in 0..self.places.len() {
             self.fill(place);
         }
-        self.settle();
+        self.finish_queued();
         self.rounds += 1;
         if self.is_quiet() {
-            self.end_tenancy();
+            self.end_route();
             self.restore_caching();
         }
         let shared = self.shared;
@@ -24,27 +26,27 @@ impl Worker {
             shared.captures.store(0, Ordering::Release);
             self.replace_stream();
             if self.is_quiet() {
-                self.calm();
+                self.undo_settings();
             }
-            shared.decide();
+            shared.decide_end();
         }
         shared.barrier.wait();
     }
 
-    /// Waits for everything that this thread has under way, and reads what was found.
-    pub(super) fn settle(&mut self) {
-        self.settle_graphs();
+    /// Waits for all work queued by the thread, and reports the findings.
+    pub(super) fn finish_queued(&mut self) {
+        self.finish_graphs();
         self.read_guests();
         for place in 0..self.places.len() {
             let line = self.line(place);
             let Place { checker, .. } = &mut self.places[place];
-            if let Err(error) = checker.settle(line.handle, &self.shared.verdict) {
-                self.device_failed("settle", error);
+            if let Err(error) = checker.finish(line.handle, &self.shared.verdict) {
+                self.device_failed("finish", error);
             }
         }
     }
 
-    /// The allocator's books agree with themselves and with what the program holds.
+    /// Checks the allocator's invariants, and compares the counters with the run's live blocks.
     pub(super) fn audit(&mut self) {
         let (subject, verdict) = (&self.shared.subject, &self.shared.verdict);
         if let Err(broken) = subject.check_invariants() {
@@ -69,7 +71,7 @@ impl Worker {
         self.shared.shadow.prune();
     }
 
-    /// Destroys the stream behind a lane and puts a new one there, to which the driver likes to give an old handle.
+    /// Replaces the stream of a lane. The driver tends to reuse the old handle for the new stream.
     fn replace_stream(&mut self) {
         let shared = self.shared;
         let device = self.rng.usize(0..shared.devices.len());
@@ -85,7 +87,7 @@ impl Worker {
             Err(error) => return self.device_failed("stream_create", error),
         };
         if shared.options.identity == Identity::Reported && !self.report_end(stage, old) {
-            // The old one stays; the new one is no use and no harm.
+            // The old stream stays in use. The unused new stream does no harm.
             return;
         }
         stage.lanes[lane].set(new);

@@ -1,5 +1,5 @@
-//! Captures that the allocator is not told of: the graph requests nothing, so it needs no pool, and every call of the allocator
-//! goes on meanwhile.
+//! Captures without a report to the allocator: the graph requests no memory and needs no pool, and
+//! all calls of the allocator continue during the capture.
 
 use super::Worker;
 use crate::sizes;
@@ -9,15 +9,16 @@ use std::sync::atomic::Ordering;
 
 /// The largest request during a capture.
 const LARGEST: u64 = 2 * MIB;
-/// The kernel that is captured keeps its stream busy for so long.
+/// Duration of the captured kernel, in microseconds.
 const BUSY_US: u64 = 1;
 
 impl Worker {
-    /// Captures a graph that uses no memory, and frees blocks meanwhile that the capturing stream was said to use.
+    /// Captures a graph without memory. During the capture, frees blocks announced as used by the
+    /// capturing stream.
     pub(super) fn capture_alone(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let device = self.places[place].device;
-        if !self.unstick(device) {
+        if !self.end_stuck_capture(device) {
             return;
         }
         let (shared, line) = (self.shared, self.sites[device].line);
@@ -28,12 +29,12 @@ impl Worker {
         let begun = stage.begin_capture(line.handle, modes[self.rng.usize(0..modes.len())]);
         let recorded = begun.and_then(|()| stage.kernels.hold(line.handle, BUSY_US));
         for block in lent {
-            if let Err(block) = self.give_back(block) {
+            if let Err(block) = self.free_block(block) {
                 self.ready.push(block);
             }
         }
         self.go_on(place);
-        // Even if it did not begin: a call that failed may have acted.
+        // End the capture even if the begin failed: a call that failed may have taken effect.
         let ended = stage.end_capture(line.handle);
         if ended.is_err() {
             self.sites[device].stuck = stage.cuda.is_capturing(line.id) != Ok(false);
@@ -47,17 +48,17 @@ impl Worker {
         });
         match ran {
             Ok(()) => self.counts.bare_graphs += 1,
-            Err(error) => self.device_failed("a capture that the allocator was not told of", error),
+            Err(error) => self.device_failed("a capture without a report to the allocator", error),
         }
     }
 
-    /// A request, a free and more on another stream than the one that captures.
+    /// Requests, frees and makes another call on another stream than the capturing one.
     fn go_on(&mut self, place: usize) {
         let (shared, device, lane) = (self.shared, self.places[place].device, self.line(place));
         let index = shared.devices[device].index;
         let bytes = sizes::pick(&mut self.rng, LARGEST);
         if let Some(block) = self.obtain(device, lane, bytes, true)
-            && let Err(block) = self.give_back(block)
+            && let Err(block) = self.free_block(block)
         {
             self.ready.push(block);
         }
@@ -68,7 +69,7 @@ impl Worker {
             _ => Ok(()),
         };
         if let Err(error) = done {
-            self.starved("a call during a capture", &error);
+            self.failed_releasing("a call during a capture", &error);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What is rare: everything but requests, frees and uses.
+//! Disturbances: rare calls other than requests, frees and uses of blocks.
 
-use super::{Tenant, Worker};
+use super::{PoolRoute, Worker};
 use crate::sizes;
 use cachalot_core::{Config, DeviceIndex, DeviceMemory, MIB, PoolId, PoolOptions, Route};
 
-/// Settings that are put in force for a while, added to those of the run.
+/// Temporary settings, added to the settings of the run.
 const SETTINGS: [&str; 6] = [
     "max_split_size_mb:64",
     "garbage_collection_threshold:0.5",
@@ -13,21 +13,22 @@ const SETTINGS: [&str; 6] = [
     "expandable_segments:False",
     "large_segment_size_mb:32,max_split_size_mb:128",
 ];
-/// A limit or a setting is in force for at most so many requests and frees of a thread.
+/// Upper bound for the duration of a limit or a setting, in requests and frees of a thread.
 const EPISODE: u64 = 200;
-/// So is a cache that is turned off: each of them goes to the device then.
+/// Upper bound for the duration without a cache, which is shorter because every request then calls
+/// the device.
 const UNCACHED: u64 = 20;
-/// So many large blocks make up a whole device: grabbing as many takes all that is left.
+/// Number of equal blocks that fill a whole device.
 const GRABBED: u64 = 8;
-/// Pools that are made one after the other, at most, and the device of which their blocks could be an eighth.
+/// Number of pools created in a row at most, and the device size whose eighth bounds their blocks.
 const POOLS: u32 = 24;
 const POOLED: u64 = 4 * MIB;
 
 impl Worker {
-    /// One disturbance, any.
+    /// Makes one random disturbance.
     pub(super) fn disturb(&mut self) {
         self.counts.disturbances += 1;
-        self.end_tenancy_in_time();
+        self.end_due_route();
         let shared = self.shared;
         let subject = &shared.subject;
         let device = self.rng.usize(0..shared.devices.len());
@@ -38,22 +39,22 @@ impl Worker {
             1 => subject.trim(index, self.rng.u64(0..=total)),
             2 => subject.process_events(index),
             3 => {
-                self.calm_after(EPISODE);
+                self.undo_settings_after(EPISODE);
                 let limit = self.rng.bool().then(|| self.rng.u64(total / 8..=total));
                 subject.set_limit(index, limit)
             }
             4 => {
-                self.calm_after(EPISODE);
+                self.undo_settings_after(EPISODE);
                 subject.set_memory_fraction(index, 0.25 + self.rng.f64() * 0.75)
             }
             5 | 6 => {
-                self.calm_after(EPISODE);
+                self.undo_settings_after(EPISODE);
                 self.reconfigure();
                 Ok(())
             }
             7 => {
                 self.restore_caching();
-                self.calm_after(UNCACHED);
+                self.undo_settings_after(UNCACHED);
                 self.uncached = Some(device);
                 subject.set_caching(index, false)
             }
@@ -61,7 +62,7 @@ impl Worker {
             9 => subject.record_trace(index, if self.rng.bool() { 256 } else { 0 }),
             10 => subject.set_second_search(index, self.rng.u32(0..3) > 0),
             11 | 12 => {
-                self.begin_tenancy(device);
+                self.begin_route(device);
                 Ok(())
             }
             13 => {
@@ -73,13 +74,13 @@ impl Worker {
                 self.hold(place);
                 Ok(())
             }
-            15 => self.look(device),
+            15 => self.query(device),
             16..=18 => {
-                self.host_stream();
+                self.run_guest_stream();
                 Ok(())
             }
             19 | 20 => {
-                self.host_thread();
+                self.run_guest_thread();
                 Ok(())
             }
             21 => {
@@ -96,18 +97,19 @@ impl Worker {
             }
         };
         if let Err(error) = done {
-            self.starved("a disturbance", &error);
+            self.failed_releasing("a disturbance", &error);
         }
     }
 
-    /// What was put in force ends after at most so many requests and frees of this thread.
-    fn calm_after(&mut self, most: u64) {
-        self.calm_at = Some(self.counts.ops + self.rng.u64(1..=most));
+    /// Schedules the end of temporary settings after at most `most` requests and frees of this
+    /// thread.
+    fn undo_settings_after(&mut self, most: u64) {
+        self.settings_end_at = Some(self.counts.ops + self.rng.u64(1..=most));
     }
 
-    /// Undoes the disturbances that would make the allocator look twice at every request.
-    pub(super) fn calm(&mut self) {
-        self.calm_at = None;
+    /// Undoes all disturbances that keep requests off the fast path.
+    pub(super) fn undo_settings(&mut self) {
+        self.settings_end_at = None;
         self.restore_caching();
         let subject = &self.shared.subject;
         subject.configure(&self.shared.config);
@@ -118,12 +120,12 @@ impl Worker {
                 subject.process_events(stage.index),
             ];
             for error in calls.into_iter().filter_map(Result::err) {
-                self.failed("calm", &error);
+                self.failed("undo_settings", &error);
             }
         }
     }
 
-    /// A cache that this thread turned off is turned on again.
+    /// Enables the cache that the thread disabled.
     pub(super) fn restore_caching(&mut self) {
         if let Some(device) = self.uncached.take()
             && let Err(error) = self.shared.subject.set_caching(self.shared.devices[device].index, true)
@@ -132,8 +134,8 @@ impl Worker {
         }
     }
 
-    /// Questions that change nothing.
-    fn look(&mut self, device: usize) -> Result<(), cachalot_core::Error> {
+    /// Makes queries that change no state.
+    fn query(&mut self, device: usize) -> Result<(), cachalot_core::Error> {
         let (subject, stage) = (&self.shared.subject, &self.shared.devices[device]);
         let line = stage.lanes[self.rng.usize(0..stage.lanes.len())].line();
         let bytes = sizes::pick(&mut self.rng, stage.total_bytes);
@@ -144,12 +146,12 @@ impl Worker {
         subject.forecast(stage.index, bytes, line.id).map(drop)
     }
 
-    /// Other settings, or those of the run again.
+    /// Sets temporary settings, or restores the settings of the run.
     fn reconfigure(&mut self) {
         let mut config: Config = self.shared.config.clone();
         if self.rng.bool() {
             let setting = SETTINGS[self.rng.usize(0..SETTINGS.len())];
-            // One that the run's own settings exclude is left out.
+            // Some settings are incompatible with the run's own settings.
             if config.update(setting).is_err() {
                 config = self.shared.config.clone();
             }
@@ -157,9 +159,9 @@ impl Worker {
         self.shared.subject.configure(&config);
     }
 
-    /// Leads this thread's requests into a pool of its own for a while.
-    fn begin_tenancy(&mut self, device: usize) {
-        if self.tenant.is_some() {
+    /// Routes the thread's requests into a private pool for a while.
+    fn begin_route(&mut self, device: usize) {
+        if self.route.is_some() {
             return;
         }
         let (subject, stage) = (&self.shared.subject, &self.shared.devices[device]);
@@ -178,28 +180,29 @@ impl Worker {
         }
         self.counts.pools += 1;
         let ends_at = self.counts.ops + self.rng.u64(1..=4 * self.shared.options.disturb);
-        self.tenant = Some(Tenant { device, pool, ends_at });
+        self.route = Some(PoolRoute { device, pool, ends_at });
     }
 
-    fn end_tenancy_in_time(&mut self) {
-        if self.tenant.as_ref().is_some_and(|tenant| tenant.ends_at <= self.counts.ops) {
-            self.end_tenancy();
+    fn end_due_route(&mut self) {
+        if self.route.as_ref().is_some_and(|route| route.ends_at <= self.counts.ops) {
+            self.end_route();
         }
     }
 
-    /// Ends the tenancy. Blocks of the pool that are still held stay valid.
-    pub(super) fn end_tenancy(&mut self) {
-        let Some(Tenant { device, pool, .. }) = self.tenant.take() else { return };
+    /// Ends the route into the private pool. Live blocks of the pool stay valid.
+    pub(super) fn end_route(&mut self) {
+        let Some(PoolRoute { device, pool, .. }) = self.route.take() else { return };
         let (subject, index) = (&self.shared.subject, self.shared.devices[device].index);
-        self.tenant_leaves(index, pool);
+        self.release_routed_pool(index, pool);
         if self.rng.bool()
             && let Err(error) = subject.empty_cache(index)
         {
-            self.starved("empty_cache", &error);
+            self.failed_releasing("empty_cache", &error);
         }
     }
 
-    /// Makes many pools and releases them, each with a block that is freed before or after that.
+    /// Creates and releases many pools. Each pool has a block that is freed before or after the
+    /// release.
     fn make_pools(&mut self, device: usize) {
         let (shared, index) = (self.shared, self.shared.devices[device].index);
         let place =
@@ -217,14 +220,15 @@ impl Worker {
             self.counts.pools += 1;
             let bytes = sizes::pick(&mut self.rng, shared.options.max_bytes(POOLED));
             let block = self.obtain(device, line, bytes, true);
-            self.tenant_leaves(index, pool);
+            self.release_routed_pool(index, pool);
             self.places[place].fresh.extend(block);
         }
         self.fill(place);
     }
 
-    /// Ends a route into a pool and gives the pool up: once for its maker, once for the route.
-    fn tenant_leaves(&mut self, index: DeviceIndex, pool: PoolId) {
+    /// Ends a route into a pool, and releases the pool twice: once for the creation, once for the
+    /// route.
+    fn release_routed_pool(&mut self, index: DeviceIndex, pool: PoolId) {
         let subject = &self.shared.subject;
         let ended = subject.end_allocate_to_pool(index, pool);
         let released = ended.and(subject.release_pool(index, pool)).and(subject.release_pool(index, pool));
@@ -233,14 +237,14 @@ impl Worker {
         }
     }
 
-    /// Grabs large blocks until the device has no more, and frees them again, unused.
+    /// Requests large blocks until the device is full, and frees the blocks unused.
     fn grab(&mut self, device: usize) {
         let stage = &self.shared.devices[device];
         let line = stage.lanes[self.rng.usize(0..stage.lanes.len())].line();
         let bytes = stage.total_bytes / GRABBED;
         let grabbed: Vec<_> = (0..GRABBED).map_while(|_| self.obtain(device, line, bytes, true)).collect();
         for block in grabbed {
-            if let Err(block) = self.give_back(block) {
+            if let Err(block) = self.free_block(block) {
                 self.ready.push(block);
             }
         }

@@ -1,4 +1,4 @@
-//! The end of a run: everything is checked and freed, and the allocator is shown to work.
+//! End of a run: every block is checked and freed, and the allocator must still work.
 
 use super::Worker;
 use crate::emulated;
@@ -7,13 +7,14 @@ use crate::stage::Device;
 use crate::verdict::Kind;
 use cachalot_core::{DeviceMemory, MIB};
 
-/// The most that is obtained from the device for any of [`PROOF`].
+/// The largest segment for a request of [`PROOF`], in bytes.
 const LARGEST_SEGMENT: u64 = 20 * MIB;
-/// Sizes of which one block each is had and used on every lane after faults.
+/// Sizes of the blocks requested and used on every lane after the faults.
 const PROOF: [u64; 4] = [1, 512, 100_000, 3 * MIB / 2];
 
 impl Worker {
-    /// Ends this thread's part. The faults are over. Every thread comes to every barrier, whatever happens.
+    /// Ends the thread's part, after the last fault. Every thread reaches every barrier, on every
+    /// path.
     pub(super) fn end(&mut self) {
         let shared = self.shared;
         if shared.barrier.wait().is_leader() {
@@ -32,17 +33,17 @@ impl Worker {
             Device::unwind(shared.devices[0].cuda.driver());
             self.enter_context();
         }
-        // First: little else can be done while a stream captures.
+        // End captures first: few calls succeed while a stream captures.
         let captures = !shared.is_stopped() && !self.end_captures();
-        self.end_tenancy();
+        self.end_route();
         self.restore_caching();
         if !shared.is_stopped() {
-            self.settle();
+            self.finish_queued();
             if captures || !self.graphs.is_empty() {
                 shared.verdict.report(Kind::Leak, "a graph or a capture cannot be ended".to_owned());
             }
             self.free_all();
-            self.settle();
+            self.finish_queued();
         }
         if shared.barrier.wait().is_leader() && !shared.is_stopped() {
             self.prove_alive();
@@ -51,7 +52,7 @@ impl Worker {
         shared.barrier.wait();
     }
 
-    /// Checks and frees everything that this thread holds.
+    /// Checks and frees all blocks of the thread.
     fn free_all(&mut self) {
         for place in 0..self.places.len() {
             self.fill(place);
@@ -60,31 +61,32 @@ impl Worker {
             self.ready.append(&mut used);
         }
         for block in std::mem::take(&mut self.ready) {
-            if let Err(block) = self.give_back(block) {
+            if let Err(block) = self.free_block(block) {
                 self.ready.push(block);
             }
         }
     }
 
-    /// Every lane can be had blocks on, which can be written, checked and freed.
+    /// Checks that every lane can request, write, check and free blocks.
     fn prove_alive(&mut self) {
         let shared = self.shared;
-        self.calm();
+        self.undo_settings();
         for place in 0..self.places.len() {
             let (device, line) = (self.places[place].device, self.line(place));
             for bytes in PROOF {
                 match self.obtain(device, line, bytes, true) {
                     Some(block) => self.places[place].fresh.push(block),
                     None if self.is_exhausted(device) => {}
-                    None => shared.verdict.report(Kind::Refused, format!("{bytes} bytes cannot be had at the end")),
+                    None => shared.verdict.report(Kind::Refused, format!("{bytes} bytes were refused at the end")),
                 }
             }
         }
         self.free_all();
-        self.settle();
+        self.finish_queued();
     }
 
-    /// Whether faults took so much memory that there is none left. Whether all of it is accounted for is looked at last.
+    /// Returns whether faults have exhausted the device's memory. The final check of the bytes
+    /// accounts for the loss.
     fn is_exhausted(&self, device: usize) -> bool {
         let stage = &self.shared.devices[device];
         self.shared.options.faults.is_some()
@@ -92,8 +94,8 @@ impl Worker {
     }
 }
 
-/// After a context was lost: what needs the device is refused without a driver call, and the books still agree. What
-/// does not need it, a request that the cache serves among it, goes on.
+/// Checks the allocator after a lost context. Calls that need the device must fail without a driver
+/// call, and the invariants must hold. Other calls go on, such as a request served from the cache.
 pub(crate) fn check_lost(shared: &Shared) {
     let subject = &shared.subject;
     let before = emulated::all_calls();
@@ -106,7 +108,7 @@ pub(crate) fn check_lost(shared: &Shared) {
         if let Ok(block) = subject.malloc(stage.index, stage.total_bytes, stage.lanes[0].line().id) {
             shared.verdict.report(Kind::Accepted, format!("a whole device's memory in a lost context: {block}"));
         }
-        // What there is to do at all needs the device, so whether these fail depends on what there is.
+        // Both calls may succeed: without any segment or event, neither needs the device.
         let _nothing_to_do = subject.process_events(stage.index).and(subject.trim(stage.index, 0));
         let _nothing_to_do = subject.empty_cache(stage.index);
     }

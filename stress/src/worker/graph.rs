@@ -1,7 +1,9 @@
-//! Captured graphs: work that allocates, writes, checks and frees while it is recorded, and then runs several times.
+//! Captured graphs: work that allocates, writes, checks and frees while captured, and then runs
+//! several times.
 //!
-//! What a graph used belongs to it until it is destroyed, whether the blocks were freed during the capture or not: its pool
-//! has a user, so nobody else may be handed any of it. The host claims it all for as long.
+//! All memory used during the capture belongs to the graph until the graph is destroyed, even
+//! memory of blocks freed during the capture. The graph's pool has a user, so the allocator may not
+//! serve the memory to another request. The run claims the memory in the shadow map for the graph.
 
 use super::{Worker, overlap};
 use crate::block::Block;
@@ -14,19 +16,20 @@ use cachalot_kernels::{Findings, Region};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// What a thread captures with, on one device: two streams of its own, and memory for what is found.
+/// A thread's equipment for captures on one device: two streams of its own, and memory for
+/// findings.
 pub(super) struct Site {
     /// The stream that captures.
     pub(super) line: Line,
-    /// A second one, which joins.
+    /// A second stream, which joins the capture.
     side: Line,
     fork: Event,
     join: Event,
     result: Region,
-    /// What streams that come and go have found.
+    /// Findings of streams created and destroyed within a round.
     pub(super) guests: Region,
     pub(super) reader: CuStream,
-    /// The end of a capture failed: it is still under way.
+    /// Whether the end of a capture failed, so that the capture still runs.
     pub(super) stuck: bool,
 }
 
@@ -36,27 +39,27 @@ pub(super) struct Graph {
     captured: CuGraph,
     ready: CuGraphExec,
     pool: PoolId,
-    /// Blocks that were not freed while it was captured.
-    kept: Vec<Block>,
-    /// Every address that it uses, without overlaps.
+    /// Blocks that were not freed during the capture.
+    unfreed: Vec<Block>,
+    /// All addresses used by the graph, without overlaps.
     ranges: Vec<Range<u64>>,
-    /// Where it runs.
+    /// The stream of the graph's runs.
     runs_on: Option<Line>,
 }
 
-/// At most so many at once.
+/// Upper bound for the number of a thread's graphs.
 const GRAPHS: usize = 3;
-/// Blocks of a graph.
+/// Number of a graph's blocks.
 const BLOCKS: Range<u32> = 2..12;
-/// Runs of a graph at once after it was captured; more may follow.
+/// Number of runs right after the capture; further runs may follow.
 const RUNS: Range<u32> = 0..4;
-/// Bytes of what is found in one place.
+/// Bytes of one set of findings.
 const FINDINGS: u64 = size_of::<Findings>() as u64;
-/// Graphs use small blocks, so that several fit beside everything else.
+/// The largest block of a graph: small, so that several graphs fit beside all other blocks.
 const LARGEST: u64 = 2 * MIB;
 
 impl Site {
-    /// Streams and events of a thread's own, and memory for what is found.
+    /// Creates the streams and events, and prepares the memory for findings.
     ///
     /// # Errors
     /// The device's.
@@ -74,15 +77,15 @@ impl Site {
 }
 
 impl Worker {
-    /// Captures a graph, with a pool of its own.
+    /// Captures a graph with a private pool.
     pub(super) fn capture(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let device = self.places[place].device;
-        if !self.unstick(device) {
+        if !self.end_stuck_capture(device) {
             return;
         }
         if self.graphs.len() >= GRAPHS {
-            self.settle_graphs();
+            self.finish_graphs();
         }
         let (shared, line) = (self.shared, self.sites[device].line);
         let (stage, index) = (&shared.devices[device], shared.devices[device].index);
@@ -101,12 +104,12 @@ impl Worker {
             captured: CuGraph::NULL,
             ready: CuGraphExec::NULL,
             pool,
-            kept: Vec::new(),
+            unfreed: Vec::new(),
             ranges: Vec::new(),
             runs_on: None,
         };
         let recorded = begun.and_then(|()| self.record(&mut graph));
-        // Even if it did not begin: a call that failed may have acted.
+        // End the capture even if the begin failed: a call that failed may have taken effect.
         let ended = stage.end_capture(line.handle);
         if ended.is_err() {
             self.sites[device].stuck = stage.cuda.is_capturing(line.id) != Ok(false);
@@ -125,7 +128,7 @@ impl Worker {
         }
         self.graphs.push(graph);
         if made.is_err() {
-            return self.settle_graphs();
+            return self.finish_graphs();
         }
         let last = self.graphs.len() - 1;
         for _ in 0..self.rng.u32(RUNS) {
@@ -133,8 +136,8 @@ impl Worker {
         }
     }
 
-    /// Ends a capture whose end failed. False if it fails again.
-    pub(super) fn unstick(&mut self, device: usize) -> bool {
+    /// Ends a capture whose end has failed before. Returns false if the end fails again.
+    pub(super) fn end_stuck_capture(&mut self, device: usize) -> bool {
         if !self.sites[device].stuck {
             return true;
         }
@@ -152,7 +155,7 @@ impl Worker {
         !self.sites[device].stuck
     }
 
-    /// The work of a graph, while it is captured.
+    /// Queues the work of a graph during the capture.
     fn record(&mut self, graph: &mut Graph) -> DeviceResult<()> {
         let Site { line, side, fork, join, result, .. } = self.sites[graph.device];
         let stage = &self.shared.devices[graph.device];
@@ -162,8 +165,8 @@ impl Worker {
             let Some(block) = self.obtain(graph.device, line, bytes, false) else { continue };
             self.claim_for(graph, &block);
             let (ptr, region, life) = (block.ptr, block.region(), block.life);
-            // The graph's before anything can fail.
-            graph.kept.push(block);
+            // Store the block before any call can fail.
+            graph.unfreed.push(block);
             stage.kernels.fill(line.handle, region, life)?;
             let announced = self.rng.bool() || self.shared.subject.record_stream(ptr, side.id).is_ok();
             if announced && self.rng.bool() {
@@ -175,30 +178,31 @@ impl Worker {
             }
             stage.kernels.verify(line.handle, region, life, result)?;
             if self.rng.bool() {
-                let at = self.rng.usize(0..graph.kept.len());
-                let block = graph.kept.swap_remove(at);
-                if let Err(block) = self.give_back(block) {
-                    graph.kept.push(block);
+                let at = self.rng.usize(0..graph.unfreed.len());
+                let block = graph.unfreed.swap_remove(at);
+                if let Err(block) = self.free_block(block) {
+                    graph.unfreed.push(block);
                 }
             }
         }
         Ok(())
     }
 
-    /// Notes on the host that a graph uses a block's memory. It may have used it before, but not for a block that it holds.
+    /// Claims a block's memory for a graph. The graph may have used the memory before, but not for
+    /// a block that is still live.
     fn claim_for(&self, graph: &mut Graph, block: &Block) {
-        if let Some(other) = graph.kept.iter().find(|other| overlap(other, block)) {
+        if let Some(other) = graph.unfreed.iter().find(|other| overlap(other, block)) {
             let text = format!("blocks {:#x} and {:#x} of one graph", other.life.block, block.life.block);
             self.shared.verdict.report(Kind::Overlap, text);
         }
         let whole = block.ptr.0..(block.ptr.0 + block.bytes).next_multiple_of(GRAIN);
-        for piece in without(whole, &graph.ranges) {
-            self.claim(DevicePtr(piece.start), piece.end - piece.start, block.life.block);
-            graph.ranges.push(piece);
+        for part in without(whole, &graph.ranges) {
+            self.claim(DevicePtr(part.start), part.end - part.start, block.life.block);
+            graph.ranges.push(part);
         }
     }
 
-    /// Runs one of the graphs once more.
+    /// Runs a random graph once more.
     pub(super) fn replay(&mut self) {
         if !self.graphs.is_empty() {
             let at = self.rng.usize(0..self.graphs.len());
@@ -220,21 +224,22 @@ impl Worker {
         }
     }
 
-    /// Waits for the graphs' runs, sees what they found, and destroys them. Those for which that fails stay.
-    pub(super) fn settle_graphs(&mut self) {
+    /// Waits for all runs of the graphs, reports the findings, and destroys the graphs. Keeps a
+    /// graph if any step fails.
+    pub(super) fn finish_graphs(&mut self) {
         for graph in std::mem::take(&mut self.graphs) {
-            if let Some(left) = self.settle_graph(graph) {
+            if let Some(left) = self.finish_graph(graph) {
                 self.graphs.push(left);
             }
         }
     }
 
-    /// Ends the captures whose end failed before. False if one is still under way.
+    /// Ends the captures whose end has failed before. Returns false if a capture still runs.
     pub(super) fn end_captures(&mut self) -> bool {
-        (0..self.sites.len()).all(|device| self.unstick(device))
+        (0..self.sites.len()).all(|device| self.end_stuck_capture(device))
     }
 
-    fn settle_graph(&mut self, mut graph: Graph) -> Option<Graph> {
+    fn finish_graph(&mut self, mut graph: Graph) -> Option<Graph> {
         let stage = &self.shared.devices[graph.device];
         if let Some(line) = graph.runs_on {
             if let Err(error) = self.wait_and_read(&graph, line) {
@@ -244,28 +249,29 @@ impl Worker {
             graph.runs_on = None;
         }
         if !graph.captured.is_null() {
-            // What fails here is lost to the driver, and is never run again.
+            // Ignore a failure beyond the report: the graph is lost to the driver and never run
+            // again.
             if let Err(error) = stage.destroy_graph(graph.captured, graph.ready) {
                 self.device_failed("graph_destroy", error);
             }
             (graph.captured, graph.ready) = (CuGraph::NULL, CuGraphExec::NULL);
         }
-        for block in std::mem::take(&mut graph.kept) {
-            if let Err(block) = self.give_back(block) {
-                graph.kept.push(block);
+        for block in std::mem::take(&mut graph.unfreed) {
+            if let Err(block) = self.free_block(block) {
+                graph.unfreed.push(block);
             }
         }
-        if !graph.kept.is_empty() {
+        if !graph.unfreed.is_empty() {
             return Some(graph);
         }
         for range in graph.ranges {
-            if !self.shared.shadow.give_up(DevicePtr(range.start), range.end - range.start) {
+            if !self.shared.shadow.unclaim(DevicePtr(range.start), range.end - range.start) {
                 self.shared
                     .verdict
                     .report(Kind::Books, format!("a graph's memory at {:#x} lost its claim", range.start));
             }
         }
-        // Once for its maker, once for the graph.
+        // Release twice: once for the creation, once for the graph.
         for _ in 0..2 {
             if let Err(error) = self.shared.subject.release_pool(stage.index, graph.pool) {
                 self.failed("release_pool", &error);
@@ -277,7 +283,7 @@ impl Worker {
     fn wait_and_read(&self, graph: &Graph, line: Line) -> DeviceResult<()> {
         let stage = &self.shared.devices[graph.device];
         let site = &self.sites[graph.device];
-        // A stream that another one has replaced was waited for then.
+        // A stream that is no longer a lane's was waited for when replaced.
         if stage.lanes.iter().any(|lane| lane.line() == line) {
             stage.synchronize(line.handle)?;
         }
@@ -290,7 +296,7 @@ impl Worker {
     }
 }
 
-/// The parts of a range that none of `taken` covers.
+/// Returns the parts of a range that no range of `taken` covers.
 fn without(whole: Range<u64>, taken: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut left = vec![whole];
     for range in taken {
@@ -299,7 +305,7 @@ fn without(whole: Range<u64>, taken: &[Range<u64>]) -> Vec<Range<u64>> {
             .flat_map(|part| {
                 let before = part.start..part.end.min(range.start);
                 let after = part.start.max(range.end)..part.end;
-                [before, after].into_iter().filter(|piece| !piece.is_empty())
+                [before, after].into_iter().filter(|part| !part.is_empty())
             })
             .collect();
     }
@@ -311,11 +317,11 @@ mod tests {
     use super::without;
 
     #[test]
-    fn what_is_taken_is_cut_out() {
-        let left = |taken: &[_]| without(10..20, taken).into_iter().map(|piece| (piece.start, piece.end)).collect();
-        let (whole, pieces): (Vec<_>, Vec<_>) = (left(&[0..10, 20..30]), left(&[12..14, 16..30]));
+    fn taken_ranges_are_cut_out() {
+        let left = |taken: &[_]| without(10..20, taken).into_iter().map(|part| (part.start, part.end)).collect();
+        let (whole, parts): (Vec<_>, Vec<_>) = (left(&[0..10, 20..30]), left(&[12..14, 16..30]));
         assert_eq!(left(&[]), whole);
-        assert_eq!((whole, pieces), (vec![(10, 20)], vec![(10, 12), (14, 16)]));
+        assert_eq!((whole, parts), (vec![(10, 20)], vec![(10, 12), (14, 16)]));
         assert!(without(10..20, &[5..15, 15..20]).is_empty());
     }
 }

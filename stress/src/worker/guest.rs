@@ -1,5 +1,6 @@
-//! Streams that come and go: one thread makes a stream, uses it and destroys it, while blocks of it are held and pending, and
-//! while it uses blocks of others. The driver gives its handle to the next one.
+//! Guests: streams created, used and destroyed by a thread within a round. Blocks of a guest are
+//! live or pending at the guest's end, and a guest uses blocks of other streams. The driver reuses the
+//! guest's handle for the next stream.
 //!
 //! ```text
 //! guest   ─ obtain ─ fill ─┬─ free at home             before its end
@@ -21,25 +22,25 @@ use cachalot_cuda::driver::types::CuStream;
 use cachalot_kernels::Findings;
 use std::ops::Range;
 
-/// Blocks that a guest obtains.
+/// Number of blocks requested by a guest.
 const BLOCKS: Range<u32> = 1..6;
-/// Guests use small blocks, so that several fit beside everything else.
+/// The largest block of a guest: small, so that several guests fit beside all other blocks.
 const LARGEST: u64 = 2 * MIB;
-/// Blocks of a lane that a guest uses, at most.
+/// Upper bound for the number of a lane's blocks used by a guest.
 const VISITED: usize = 4;
 
 impl Worker {
-    /// A created stream comes and goes.
-    pub(super) fn host_stream(&mut self) {
+    /// Creates a stream, uses the stream, and destroys the stream.
+    pub(super) fn run_guest_stream(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let stage = &self.shared.devices[self.places[place].device];
         let line = match stage.make_line() {
             Ok(line) => line,
             Err(error) => return self.device_failed("stream_create", error),
         };
-        self.entertain(place, line);
+        self.use_guest(place, line);
         if self.shared.options.identity == Identity::Reported && !self.report_end(stage, line) {
-            // The allocator does not know that the stream goes, so it stays.
+            // The allocator does not know of the end, so the stream is not destroyed.
             return;
         }
         if let Err(error) = stage.destroy_stream(line.handle) {
@@ -47,8 +48,8 @@ impl Worker {
         }
     }
 
-    /// A thread that uses its own default stream comes and goes.
-    pub(super) fn host_thread(&mut self) {
+    /// Runs a thread with work on the thread's own default stream, and waits for the thread.
+    pub(super) fn run_guest_thread(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let stage = &self.shared.devices[self.places[place].device];
         let stay = || {
@@ -56,18 +57,19 @@ impl Worker {
             match stage.cuda.stream_id(CuStream::PER_THREAD) {
                 Ok(id) => {
                     let line = Line { handle: CuStream::PER_THREAD, id };
-                    self.entertain(place, line);
+                    self.use_guest(place, line);
                     self.report_end(stage, line);
                 }
                 Err(error) => self.device_failed("stream_id", error),
             }
         };
-        // A scope by itself does not wait for what happens when a thread ends. A panic ends the process.
+        // `join` also waits for the thread's destructors; the end of a scope does not. A panic ends
+        // the process.
         let _joined = std::thread::scope(|scope| scope.spawn(stay).join());
     }
 
-    /// What a guest does beside a lane. Its work may not be done when this returns.
-    fn entertain(&mut self, place: usize, guest: Line) {
+    /// Uses a guest beside a lane. The guest's work may be incomplete at the return.
+    fn use_guest(&mut self, place: usize, guest: Line) {
         self.counts.guests += 1;
         let device = self.places[place].device;
         let stage = &self.shared.devices[device];
@@ -97,7 +99,8 @@ impl Worker {
         self.hand_to_lane(place, guest, own);
     }
 
-    /// Lets another stream of the same device check some blocks of a lane. They are to be freed then.
+    /// Makes another stream of the device check some blocks of a lane. Returns the blocks, which
+    /// the caller must free.
     pub(super) fn lend_to(&mut self, place: usize, guest: Line) -> Vec<Block> {
         let (device, lane) = (self.places[place].device, self.line(place));
         let stage = &self.shared.devices[device];
@@ -128,12 +131,13 @@ impl Worker {
         used
     }
 
-    /// Lets a lane check a guest's own blocks. Some are freed, the others are the lane's from then on.
+    /// Makes a lane check a guest's own blocks. Frees some blocks; the others belong to the lane
+    /// afterwards.
     fn hand_to_lane(&mut self, place: usize, guest: Line, blocks: Vec<Block>) {
         let (device, lane) = (self.places[place].device, self.line(place));
         if let Err(error) = self.put_behind(device, lane, guest) {
             self.device_failed("order", error);
-            // Nothing but their own stream has used them.
+            // Only the guest has used the blocks, so they may be freed.
             self.ready.extend(blocks);
             return;
         }
@@ -141,30 +145,31 @@ impl Worker {
         let kept = used.split_off(self.rng.usize(0..=used.len()));
         self.places[place].filled.extend(kept);
         for block in used {
-            if let Err(block) = self.give_back(block) {
+            if let Err(block) = self.free_block(block) {
                 self.ready.push(block);
             }
         }
     }
 
-    /// Frees some blocks at once and the others when their turn comes.
+    /// Frees some blocks at once, and queues the others for a later free.
     fn free_some(&mut self, mut blocks: Vec<Block>) {
         self.ready.extend(blocks.split_off(self.rng.usize(0..=blocks.len())));
         for block in blocks {
-            if let Err(block) = self.give_back(block) {
+            if let Err(block) = self.free_block(block) {
                 self.ready.push(block);
             }
         }
     }
 
-    /// Puts what is queued on `later` from here on behind what is queued on `earlier`.
+    /// Orders all later work of `later` behind the present work of `earlier`.
     fn put_behind(&self, device: usize, later: Line, earlier: Line) -> DeviceResult<()> {
         let (stage, event) = (&self.shared.devices[device], self.order[device]);
         stage.record(event, earlier.handle)?;
         stage.wait_for(later.handle, event)
     }
 
-    /// Reports a stream whose work may not be done. Whether it was.
+    /// Reports the coming destruction of a stream, whose work may be incomplete. Returns whether
+    /// the report succeeded.
     pub(super) fn report_end(&mut self, stage: &Device, line: Line) -> bool {
         let number = match stage.cuda.stream_destroyed(line.handle) {
             Ok(number) => number,
@@ -185,7 +190,7 @@ impl Worker {
         true
     }
 
-    /// Reads what guests have found so far.
+    /// Reports the findings of guests so far.
     pub(super) fn read_guests(&mut self) {
         for device in 0..self.sites.len() {
             let (stage, site) = (&self.shared.devices[device], &self.sites[device]);

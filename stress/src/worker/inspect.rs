@@ -1,11 +1,12 @@
-//! Questions whose answers are known, and wrong calls that must be refused. Neither changes anything.
+//! Queries with known answers, and invalid calls that must be refused. No call changes the
+//! allocator's state.
 
 use super::Worker;
 use crate::verdict::Kind;
 use cachalot_core::{Allocation, DevicePtr, Error, MAX_REQUEST, UNIT};
 
 impl Worker {
-    /// Asks after one of this thread's blocks, or does something wrong with it.
+    /// Queries one of the thread's blocks, or makes an invalid call.
     pub(super) fn inspect(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let filled = self.places[place].filled.len();
@@ -14,14 +15,14 @@ impl Worker {
         }
         let at = self.rng.usize(0..filled);
         match self.rng.u32(0..4) {
-            0 | 1 => self.ask_after(place, at),
-            2 => self.free_wrongly(place, at),
-            _ => self.request_wrongly(),
+            0 | 1 => self.query_block(place, at),
+            2 => self.free_invalid(place, at),
+            _ => self.request_invalid(),
         }
     }
 
-    /// What the allocator knows of a block, by any address in it, is what is known here.
-    fn ask_after(&mut self, place: usize, at: usize) {
+    /// Compares the allocator's information about an address inside a block with the run's own.
+    fn query_block(&mut self, place: usize, at: usize) {
         let block = &self.places[place].filled[at];
         let asked = block.ptr.offset(self.rng.u64(0..block.bytes));
         let index = self.shared.devices[block.device].index;
@@ -31,14 +32,14 @@ impl Worker {
                 if (base, requested, stream, device) == (block.ptr, block.bytes, block.home, index)
                     && size >= block.bytes => {}
             Ok(wrong) => {
-                verdict.report(Kind::Books, format!("{asked} lies in {block:?}, and is said to lie in {wrong:?}"));
+                verdict.report(Kind::Books, format!("{asked} lies in {block:?}, but base_of returns {wrong:?}"));
             }
             Err(error) => self.shared.refused(&format!("base_of {asked} in {block:?}"), &error),
         }
     }
 
-    /// Frees with a wrong size, or from the middle, or the null address.
-    fn free_wrongly(&mut self, place: usize, at: usize) {
+    /// Frees with a wrong size, an inner address, the null address, or an impossible address.
+    fn free_invalid(&mut self, place: usize, at: usize) {
         let block = &self.places[place].filled[at];
         let (ptr, bytes) = (block.ptr, block.bytes);
         let subject = &self.shared.subject;
@@ -51,14 +52,14 @@ impl Worker {
         let null = what.ends_with("the null address");
         match answer {
             Ok(()) if null => {}
-            Err(Error::InvalidPointer(_) | Error::WrongSize { .. }) if !null => {}
+            Err(Error::InvalidPointer { .. } | Error::WrongSize { .. }) if !null => {}
             Ok(()) => self.shared.verdict.report(Kind::Accepted, format!("{what}: {ptr}, {bytes} bytes")),
             Err(error) => self.shared.refused(what, &error),
         }
     }
 
-    /// Requests nothing, or more than there can be.
-    fn request_wrongly(&mut self) {
+    /// Requests 0 bytes, and more bytes than any device has.
+    fn request_invalid(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let (device, line) = (self.places[place].device, self.line(place));
         let index = self.shared.devices[device].index;
@@ -69,7 +70,7 @@ impl Worker {
             other => verdict.report(Kind::Books, format!("a request of nothing: {other:?}")),
         }
         for bytes in [MAX_REQUEST, u64::MAX] {
-            // Whether the device is well is looked at first.
+            // The allocator checks the health of the device first.
             match subject.malloc(index, bytes, line.id) {
                 Err(Error::TooLarge(_)) => {}
                 Err(Error::Device(error)) => self.shared.device_failed("an absurd request", error),

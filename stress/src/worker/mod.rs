@@ -1,4 +1,4 @@
-//! One thread of a run: what it holds, and how it chooses what to do next.
+//! A thread of a run: the thread's blocks, and the choice of the next step.
 //!
 //! ```text
 //!  malloc ─▶ fresh ─ fill ─▶ filled ─ verify ─▶ ready ─▶ free
@@ -6,8 +6,8 @@
 //!                              ▼  │  visit: another stream waits, verifies, perhaps writes anew
 //! ```
 //!
-//! `fresh` and `filled` are kept by place: the lane in whose order the contents are known. Everything is queued for
-//! many blocks at once; only requests and frees go one by one.
+//! `fresh` and `filled` are lists per place: the lane in whose order the contents are known.
+//! Kernels are queued for many blocks at once; only requests and frees are made one by one.
 
 mod audit;
 mod bare_capture;
@@ -26,7 +26,7 @@ use crate::shared::Shared;
 use crate::stage::{Device, Line, part};
 use crate::times::{Counts, Latency};
 use crate::verdict::Kind;
-use crate::{sizes, tap};
+use crate::{instrumented, sizes};
 use cachalot_core::{DeviceError, DevicePtr, DeviceResult, Error, Event, GRAIN};
 use cachalot_cuda::driver::types::CuContext;
 use cachalot_kernels::Life;
@@ -35,64 +35,65 @@ use graph::{Graph, Site};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// One lane, as one thread uses it.
+/// A thread's use of a lane.
 struct Place {
     device: usize,
     lane: usize,
     checker: Checker,
-    /// Obtained on this lane, nothing written yet.
+    /// Blocks requested on the lane, without contents.
     fresh: Vec<Block>,
-    /// Written in the order of this lane.
+    /// Blocks written in the order of the lane.
     filled: Vec<Block>,
 }
 
-/// A pool of this thread's own that its requests are led into.
-struct Tenant {
+/// A route of the thread's requests into a private pool.
+struct PoolRoute {
     device: usize,
     pool: cachalot_core::PoolId,
-    /// Requests and frees until it ends.
+    /// The count of requests and frees at which the route ends.
     ends_at: u64,
 }
 
-/// One thread of a run.
+/// A thread of a run.
 pub(crate) struct Worker {
     shared: &'static Shared,
     number: u32,
     rng: Rng,
     places: Vec<Place>,
-    /// Checked, and to be freed.
+    /// Blocks that are checked and may be freed.
     ready: Vec<Block>,
-    /// Bytes held, by device.
+    /// Live bytes, by device.
     held: Vec<u64>,
-    /// For the order between two streams, by device.
+    /// Event for ordering two streams, by device.
     order: Vec<Event>,
     sites: Vec<Site>,
     graphs: Vec<Graph>,
-    tenant: Option<Tenant>,
-    /// The device whose cache this thread turned off.
+    route: Option<PoolRoute>,
+    /// The device whose cache the thread disabled.
     uncached: Option<usize>,
-    /// Requests and frees until a limit, a setting or the like that this thread put in force ends.
-    calm_at: Option<u64>,
-    /// Rounds so far. Every other one is quiet: requests and frees alone, so that they take the shortest way.
+    /// The count of requests and frees at which the thread's temporary settings end.
+    settings_end_at: Option<u64>,
+    /// Rounds so far. Every other round is quiet: requests and frees only, so that calls take the
+    /// fast path.
     rounds: u64,
-    /// Whether this thread has done its share.
+    /// Whether the thread has done its share.
     is_done: bool,
     blocks_made: u64,
     pub(crate) latency: Latency,
     pub(crate) counts: Counts,
 }
 
-/// Out of a thousand steps, so many are not a request or a free.
+/// Steps out of a thousand that are neither a request nor a free.
 const OTHER_STEPS: u32 = 40;
-/// A worker may hold this part of what its share of the device is, as a fraction.
+/// Fraction of a thread's share of the device that the thread may use.
 const SHARE: (u64, u64) = (1, 2);
-/// The time is looked at after so many steps.
+/// Steps between two readings of the clock.
 const STEPS_BETWEEN_LOOKS: u64 = 64;
-/// Bits of a block's number that count within a thread.
+/// Bits of a block's number for the count within a thread.
 const BLOCK_BITS: u32 = 40;
 
 impl Worker {
-    /// A thread's part, with memory and streams of its own.
+    /// Creates a thread's part, with separate device memory and streams.
     ///
     /// # Errors
     /// The device's.
@@ -113,7 +114,7 @@ impl Worker {
             let results = part(memory, device.lanes.len() as u64 * each, each);
             sites.push(Site::new(device, results, reader)?);
         }
-        // Threads choose differently, and a thread chooses the same whatever the others do.
+        // Threads choose differently, but each thread's choices do not depend on the other threads.
         let seed = options.seed() ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Ok(Self {
             shared,
@@ -125,9 +126,9 @@ impl Worker {
             order,
             sites,
             graphs: Vec::new(),
-            tenant: None,
+            route: None,
             uncached: None,
-            calm_at: None,
+            settings_end_at: None,
             rounds: 0,
             is_done: false,
             blocks_made: 0,
@@ -136,7 +137,7 @@ impl Worker {
         })
     }
 
-    /// Works until the run ends, then frees everything.
+    /// Works until the run ends, then frees all blocks.
     pub(crate) fn run(&mut self) {
         self.enter_context();
         while !self.shared.is_ending() {
@@ -146,23 +147,23 @@ impl Worker {
         self.end();
     }
 
-    /// Half of the threads have a context current, half have none.
+    /// Makes a context current in every second thread, and no context in the others.
     fn enter_context(&self) {
         let first = &self.shared.devices[0];
         let context = if self.number.is_multiple_of(2) { first.cuda.cu_context() } else { CuContext::NULL };
         Device::make_current(first.cuda.driver(), context);
     }
 
-    /// Steps until the threads are to meet.
+    /// Makes steps until the threads meet.
     fn round(&mut self) {
         let shared = self.shared;
         let quota = shared.options.ops.map_or(u64::MAX, |ops| ops.div_ceil(u64::from(shared.options.threads)));
         let before = self.counts.ops;
         let mut steps = 0_u64;
         while self.counts.ops < quota && self.counts.ops - before < shared.options.round {
-            // A run without a time is to be the same every time.
+            // A run without a time limit must be repeatable.
             let look = steps.is_multiple_of(STEPS_BETWEEN_LOOKS);
-            if look && (shared.is_stopped() || shared.is_late()) {
+            if look && (shared.is_stopped() || shared.is_time_over()) {
                 return;
             }
             steps += 1;
@@ -174,12 +175,12 @@ impl Worker {
         }
     }
 
-    /// One request, free or something else.
+    /// Makes a random step.
     fn step(&mut self) {
         let disturbed = self.rng.u64(0..self.shared.options.disturb) == 0;
         let quiet = self.is_quiet();
-        if self.calm_at.is_some_and(|at| at <= self.counts.ops) {
-            self.calm();
+        if self.settings_end_at.is_some_and(|at| at <= self.counts.ops) {
+            self.undo_settings();
         }
         if disturbed && !quiet {
             self.disturb();
@@ -187,24 +188,25 @@ impl Worker {
         if self.rng.u32(0..1000) < OTHER_STEPS {
             return self.other_step();
         }
-        // One takes a quarter of a batch along, so that a fifth or so of all blocks sees another stream.
+        // A visit takes a quarter of a batch, so about a fifth of all blocks is used by another
+        // stream.
         if !quiet && self.rng.u32(0..self.shared.options.batch.max(8)) < 2 {
             self.visit();
         }
         let target = u64::from(self.shared.options.blocks);
         let held = self.places.iter().map(|place| place.fresh.len() + place.filled.len()).sum::<usize>();
         let more = (held + self.ready.len()) as u64 <= target;
-        // Drifts towards the target and swings around it.
+        // Drifts towards the target, and swings around the target.
         let request = self.rng.u32(0..100) < if more { 55 } else { 45 };
         let before = self.counts.ops;
         if request || !self.free_one() {
             self.request_one();
         }
-        // A run ends even if nothing can be done any more.
+        // Count the step in any case: the run must end even if no call succeeds.
         self.counts.ops = self.counts.ops.max(before + 1);
     }
 
-    /// What happens beside requests and frees.
+    /// Makes a step beside requests and frees.
     fn other_step(&mut self) {
         match self.rng.u32(0..10) {
             0 | 1 => self.exchange(),
@@ -213,7 +215,7 @@ impl Worker {
         }
     }
 
-    /// Whether nothing but requests and frees is to happen in this round.
+    /// Returns whether the present round consists of requests and frees only.
     fn is_quiet(&self) -> bool {
         self.rounds % 2 == 1
     }
@@ -223,7 +225,7 @@ impl Worker {
         self.shared.devices[device].lanes[lane].line()
     }
 
-    /// Requests a block on some stream, to be written with others later.
+    /// Requests a block on a random lane, for a later fill with others.
     fn request_one(&mut self) {
         let place = self.rng.usize(0..self.places.len());
         let device = self.places[place].device;
@@ -241,26 +243,26 @@ impl Worker {
                     self.fill(place);
                 }
             }
-            None => self.relieve(),
+            None => self.free_several(),
         }
     }
 
-    /// Asks the allocator for a block. `None` if it could not.
+    /// Requests a block from the allocator. Returns `None` if the request failed.
     fn obtain(&mut self, device: usize, on: Line, bytes: u64, claimed: bool) -> Option<Block> {
         let (shared, home) = (self.shared, on.id);
         self.counts.ops += 1;
-        let fetched = tap::fetched();
+        let calls_before = instrumented::memory_calls();
         let begin = Instant::now();
         let answer = shared.subject.malloc(shared.devices[device].index, bytes, home);
         let took = begin.elapsed();
         let ptr = match answer {
             Ok(ptr) => ptr,
             Err(error) => {
-                self.starved("malloc", &error);
+                self.failed_releasing("malloc", &error);
                 return None;
             }
         };
-        let hit = tap::fetched() == fetched;
+        let hit = instrumented::memory_calls() == calls_before;
         if hit {
             self.latency.malloc_hit.add(took);
         } else {
@@ -279,7 +281,7 @@ impl Worker {
         Some(Block { ptr, bytes, device, home, life, written: false, visits: Vec::new(), claimed })
     }
 
-    /// Notes on the host that memory is in use.
+    /// Marks memory as in use in the shadow map.
     fn claim(&self, ptr: DevicePtr, bytes: u64, block: u64) {
         use crate::shadow::Conflict;
         let (kind, text) = match self.shared.shadow.claim(ptr, bytes) {
@@ -293,12 +295,12 @@ impl Worker {
         self.shared.verdict.report(kind, format!("block {block:#x}, {bytes} bytes at {ptr}: {text}"));
     }
 
-    /// Gives a block back to the allocator. If that fails it is held as before.
-    fn give_back(&mut self, mut block: Block) -> Result<(), Block> {
+    /// Frees a block. If the free fails, returns the block, which stays live.
+    fn free_block(&mut self, mut block: Block) -> Result<(), Block> {
         let shared = self.shared;
         let (ptr, bytes) = (block.ptr, block.bytes);
         let visited = !block.visits.is_empty();
-        if block.claimed && !shared.shadow.give_up(ptr, bytes) {
+        if block.claimed && !shared.shadow.unclaim(ptr, bytes) {
             shared.verdict.report(Kind::Books, format!("block {:#x} at {ptr} lost its claim", block.life.block));
         }
         if visited {
@@ -334,7 +336,8 @@ impl Worker {
         }
     }
 
-    /// Frees a block that was checked; checks some first if there is none. False if no block is left.
+    /// Frees a checked block; checks blocks first if none is ready. Returns false if no block is
+    /// left.
     fn free_one(&mut self) -> bool {
         if self.ready.is_empty() {
             self.retire();
@@ -344,14 +347,14 @@ impl Worker {
         }
         let at = self.rng.usize(0..self.ready.len());
         let block = self.ready.swap_remove(at);
-        if let Err(block) = self.give_back(block) {
+        if let Err(block) = self.free_block(block) {
             self.ready.push(block);
         }
         true
     }
 
-    /// After a request that failed for want of memory: frees some.
-    fn relieve(&mut self) {
+    /// Frees several blocks, after a request that failed for lack of memory.
+    fn free_several(&mut self) {
         for _ in 0..8 {
             if !self.free_one() {
                 return;
@@ -359,7 +362,7 @@ impl Worker {
         }
     }
 
-    /// Takes note of a call that the allocator refused.
+    /// Records a call refused by the allocator.
     fn failed(&mut self, what: &str, error: &Error) {
         match error {
             Error::OutOfMemory(_) | Error::Rejected(_) => self.counts.ooms += 1,
@@ -368,8 +371,8 @@ impl Worker {
         }
     }
 
-    /// Takes note of a call that failed and that may have had to give memory back to the device.
-    fn starved(&mut self, what: &str, error: &Error) {
+    /// Records a failed call that may have needed to release memory to the device.
+    fn failed_releasing(&mut self, what: &str, error: &Error) {
         if self.shared.is_due_to_capture(error) {
             self.counts.captured += 1;
         } else {
@@ -377,14 +380,14 @@ impl Worker {
         }
     }
 
-    /// Takes note of a call that the device refused.
+    /// Records a call refused by the device.
     fn device_failed(&mut self, what: &str, error: DeviceError) {
         self.counts.errors += 1;
         self.shared.device_failed(what, error);
     }
 }
 
-/// Whether two blocks share memory.
+/// Returns whether two blocks share memory.
 fn overlap(a: &Block, b: &Block) -> bool {
     let end = |block: &Block| (block.ptr.0 + block.bytes).next_multiple_of(GRAIN);
     a.ptr.0 < end(b) && b.ptr.0 < end(a)

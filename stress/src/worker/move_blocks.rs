@@ -1,4 +1,5 @@
-//! How blocks go from one state to the next: written, checked, used on other streams, handed to other threads.
+//! Transitions of blocks between states: filled, checked, used on other streams, passed to other
+//! threads.
 
 use super::{Place, Worker};
 use crate::block::Block;
@@ -7,7 +8,7 @@ use crate::visit::Visit;
 use cachalot_core::StreamId;
 use std::mem;
 
-/// More blocks than this do not wait for another thread.
+/// Upper bound for the number of blocks on the way to another thread.
 const EXCHANGED: usize = 1024;
 
 impl Worker {
@@ -30,7 +31,7 @@ impl Worker {
         }
     }
 
-    /// Checks some blocks of one place, so that they can be freed.
+    /// Checks some blocks of one place, and makes the blocks ready for the free.
     pub(super) fn retire(&mut self) {
         if self.places.iter().all(|place| place.filled.is_empty()) {
             (0..self.places.len()).for_each(|place| self.fill(place));
@@ -48,15 +49,16 @@ impl Worker {
         self.ready.append(&mut checked);
     }
 
-    /// Takes between one and `most` blocks of a place, any of them.
+    /// Takes between one and `most` random blocks of a place.
     pub(super) fn take_some(&mut self, place: usize, most: usize) -> Vec<Block> {
         let filled = &mut self.places[place].filled;
         let count = if filled.is_empty() { 0 } else { self.rng.usize(1..=most.min(filled.len())) };
         (0..count).map(|_| filled.swap_remove(self.rng.usize(0..filled.len()))).collect()
     }
 
-    /// Checks blocks in the order of a place's stream, which knows what they hold, and writes them anew if `rewrite`. Those whose
-    /// use could not be announced are left where they are, unchecked; the others are answered.
+    /// Checks blocks in the order of a place's stream, and rewrites the blocks if `rewrite`. The
+    /// contents must be known in the order of the place's stream. Returns the used blocks. Blocks
+    /// whose use could not be announced stay at the place, unchecked.
     pub(super) fn use_on(&mut self, place: usize, blocks: Vec<Block>, rewrite: bool) -> Vec<Block> {
         let line = self.line(place);
         let (mut used, left): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| self.announce(line, block));
@@ -77,7 +79,7 @@ impl Worker {
         used
     }
 
-    /// Writes blocks anew, in the order of a place's stream.
+    /// Writes blocks with their next patterns, in the order of a place's stream.
     fn rewrite(&mut self, place: usize, line: Line, blocks: &mut [Block]) {
         for block in blocks.iter_mut() {
             block.life.generation += 1;
@@ -92,9 +94,10 @@ impl Worker {
         }
     }
 
-    /// Tells the allocator that a stream is going to use a block. False if that failed: then it must not.
+    /// Announces the use of a block by a stream to the allocator. Returns false if the call failed:
+    /// the stream must not use the block.
     pub(super) fn announce(&mut self, line: Line, block: &Block) -> bool {
-        if !block.is_abroad(line) {
+        if !block.is_foreign_to(line) {
             return true;
         }
         match self.shared.subject.record_stream(block.ptr, line.id) {
@@ -106,21 +109,22 @@ impl Worker {
         }
     }
 
-    /// Marks the end of a stream's stay at those of the blocks that are not its own.
+    /// Records the end of a stream's visit to all foreign blocks among `blocks`.
     fn mark_visit(&mut self, place: usize, line: Line, blocks: &mut [Block]) {
-        if !blocks.iter().any(|block| block.is_abroad(line)) {
+        if !blocks.iter().any(|block| block.is_foreign_to(line)) {
             return;
         }
         let device = &self.shared.devices[self.places[place].device];
         match Visit::mark(device, line.handle, line.id) {
             Ok(visit) => {
-                blocks.iter_mut().filter(|block| block.is_abroad(line)).for_each(|block| block.add_visit(&visit));
+                blocks.iter_mut().filter(|block| block.is_foreign_to(line)).for_each(|block| block.add_visit(&visit));
             }
             Err(error) => self.device_failed("visit", error),
         }
     }
 
-    /// Lets another stream use some blocks: it waits for the one that knows them, checks them and perhaps writes them anew.
+    /// Moves some blocks to another stream, which waits for the present stream, checks the blocks,
+    /// and perhaps rewrites the blocks.
     pub(super) fn visit(&mut self) {
         let from = self.rng.usize(0..self.places.len());
         let to = self.rng.usize(0..self.places.len());
@@ -131,7 +135,8 @@ impl Worker {
         }
         let most = (self.shared.options.batch as usize / 2).max(1);
         let mut blocks = self.take_some(from, most);
-        // A device's default stream has no number that would be known as its own among another device's streams.
+        // The default stream has one number on all devices. For a block of another device, the
+        // number would mean the stream of the block's own device.
         let default = self.line(to).id == StreamId::DEFAULT;
         let reached = |block: &Block| block.device == here || !default && devices[here].reaches.contains(&block.device);
         let unreached: Vec<_> = blocks.extract_if(.., |block| !reached(block)).collect();
@@ -153,7 +158,8 @@ impl Worker {
         self.places[to].filled.append(&mut used);
     }
 
-    /// As [`use_on`](Self::use_on), but what could not be announced goes back to where it is known.
+    /// Uses blocks with [`use_on`](Self::use_on). Blocks whose use could not be announced return to
+    /// the place `from`.
     fn use_on_visit(&mut self, from: usize, to: usize, blocks: Vec<Block>, rewrite: bool) -> Vec<Block> {
         let stayed = mem::take(&mut self.places[to].filled);
         let used = self.use_on(to, blocks, rewrite);
@@ -162,7 +168,7 @@ impl Worker {
         used
     }
 
-    /// Keeps a stream busy for a while, so that what is queued there comes late.
+    /// Keeps a stream busy for a while, so that queued work is delayed.
     pub(super) fn hold(&mut self, place: usize) {
         let most = self.shared.options.hold_us;
         if most == 0 {
@@ -176,7 +182,7 @@ impl Worker {
         }
     }
 
-    /// Hands a block to whoever takes it next, or takes one.
+    /// Passes blocks to other threads, or takes a block of another thread.
     pub(super) fn exchange(&mut self) {
         let shared = self.shared;
         if self.rng.bool() {

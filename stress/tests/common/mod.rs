@@ -1,4 +1,4 @@
-//! The stress program as the tests start it: on the emulated driver that was built beside it.
+//! Runs of the stress program for the tests, on the emulated driver built beside the program.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -6,14 +6,14 @@ use cachalot_emulated_driver::install::built_library;
 use serde_json::Value;
 use std::process::{Command, Output};
 
-/// A run that takes seconds, with everything that a long one does.
+/// Arguments of a run that takes seconds and makes every kind of step.
 pub(crate) const SHORT: &str = "--json --ops 8000 --threads 3 --streams 4 --devices 2 --disturb 40 --round 1000 --batch 16 \
                                 --blocks 100 --max-mib 8 --hold-us 500";
 
-/// The program, on a driver with two devices.
+/// Returns a command for the program, on a driver with two devices.
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cachalot-stress"));
-    // What else the driver is told is the test's to say.
+    // Only the test sets further variables of the driver.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CACHALOT_")) {
         command.env_remove(name);
     }
@@ -22,7 +22,8 @@ fn program() -> Command {
     command
 }
 
-/// Runs the program on a driver that does everything late. `None`, and a line, if there are no kernels for it.
+/// Runs the program on a driver that delays all work. Returns `None`, and prints a line, without
+/// kernels for the driver.
 pub(crate) fn run(arguments: &str, variables: &[(&str, &str)]) -> Option<Output> {
     if cachalot_kernels::emulated_image().is_none() {
         eprintln!("skipped: no C++ compiler, so no kernels for the emulated driver");
@@ -34,14 +35,14 @@ pub(crate) fn run(arguments: &str, variables: &[(&str, &str)]) -> Option<Output>
     Some(command.output().expect("the program starts"))
 }
 
-/// Lets streams, threads, pools and blocks come and go, for which it needs no kernels.
+/// Runs the churn, which needs no kernels.
 pub(crate) fn churn(arguments: &str) -> Output {
     program().arg("churn").args(arguments.split_whitespace()).output().expect("the program starts")
 }
 
-/// What a run found to be good says of itself.
+/// Returns the report of a run, after checking that the run succeeded.
 pub(crate) fn good(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", output.status);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"))
 }

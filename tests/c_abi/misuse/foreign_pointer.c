@@ -8,6 +8,7 @@ static void every_use(const scene *it, void *block) {
   REFUSED(it, CACHALOT_ERROR_INVALID_POINTER, cachalot_record_stream(it->allocator, block, NULL));
   REFUSED(it, CACHALOT_ERROR_INVALID_POINTER, cachalot_base_of(it->allocator, block, &out));
   CHECK(out.base == NULL);
+  CHECK(strstr(cachalot_last_error(), "lies in no segment of this allocator") != NULL);
 }
 
 int main(int argc, char **argv) {

@@ -20,7 +20,10 @@ static void every_place(const scene *it, char *base) {
   offsets[5] = block.bytes - 1;
   for (index = 0; index < 6; ++index) {
     cachalot_block found = CACHALOT_BLOCK_INIT;
+    char text[96];
     not_a_block(it, base + offsets[index]);
+    snprintf(text, sizeof text, "lies %zu bytes into the live block of %zu bytes", offsets[index], block.requested_bytes);
+    CHECK(strstr(cachalot_last_error(), text) != NULL);
     /* A question may be about any part of it. */
     NEEDED(cachalot_base_of(it->allocator, base + offsets[index], &found));
     CHECK(found.base == base && found.bytes == block.bytes && found.requested_bytes == block.requested_bytes);

@@ -58,6 +58,17 @@ int main(int, char **argv) {
   NEEDED(cachalot_torch_configure("throw_on_cudamalloc_oom:False,per_process_memory_fraction:1"));
   CHECK(stat("num_ooms") == 2 && stat("num_alloc_retries") == 2);
 
+  /* A callback reads the same words. */
+  std::string told;
+  cachalot_allocator *allocator = nullptr;
+  NEEDED(cachalot_torch_allocator(&allocator));
+  const auto keep = [](void *userdata, const cachalot_oom_report *report) {
+    *static_cast<std::string *>(userdata) = report->text;
+  };
+  NEEDED(cachalot_on_out_of_memory(allocator, keep, &told));
+  CHECK(outcome(torch, size_t{800} << 30, 0).second == told && has(told, "is allocated by PyTorch"));
+  NEEDED(cachalot_on_out_of_memory(allocator, nullptr, nullptr));
+
   /* The same library for a torch.cuda.MemPool. */
   Pluggable pool(argv[1], "cachalot_torch_malloc");
   CHECK(pool.allocate(size_t{800} << 30, 0, nullptr) == nullptr);

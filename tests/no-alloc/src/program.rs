@@ -2,7 +2,7 @@
 
 use crate::device::BumpDevice;
 use cachalot_core::{
-    Action, Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, MIB, PoolOptions, Route, StreamId,
+    Action, Allocator, Config, DeviceIndex, DevicePtr, Error, Fixed, MIB, PointerFault, PoolOptions, Route, StreamId,
 };
 
 /// One device, two streams with a pool on one of them, 24 blocks a heap, 64 pages.
@@ -68,7 +68,11 @@ fn requests(allocator: &Small) -> Result<(), Failed> {
     expect(allocator.malloc(DEVICE, 700, STREAMS[0])? == first, "a freed block is reused")?;
     allocator.check_invariants()?;
     let wrong = first.offset(512);
-    expect(allocator.free(wrong) == Err(Error::InvalidPointer(wrong)), "only what is held can be freed")?;
+    let fault = PointerFault::Interior { block: first, requested: 700 };
+    expect(
+        allocator.free(wrong) == Err(Error::InvalidPointer { ptr: wrong, fault }),
+        "only what is held can be freed",
+    )?;
     allocator.free(first)?;
     allocator.free(large)?;
     let mut keys = 0;

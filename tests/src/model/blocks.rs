@@ -1,4 +1,4 @@
-//! The blocks: a list of segments, each a list of blocks. Everything is found by looking through all of them.
+//! Blocks of the model: a list of segments, each a list of blocks. Every search scans all lists.
 
 use cachalot_core::{PoolKind, StreamId};
 
@@ -6,7 +6,7 @@ use cachalot_core::{PoolKind, StreamId};
 pub(super) enum State {
     Free,
     Allocated,
-    /// Freed, and still waited for.
+    /// Freed, with pending events.
     Pending,
     Unmapped,
 }
@@ -15,7 +15,7 @@ pub(super) enum State {
 #[derive(Clone, Copy)]
 pub(super) struct Use {
     pub stream: StreamId,
-    /// Announced while that stream was being captured.
+    /// Whether a graph was being captured on the stream when the use was recorded.
     pub captured: bool,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Block {
     pub state: State,
     pub uses: Vec<Use>,
     pub events: u32,
-    /// The pool's search count when it became free.
+    /// Search count of the pool when the block became free.
     pub born: u64,
 }
 
@@ -41,7 +41,7 @@ impl Block {
     }
 }
 
-/// Whose blocks may serve one another's requests.
+/// Owner of a segment: blocks serve only requests of an equal owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Owner {
     /// Number of the pool.
@@ -55,7 +55,7 @@ pub(super) struct Segment {
     pub base: u64,
     pub bytes: u64,
     pub owner: Owner,
-    /// Bytes mapped at a time, if expandable.
+    /// Bytes per mapping of an expandable segment, or `None` for an ordinary segment.
     pub granule: Option<u64>,
     pub blocks: Vec<Block>,
 }
@@ -69,14 +69,14 @@ impl Segment {
         self.blocks.len() > 1
     }
 
-    /// How large block `i` can become where it is.
+    /// Returns the size that block `i` can grow to in place.
     pub(super) fn growable(&self, i: usize) -> u64 {
         let behind = self.blocks.get(i + 1).filter(|next| next.state == State::Unmapped);
         self.blocks[i].size + behind.map_or(0, |next| next.size)
     }
 
-    /// Makes block `i` one with those of its neighbours that are in `state`. Returns its new place, and how many blocks and
-    /// bytes it took in. What is left keeps the requested size of block `i`.
+    /// Merges block `i` with its neighbours in `state`. Returns the new index, and the number and
+    /// bytes of the blocks merged in. The result has the requested size of block `i`.
     pub(super) fn merge(&mut self, mut i: usize, state: State) -> (usize, i64, u64) {
         let (mut count, mut bytes) = (0, 0);
         if i > 0 && self.blocks[i - 1].state == state {
@@ -94,7 +94,8 @@ impl Segment {
         (i, count, bytes)
     }
 
-    /// Cuts block `i` behind its first `size` bytes; the rest, with the same contents otherwise, comes after it.
+    /// Cuts block `i` behind its first `size` bytes. The rest becomes a new block with equal
+    /// contents.
     pub(super) fn split(&mut self, i: usize, size: u64) {
         let mut rest = self.blocks[i].clone();
         rest.addr += size;
@@ -104,7 +105,7 @@ impl Segment {
     }
 }
 
-/// A free block, for sorting: the order of the free list is that of the fields.
+/// Sort key of a free block. The order of the fields is the order of the free list.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct FreeBlock {
     pub stream: StreamId,
@@ -118,7 +119,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Segment and place of the block that contains `addr`.
+    /// Returns the segment and the index of the block that contains `addr`.
     pub(super) fn find(&self, addr: u64) -> Option<(usize, usize)> {
         self.segments.iter().enumerate().find_map(|(s, segment)| {
             let block = segment.blocks.iter().position(|block| (block.addr..block.end()).contains(&addr))?;
@@ -126,7 +127,7 @@ impl Memory {
         })
     }
 
-    /// As [`find`](Self::find), of a block that is there.
+    /// Returns the segment and the index of an existing block that contains `addr`.
     pub(super) fn at(&self, addr: u64) -> (usize, usize) {
         self.find(addr).expect("the block is there")
     }
@@ -141,7 +142,7 @@ impl Memory {
         &mut self.segments[s].blocks[b]
     }
 
-    /// The free blocks of one kind of a pool, in the order of its free list: by stream, size and address.
+    /// Lists the free blocks of a pool and a kind in free-list order: stream, size, address.
     pub(super) fn free_list(&self, pool: usize, kind: PoolKind) -> Vec<FreeBlock> {
         let mut list = Vec::new();
         for segment in &self.segments {
@@ -155,7 +156,7 @@ impl Memory {
         list
     }
 
-    /// Those of one stream.
+    /// Lists the free blocks of one owner.
     pub(super) fn free_list_of(&self, owner: Owner) -> Vec<FreeBlock> {
         let mut list = self.free_list(owner.pool, owner.kind);
         list.retain(|block| block.stream == owner.stream);
@@ -166,7 +167,7 @@ impl Memory {
         self.segments[self.at(addr).0].is_expandable()
     }
 
-    /// Whether the block is a whole ordinary segment, free.
+    /// Returns whether a block is free and fills an ordinary segment.
     pub(super) fn is_releasable(&self, addr: u64) -> bool {
         let (s, b) = self.at(addr);
         let segment = &self.segments[s];

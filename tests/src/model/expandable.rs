@@ -1,10 +1,10 @@
-//! Expandable segments.
+//! Expandable segments of the model.
 
 use super::blocks::{Block, Owner, Segment, State};
 use super::{Answer, Model, Request};
 use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, ErrorKind, PoolKind, VirtualMemory};
 
-/// A part to be mapped.
+/// A range to map.
 #[derive(Clone, Copy)]
 struct Part {
     addr: u64,
@@ -16,7 +16,7 @@ impl Model {
         self.device.virtual_memory().expect("only an expanding allocator comes here")
     }
 
-    /// Maps as much as the request needs. All of it or nothing.
+    /// Maps the memory for a request, all or nothing.
     pub(super) fn expand(&mut self, request: &Request) -> Answer<Option<u64>> {
         let first = match self.find_run(request.owner, request.size) {
             Some(first) => first,
@@ -49,7 +49,8 @@ impl Model {
         Ok(Some(first))
     }
 
-    /// The lowest run of free and unmapped blocks that has `size` bytes and something to map: its address.
+    /// Finds the lowest run of free and unmapped blocks with `size` bytes, at least one of them
+    /// unmapped. Returns the address.
     fn find_run(&self, owner: Owner, size: u64) -> Option<u64> {
         let segments = || self.memory.segments.iter().filter(|segment| segment.owner == owner);
         let mut unmapped: Vec<u64> = segments()
@@ -66,7 +67,8 @@ impl Model {
         })
     }
 
-    /// Reserves a new range of addresses, 9/8 of the device or what is set, if the request fits into that.
+    /// Reserves an address range of 9/8 of the device, or of the configured size, if the request
+    /// fits.
     fn reserve(&mut self, request: &Request) -> Answer<Option<u64>> {
         let granule = match request.owner.kind {
             PoolKind::Small => 2 << 20,
@@ -90,7 +92,7 @@ impl Model {
         Ok(Some(base))
     }
 
-    /// What must be mapped so that the run from `first` on has `size` bytes, and in what steps.
+    /// Lists the ranges to map so that the run from `first` on has `size` bytes.
     fn plan(&self, first: u64, size: u64) -> (Vec<Part>, u64) {
         let (s, b) = self.memory.at(first);
         let granule = self.memory.segments[s].granule.expect("a run is in an expandable segment");
@@ -139,7 +141,7 @@ impl Model {
             .try_for_each(|at| self.virtual_memory().unmap(DevicePtr(at), granule))
     }
 
-    /// An unmapped block, or the front of one, becomes part of the free block around it.
+    /// Adds an unmapped block, or its front, to the free block around it.
     fn mark_mapped(&mut self, part: Part, owner: Owner) {
         let born = self.pool(owner.pool).searches[owner.kind as usize];
         let (s, b) = self.memory.at(part.addr);
@@ -154,7 +156,7 @@ impl Model {
         self.statistics.count("num_device_alloc");
     }
 
-    /// A range of addresses of which nothing is mapped goes back.
+    /// Releases an address range without mapped memory.
     fn unreserve_if_unmapped(&mut self, addr: u64) -> Answer<()> {
         let (s, _) = self.memory.at(addr);
         if matches!(self.memory.segments[s].blocks[..], [Block { state: State::Unmapped, .. }]) {
@@ -164,7 +166,7 @@ impl Model {
         Ok(())
     }
 
-    /// Unmaps the whole granules of the free expandable blocks of one owner, in the order of its free list.
+    /// Unmaps the whole granules in the free expandable blocks of an owner, in free-list order.
     pub(super) fn unmap_free(&mut self, owner: Owner) -> Answer<()> {
         let found: Vec<_> =
             self.memory.free_list_of(owner).into_iter().filter_map(|block| self.whole(block.addr)).collect();
@@ -188,7 +190,7 @@ impl Model {
         Ok(())
     }
 
-    /// The whole granules inside a free block, if there are any.
+    /// Returns the whole granules inside a free block, or `None` if there are none.
     fn whole(&self, addr: u64) -> Option<(Part, u64)> {
         let (s, b) = self.memory.at(addr);
         let segment = &self.memory.segments[s];
@@ -200,7 +202,8 @@ impl Model {
         Some((Part { addr: first, bytes }, granule))
     }
 
-    /// Makes a part of a free block a block of its own; what is before and behind is as if never handed out.
+    /// Cuts a range out of a free block as a block of its own. The parts before and behind are
+    /// blocks never allocated.
     fn cut_out(&mut self, part: Part, owner: Owner) {
         let born = self.pool(owner.pool).searches[owner.kind as usize];
         let (s, mut b) = self.memory.at(part.addr);

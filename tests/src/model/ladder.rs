@@ -1,4 +1,4 @@
-//! What is tried when no free block may serve a request, and everything that gives memory back.
+//! The model's reclaim ladder, and all operations that release memory.
 
 use super::blocks::{Block, FreeBlock, Owner, Segment, State};
 use super::{Answer, Model, Refusal, Request, Shortage, rounding};
@@ -108,7 +108,7 @@ impl Model {
         Ok(Some(base))
     }
 
-    /// Gives the segment back that is the free block at `addr`.
+    /// Releases the segment that consists of the free block at `addr`.
     fn release(&mut self, addr: u64) {
         let (s, _) = self.memory.at(addr);
         let Segment { base, bytes, owner, .. } = self.memory.segments.remove(s);
@@ -121,7 +121,7 @@ impl Model {
         }
     }
 
-    /// Gives back every wholly free ordinary segment of the owners that are `wanted`.
+    /// Releases every wholly free ordinary segment whose owner is `wanted`.
     pub(super) fn release_ordinary(&mut self, wanted: impl Fn(Owner) -> bool) {
         let of_wanted = self.memory.segments.iter().filter(|segment| wanted(segment.owner));
         let bases: Vec<_> = of_wanted.map(|segment| segment.base).collect();
@@ -132,7 +132,8 @@ impl Model {
         }
     }
 
-    /// Collection by age: the average is fixed for one pass over the large free blocks of the default pool.
+    /// Collects segments by age. The average age is fixed for one pass over the large free blocks
+    /// of the default pool.
     fn collect_garbage(&mut self) {
         let (Some(limit), Some(threshold)) = (self.limit, self.config.garbage_collection_threshold()) else { return };
         let Some(target) = self.reserved().checked_sub((threshold * limit as f64) as u64).filter(|&target| target > 0)
@@ -160,8 +161,9 @@ impl Model {
         }
     }
 
-    /// Gives back the smallest oversize segment of the owner that makes enough room, or several from the largest down.
-    /// An expandable block in the place of the first is passed over together with everything above it.
+    /// Releases the smallest oversize segment of the owner that makes enough room, or else several
+    /// from the largest down. An expandable block in the first place ends the pass, together with
+    /// all blocks above.
     fn release_oversize(&mut self, request: &Request) -> bool {
         let Some(max) = self.config.max_split_size() else { return false };
         let wanted = request.size.max(max);
@@ -188,7 +190,7 @@ impl Model {
         released >= wanted
     }
 
-    /// Gives the whole cache back: of the default pool and of the unused private ones, or only of one of those.
+    /// Empties the cache of the default pool and of the unused private pools, or of a single pool.
     fn release_cached(&mut self, only: Option<usize>) -> Answer<()> {
         let mut result = Ok(());
         for pool in self.releasable_pools() {
@@ -207,7 +209,7 @@ impl Model {
         result
     }
 
-    /// The streams that have segments of one kind in a pool, ascending.
+    /// Lists the streams with segments of one kind in a pool, ascending.
     fn streams_of(&self, pool: usize, kind: PoolKind) -> Vec<StreamId> {
         let owners = self.memory.segments.iter().map(|segment| segment.owner);
         let mut streams: Vec<_> =
@@ -217,20 +219,20 @@ impl Model {
         streams
     }
 
-    /// Waits for everything, then gives the cache back.
+    /// Waits for all pending frees, then empties the cache.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn empty_cache(&mut self) -> Answer<()> {
         let waited = self.wait_for_events();
         let released = self.release_cached(None);
         waited.and(released)
     }
 
-    /// The same for one private pool, if nobody uses it.
+    /// Waits for all pending frees, then empties the cache of an unused private pool.
     ///
     /// # Errors
-    /// [`Refusal::UnknownPool`], those of the device.
+    /// [`Refusal::UnknownPool`], and errors of the device.
     pub fn empty_pool(&mut self, id: PoolId) -> Answer<()> {
         let named = self.pools.iter().position(|pool| pool.as_ref().is_some_and(|pool| pool.id == id));
         let pool = named.filter(|&pool| pool != 0).ok_or(Refusal::UnknownPool)?;
@@ -240,11 +242,12 @@ impl Model {
         waited.and(released)
     }
 
-    /// Gives wholly free segments back, the largest first and of those the last, then what is unused of expandable
-    /// ones, until no more than `keep` bytes are held.
+    /// Trims the cache until at most `keep` bytes are reserved. Releases wholly free segments
+    /// first, the largest first and the latest among equals, then unused granules of expandable
+    /// segments.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn trim(&mut self, keep: u64) -> Answer<()> {
         let pools = self.releasable_pools();
         while self.reserved() > keep {
@@ -268,10 +271,10 @@ impl Model {
         Ok(())
     }
 
-    /// Gives back what a stream that is no more has cached.
+    /// Releases the cached memory of a destroyed stream.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn stream_destroyed(&mut self, stream: StreamId) -> Answer<()> {
         for pool in 0..self.pools.len() {
             self.ended.insert((pool, stream));
@@ -284,7 +287,8 @@ impl Model {
         result
     }
 
-    /// Gives back what became free of ended streams since they were reported. A failure of the device is not the request's.
+    /// Releases the memory of ended streams that became free since the report. A failure of the
+    /// device does not fail the request.
     fn release_ended(&mut self) {
         let releasable = self.releasable_pools();
         for (pool, stream) in self.ended.clone() {

@@ -1,18 +1,18 @@
-//! Frees that wait for other streams.
+//! The model's pending frees: events of other streams.
 
 use super::{Answer, Model};
 use cachalot_core::{DeviceMemory, Event, StreamId};
 use std::collections::VecDeque;
 
-/// The events of one stream, oldest first, with the address of the block that waits for each.
+/// Events of one stream, oldest first, each with the address of the waiting block.
 pub(super) struct Queue {
-    /// Whose events these are; an empty queue may become another stream's.
+    /// Stream of the events. An empty queue may be reused for another stream.
     stream: StreamId,
     pub waits: VecDeque<(Event, u64)>,
 }
 
 impl Model {
-    /// Whether a capture is under way, on whatever stream.
+    /// Returns whether a capture is in progress on any stream.
     pub(super) fn is_capturing(&self) -> bool {
         self.routes.iter().any(|route| route.capture)
     }
@@ -27,13 +27,14 @@ impl Model {
         self.queues[queue].waits.push_back((event, addr));
     }
 
-    /// Whether a stream that uses the block captures a graph, so that no event can be recorded on it.
+    /// Returns whether a graph is being captured on a stream that uses the block, so that no event
+    /// can be recorded.
     pub(super) fn is_behind_a_capture(&self, addr: u64) -> bool {
         let mut uses = self.memory.block(addr).uses.iter().filter(|of| !of.captured);
         uses.any(|of| self.device.is_capturing(of.stream) == Ok(true))
     }
 
-    /// Records an event on every stream that uses the block, the latest announced first. All or none.
+    /// Records an event on every stream that uses the block, the latest use first: all or none.
     pub(super) fn record_events(&mut self, addr: u64) -> Answer<()> {
         let uses: Vec<_> = self.memory.block(addr).uses.iter().rev().map(|of| (of.stream, of.captured)).collect();
         for (stream, captured) in uses {
@@ -72,7 +73,7 @@ impl Model {
         Ok(())
     }
 
-    /// Asks after the oldest event of every stream, and goes on with the next as long as they are complete.
+    /// Polls the oldest event of every stream, and the next while events are complete.
     fn ask(&mut self, is_complete: impl Fn(&Self, Event) -> Answer<bool>) -> Answer<()> {
         let mut result = Ok(());
         for queue in 0..self.queues.len() {
@@ -97,7 +98,7 @@ impl Model {
     /// Frees the blocks whose events are complete.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub fn process_events(&mut self) -> Answer<()> {
         let recorded = self.record_deferred();
         recorded.and(self.ask(|model, event| Ok(model.device.is_complete(event)?)))

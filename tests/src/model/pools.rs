@@ -1,4 +1,4 @@
-//! Private pools and the routes into them.
+//! Private pools of the model, and routes into private pools.
 
 use super::{Answer, Model, Refusal};
 use cachalot_core::{DeviceMemory, PoolId, PoolOptions, Route, StreamId};
@@ -7,7 +7,7 @@ pub(super) struct Pool {
     pub id: PoolId,
     pub users: u32,
     pub options: PoolOptions,
-    /// How often its small and its large free blocks were searched, while ages are kept.
+    /// Number of searches of the small and of the large free blocks, while ages are recorded.
     pub searches: [u64; 2],
 }
 
@@ -21,14 +21,14 @@ impl Pool {
     }
 }
 
-/// What a route was begun for.
+/// The purpose of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// Ordinary requests.
+    /// Redirection of ordinary requests.
     Requests,
     /// The capture of a graph.
     Capture,
-    /// Nobody said which of the two.
+    /// No declared purpose.
     Unsaid,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct RouteEntry {
     pub pool: usize,
     pub route: Route,
     pub purpose: Purpose,
-    /// Led requests may be captured, as far as is known.
+    /// Whether requests on the route may be part of a capture.
     pub capture: bool,
 }
 
@@ -57,7 +57,7 @@ impl Model {
         self.number(id).filter(|&number| number != 0).ok_or(Refusal::UnknownPool)
     }
 
-    /// The latest route that leads a request on `stream`.
+    /// Returns the latest route that accepts a request on `stream`.
     pub(super) fn route(&self, stream: StreamId) -> Option<usize> {
         self.routes.iter().rposition(|entry| match entry.route {
             Route::All => true,
@@ -67,7 +67,7 @@ impl Model {
         })
     }
 
-    /// Makes a pool, under the name that the allocator chose for it.
+    /// Creates a pool under the name chosen by the allocator.
     ///
     /// # Errors
     /// [`Refusal::PoolExists`].
@@ -83,7 +83,7 @@ impl Model {
         Ok(())
     }
 
-    /// Adds a user; makes the pool if there is none, or gives it the options if nobody used it any longer.
+    /// Adds a user to a pool. Creates a missing pool; changes the options of an unused pool.
     ///
     /// # Errors
     /// [`Refusal::PoolExists`] for the default pool.
@@ -96,7 +96,7 @@ impl Model {
         Ok(())
     }
 
-    /// Changes a pool's options.
+    /// Changes the options of a pool.
     ///
     /// # Errors
     /// [`Refusal::UnknownPool`].
@@ -106,7 +106,7 @@ impl Model {
         Ok(())
     }
 
-    /// How many users a pool has.
+    /// Returns the number of users of a pool.
     ///
     /// # Errors
     /// [`Refusal::UnknownPool`].
@@ -114,7 +114,7 @@ impl Model {
         Ok(self.pool(self.private(id)?).users)
     }
 
-    /// Leads requests into a pool.
+    /// Begins a route into a pool.
     ///
     /// # Errors
     /// [`Refusal::UnknownPool`].
@@ -125,7 +125,7 @@ impl Model {
         Ok(())
     }
 
-    /// Ends the latest such route.
+    /// Ends the latest equal route.
     ///
     /// # Errors
     /// [`Refusal::UnknownPool`], [`Refusal::NotRouted`].
@@ -137,10 +137,10 @@ impl Model {
         Ok(ended)
     }
 
-    /// Takes a user away.
+    /// Removes a user from a pool.
     ///
     /// # Errors
-    /// [`Refusal::UnknownPool`], also if it has none.
+    /// [`Refusal::UnknownPool`] for an unknown or unused pool.
     pub fn release_pool(&mut self, id: PoolId) -> Answer<()> {
         let number = self.private(id)?;
         let pool = self.pool_mut(number);
@@ -152,7 +152,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether nobody may allocate from a private pool or replay a graph that uses it.
+    /// Returns whether a private pool is unused: no route leads into the pool, and no graph uses
+    /// the pool.
     fn is_unused(&self, number: usize) -> bool {
         number != 0
             && self.pools[number].as_ref().is_some_and(|pool| pool.users == 0)
@@ -163,7 +164,7 @@ impl Model {
         (0..self.pools.len()).filter(|&number| self.is_unused(number)).collect()
     }
 
-    /// Forgets the unused pools that have no segment left.
+    /// Removes the unused pools without segments.
     pub(super) fn forget_unused_pools(&mut self) {
         for number in self.unused_pools() {
             if self.memory.segments.iter().all(|segment| segment.owner.pool != number) {
@@ -173,14 +174,15 @@ impl Model {
         }
     }
 
-    /// The default pool, and the private ones that nobody uses: those whose segments may be given back.
+    /// Lists the pools whose segments may be released: the default pool and the unused private
+    /// pools.
     pub(super) fn releasable_pools(&self) -> Vec<usize> {
         let mut pools = self.unused_pools();
         pools.insert(0, 0);
         pools
     }
 
-    /// The private pools that allow others to use their free blocks rather than fail.
+    /// Lists the private pools with the option `use_on_oom`.
     pub(super) fn pools_for_anyone(&self) -> Vec<usize> {
         let willing = |&number: &usize| self.pools[number].as_ref().is_some_and(|pool| pool.options.use_on_oom);
         (1..self.pools.len()).filter(willing).collect()

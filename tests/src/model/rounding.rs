@@ -1,13 +1,13 @@
-//! Sizes as the reference tells them, with divisions and remainders and nothing shared with the core.
+//! Size rules of the reference, by divisions and remainders, without code of the core.
 
 use cachalot_core::{Config, PoolKind};
 
 const MIB: u64 = 1 << 20;
 
-/// Requests from here on are refused outright, in bytes (2^60, `one_exa_bytes`).
+/// Size from which on requests are rejected, in bytes (2^60, `one_exa_bytes`).
 const REFUSED: u64 = 1 << 60;
 
-/// The block size for a request, or nothing if the request is refused outright.
+/// Returns the block size for a request, or `None` if the request is rejected.
 pub(super) fn round(bytes: u64, config: &Config) -> Option<u64> {
     if bytes >= REFUSED {
         return None;
@@ -26,12 +26,12 @@ pub(super) fn round(bytes: u64, config: &Config) -> Option<u64> {
     (size < REFUSED).then_some(size)
 }
 
-/// The pool of a block size.
+/// Returns the pool of a block size.
 pub(super) fn kind(size: u64) -> PoolKind {
     if size > MIB { PoolKind::Large } else { PoolKind::Small }
 }
 
-/// What is asked of the device for a block of `size` bytes.
+/// Returns the segment size for a block of `size` bytes.
 pub(super) fn segment(size: u64, config: &Config) -> u64 {
     if size <= MIB {
         2 * MIB

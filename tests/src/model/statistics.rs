@@ -1,4 +1,4 @@
-//! The statistics, kept the plain way: every change goes to every counter at once.
+//! Statistics of the model: every change updates every counter at once.
 
 use cachalot_core::PoolKind;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ impl Counter {
     }
 }
 
-/// Statistics with a counter each for all blocks, the small and the large ones.
+/// Statistics with separate counters for all, small and large blocks.
 const BY_POOL: [&str; 9] = [
     "allocation",
     "segment",
@@ -65,7 +65,7 @@ impl Statistics {
         self.counters.get_mut(&key).expect("every counter exists from the start")
     }
 
-    /// Changes a statistic by `amount` for all blocks and for those of `kind`.
+    /// Adds `amount` to a statistic, for all blocks and for the blocks of `kind`.
     pub(super) fn change(&mut self, name: &'static str, kind: PoolKind, amount: i64) {
         let pool = match kind {
             PoolKind::Small => "small_pool",
@@ -75,7 +75,7 @@ impl Statistics {
         self.counter((name, pool)).change(amount);
     }
 
-    /// Changes a statistic that is not kept by pool.
+    /// Adds to a statistic without counters by pool.
     pub(super) fn change_oversize(&mut self, name: &'static str, amount: i64) {
         self.counter((name, "")).change(amount);
     }
@@ -85,7 +85,7 @@ impl Statistics {
         *self.events.get_mut(name).expect("every event exists from the start") += 1;
     }
 
-    /// What there is of a statistic now, of all blocks.
+    /// Returns the present value of a statistic over all blocks.
     pub(super) fn current(&self, name: &'static str) -> u64 {
         self.counters[&(name, "all")].current.cast_unsigned()
     }
@@ -105,7 +105,7 @@ impl Statistics {
         }
     }
 
-    /// Every key and value, flattened as `torch.cuda.memory_stats()` has them.
+    /// Returns every key and value, flattened like `torch.cuda.memory_stats()`.
     pub(super) fn flattened(&self) -> BTreeMap<String, i64> {
         let mut all = BTreeMap::new();
         for (&(name, pool), counter) in &self.counters {

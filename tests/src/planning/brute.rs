@@ -1,15 +1,15 @@
-//! The lowest peak of a small problem, by trying every order.
+//! Finds the lowest peak of a small problem by trying every order.
 
 use super::naive;
 use cachalot_planner::{Buffer, Problem};
 
-/// Buffers that share a place.
+/// Buffers at a common offset.
 type Group = Vec<Buffer>;
 
-/// The lowest peak of a problem without overwrites; of up to eight buffers, if it is to answer today.
+/// Computes the lowest peak of a problem without overwrites. Practical for up to eight buffers.
 ///
-/// Placed in the order of their offsets in a best plan, each group that shares a place at the lowest offset that is free, none comes to lie higher than
-/// there; so one of the orders leads to the lowest peak.
+/// Correct because some order leads to the lowest peak. Take a best plan and place its groups by
+/// first fit in the order of their offsets: no group comes to lie higher than in the plan.
 ///
 /// # Panics
 /// If the problem has overwrites.
@@ -24,7 +24,7 @@ pub fn lowest_peak(problem: &Problem) -> u64 {
     lowest
 }
 
-/// The groups, all of a group with its strictest alignment.
+/// Lists the groups of colocated buffers, each with the strictest alignment of its members.
 fn groups(problem: &Problem) -> Vec<Group> {
     let alignments = naive::alignments(problem);
     let aligned = problem.buffers.iter().zip(&alignments).map(|(&buffer, &alignment)| Buffer { alignment, ..buffer });

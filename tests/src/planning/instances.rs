@@ -1,13 +1,13 @@
-//! Planning problems that lie in files, outside the project.
+//! Public planning problems in files outside the project.
 
 use cachalot_planner::{Buffer, Problem};
 use std::fs;
 use std::path::PathBuf;
 
-/// The variable that says where the public instances lie.
+/// Environment variable with the folder of the public instances.
 pub const VARIABLE: &str = "CACHALOT_PLANNING_DATA";
 
-/// The folder of the public instances. Without it, `test` says that it is skipped.
+/// Returns the folder of the public instances. Without a folder, prints that `test` is skipped.
 pub fn folder(test: &str) -> Option<PathBuf> {
     let folder = std::env::var_os(VARIABLE).map(PathBuf::from);
     if folder.is_none() {
@@ -16,10 +16,10 @@ pub fn folder(test: &str) -> Option<PathBuf> {
     folder
 }
 
-/// A problem of a table `id,lower,upper,size` with half-open lives.
+/// Reads a problem from a table `id,lower,upper,size` with half-open lives.
 ///
 /// # Panics
-/// If there is none.
+/// If the file is missing or malformed.
 pub fn read(name: &str, test: &str) -> Option<Problem> {
     let file = folder(test)?.join(name);
     let table = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -1,4 +1,5 @@
-//! Large problems that look like programs: training steps of a transformer, dense and with experts, in micro-batches.
+//! Large problems that look like programs: training steps of a transformer, dense or with experts,
+//! in micro-batches.
 //!
 //! ```text
 //! forward   layer 0   layer 1 …          what the backward pass needs lives until its layer's turn there: nested lives;
@@ -8,23 +9,26 @@
 use cachalot_planner::{Buffer, Problem};
 use fastrand::Rng;
 
-/// What the layers are like.
+/// Kind of the layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Model {
-    /// All layers alike.
+    /// All layers are alike.
     Dense,
-    /// Sequences of another length in every micro-batch.
+    /// The sequence length differs in every micro-batch.
     Varying,
-    /// Every other layer sends each token to some of its experts; how many tokens each gets is random.
+    /// Every other layer sends each token to some experts. The number of tokens per expert is
+    /// random.
     Experts,
-    /// One batch and as many layers, with experts, as it takes: a single nest of lives of every length.
+    /// One micro-batch, with as many expert layers as necessary: a single nest of lives of every
+    /// length.
     Deep,
 }
 
-/// Every kind.
+/// All kinds.
 pub const MODELS: [Model; 4] = [Model::Dense, Model::Varying, Model::Experts, Model::Deep];
 
-/// A training step of about `buffers` buffers. The same numbers make the same problem.
+/// Generates a training step of about `buffers` buffers. Deterministic: equal arguments give equal
+/// problems.
 pub fn training_step(model: Model, buffers: usize, seed: u64) -> Problem {
     let mut step = Step { rng: Rng::with_seed(seed), now: 0, buffers: Vec::with_capacity(buffers + 1000) };
     let layers = match model {
@@ -47,11 +51,11 @@ pub fn training_step(model: Model, buffers: usize, seed: u64) -> Problem {
     Problem { buffers: step.buffers, ..Problem::default() }
 }
 
-/// The width of a token, in elements of two bytes.
+/// Width of a token, in elements of two bytes.
 const HIDDEN: u64 = 1024;
-/// How many buffers a layer of the deep model has, forwards and backwards, on average.
+/// Average number of buffers in a layer of the deep model, forward and backward together.
 const DEEP_LAYER: usize = 52;
-/// A long time.
+/// End of a buffer that is not yet ended.
 const OPEN: u64 = u64::MAX;
 
 struct Step {
@@ -61,7 +65,7 @@ struct Step {
 }
 
 impl Step {
-    /// A buffer from now on.
+    /// Begins a buffer now.
     fn open(&mut self, size: u64) -> usize {
         self.now += 1;
         let size = size.next_multiple_of(512);
@@ -69,7 +73,7 @@ impl Step {
         self.buffers.len() - 1
     }
 
-    /// Its end.
+    /// Ends a buffer now.
     fn close(&mut self, buffer: usize) {
         self.now += 1;
         self.buffers[buffer].end = self.now;
@@ -99,7 +103,8 @@ impl Step {
         self.close(gradient);
     }
 
-    /// Attention and two projections; `own` gets what the backward pass needs. Answers the layer's output.
+    /// Runs attention and two projections. Appends to `own` the buffers for the backward pass, and
+    /// returns the output of the layer.
     fn dense(&mut self, tokens: u64, own: &mut Vec<usize>) -> usize {
         let narrow = tokens * HIDDEN * 2;
         for size in [narrow, tokens * 8, 3 * narrow] {
@@ -125,7 +130,7 @@ impl Step {
         output
     }
 
-    /// Every expert works on its share of the tokens.
+    /// Runs every expert on its share of the tokens.
     fn experts(&mut self, tokens: u64, own: &mut Vec<usize>) -> usize {
         let narrow = tokens * HIDDEN * 2;
         own.push(self.open(tokens * 8 * 4));
@@ -149,7 +154,7 @@ impl Step {
         output
     }
 
-    /// Uses up what was saved, the last first, with the gradient of each for a short time.
+    /// Consumes the saved buffers, the last first, each with a short-lived gradient.
     fn backward(&mut self, mut own: Vec<usize>, gradient: usize) -> usize {
         let mut gradient = gradient;
         while let Some(saved) = own.pop() {

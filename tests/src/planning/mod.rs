@@ -1,4 +1,4 @@
-//! Problems to plan: public ones, invented ones, large ones; and whether a plan is one, worked out in the simplest way.
+//! Planning problems for tests, public, generated and large, and a naive check of plans.
 
 pub mod brute;
 pub mod instances;

@@ -1,8 +1,8 @@
-//! What the core's planning says, worked out pair by pair and step by step.
+//! A naive version of the planner's rules, computed pair by pair and step by step.
 
 use cachalot_planner::{Buffer, Plan, Problem};
 
-/// For each buffer the strictest alignment of those that share its place, itself among them.
+/// For each buffer, computes the strictest alignment among the colocated buffers and itself.
 pub fn alignments(problem: &Problem) -> Vec<u64> {
     let mut alignments: Vec<u64> = problem.buffers.iter().map(|buffer| buffer.alignment).collect();
     // Each round goes at least one pair further.
@@ -16,7 +16,7 @@ pub fn alignments(problem: &Problem) -> Vec<u64> {
     alignments
 }
 
-/// For each buffer the one it is written over and where, as `Overwrite` says.
+/// For each buffer, finds the target and the offset inside, by the rules of `Overwrite`.
 pub fn targets(problem: &Problem) -> Vec<Option<(usize, u64)>> {
     let colocated = |buffer| {
         problem.colocations.iter().any(|pair| [pair.first, pair.second].map(|it| it as usize).contains(&buffer))
@@ -45,7 +45,7 @@ pub fn targets(problem: &Problem) -> Vec<Option<(usize, u64)>> {
     targets
 }
 
-/// Whether a plan is one.
+/// Checks whether a plan is valid.
 pub fn is_plan(problem: &Problem, plan: &Plan) -> bool {
     let (targets, alignments) = (targets(problem), alignments(problem));
     let (buffers, offsets) = (&problem.buffers, &plan.offsets);
@@ -82,7 +82,7 @@ pub fn is_plan(problem: &Problem, plan: &Plan) -> bool {
     in_place && together && apart && peak == Some(plan.peak)
 }
 
-/// The most bytes that live at once, where nobody counts a buffer's bytes twice that are being overwritten.
+/// Computes the largest number of bytes live at once. Bytes that are being overwritten count once.
 pub fn load(problem: &Problem) -> u64 {
     let targets = targets(problem);
     let since = |number: usize, buffer: &Buffer| match targets[number] {

@@ -1,23 +1,23 @@
-//! Invented small problems, with everything that a problem can have.
+//! Strategies for small generated problems with every feature.
 
 use cachalot_planner::greedy::Greedy;
 use cachalot_planner::{Algorithm, Buffer, Colocation, Overwrite, Problem};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What alignments the buffers of a problem have.
+/// Alignments of the buffers in a problem.
 #[derive(Clone, Copy, Debug)]
 pub enum Alignments {
-    /// None.
+    /// No alignment.
     Bytes,
-    /// All the same.
+    /// A common alignment.
     One,
-    /// Every buffer its own.
+    /// A separate alignment for every buffer.
     Mixed,
 }
 
-/// A problem of up to `most` buffers that passes its check: alignments, chains of overwrites, buffers that share a place, fixed offsets that leave
-/// room for a plan.
+/// Generates a valid problem of up to `most` buffers, with alignments, chains of overwrites,
+/// colocations, and fixed offsets that leave room for a plan.
 pub fn problem(most: usize) -> impl Strategy<Value = Problem> {
     let alignments = prop_oneof![Just(Alignments::Bytes), Just(Alignments::One), Just(Alignments::Mixed)];
     let shared = prop_oneof![Just(Vec::new()), vec(any::<(u16, u16, u8)>(), 0..most)];
@@ -31,7 +31,7 @@ pub fn problem(most: usize) -> impl Strategy<Value = Problem> {
     )
 }
 
-/// The same without fixed offsets.
+/// Generates a valid problem without fixed offsets.
 pub fn movable(most: usize) -> impl Strategy<Value = Problem> {
     problem(most).prop_map(|mut problem| {
         problem.buffers.iter_mut().for_each(|buffer| buffer.fixed = None);
@@ -81,7 +81,8 @@ fn assemble(alignments: Alignments, buffers: Vec<(u64, u64, u64, u32)>, pairs: &
     problem
 }
 
-/// Lets two buffers share a place, the second mostly so much later than the first, if that leaves a problem that passes its check.
+/// Colocates two buffers, mostly after moving the second behind the first. Skips a pair that would
+/// make the problem invalid.
 fn colocate(problem: &mut Problem, (first, second, later): (u16, u16, u8)) {
     let pick = |number: u16| u32::from(number) % problem.buffers.len() as u32;
     let (first, second) = (pick(first), pick(second));
@@ -98,7 +99,7 @@ fn colocate(problem: &mut Problem, (first, second, later): (u16, u16, u8)) {
     }
 }
 
-/// Fixes a few buffers where a plan of theirs has them, in some problems.
+/// Fixes a few buffers at their offsets in some plan, in some problems.
 fn fix(problem: &mut Problem, fixed: &[u8]) {
     if fixed[0].is_multiple_of(2) {
         return;

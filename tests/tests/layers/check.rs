@@ -1,4 +1,5 @@
-//! Imports against layers: what runs upward or sideways, what goes in a circle, what has no place, and which types are too large.
+//! Checks imports against layers: upward and sideways imports, circles, modules without a layer,
+//! and types with too many methods.
 
 use crate::document::Layers;
 use crate::imports::Imports;
@@ -6,7 +7,7 @@ use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Everything that is wrong, each in a line.
+/// Lists all violations, one per line.
 pub(crate) fn check(layers: &Layers, imports: &Imports) -> Vec<String> {
     let mut wrong = places(layers, imports);
     wrong.extend(directions(layers, imports));
@@ -15,21 +16,21 @@ pub(crate) fn check(layers: &Layers, imports: &Imports) -> Vec<String> {
     wrong
 }
 
-/// The most methods that a type may have: a type with more does the work of several.
+/// Maximum number of methods of a type. A type with more methods has more than one task.
 const MOST_METHODS: usize = 60;
 
-/// Types with too many methods.
+/// Lists the types with too many methods.
 fn crowds(imports: &Imports) -> impl Iterator<Item = String> {
     let crowded = imports.methods.iter().filter(|&(_, &methods)| methods > MOST_METHODS);
     crowded.map(|(name, methods)| format!("{name} has {methods} methods, {MOST_METHODS} are allowed"))
 }
 
-/// The module of the crate's root that a file belongs to.
+/// Returns the top-level module of a file.
 fn room(file: &str) -> &str {
     file.split_once('/').map_or(file, |(room, _)| room)
 }
 
-/// Modules without a layer, with two, and layers' names without a module.
+/// Lists modules without a layer or with two, and layer names without a module.
 fn places(layers: &Layers, imports: &Imports) -> Vec<String> {
     let rooms: BTreeSet<&str> = imports.files.iter().map(|file| room(file)).collect();
     let mut listed = BTreeSet::new();
@@ -44,7 +45,8 @@ fn places(layers: &Layers, imports: &Imports) -> Vec<String> {
     wrong
 }
 
-/// Imports of a module in a higher layer, or in the same one. The crate's root is above all of them.
+/// Lists imports from a higher layer or from another module of the layer. The crate root is above
+/// all layers.
 fn directions(layers: &Layers, imports: &Imports) -> Vec<String> {
     let depths =
         layers.lines.iter().enumerate().flat_map(|(depth, line)| line.iter().map(move |name| (name, depth + 1)));
@@ -65,12 +67,13 @@ fn directions(layers: &Layers, imports: &Imports) -> Vec<String> {
     wrong
 }
 
-/// Whether one file is the folder that the other lies in: it has what its files share, and calls them.
+/// Returns whether one file is the module file of the folder of another. A module file may call the
+/// files in its folder, and the reverse.
 fn is_folder_of(folder: &str, file: &str) -> bool {
     file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/') || folder.is_empty())
 }
 
-/// Files that import each other, directly or around, and circles that are allowed but no longer there.
+/// Lists circles of imports that are not allowed, and allowed circles that no longer exist.
 fn circles(layers: &Layers, imports: &Imports) -> Vec<String> {
     let arrows = imports.arrows.keys().map(|(from, to)| (from.as_str(), to.as_str()));
     let arrows = arrows.filter(|(from, to)| !is_folder_of(from, to) && !is_folder_of(to, from));

@@ -1,4 +1,4 @@
-//! The layers of a crate, as `ARCHITECTURE.md` lists them.
+//! Reads the layers of a crate from `ARCHITECTURE.md`.
 //!
 //! ````text
 //! ```layers ffi/src
@@ -8,28 +8,29 @@
 //! ```
 //! ````
 //!
-//! `a` is the file `a.rs` or `a/mod.rs` with the folder `a`. A folder's own file and the files in it may use each other.
-//! Two spaces end the names of a line; what follows them is for the reader.
+//! Name `a` means the file `a.rs` or `a/mod.rs`, and the folder `a`. A module file and the files in
+//! its folder may use each other. Two spaces end the names of a line; the rest of the line is a
+//! remark.
 
 /// The layers of one crate.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layers {
-    /// The folder of the crate's sources.
+    /// Folder with the sources of the crate.
     pub(crate) folder: String,
-    /// The modules of each layer, from the top to the bottom.
+    /// Modules of each layer, from top to bottom.
     pub(crate) lines: Vec<Vec<String>>,
-    /// The circles that are allowed: the files of each, sorted.
+    /// The allowed circles: the files of each, sorted.
     pub(crate) circles: Vec<Vec<String>>,
 }
 
-/// What begins a block.
+/// Prefix of the first line of a block.
 const BEGIN: &str = "```layers ";
-/// What ends a block.
+/// Last line of a block.
 const END: &str = "```";
-/// What a line begins with that allows a circle.
+/// Prefix of a line that allows a circle.
 const CIRCLE: &str = "circle:";
 
-/// Every block of a document.
+/// Reads every block of a document.
 pub(crate) fn blocks(text: &str) -> Vec<Layers> {
     let mut blocks: Vec<Layers> = Vec::new();
     let mut inside = false;

@@ -1,22 +1,22 @@
-//! Which file of a crate imports which.
+//! Finds the imports between the files of a crate.
 
 use crate::modules::{self, Contents, Module, Modules, Read};
 use crate::paths::Names;
 use std::collections::BTreeMap;
 
-/// Each import once: from a file, to a file, and the first path that leads there. A file is named by its module, with slashes;
-/// the crate's root by the empty name.
+/// The imports of a crate, without duplicates: the importing file, the imported file, and the first
+/// path found. A file is named by its module path with slashes; the crate root has the empty name.
 #[derive(Debug, Default)]
 pub(crate) struct Imports {
-    /// Every file of the crate but the root.
+    /// All files of the crate except the root.
     pub(crate) files: Vec<String>,
-    /// From, to, by.
+    /// The imports: from, to, path.
     pub(crate) arrows: BTreeMap<(String, String), String>,
-    /// How many methods each type has, in all of its `impl` blocks without a trait.
+    /// Number of methods of each type, in all inherent `impl` blocks.
     pub(crate) methods: BTreeMap<String, usize>,
 }
 
-/// The imports of a crate.
+/// Finds the imports of a crate.
 pub(crate) fn of(read: Read<'_>) -> Imports {
     let modules = modules::read(read);
     let files = modules.iter().filter(|(module, contents)| **module == contents.file && !module.is_empty());
@@ -42,14 +42,15 @@ pub(crate) fn of(read: Read<'_>) -> Imports {
     imports
 }
 
-/// How many times a name may be another's.
+/// Maximum number of renames followed for a name.
 const DEEPEST: usize = 16;
 
 fn child(module: &Module, names: &[String]) -> Module {
     module.iter().chain(names.first()).cloned().collect()
 }
 
-/// The module from which a path of `module` starts, and the names behind it. `None` for a path out of the crate.
+/// Returns the module in which a path of `module` starts, and the remaining names. `None` for a
+/// path out of the crate.
 fn base<'a>(modules: &Modules, module: &Module, path: &'a Names) -> Option<(Module, &'a [String])> {
     let (first, names) = path.split_first()?;
     match first.as_str() {
@@ -70,7 +71,7 @@ fn base<'a>(modules: &Modules, module: &Module, path: &'a Names) -> Option<(Modu
     }
 }
 
-/// The file that defines what the names behind a module lead to.
+/// Finds the file that defines the item at the end of a path.
 fn target(modules: &Modules, base: &Module, names: &[String], depth: usize) -> Option<Module> {
     let contents = modules.get(base)?;
     let Some((first, behind)) = names.split_first().filter(|_| depth > 0) else {
@@ -89,7 +90,8 @@ fn target(modules: &Modules, base: &Module, names: &[String], depth: usize) -> O
     target(modules, &base, names, depth - 1)
 }
 
-/// The file that defines a name that a module has by a glob, or the module's own: a macro may define it there.
+/// Finds the file that defines a name imported by a glob, else the module's own file: a macro may
+/// define the name.
 fn globbed(modules: &Modules, base: &Module, contents: &Contents, name: &String, depth: usize) -> Module {
     let globs = contents.named.iter().filter(|(named, _)| named.name == "*");
     let mut found = globs.filter_map(|(glob, _)| {
@@ -103,7 +105,7 @@ fn globbed(modules: &Modules, base: &Module, contents: &Contents, name: &String,
     found.next().unwrap_or_else(|| contents.file.clone())
 }
 
-/// The module that names lead to, if every one of them is a module's.
+/// Returns the module at the end of a path, if every name is a module.
 fn target_module(modules: &Modules, base: &Module, names: &[String]) -> Option<Module> {
     let module: Module = base.iter().chain(names).cloned().collect();
     modules.contains_key(&module).then_some(module)

@@ -1,4 +1,4 @@
-//! Imports run downward: each crate's modules against the layers that `ARCHITECTURE.md` lists.
+//! Checks that imports run downward: each crate's modules against the layers in `ARCHITECTURE.md`.
 //!
 //! ```text
 //! ARCHITECTURE.md ─▶ document ─▶ Layers ─┐
@@ -6,8 +6,8 @@
 //!                 (paths reads the tokens)
 //! ```
 //!
-//! An import is a path to another file of the crate: in a `use`, in code, or in a macro's arguments. A call of a method is none.
-//! Code under `#[cfg(test)]` is not looked at.
+//! An import is a path to another file of the crate: in a `use`, in code, or in a macro's
+//! arguments. A method call is no import. Code under `#[cfg(test)]` is ignored.
 
 mod check;
 mod document;

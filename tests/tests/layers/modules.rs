@@ -1,37 +1,38 @@
-//! The modules of a crate: what each defines, what it names otherwise, and which paths it has.
+//! Reads the modules of a crate: definitions, `use` names, and paths.
 
 use crate::paths::{self, Named, Names};
 use quote::ToTokens;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The text of a file of the crate, or `None` if there is no such file.
+/// Returns the text of a file of the crate, or `None` if the file does not exist.
 pub(crate) type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A module: its names from the crate's root on.
+/// Path of a module: its names from the crate root on.
 pub(crate) type Module = Vec<String>;
 
-/// What a module consists of, without its tests.
+/// Contents of a module, without tests.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// The module whose file has its text: itself, unless it is written inside of another.
+    /// The module whose file contains the text: the module itself, or the parent of an inline
+    /// module.
     pub(crate) file: Module,
-    /// What it defines.
+    /// Names defined in the module.
     pub(crate) defined: BTreeSet<String>,
-    /// What it names by a `use`; whether others see that.
+    /// Names imported by a `use`, and whether each is visible outside.
     pub(crate) named: Vec<(Named, bool)>,
-    /// The paths in its code.
+    /// Paths in the code.
     pub(crate) paths: Vec<Names>,
-    /// The methods of each of its `impl` blocks without a trait, as the type's name and their number.
+    /// The type and the number of methods of each inherent `impl` block.
     pub(crate) methods: Vec<(String, usize)>,
 }
 
-/// The modules of a crate, from the root, which has no names.
+/// The modules of a crate by path. The root has the empty path.
 pub(crate) type Modules = BTreeMap<Module, Contents>;
 
-/// Reads a crate whose root is `lib.rs`, or `main.rs` if it has no library.
+/// Reads a crate with the root `lib.rs`, or else `main.rs`.
 ///
 /// # Panics
-/// If it has neither, or if a file is missing or is not Rust.
+/// If both roots are missing, a file is missing, or a file is not valid Rust.
 pub(crate) fn read(read: Read<'_>) -> Modules {
     let root = read("lib.rs").or_else(|| read("main.rs")).expect("a crate has lib.rs or main.rs");
     let mut modules = Modules::new();
@@ -76,7 +77,7 @@ fn add(modules: &mut Modules, read: Read<'_>, module: Module, file: &Module, ite
     modules.insert(module, contents);
 }
 
-/// Whether an item is for tests only.
+/// Returns whether an item exists only in tests.
 fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| paths::is_for_tests(&attribute.meta.to_token_stream()))
 }
@@ -98,7 +99,7 @@ fn attributes(item: &syn::Item) -> Option<&[syn::Attribute]> {
     })
 }
 
-/// The name of the type of an `impl` block without a trait, and how many methods the block has.
+/// Returns the type name and the number of methods of an inherent `impl` block.
 fn methods(item: &syn::Item) -> Option<(String, usize)> {
     let syn::Item::Impl(block) = item else { return None };
     let syn::Type::Path(of) = block.self_ty.as_ref() else { return None };
@@ -106,7 +107,7 @@ fn methods(item: &syn::Item) -> Option<(String, usize)> {
     Some((name, block.items.iter().filter(|item| matches!(item, syn::ImplItem::Fn(_))).count()))
 }
 
-/// The name that an item defines.
+/// Returns the name that an item defines.
 fn name(item: &syn::Item) -> Option<String> {
     Some(
         match item {

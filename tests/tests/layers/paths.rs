@@ -1,12 +1,13 @@
-//! The paths in Rust's tokens: those of a `use`, of code, and of a macro's arguments, which no parser reads.
+//! Finds paths in Rust tokens: in a `use`, in code, and in the arguments of macros, which a parser
+//! does not read.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::iter::Peekable;
 
-/// The names of a path, from its first. A glob's last name is `*`.
+/// The names of a path. The last name of a glob is `*`.
 pub(crate) type Names = Vec<String>;
 
-/// A path, and the name that it is given: by `as`, or its last one.
+/// A path and its local name: the name after `as`, or the last name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) path: Names,
@@ -15,7 +16,7 @@ pub(crate) struct Named {
 
 type Tokens = Peekable<proc_macro2::token_stream::IntoIter>;
 
-/// Every path of two names or more.
+/// Finds every path of two names or more.
 pub(crate) fn paths(tokens: TokenStream) -> Vec<Names> {
     let mut found = Vec::new();
     collect(tokens, &mut found);
@@ -42,13 +43,13 @@ fn collect(tokens: TokenStream, found: &mut Vec<Names>) {
     }
 }
 
-/// Whether an attribute says that what follows is for tests only: `test`, or `cfg` with it.
+/// Returns whether an attribute marks an item for tests only: `test`, or a `cfg` with `test`.
 pub(crate) fn is_for_tests(attribute: &TokenStream) -> bool {
     let said: String = attribute.to_string().split_whitespace().collect();
     said == "test" || said == "cfg(test)" || said.starts_with("cfg(all(test,")
 }
 
-/// Takes what an attribute is of: up to a semicolon, a comma or a block.
+/// Skips the item of an attribute: up to a semicolon, a comma or a block.
 fn skip(tokens: &mut Tokens) {
     for token in tokens {
         match token {
@@ -59,14 +60,14 @@ fn skip(tokens: &mut Tokens) {
     }
 }
 
-/// The paths of a `use`: `a::{b, c as d, e::*}` are three.
+/// Lists the paths of a `use`: `a::{b, c as d, e::*}` has three.
 pub(crate) fn tree(tree: &syn::UseTree) -> Vec<Named> {
     let mut found = Vec::new();
     list(&[], quote::ToTokens::to_token_stream(tree), &mut found);
     found
 }
 
-/// The paths of a list of trees behind a prefix.
+/// Lists the paths of a group behind a prefix.
 fn list(prefix: &[String], tokens: TokenStream, found: &mut Vec<Named>) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -81,7 +82,7 @@ fn list(prefix: &[String], tokens: TokenStream, found: &mut Vec<Named>) {
     }
 }
 
-/// What follows the first names of a path: more names, a group of trees, or nothing.
+/// Reads the rest of a path behind its first names: more names, a group, or nothing.
 fn rest(mut path: Names, tokens: &mut Tokens, found: &mut Vec<Named>) {
     while separated(tokens) {
         match tokens.peek() {
@@ -112,7 +113,7 @@ fn rest(mut path: Names, tokens: &mut Tokens, found: &mut Vec<Named>) {
     found.push(Named { path, name });
 }
 
-/// Takes `::`, if that comes next.
+/// Consumes `::` if next.
 fn separated(tokens: &mut Tokens) -> bool {
     let mut ahead = tokens.clone();
     let is_colon = |token: Option<TokenTree>| matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == ':');

@@ -1,4 +1,4 @@
-//! The test of layers, tested on made-up crates.
+//! Tests of the layer test, on small invented crates.
 
 use crate::check::check;
 use crate::document::{Layers, blocks};
@@ -6,13 +6,13 @@ use crate::imports::{self, Imports};
 use crate::paths;
 use std::collections::BTreeMap;
 
-/// The imports of a crate of these files.
+/// Finds the imports of a crate with the given files.
 fn imports(files: &[(&str, &str)]) -> Imports {
     let files: BTreeMap<&str, &str> = files.iter().copied().collect();
     imports::of(&|file: &str| files.get(file).map(|text| (*text).to_owned()))
 }
 
-/// The layers of a block with these lines.
+/// Reads the layers of a block with the given lines.
 fn layers(lines: &str) -> Layers {
     let mut blocks = blocks(&format!("```layers made/up\n{lines}\n```\n"));
     blocks.pop().expect("there is a block")
@@ -157,7 +157,7 @@ fn paths_are_read_from_tokens() {
 #[test]
 fn a_type_with_too_many_methods_is_caught() {
     let block = |methods: usize| {
-        let methods: String = (0..methods).map(|number| format!("fn f{number}(&self) {{}} ")).collect();
+        let methods = (0..methods).fold(String::new(), |text, number| text + &format!("fn f{number}(&self) {{}} "));
         format!("impl<T: Copy> Large<T> {{ {methods} }}")
     };
     let low = format!("pub struct Large<T>(T); {} impl<T> Drop for Large<T> {{ fn drop(&mut self) {{}} }}", block(30));

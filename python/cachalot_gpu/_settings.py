@@ -1,0 +1,25 @@
+"""Settings, checked without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+
+from . import _library
+
+
+def check(config: str) -> None:
+    """Checks settings such as ``"policy:caching,expandable_segments:True"``, and changes nothing.
+    Needs no GPU and no
+    PyTorch: the settings are given to an allocator for a simulated device, which is destroyed at
+        once.
+
+    Raises:
+        ConfigurationError: the settings have a mistake. The text names the mistake, and lists what
+            is accepted.
+    """
+    library, handle = _library.library(), ctypes.c_void_p()
+    options = _library.Options(
+        struct_size=ctypes.sizeof(_library.Options), flags=_library.SIMULATED, config=config.encode()
+    )
+    library.cachalot_create(ctypes.byref(options), ctypes.byref(handle))
+    library.cachalot_destroy(handle)

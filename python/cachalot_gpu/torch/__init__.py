@@ -1,0 +1,66 @@
+"""cachalot under PyTorch.
+
+These two lines replace PyTorch's CUDA allocator, before the first use of CUDA:
+
+    import cachalot_gpu.torch
+    cachalot_gpu.torch.enable("policy:caching,expandable_segments:True", patch=True)
+
+With :func:`pool`, PyTorch keeps its allocator, and one ``torch.cuda.MemPool`` takes its segments
+from cachalot.
+
+The functions for statistics, limits and snapshots have the names, arguments and results of those in
+``torch.cuda``. With ``patch=True`` they replace the functions in ``torch.cuda``.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "cachalot_gpu.torch needs PyTorch with CUDA: pip install 'cachalot-gpu[torch]'", name="torch"
+    ) from None
+
+from ._history import dump_snapshot, memory_snapshot, record_memory_history
+from ._limits import (
+    empty_cache,
+    get_per_process_memory_fraction,
+    list_gpu_processes,
+    mem_get_info,
+    set_per_process_memory_fraction,
+)
+from ._plugin import configure, enable, enabled
+from ._pool import pool
+from ._statistics import (
+    max_memory_allocated,
+    max_memory_reserved,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    memory_summary,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+)
+
+__all__ = [
+    "configure",
+    "dump_snapshot",
+    "empty_cache",
+    "enable",
+    "enabled",
+    "get_per_process_memory_fraction",
+    "list_gpu_processes",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "memory_summary",
+    "pool",
+    "record_memory_history",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+]

@@ -1,0 +1,110 @@
+"""The plug-in: cachalot in the place of PyTorch's CUDA allocator."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import torch
+
+from .. import _library, _settings, errors
+from . import _handle, _installed, _patch, _shim
+
+_HOOKS = {
+    # PyTorch's setter: the function of the library
+    "set_init_fn": "cachalot_torch_init",
+    "set_reset_fn": "cachalot_torch_reset",
+    "set_memory_fraction_fn": "cachalot_torch_memory_fraction",
+    "set_base_alloc_fn": "cachalot_torch_base_alloc",
+    "set_record_stream_fn": "cachalot_torch_record_stream",
+    "set_end_allocate_to_pool_fn": "cachalot_torch_end_allocate_to_pool",
+    "set_release_pool": "cachalot_torch_release_pool",
+}
+
+_lock = threading.Lock()
+_in_place: list[torch.cuda.memory.CUDAPluggableAllocator] = []
+"""The plug-in after ``enable()``. PyTorch calls the plug-in as long as the process lives."""
+
+
+def configure(config: str) -> None:
+    """Changes the settings of a running allocator, or gives those of an allocator that is not yet
+    made. Blocks and segments stay as they are.
+
+    As with PyTorch's allocator, ``max_split_size_mb``, ``max_non_split_rounding_mb``,
+    ``garbage_collection_threshold`` and ``roundup_power2_divisions`` return to their defaults
+    unless ``config`` names them. All other settings stay.
+
+    Raises:
+        ConfigurationError: the settings have a mistake. The text lists what is accepted.
+    """
+    _library.library().cachalot_torch_configure(config.encode())
+
+
+def start(config: str | None) -> None:
+    """Makes the allocator, with the settings of the environment if there are no others.
+
+    The settings are checked first, so that a mistake is found on a machine without a GPU.
+    """
+    if config is not None:
+        configure(config)
+    _handle.require()
+    _installed.require_gpu()
+
+
+def enabled() -> bool:
+    """Returns whether cachalot is PyTorch's allocator, after a call of :func:`enable` that
+    succeeded."""
+    return bool(_in_place)
+
+
+def _plugin() -> torch.cuda.memory.CUDAPluggableAllocator:
+    """Makes a plug-in with every hook."""
+    shim = str(_shim.path())
+    plugin = torch.cuda.memory.CUDAPluggableAllocator(shim, "cachalot_torch_alloc", "cachalot_torch_free")
+    for setter, function in _HOOKS.items():
+        getattr(plugin.allocator(), setter)(_library.address(function))
+    begin = ctypes.cast(ctypes.CDLL(shim).cachalot_torch_begin_pool, ctypes.c_void_p).value
+    plugin.allocator().set_begin_allocate_to_pool(begin)
+    return plugin
+
+
+def enable(config: str | None = None, patch: bool = False) -> None:
+    """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device.
+    Works once in a process, before the first use of CUDA.
+
+    Args:
+        config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
+            ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
+            of PyTorch's variables. The settings are checked before everything else, also on a
+            machine without a GPU.
+        patch: whether cachalot's statistics, snapshots, history and memory fraction replace
+            PyTorch's. PyTorch's functions raise an error under every plug-in. The functions of
+            ``cachalot_gpu.torch`` work in either case.
+
+    Raises:
+        AlreadyEnabledError: ``enable()`` was called before.
+        EnabledTooLateError: PyTorch has used its own allocator.
+        ConfigurationError: the settings have a mistake. The text lists what is accepted.
+        NoGpuError, DriverTooOldError: there is no GPU, no driver, or a driver older than CUDA 11.4.
+        TorchTooOldError: PyTorch has no plug-ins with pools.
+    """
+    with _lock:
+        if _in_place:
+            raise errors.AlreadyEnabledError(
+                "cachalot is PyTorch's allocator already; it can be enabled once in a process"
+            )
+        if config is not None:
+            _settings.check(config)
+        _installed.require_plugins()
+        too_late = "enable() must come before the first use of CUDA: PyTorch's own allocator is in use already"
+        if torch.cuda.is_initialized():
+            raise errors.EnabledTooLateError(too_late)
+        start(config)
+        plugin = _plugin()
+        try:
+            torch.cuda.memory.change_current_allocator(plugin)
+        except RuntimeError as error:
+            raise errors.EnabledTooLateError(f"{too_late} ({error})") from error
+        _in_place.append(plugin)
+        if patch:
+            _patch.put_in_place()

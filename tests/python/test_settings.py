@@ -1,0 +1,54 @@
+"""``cachalot_gpu.check()``, and an environment without PyTorch."""
+
+from __future__ import annotations
+
+import unittest
+from pathlib import Path
+
+from children import said
+
+NO_TORCH = Path("/nowhere")
+
+
+class Check(unittest.TestCase):
+    """Each program is a process without PyTorch and without a driver."""
+
+    def prints(self, program: str, wanted: str) -> None:
+        """The program prints this."""
+        program = f"import sys, cachalot_gpu\n{program}\nassert 'torch' not in sys.modules"
+        self.assertRegex(said(program, NO_TORCH, CACHALOT_LIBCUDA="/nowhere/libcuda.so.1"), wanted)
+
+    def test_right_settings(self) -> None:
+        settings = [
+            "",
+            "policy:caching,expandable_segments:True",
+            "policy:planned,fallback:bfc",
+            "per_process_memory_fraction:0.5",
+        ]
+        self.prints(f"print([cachalot_gpu.check(each) for each in {settings}])", r"\[None, None, None, None\]")
+
+    def test_wrong_settings(self) -> None:
+        program = """
+for wrong in ("policy:nonsense", "max_split_size_mb:1", "policy:bfc,chunk_mb:4", "nonsense", "\\xff"):
+    try:
+        cachalot_gpu.check(wrong)
+    except cachalot_gpu.ConfigurationError as error:
+        print(len(str(error).splitlines()))
+"""
+        self.prints(program, "1\n1\n1\n1\n1\n")
+
+    def test_without_pytorch(self) -> None:
+        program = """
+try:
+    import cachalot_gpu.torch
+except ImportError as error:
+    print(type(error).__name__, error, error.__suppress_context__)
+"""
+        self.prints(
+            program,
+            r"ModuleNotFoundError cachalot_gpu\.torch needs PyTorch with CUDA: pip install 'cachalot-gpu\[torch\]' True",
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
