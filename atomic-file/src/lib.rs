@@ -39,11 +39,11 @@ const PREFIX: &str = ".cachalot-";
 
 /// Replaces the content of a file, or creates the file, with the bytes that `content` writes.
 ///
-/// A regular file is created or replaced in one step. The content goes to a temporary
-/// file in the same folder, reaches the disk, and is renamed over the target. A new file gets the
-/// permissions that the process's umask leaves of `rw-rw-rw-`. A replaced file keeps its
-/// permissions, and its owner if the process may set the owner. Further hard links keep the
-/// old content. A file without write permission for the process is not replaced.
+/// A regular file is created or replaced in one step. The content goes to a temporary file in the
+/// same folder, reaches the disk, and is renamed over the target. A new file gets the permissions
+/// that the process's umask leaves of `rw-rw-rw-`. A replaced file keeps its permissions, and its
+/// owner if the process may set the owner. Further hard links keep the old content. A file without
+/// write permission for the process is not replaced.
 ///
 /// A symbolic link stays, and the link's target is written. A device, a FIFO or a descriptor such
 /// as `/dev/stdout` is opened and written directly, and never replaced.

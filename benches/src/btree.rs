@@ -160,6 +160,8 @@ impl State {
     fn take_best_fit(&mut self, heap: u32, size: u64) -> Option<u32> {
         let free = &mut self.heaps[heap as usize].free;
         let best = *free.range((size, 0, 0)..).next()?;
+        // With `max_split_size_mb`, a smaller request never takes an oversize block, and an
+        // oversize request takes one only with little waste.
         let refused = best.0 >= self.max_split
             && (size < self.max_split || best.0 >= size + self.config.max_non_split_rounding());
         if refused {
@@ -219,6 +221,7 @@ impl State {
             None => self.obtain_segment(heap, size)?,
         };
         let Block { addr, size: whole, .. } = self.blocks[block as usize];
+        // The statistics of inactive split blocks depend on the state before the split.
         let was_split = self.blocks[block as usize].is_split();
         let mut given = whole;
         if self.should_split(kind, whole - size, size) {
@@ -282,6 +285,7 @@ impl State {
             self.stats.down(kind, Stat::OversizeAllocations, 1);
         }
         let (mut count, mut change) = (0, 0);
+        // Merge with the following block first, so that `block` keeps its index.
         let after = self.take_neighbour(next);
         if after > 0 {
             self.absorb(block, next);
@@ -296,6 +300,7 @@ impl State {
         let entry = &mut self.blocks[block as usize];
         entry.free = true;
         let whole = *entry;
+        // A block that fills its segment is free, but not split.
         if whole.is_split() {
             (count, change) = (count + 1, change + whole.size as i64);
         }
@@ -314,7 +319,7 @@ impl State {
 pub struct BTree(Arc<Mutex<HeapLock, State>>);
 
 impl BTree {
-    /// Creates an allocator; `None` if the settings are not supported.
+    /// Creates an allocator, or `None` if the settings are not supported.
     ///
     /// # Panics
     /// If the configuration is invalid.

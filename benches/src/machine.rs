@@ -46,7 +46,7 @@ pub fn describe() -> String {
     lines.map(|(what, is)| format!("* {what}: {is}\n")).concat().replace(" `\n", "`\n")
 }
 
-/// Runs a command, and returns the output; `None` if the command fails or prints no text.
+/// Runs a command, and returns the output, or `None` if the command fails or prints no text.
 fn run(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();

@@ -20,11 +20,11 @@ pub enum Clock {
 
 /// One subject with its work.
 pub struct Lane {
-    /// The subject's name.
+    /// The subject's name, as used in the tables.
     pub name: &'static str,
     /// Number of operations in one execution of the work.
     pub operations: u64,
-    /// The clock of the measurement.
+    /// The clock that measures the work.
     pub clock: Clock,
     /// Executes the work the given number of times.
     pub run: Box<dyn FnMut(u64)>,
@@ -62,11 +62,11 @@ pub struct Effort {
 /// Nanoseconds per operation: the quartiles over the rounds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
-    /// The lower quartile.
+    /// The lower quartile: a quarter of the rounds took at most this long.
     pub lower: f64,
-    /// The median.
+    /// The median: half of the rounds took at most this long.
     pub median: f64,
-    /// The upper quartile.
+    /// The upper quartile: three quarters of the rounds took at most this long.
     pub upper: f64,
 }
 

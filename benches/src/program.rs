@@ -27,7 +27,7 @@ const WARM_UP: u64 = 3;
 /// One operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Step {
-    /// Requested bytes; 0 for a free.
+    /// Requested bytes, or 0 for a free.
     bytes: u64,
     stream: u64,
     /// Index of the slot that stores the block.
@@ -79,6 +79,7 @@ impl Recorder {
     }
 
     fn finish(mut self) -> (Arc<[Step]>, usize) {
+        // Sorted, since the order of a hash table would differ between runs.
         let mut left: Vec<Step> = self.live.into_values().map(|step| Step { bytes: 0, ..step }).collect();
         left.sort_by_key(|step| step.slot);
         self.steps.append(&mut left);

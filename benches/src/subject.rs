@@ -8,7 +8,7 @@ pub trait Subject {
     /// Identifies a block: returned by `malloc` and passed to `free`.
     type Handle: Copy;
 
-    /// Allocates a block of at least `bytes` bytes for use on `stream`; `None` if the request is
+    /// Allocates a block of at least `bytes` bytes for use on `stream`, or `None` if the request is
     /// refused.
     fn malloc(&mut self, bytes: u64, stream: u64) -> Option<Self::Handle>;
 

@@ -17,7 +17,7 @@ fn inspect(file: &Path) -> Value {
 }
 
 fn text(file: &Path) -> String {
-    let finished = cachalot([Path::new("inspect"), file]);
+    let finished = cachalot([Path::new("inspect"), Path::new("--wide"), file]);
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
     finished.output
 }
@@ -77,11 +77,20 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
         json!([{
             "device": 0, "segments": 2, "reserved": 70 * MIB, "reserved_private": 0, "allocations": 2,
             "allocated": 12 * MIB, "requested": 12 * MIB, "pending": 0, "cached": 58 * MIB, "free_blocks": 3,
-            "largest_free": 30 * MIB, "fragmentation": 1.0 - 30.0 / 58.0, "releasable": 30 * MIB, "streams": 2, "events": 10,
+            "largest_free": 30 * MIB, "in_holes": 28 * MIB, "largest_hole": 16 * MIB, "fragmentation": 1.0 - 16.0 / 28.0,
+            "releasable": 30 * MIB, "streams": 2, "events": 10,
         }])
     );
+    // Before the fifth event, 5 ms before the end, the most was held: 8 + 12 + 4 + 30 MiB. All memory was there from the start.
+    let [allocated] = report["peaks"].as_array().expect("a list").as_slice() else { panic!("{report}") };
+    let sizes =
+        ["event", "before_end_us", "reserved", "allocated", "pending", "releasable", "in_holes", "largest_hole"]
+            .map(|key| allocated[key].as_u64().expect(key));
+    assert_eq!(allocated["of"], "both");
+    assert_eq!(sizes, [4, 5000, 70 * MIB, 54 * MIB, 0, 0, 16 * MIB, 16 * MIB]);
+    assert_eq!(allocated["largest"][0]["bytes"], 54 * MIB);
     let group = |line: &str, bytes: u64, events: u64, us: u64| {
-        json!({"stack": [line, "model.py:9 main"], "blocks": 1, "bytes": bytes, "largest": bytes,
+        json!({"stack": [line, "model.py:9 main"], "blocks": 1, "bytes": bytes, "pending": 0, "largest": bytes,
             "oldest_events": events, "oldest_us": us})
     };
     let (forward, backward) =
@@ -107,9 +116,9 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
     let text = text(&file);
     for part in [
         "70.00 MiB",
-        " 58.00 MiB   30.00 MiB\n",
+        "42.9 %",
         "8.00 MiB  in 1 block, the largest 8.00 MiB; the oldest 8.0 ms old\n              model.py:3 forward\n",
-        "Out of memory on device 0 (event 9): 24.00 MiB wanted on stream 0x0",
+        "Out of memory on device 0 (event 9): 24.00 MiB wanted on stream default",
         "Enough would have been: to give back what was wholly free; a free block of another stream or pool; free memory in one \
          piece, as expandable segments can have it.",
     ] {
@@ -125,6 +134,14 @@ fn pytorchs_own_snapshots_are_told_of() {
     assert_eq!(totals["reserved"].as_u64().expect("bytes") % (2 * MIB), 0);
     let sum = ["allocated", "pending", "cached"].map(|key| totals[key].as_u64().expect(key)).iter().sum::<u64>();
     assert_eq!(sum, totals["reserved"].as_u64().expect("bytes"));
+    // The most was reserved long before the end, for a request that was then the last.
+    let peak = &report["peaks"][0];
+    assert_eq!((&peak["of"], &peak["reserved"]), (&json!("reserved"), &totals["reserved"]));
+    assert!(
+        peak["event"].as_u64().expect("a number") < 25_000 && peak["largest"][0]["oldest_events"] != json!(null),
+        "{peak}"
+    );
+    assert!(peak["allocated"].as_u64() > totals["allocated"].as_u64(), "{peak}");
     let stacks = report["largest"].as_array().expect("a list");
     assert!(
         stacks.iter().any(|group| group["stack"][0].as_str().is_some_and(|line| line.contains(".py:"))),
@@ -132,6 +149,41 @@ fn pytorchs_own_snapshots_are_told_of() {
     );
     let bytes: Vec<u64> = stacks.iter().map(|group| group["bytes"].as_u64().expect("bytes")).collect();
     assert!(bytes.is_sorted_by(|one, other| one >= other));
+}
+
+/// A block of `stack`, the innermost frame first, in a state.
+fn with_stack(state: &str, stack: &[&str]) -> Value {
+    let frames: Vec<Value> = stack.iter().map(|file| json!({"name": "call", "filename": file, "line": 1})).collect();
+    json!({"address": 0x1000_0000, "size": 2 * MIB, "requested_size": MIB, "state": state, "frames": frames})
+}
+
+fn of_one_block(test: &str, block: &Value) -> String {
+    let segment = json!({"device": 0, "address": 0x1000_0000, "total_size": 2 * MIB, "stream": 0, "segment_pool_id": [0, 3],
+        "blocks": [block]});
+    let snapshot = json!({"segments": [segment], "device_traces": [[]]});
+    text(&write(&folder(test), "one.json", snapshot.to_string()))
+}
+
+#[test]
+fn own_frames_come_before_those_of_pytorch() {
+    let module = "/usr/lib/site-packages/torch/nn/modules/module.py";
+    let stack = [module, "torch/nn/functional.py", "train.py", module, "main.py"];
+    let told = of_one_block("own_frames", &with_stack("active_allocated", &stack));
+    let lines = "train.py:1 call\n              main.py:1 call\n              … 3 frames of PyTorch hidden\n";
+    assert!(told.contains(lines), "{told}");
+    let only = of_one_block("no_own_frames", &with_stack("active_allocated", &stack[..2]));
+    assert!(only.contains("functional.py:1 call\n") && !only.contains("hidden"), "{only}");
+    let none = of_one_block("no_frames", &with_stack("active_allocated", &[]));
+    assert!(none.contains("no stack was recorded: pass stacks='all' to"), "{none}");
+}
+
+#[test]
+fn what_is_pending_is_neither_allocated_nor_requested() {
+    let told = of_one_block("pending", &with_stack("active_pending_free", &["train.py"]));
+    assert!(told.contains("2.00 MiB  in 1 block, the largest 2.00 MiB; pending: freed, and still used by"), "{told}");
+    let report = inspect(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("pending/one.json"));
+    let totals = ["allocated", "requested", "pending"].map(|key| report["totals"][0][key].as_u64().expect(key));
+    assert_eq!(totals, [0, 0, 2 * MIB]);
 }
 
 fn snapshot(arguments: &[&str], record: &Path, to: &Path) -> Finished {
@@ -194,7 +246,11 @@ fn what_is_no_snapshot_and_what_cannot_be_written_is_said_in_one_line() {
     let folder = folder("no_snapshot");
     let finished = cachalot([Path::new("inspect"), &trace("mlp_seed.csv.gz")]);
     assert_eq!((finished.status, finished.errors.lines().count()), (2, 1), "{}", finished.errors);
-    assert!(finished.errors.contains("mlp_seed.csv.gz: not a memory snapshot: "), "{}", finished.errors);
+    let what =
+        "mlp_seed.csv.gz: this is a record for `cachalot replay`, `compare` and `plan`: accepted is a memory snapshot";
+    assert!(finished.errors.contains(what), "{}", finished.errors);
+    let prose = cachalot([Path::new("inspect"), &write(&folder, "readme.md", "# A title")]);
+    assert!(prose.errors.contains("readme.md: not a memory snapshot: neither a pickle, as"), "{}", prose.errors);
     let mut huge = made_up();
     huge["segments"][0]["total_size"] = (1_u64 << 63).into();
     let finished = cachalot([Path::new("inspect"), &write(&folder, "huge.json", huge.to_string())]);

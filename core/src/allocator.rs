@@ -6,6 +6,8 @@
 mod block;
 mod buffer;
 mod pools;
+#[cfg(feature = "alloc")]
+mod restore;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
@@ -13,6 +15,7 @@ pub use buffer::Buffer;
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
+use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
@@ -124,17 +127,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         self.arenas.get(device.0 as usize).ok_or(Error::UnknownDevice(device))
     }
 
-    /// Begins an operation on one device. Under the feature `paranoid` every invariant of the device is
+    /// Begins an operation on one device, or on all devices for `None`. Under the feature `paranoid` every invariant of the device is
     /// checked here, and again when the returned value is dropped.
     #[inline(always)]
-    fn checked(&self, operation: &'static str, device: DeviceIndex) -> Checked<'_, Called<D>, R, S> {
-        Checked::begin(operation, &self.arenas, || Some(device))
-    }
-
-    /// Begins an operation on all devices.
-    #[inline(always)]
-    fn checked_everywhere(&self, operation: &'static str) -> Checked<'_, Called<D>, R, S> {
-        Checked::begin(operation, &self.arenas, || None)
+    fn checked(&self, operation: &'static str, device: impl Into<Option<DeviceIndex>>) -> Checked<'_, Called<D>, R, S> {
+        Checked::begin(operation, &self.arenas, || device.into())
     }
 
     /// Begins an operation on the device that owns `ptr`, or on all devices if the page map does not
@@ -358,7 +355,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             return Ok(allocation);
         }
         self.at_owner(ptr, |device, heap| {
-            device.allocation(heap.heap, ptr).ok_or_else(|| device.not_in_slot(heap.heap, ptr))
+            device.allocation(heap.heap, ptr).ok_or_else(|| not_in_heap(&device.heaps.lock(heap.heap), ptr))
         })
     }
 
@@ -456,7 +453,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// as they are, and so does the limit: a memory fraction in `config` takes effect through
     /// [`set_memory_fraction`](Self::set_memory_fraction).
     pub fn configure(&self, config: &Config) {
-        let _checked = self.checked_everywhere("configure");
+        let _checked = self.checked("configure", None);
         for arena in self.arenas.iter() {
             *arena.settings.config.lock() = config.clone();
             arena.apply_config();
@@ -659,7 +656,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// time. The picture is exact only if no other thread allocates or frees during the call.
     #[cfg(feature = "alloc")]
     pub fn snapshot(&self) -> alloc::vec::Vec<crate::snapshot::SnapshotSegment> {
-        let _checked = self.checked_everywhere("snapshot");
+        let _checked = self.checked("snapshot", None);
         let mut segments = alloc::vec::Vec::new();
         for arena in self.arenas.iter() {
             arena.delegate_lanes();

@@ -67,6 +67,9 @@ pub enum Error {
     /// observed requests. Requests are served without it; the caller can plan the latest
     /// observation.
     PlanRefused(&'static str),
+    /// Segments passed to [`Allocator::restore`](crate::Allocator::restore) are refused, for this
+    /// reason.
+    SnapshotRefused(&'static str),
     /// A table of the allocator is full, or the host is out of memory. The name says which table.
     /// With [`Fixed`](crate::Fixed) tables, choose larger capacities.
     TableFull(&'static str),
@@ -170,6 +173,7 @@ impl fmt::Display for Error {
             Self::InvalidStream => f.write_str("the stream number 0xffffffffffffffff is reserved"),
             Self::PolicyUnavailable(policy) => write!(f, "policy `{policy}` needs the feature `alloc`"),
             Self::PlanRefused(why) => write!(f, "the plan is refused: {why}"),
+            Self::SnapshotRefused(why) => write!(f, "the snapshot is refused: {why}"),
             Self::TableFull(table) => write!(f, "the table of {table} is full"),
             Self::Device(error) => error.fmt(f),
         }

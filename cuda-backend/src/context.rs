@@ -5,8 +5,8 @@
 //! * Check the health. In a forked child ([`ErrorKind::Forked`]) and after the first sticky error,
 //!   the call fails without a driver call.
 //! * Make the context current and the capture mode relaxed, for the calling thread.
-//! * Return a [`Scope`]. Dropping the scope restores the caller's context and capture mode, on every
-//!   path.
+//! * Return a [`Scope`]. Dropping the scope restores the caller's context and capture mode, on
+//!   every path.
 
 use crate::driver::Driver;
 use crate::driver::result::CuResult;
@@ -22,7 +22,7 @@ pub(crate) struct Context {
     driver: &'static Driver,
     /// The driver's handle of the context.
     handle: CuContext,
-    /// The first sticky code that any call returned; 0 iff no call returned a sticky code.
+    /// The first sticky code that any call returned, or 0 iff no call returned a sticky code.
     lost: AtomicU32,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Scope<'a> {
     context: &'a Context,
     /// Whether the context was pushed, so that the drop must pop.
     pushed: bool,
-    /// The capture mode to restore; `None` iff the mode was relaxed already.
+    /// The capture mode to restore, or `None` iff the mode was relaxed already.
     mode: Option<CuCaptureMode>,
 }
 

@@ -53,11 +53,11 @@ pub struct CudaDevice {
     pub(crate) identity: StreamIdentity,
     /// Completed events of retired streams, for use with the next retired streams.
     pub(crate) spare_events: Mutex<Vec<CuEvent>>,
-    /// Properties of virtual memory; `None` iff the device has no virtual memory.
+    /// Properties of virtual memory, or `None` iff the device has no virtual memory.
     virtual_memory: Option<Virtual>,
     /// The other devices that may use this device's memory.
     pub(crate) peers: Peers,
-    /// Handle of the stream that waits for streams of other devices; 0 until first needed.
+    /// Handle of the stream that waits for streams of other devices, or 0 until first needed.
     pub(crate) bridge: AtomicUsize,
 }
 

@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_void};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// The context of device 0; the context of device 1 has the next number.
+/// The context of device 0. The context of device 1 has the next number.
 pub(crate) const CONTEXT: CuContext = CuContext(0xc0);
 /// A context of neither device.
 pub(crate) const FOREIGN_CONTEXT: CuContext = CuContext(0xee);
@@ -30,7 +30,7 @@ pub(crate) enum When {
 /// A planned failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// The function that fails; `None`: every function.
+    /// The function that fails, or `None` if every function fails.
     pub(crate) function: Option<&'static str>,
     /// The number of matching calls that succeed first.
     pub(crate) skip: usize,
@@ -45,9 +45,9 @@ pub(crate) struct Plan {
 /// The state of a fake event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FakeEvent {
-    /// The event's context.
+    /// The context that was current when the event was created.
     pub(crate) context: CuContext,
-    /// The stream of the last recording.
+    /// The stream of the last recording, or `None` before the first recording.
     pub(crate) stream: Option<CuStream>,
     /// Whether the work before the event is complete.
     pub(crate) done: bool,
@@ -56,19 +56,19 @@ pub(crate) struct FakeEvent {
 /// The state of the fake driver for one thread.
 #[derive(Debug)]
 pub(crate) struct Fake {
-    /// The thread's contexts, topmost last.
+    /// The thread's stack of contexts, with the topmost context last.
     pub(crate) contexts: Vec<CuContext>,
     /// The thread's capture mode.
     pub(crate) mode: CuCaptureMode,
-    /// Names of the called functions, in order.
+    /// Names of the called functions, in the order of the calls.
     pub(crate) log: Vec<&'static str>,
-    /// The planned failure.
+    /// The planned failure, removed once it has happened unless it is permanent.
     pub(crate) plan: Option<Plan>,
     /// The version that `cuDriverGetVersion` reports.
     pub(crate) version: c_int,
     /// Attributes of the devices that differ from 0.
     pub(crate) attributes: BTreeMap<u32, c_int>,
-    /// The events that exist.
+    /// The events that were created and not destroyed, by handle.
     pub(crate) events: BTreeMap<usize, FakeEvent>,
     /// Ids that `cuStreamGetId` reports for handles; other handles serve as their own ids.
     pub(crate) ids: BTreeMap<usize, u64>,
@@ -76,7 +76,7 @@ pub(crate) struct Fake {
     pub(crate) capturing: (CuResult, CuCaptureStatus),
     /// Number of retains of each primary context.
     pub(crate) retained: [i32; 2],
-    /// Allocated device memory: address and bytes.
+    /// The allocated device memory, as addresses with sizes in bytes.
     pub(crate) memory: BTreeMap<u64, usize>,
     /// The address of the next allocation.
     pub(crate) next_address: u64,
@@ -133,7 +133,7 @@ impl Fake {
         }
     }
 
-    /// Returns a new handle.
+    /// Returns a handle that was never returned before.
     fn fresh(&mut self) -> usize {
         self.next += 1;
         self.next
@@ -145,7 +145,7 @@ impl Fake {
     }
 }
 
-/// Performs one call: logs the call, and fails as planned.
+/// Performs a call of `function`, logs the call, and fails as planned.
 fn call(function: &'static str, body: impl FnOnce(&mut Fake) -> CuResult) -> CuResult {
     with(|fake| {
         fake.log.push(function);

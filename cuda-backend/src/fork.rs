@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 /// children. Null until published.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The id of the process that made the first check; 0 before the first check. Decides as long as
+/// The id of the process that made the first check, or 0 before the first check. Decides as long as
 /// [`MARK`] is null.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
@@ -64,7 +64,7 @@ fn in_child_by_id() -> bool {
     false
 }
 
-/// Returns a word that reads as 1 in this process and as 0 in children; `None` if the kernel
+/// Returns a word that reads as 1 in this process and as 0 in children, or `None` if the kernel
 /// refuses to mark a page.
 fn marked_page() -> Option<&'static AtomicU32> {
     const LENGTH: usize = 4096;

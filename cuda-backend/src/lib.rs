@@ -15,11 +15,11 @@
 //!
 //! * [`driver`]: the driver's entry points, found at run time by exactly versioned names, and the
 //!   driver's types as integers.
-//! * [`CudaDevice`]: one device in one context; implements the core's traits.
+//! * [`CudaDevice`]: a device in a context, which implements the core's traits.
 //! * [`Streams`] and [`StreamIdentity`]: numbers that identify streams although the driver reuses
 //!   handles.
-//! * [`clock`]: a cheap clock for traces.
-//! * [`fork`]: detection of forked children.
+//! * [`clock`]: a clock for traces, cheaper than the system's clock.
+//! * [`fork`]: detection of forked children, which must not call the driver.
 //!
 //! Building needs neither a CUDA toolkit nor a driver. The crate makes no call at process exit:
 //! only [`CudaDevice::close`] releases the process's driver objects.

@@ -34,6 +34,31 @@ impl CudaDevice {
         self.streams.number(stream).ok_or(CuResult::INVALID_HANDLE.error())
     }
 
+    /// Returns the number of a stream that uses a block of another stream, as
+    /// [`stream_id`](Self::stream_id) does. Must be called **after** the work that uses the block was
+    /// queued.
+    ///
+    /// With [`StreamIdentity::Asked`] records an event behind that work, because the stream may be
+    /// destroyed, without a report, before the block is freed. Records nothing on a capturing stream.
+    ///
+    /// # Errors
+    /// As for [`stream_id`](Self::stream_id); the driver's.
+    pub fn stream_in_use(&self, stream: CuStream) -> DeviceResult<StreamId> {
+        let number = self.stream_id(stream)?;
+        if !self.is_identified(self.streams.target(number)) || self.is_created_capturing(stream)? {
+            return Ok(number);
+        }
+        let _scope = self.context.enter()?;
+        let event = match self.streams.event_of_use(stream, self.cu_context()) {
+            Some(event) => event,
+            None => CuEvent(self.create_event()?.0 as usize),
+        };
+        self.record_handle(event, stream)?;
+        let spare = self.streams.note_use(number, event, self.cu_context());
+        self.spare_events().extend(spare);
+        Ok(number)
+    }
+
     /// Reports that the host is about to destroy a stream, and returns the stream's number. Must be
     /// called **before** `cuStreamDestroy`; the handle must not be used afterwards.
     ///
@@ -67,8 +92,8 @@ impl CudaDevice {
         self.streams.retire(stream, end).ok_or(CuResult::OUT_OF_MEMORY.error())
     }
 
-    /// Returns the id of the capture that a stream takes part in, unique in the process; `None` if
-    /// the stream does not capture.
+    /// Returns the id of the capture that a stream takes part in, unique in the process, or `None`
+    /// if the stream does not capture.
     ///
     /// # Errors
     /// [`Unsupported`](cachalot_core::ErrorKind::Unsupported) without the entry point; the
@@ -95,6 +120,13 @@ impl CudaDevice {
     /// Records `event` on the stream with the given number; implements [`DeviceMemory::record`].
     pub(crate) fn record_number(&self, event: CuEvent, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
+        let target = self.streams.target(stream);
+        if self.is_identified(target)
+            && let Some(announced) = self.streams.announced(stream)
+        {
+            // The stream may be destroyed, so the handle is not used.
+            return self.record_behind(event, announced);
+        }
         match self.usable(stream)? {
             Some(stream) => self.record_handle(event, stream),
             // The event keeps its earlier, completed state: the allocator never records an event in
@@ -106,6 +138,14 @@ impl CudaDevice {
     /// Waits for the stream with the given number; implements [`DeviceMemory::synchronize`].
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;
+        let target = self.streams.target(stream);
+        if let Target::Live(handle) = target
+            && self.is_identified(target)
+        {
+            // A host with `StreamIdentity::Asked` reports no destroyed stream, and a real driver may
+            // crash on the handle of a destroyed stream.
+            return self.wait_for_all_of(self.streams.present_context(handle));
+        }
         match self.usable(stream)? {
             // SAFETY: takes no host pointers; the host vouches for streams not reported as
             // destroyed.
@@ -145,7 +185,7 @@ impl CudaDevice {
         Ok(status != CuCaptureStatus::NONE)
     }
 
-    /// Returns the usable handle of a stream number; `None` if the stream is retired, or has
+    /// Returns the usable handle of a stream number, or `None` if the stream is retired, or has
     /// disappeared. The context is entered.
     ///
     /// # Errors
@@ -227,7 +267,7 @@ impl CudaDevice {
         }
     }
 
-    /// Returns an event of this device recorded behind all work of a stream; `None` if the
+    /// Returns an event of this device recorded behind all work of a stream, or `None` if the
     /// recording failed. The context is entered.
     fn last_event(&self, stream: CuStream) -> Option<CuEvent> {
         let spare = self.spare_events().pop();
@@ -271,15 +311,21 @@ impl CudaDevice {
             Some(Remaining::Event(event)) => self.wait(Event(event.0 as u64)),
             Some(Remaining::Contexts(ends)) => {
                 for UnrecordedEnd { context, .. } in &ends {
-                    if context.is_null() || *context == self.cu_context() {
-                        wait_for_context(&self.context)?;
-                    } else {
-                        wait_for_context(&Context::new(self.driver(), *context))?;
-                    }
+                    self.wait_for_all_of(*context)?;
                 }
                 self.streams.forget_unrecorded(number, &ends);
                 Ok(())
             }
+        }
+    }
+
+    /// Waits for everything that is queued in a context; null stands for this device's context. The
+    /// context of this device is entered.
+    fn wait_for_all_of(&self, context: CuContext) -> DeviceResult<()> {
+        if context.is_null() || context == self.cu_context() {
+            wait_for_context(&self.context)
+        } else {
+            wait_for_context(&Context::new(self.driver(), context))
         }
     }
 
@@ -301,8 +347,8 @@ impl CudaDevice {
         self.context.check(code)
     }
 
-    /// Returns the context of a created stream; `None` if the driver does not report the context.
-    /// Permitted in every state of a capture.
+    /// Returns the context of a created stream, or `None` if the driver does not report the
+    /// context. Permitted in every state of a capture.
     fn context_of(&self, stream: CuStream) -> Option<CuContext> {
         let mut context = CuContext::NULL;
         // SAFETY: `context` outlives the call, which writes one handle to it.
@@ -328,6 +374,15 @@ impl CudaDevice {
         self.context.check(waited)?;
         self.context.check(self.record_here(event, bridge))?;
         self.context.check(destroyed)
+    }
+
+    /// Records `event` so that it completes after another event, of this context or of another one.
+    /// The event also waits for earlier work of the bridge: longer than needed, never too short.
+    fn record_behind(&self, event: CuEvent, other: CuEvent) -> DeviceResult<()> {
+        let bridge = self.bridge()?;
+        // SAFETY: takes no host pointers; events of announced work live as long as the device.
+        self.context.check(unsafe { self.driver().stream_wait_event(bridge, other, 0) })?;
+        self.context.check(self.record_here(event, bridge))
     }
 
     /// Returns the stream of this device that waits for streams of other devices. The first call
@@ -360,6 +415,7 @@ impl CudaDevice {
             self.streams.finish(number);
             self.spare_events().push(event);
         }
+        self.spare_events().extend(self.streams.take_uses(self.cu_context()));
         for event in core::mem::take(&mut *self.spare_events()) {
             result = result.and(self.destroy_event(Event(event.0 as u64)));
         }

@@ -58,9 +58,12 @@ pub enum StreamIdentity {
     Reported,
     /// The driver is asked for every conversion of a handle to a number. A conversion makes two
     /// short driver calls (16 ns each on an H200 with CUDA 13.0, from any number of threads):
-    /// whether the stream captures, and if not, the stream's id. No report is needed. A wait for an
-    /// unreported stream waits for the stream's whole context. Needs a driver of CUDA 12.0 or
-    /// later; with an older driver equal to [`Reported`](Self::Reported).
+    /// whether the stream captures, and if not, the stream's id. No report is needed. A wait for a
+    /// created stream waits for the stream's whole context, because the handle may be that of a
+    /// destroyed stream. The use of a block by another stream is announced with
+    /// [`stream_in_use`](crate::CudaDevice::stream_in_use); the block waits for the work that the
+    /// stream had then. Needs a driver of CUDA 12.0 or later; with an older driver equal to
+    /// [`Reported`](Self::Reported).
     Asked,
 }
 
@@ -91,7 +94,7 @@ pub(crate) enum Remaining {
 /// Record of a retired stream without a recorded end, whose work may still run in a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct UnrecordedEnd {
-    /// The stream's context; null if the driver did not report the context.
+    /// The stream's context, or null if the driver did not report the context.
     pub(crate) context: CuContext,
     /// Distinguishes this entry from later entries for the same handle and context.
     stamp: u64,
@@ -110,14 +113,24 @@ struct Retired {
     contexts: BTreeMap<u64, CuContext>,
     /// The stamp of the last unrecorded end.
     stamp: u64,
+    /// Streams whose use of blocks was announced, by handle and by the context of the event.
+    uses: BTreeMap<(u64, usize), Use>,
+}
+
+/// An event behind the announced work of a stream. The event is recorded again for later work, and for
+/// a later stream with the same handle.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    number: StreamId,
+    event: CuEvent,
 }
 
 /// State of one handle that has left generation 0.
 #[derive(Default, Debug)]
 struct Slot {
-    /// The handle's present number; 0 iff the slot is free.
+    /// The handle's present number, or 0 iff the slot is free.
     number: AtomicU64,
-    /// The driver's id of the stream, plus 1; 0 iff the driver was not asked.
+    /// The driver's id of the stream, plus 1, or 0 iff the driver was not asked.
     driver_id: AtomicU64,
 }
 
@@ -148,8 +161,8 @@ impl Streams {
         Self { levels: [const { OnceLock::new() }; LEVELS], retired: Mutex::new(Retired::new()) }
     }
 
-    /// Returns the present number of the stream with this handle; `None` if no stream can have the
-    /// handle.
+    /// Returns the present number of the stream with this handle, or `None` if no stream can have
+    /// the handle.
     ///
     /// Takes no lock and calls no driver: a hash and a load, or less. May be called from any
     /// thread.
@@ -262,6 +275,40 @@ impl Streams {
         if present == stream.0 { Target::Live(CuStream(handle as usize)) } else { Target::Retired }
     }
 
+    /// Returns the context of a handle's present stream; null if the driver did not tell.
+    pub(crate) fn present_context(&self, stream: CuStream) -> CuContext {
+        self.lock().contexts.get(&(stream.0 as u64)).copied().unwrap_or(CuContext::NULL)
+    }
+
+    /// Returns the event of `context` behind the announced work of a handle's streams, for another
+    /// record.
+    pub(crate) fn event_of_use(&self, stream: CuStream, context: CuContext) -> Option<CuEvent> {
+        self.lock().uses.get(&(stream.0 as u64, context.0)).map(|its| its.event)
+    }
+
+    /// Keeps `event`, of `context`, as the event behind the announced work of a stream. Returns the
+    /// event that another thread kept at the same time, which is then unused.
+    pub(crate) fn note_use(&self, number: StreamId, event: CuEvent, context: CuContext) -> Option<CuEvent> {
+        let earlier = self.lock().uses.insert((number.0 & HANDLE_MASK, context.0), Use { number, event });
+        earlier.map(|its| its.event).filter(|its| *its != event)
+    }
+
+    /// Returns an event behind the announced work of a stream; `None` if none was announced.
+    pub(crate) fn announced(&self, number: StreamId) -> Option<CuEvent> {
+        let handle = number.0 & HANDLE_MASK;
+        let retired = self.lock();
+        let mut its = retired.uses.range((handle, 0)..=(handle, usize::MAX));
+        its.find(|(_, its)| its.number == number).map(|(_, its)| its.event)
+    }
+
+    /// Removes and returns the events of `context` behind announced work.
+    pub(crate) fn take_uses(&self, context: CuContext) -> Vec<CuEvent> {
+        let mut retired = self.lock();
+        let (taken, kept) = core::mem::take(&mut retired.uses).into_iter().partition(|((_, its), _)| *its == context.0);
+        retired.uses = kept;
+        BTreeMap::into_values(taken).map(|its: Use| its.event).collect()
+    }
+
     /// Returns the remaining work of a retired stream; `None` if all work is complete.
     pub(crate) fn remaining(&self, stream: StreamId) -> Option<Remaining> {
         let retired = self.lock();
@@ -348,7 +395,13 @@ impl Streams {
 impl Retired {
     /// Creates an empty record. Allocates nothing.
     const fn new() -> Self {
-        Self { ended: VecDeque::new(), unrecorded: BTreeMap::new(), contexts: BTreeMap::new(), stamp: 0 }
+        Self {
+            ended: VecDeque::new(),
+            unrecorded: BTreeMap::new(),
+            contexts: BTreeMap::new(),
+            stamp: 0,
+            uses: BTreeMap::new(),
+        }
     }
 
     /// Records that the handle's present stream ends without a recorded end.

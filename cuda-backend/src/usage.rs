@@ -25,7 +25,7 @@ pub struct ProcessMemory {
     /// The process's id in the driver's numbering. Inside a container the process may see another
     /// id.
     pub process: u32,
-    /// Bytes used; `None` if the driver does not report the size.
+    /// Bytes used, or `None` if the driver does not report the size.
     pub bytes: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub struct MemoryUsers {
 }
 
 impl MemoryUsers {
-    /// Returns the bytes used by this process, contexts and libraries included; `None` if the
+    /// Returns the bytes used by this process, contexts and libraries included, or `None` if the
     /// process is not listed.
     #[must_use]
     pub fn own(&self) -> Option<u64> {

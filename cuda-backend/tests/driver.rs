@@ -290,19 +290,19 @@ fn run_captured(device: &CudaDevice, stream: CuStream) {
 /// Performs one round of virtual memory, if supported: physical memory mapped at two addresses.
 fn map_and_unmap(device: &CudaDevice) {
     let Some(memory) = device.virtual_memory() else { return };
-    let piece = memory.granularity();
-    let base = memory.reserve(4 * piece).expect("addresses");
-    let handle = memory.create(piece).expect("physical memory");
-    let views = [base, base.offset(2 * piece)];
+    let unit = memory.granularity();
+    let base = memory.reserve(4 * unit).expect("addresses");
+    let handle = memory.create(unit).expect("physical memory");
+    let views = [base, base.offset(2 * unit)];
     for view in views {
-        memory.map(view, piece, handle).expect("mapped");
-        memory.set_access(view, piece).expect("open");
+        memory.map(view, unit, handle).expect("mapped");
+        memory.set_access(view, unit).expect("open");
     }
     for view in views {
-        memory.unmap(view, piece).expect("unmapped");
+        memory.unmap(view, unit).expect("unmapped");
     }
     memory.destroy(handle).expect("dropped");
-    memory.unreserve(base, 4 * piece).expect("given back");
+    memory.unreserve(base, 4 * unit).expect("unreserved");
 }
 
 #[test]
@@ -312,31 +312,31 @@ fn two_mappings_of_one_memory_show_the_same_bytes() {
         let _ = writeln!(std::io::stderr(), "skipped: virtual memory (the device has none)");
         return;
     };
-    let piece = memory.granularity();
-    assert!(piece.is_power_of_two() && piece >= 4096);
-    let base = memory.reserve(4 * piece).expect("addresses");
-    let handle = memory.create(piece).expect("physical memory");
-    let views = [base, base.offset(2 * piece)];
+    let unit = memory.granularity();
+    assert!(unit.is_power_of_two() && unit >= 4096);
+    let base = memory.reserve(4 * unit).expect("addresses");
+    let handle = memory.create(unit).expect("physical memory");
+    let views = [base, base.offset(2 * unit)];
     for view in views {
-        memory.map(view, piece, handle).expect("mapped");
-        memory.set_access(view, piece).expect("open");
+        memory.map(view, unit, handle).expect("mapped");
+        memory.set_access(view, unit).expect("open");
     }
     let stream = stream(&device);
     let number = device.stream_id(stream).expect("a number");
     // SAFETY: the range is mapped, and no other code uses the range.
-    unsafe { device.fill(views[0], 0x5a, piece, stream) }.expect("filled");
+    unsafe { device.fill(views[0], 0x5a, unit, stream) }.expect("filled");
     device.synchronize(number).expect("waited");
     let mut seen = [0_u8; 64];
     let copied = device.with_context(|driver| {
         // SAFETY: `seen` outlives the call, which writes 64 bytes to it and waits.
-        unsafe { driver.memcpy_dtoh(seen.as_mut_ptr().cast(), views[1].0 + piece - 64, 64) }
+        unsafe { driver.memcpy_dtoh(seen.as_mut_ptr().cast(), views[1].0 + unit - 64, 64) }
     });
     assert_eq!((copied, seen), (Ok(()), [0x5a; 64]));
     for view in views {
-        memory.unmap(view, piece).expect("unmapped");
+        memory.unmap(view, unit).expect("unmapped");
     }
     memory.destroy(handle).expect("dropped");
-    memory.unreserve(base, 4 * piece).expect("given back");
+    memory.unreserve(base, 4 * unit).expect("unreserved");
     destroy(&device, stream);
     assert_eq!(device.close(), Ok(()));
 }

@@ -11,6 +11,7 @@ mod compare;
 mod endings;
 mod memory;
 mod order;
+mod pools;
 mod sheet;
 mod virtual_memory;
 
@@ -51,6 +52,7 @@ const GROUPS: &[Group] = &[
     ("no_context", basics::without_context),
     ("peer", basics::peers),
     ("memory", memory::questions),
+    ("pools", pools::questions),
     ("virtual", virtual_memory::questions),
     ("order", order::questions),
     ("waits", order::waits),

@@ -51,6 +51,34 @@ impl Access {
     }
 }
 
+/// `CUmemPoolProps` for plain memory of a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PoolProperties {
+    /// `CUmemAllocationType`; 1 is pinned.
+    pub kind: i32,
+    /// `CUmemAllocationHandleType`.
+    pub handle_types: i32,
+    /// `CUmemLocationType`; 1 is a device.
+    pub location_kind: i32,
+    /// The device.
+    pub location: i32,
+    /// Null.
+    pub security: u64,
+    /// The most that the pool may hold; 0 for no limit of its own.
+    pub max_bytes: usize,
+    /// Zero.
+    pub reserved: [u8; 56],
+}
+
+impl PoolProperties {
+    /// Plain memory of a device.
+    pub fn of_device(device: i32) -> Self {
+        let (kind, location_kind) = (1, 1);
+        Self { kind, handle_types: 0, location_kind, location: device, security: 0, max_bytes: 0, reserved: [0; 56] }
+    }
+}
+
 /// A loaded `libcuda`.
 #[derive(Debug)]
 pub struct Api {
@@ -95,7 +123,16 @@ api! {
     cuDeviceGetUuid_v2(uuid: &mut [u8; 16], device: c_int);
     cuDeviceCanAccessPeer(can: &mut c_int, device: c_int, peer: c_int);
     cuDeviceGetDefaultMemPool(pool: &mut u64, device: c_int);
+    cuDeviceGetMemPool(pool: &mut u64, device: c_int);
+    cuDeviceSetMemPool(device: c_int, pool: u64);
+    cuMemPoolCreate(pool: &mut u64, properties: &PoolProperties);
+    cuMemPoolDestroy(pool: u64);
     cuMemPoolGetAttribute(pool: u64, attribute: c_int, value: &mut u64);
+    cuMemPoolSetAttribute(pool: u64, attribute: c_int, value: &mut u64);
+    cuMemPoolTrimTo(pool: u64, kept_bytes: usize);
+    cuMemAllocAsync(address: &mut u64, bytes: usize, stream: u64);
+    cuMemAllocFromPoolAsync(address: &mut u64, bytes: usize, pool: u64, stream: u64);
+    cuMemFreeAsync(address: u64, stream: u64);
     cuCtxEnablePeerAccess(peer: u64, flags: u32);
     cuCtxDisablePeerAccess(peer: u64);
     cuDevicePrimaryCtxRetain(context: &mut u64, device: c_int);
@@ -118,6 +155,7 @@ api! {
     cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: u64);
     cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: u64);
     cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64);
+    cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64);
     cuMemGetAllocationGranularity(bytes: &mut usize, properties: &Properties, option: c_int);
     cuMemAddressReserve(address: &mut u64, bytes: usize, alignment: usize, hint: u64, flags: u64);
     cuMemAddressFree(address: u64, bytes: usize);
@@ -130,8 +168,13 @@ api! {
     cuEventRecord(event: u64, stream: u64);
     cuEventQuery(event: u64);
     cuEventSynchronize(event: u64);
+    cuEventElapsedTime(milliseconds: &mut f32, from: u64, to: u64);
     cuEventDestroy_v2(event: u64);
     cuStreamCreate(stream: &mut u64, flags: u32);
+    cuStreamCreateWithPriority(stream: &mut u64, flags: u32, priority: c_int);
+    cuStreamGetPriority(stream: u64, priority: &mut c_int);
+    cuStreamGetFlags(stream: u64, flags: &mut u32);
+    cuCtxGetStreamPriorityRange(least: &mut c_int, greatest: &mut c_int);
     cuStreamDestroy_v2(stream: u64);
     cuStreamSynchronize(stream: u64);
     cuStreamQuery(stream: u64);
@@ -198,6 +241,21 @@ impl Api {
     /// Allocates memory.
     pub fn alloc(&self, bytes: usize) -> Given<u64> {
         given(|out| self.cuMemAlloc_v2(out, bytes))
+    }
+
+    /// Allocates memory of the stream's device's current pool, in the order of the stream.
+    pub fn alloc_async(&self, bytes: usize, stream: u64) -> Given<u64> {
+        given(|out| self.cuMemAllocAsync(out, bytes, stream))
+    }
+
+    /// The device's default pool.
+    pub fn default_pool(&self, device: i32) -> Given<u64> {
+        given(|out| self.cuDeviceGetDefaultMemPool(out, device))
+    }
+
+    /// An attribute of a pool; the switches have 4 bytes, which are the low ones.
+    pub fn pool_attribute(&self, pool: u64, attribute: i32) -> Given<u64> {
+        given(|out| self.cuMemPoolGetAttribute(pool, attribute, out))
     }
 
     /// Free and total memory.

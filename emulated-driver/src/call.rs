@@ -95,6 +95,7 @@ pub(crate) fn make<T>(
     if thread::in_host_function() && function.requires() != Requires::Nothing {
         return Code::NOT_PERMITTED.0;
     }
+    thread::set_calling(function);
     let mut call = Call::open();
     let state = &mut *call.state;
     let number = state.log.begin(function);

@@ -171,6 +171,11 @@ impl Client {
         self.switch("emu_set_quarantine", on);
     }
 
+    /// Aborts at calls with the handle of a destroyed stream or event from now on, or answers a code.
+    pub fn set_strict(&self, on: bool) {
+        self.switch("emu_set_strict", on);
+    }
+
     /// Lets `cuMemFree` wait for the context's work, or not.
     pub fn set_free_waits(&self, on: bool) {
         self.switch("emu_set_free_waits", on);

@@ -24,6 +24,7 @@ pub(crate) enum Poison {
 
 /// The settings, read once when the library is first called.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Config {
     /// `CACHALOT_EMU_MEMORY`: bytes of each device.
     pub(crate) memory_bytes: u64,
@@ -59,6 +60,10 @@ pub(crate) struct Config {
     pub(crate) attributes: BTreeMap<i32, i32>,
     /// `CACHALOT_EMU_ANSWERS`: answers of the oracle table that differ, JSON of name to code.
     pub(crate) answers: BTreeMap<String, u32>,
+    /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts.
+    pub(crate) strict: bool,
+    /// `CACHALOT_EMU_HOST_ACCESS`: the host may use device memory at the program's addresses.
+    pub(crate) host_access: bool,
     /// `CACHALOT_EMU_ADDRESS_SPACE`: bytes of device addresses.
     pub(crate) address_space_bytes: u64,
 }
@@ -100,6 +105,8 @@ impl Config {
                 .map(|(key, value)| (key.parse().expect("an attribute's number"), value as i32))
                 .collect(),
             answers: map("ANSWERS").into_iter().map(|(key, value)| (key, value as u32)).collect(),
+            strict: number("STRICT", 0) != 0,
+            host_access: number("HOST_ACCESS", 0) != 0,
             address_space_bytes: number("ADDRESS_SPACE", default_address_space()),
         }
     }

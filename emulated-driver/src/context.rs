@@ -4,7 +4,7 @@ use crate::call::Call;
 use crate::code::{Answer, Code};
 use crate::device;
 use crate::driver::State;
-use crate::{capture, memory, stream, thread};
+use crate::{capture, memory, pool, stream, thread};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The first primary context's handle; real ones are addresses of structures too.
@@ -166,6 +166,7 @@ pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
     capture::check_context_wait(&mut call.state, handle)?;
     let marks = call.state.streams.ends_of_context(handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    pool::after_wait(&mut call.state);
     check(&call.state, handle)
 }
 

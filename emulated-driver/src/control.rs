@@ -179,6 +179,12 @@ extern "C" fn emu_set_quarantine(on: c_int) {
     control((), |call| call.state.set_quarantine(on != 0));
 }
 
+/// Aborts at calls with the handle of a destroyed stream or event from now on (1), or answers a code (0).
+#[unsafe(no_mangle)]
+extern "C" fn emu_set_strict(on: c_int) {
+    control((), |call| call.state.set_strict(on != 0));
+}
+
 /// Lets `cuMemFree` wait for the context's work (1, as the real one does) or not (0).
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_free_waits(on: c_int) {

@@ -10,15 +10,18 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::event::Event;
 use crate::faults::Plan;
+use crate::functions::Function;
 use crate::handles::Handles;
 use crate::log::Log;
 use crate::memory::Memory;
-use crate::module::{Function, Module};
+use crate::module::{self, Module};
+use crate::pool::Pools;
 use crate::random::Random;
 use crate::report;
 use crate::space::Space;
 use crate::stream::Streams;
 use crate::sync::{Condition, Mutex};
+use crate::thread;
 use crate::virtual_memory::VirtualMemory;
 use crate::work::Work;
 use crate::worker;
@@ -49,6 +52,7 @@ pub(crate) struct State {
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) memory: Memory,
     pub(crate) virtual_memory: VirtualMemory,
+    pub(crate) pools: Pools,
     pub(crate) streams: Streams,
     pub(crate) events: Handles<Event>,
     /// Captures under way, by their id.
@@ -59,7 +63,7 @@ pub(crate) struct State {
     /// Instantiated graphs.
     pub(crate) executables: Handles<Arc<[Work]>>,
     pub(crate) modules: Handles<Module>,
-    pub(crate) functions: Handles<Function>,
+    pub(crate) functions: Handles<module::Function>,
     /// What calls made that the fault plan then let fail, so that nobody can give it back: kind and handle.
     pub(crate) abandoned: Vec<(&'static str, u64)>,
 }
@@ -88,6 +92,7 @@ impl State {
             contexts: BTreeMap::new(),
             memory: Memory::default(),
             virtual_memory: VirtualMemory::new(),
+            pools: Pools::new(),
             streams: Streams::new(),
             events: Handles::new(2),
             captures: BTreeMap::new(),
@@ -108,9 +113,10 @@ impl State {
         if self.space.is_none() {
             let config = &self.config;
             self.devices = (0..config.devices).map(|_| Device::new(config)).collect();
-            let mut space = Space::new(config.address_space_bytes, config.devices);
+            let mut space = Space::new(config.address_space_bytes, config.devices, config.host_access);
             space.set_quarantine(config.quarantine);
             self.space = Some(space);
+            self.pools.initialise(self.devices.len());
         }
     }
 
@@ -122,6 +128,24 @@ impl State {
         self.space.as_mut().expect("only initialised drivers have addresses")
     }
 
+    /// From now on: abort at a call with the handle of a destroyed stream or event, or answer a code.
+    /// Such a handle is then never handed out again, because it could not be told from a living one.
+    pub(crate) fn set_strict(&mut self, on: bool) {
+        self.config.strict = on;
+        self.streams.handles.set_quarantine(on || self.config.quarantine);
+        self.events.set_quarantine(on || self.config.quarantine);
+    }
+
+    /// Aborts in strict mode if the handle of a `kind` is one of a destroyed object: a real driver may
+    /// read the memory of what was there.
+    pub(crate) fn refuse_retired<T>(&self, kind: &str, handles: &Handles<T>, handle: u64) {
+        if self.config.strict && handles.is_retired(handle) {
+            let function = thread::calling().map_or("a control function", Function::name);
+            eprintln!("emulated driver: {function} was given the destroyed {kind} {handle:#x}");
+            std::process::abort()
+        }
+    }
+
     /// From now on: never use a freed address or a destroyed handle again, or do.
     pub(crate) fn set_quarantine(&mut self, on: bool) {
         self.config.quarantine = on;
@@ -130,8 +154,9 @@ impl State {
         }
         self.memory.set_quarantine(on);
         self.virtual_memory.handles.set_quarantine(on);
-        self.streams.handles.set_quarantine(on);
-        self.events.set_quarantine(on);
+        self.streams.handles.set_quarantine(on || self.config.strict);
+        self.events.set_quarantine(on || self.config.strict);
+        self.pools.handles.set_quarantine(on);
         self.graphs.set_quarantine(on);
         self.executables.set_quarantine(on);
     }

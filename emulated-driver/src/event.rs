@@ -5,8 +5,10 @@ use crate::capture;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::driver::State;
+use crate::pool;
 use crate::stream::{self, Mark};
-use crate::work::Work;
+use crate::work::{Stamp, Work};
+use std::sync::Arc;
 
 /// What an event was last recorded at.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,10 +26,14 @@ pub(crate) enum Point {
 pub(crate) struct Event {
     pub(crate) context: u64,
     pub(crate) point: Point,
+    /// When that point was reached; `None` for an event without timing.
+    stamp: Option<Stamp>,
 }
 
 /// The flags that exist: blocking synchronisation, no timing, interprocess.
 const FLAGS: u32 = 7;
+/// `CU_EVENT_DISABLE_TIMING`.
+const WITHOUT_TIMING: u32 = 2;
 
 /// `cuEventCreate`.
 pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
@@ -35,7 +41,8 @@ pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     if flags & !FLAGS != 0 || flags & 6 == 4 {
         return Err(Code::INVALID_VALUE);
     }
-    let event = Event { context: call.context, point: Point::Never };
+    let stamp = (flags & WITHOUT_TIMING == 0).then(Stamp::default);
+    let event = Event { context: call.context, point: Point::Never, stamp };
     let handle = call.state.events.add(event);
     call.made("event", handle);
     Ok(handle)
@@ -57,13 +64,17 @@ pub(crate) fn record(call: &mut Call, handle: u64, stream: u64) -> Answer<()> {
         return Err(Code::INVALID_HANDLE);
     }
     context::check(&call.state, its.context)?;
+    let timed = event.stamp.is_some();
+    let stamp = timed.then(Stamp::default);
     let point = if let Some(id) = capture::of_queue(&mut call.state, queue)? {
         Point::Captured(id, capture::frontier(&call.state, id, queue))
     } else {
-        stream::push(&mut call.state, queue, Work::Nothing, Vec::new())?;
+        let work = stamp.as_ref().map_or(Work::Nothing, |stamp| Work::Stamp(Arc::clone(stamp)));
+        stream::push(&mut call.state, queue, work, Vec::new())?;
         Point::At(call.state.streams.end_of(queue))
     };
-    call.state.events.get_mut(handle)?.point = point;
+    let event = call.state.events.get_mut(handle)?;
+    (event.point, event.stamp) = (point, stamp);
     Ok(())
 }
 
@@ -80,9 +91,31 @@ pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
     if let Some(mark) = waitable(&mut call.state, handle)? {
         let context = find(&call.state, handle)?.context;
         call.wait(|state| state.streams.reached(mark));
+        pool::after_wait(&mut call.state);
         context::check(&call.state, context)?;
     }
     Ok(())
+}
+
+/// `cuEventElapsedTime`: milliseconds between two recorded events with timing.
+pub(crate) fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
+    let mut times = Vec::new();
+    for handle in [from, to] {
+        let mark = waitable(&mut call.state, handle)?.ok_or(Code::INVALID_HANDLE)?;
+        let stamp = find(&call.state, handle)?.stamp.clone().ok_or(Code::INVALID_HANDLE)?;
+        times.push((mark, stamp));
+    }
+    let reached = times.iter().all(|&(mark, _)| call.state.streams.reached(mark));
+    let (from, to) = (times[0].1.get(), times[1].1.get());
+    match (reached, from, to) {
+        (true, Some(&from), Some(&to)) => {
+            let forward = to.saturating_duration_since(from).as_secs_f32();
+            Ok(1e3 * (forward - from.saturating_duration_since(to).as_secs_f32()))
+        }
+        // Work that a broken context dropped has no time.
+        (true, ..) => Err(Code::INVALID_HANDLE),
+        (false, ..) => Err(Code::NOT_READY),
+    }
 }
 
 /// `cuStreamWaitEvent`.
@@ -99,6 +132,7 @@ pub(crate) fn make_stream_wait(call: &mut Call, stream: u64, handle: u64, flags:
 
 /// The event of a living handle.
 pub(crate) fn find(state: &State, handle: u64) -> Answer<&Event> {
+    state.refuse_retired("event", &state.events, handle);
     state.events.get(handle).map_err(|code| state.answers.outcome("event_unknown").err().unwrap_or(code))
 }
 

@@ -10,6 +10,7 @@ mod contexts;
 mod devices;
 mod graphs;
 mod memory;
+mod pools;
 mod start;
 mod streams;
 mod virtual_memory;

@@ -70,7 +70,16 @@ functions! {
     cuDeviceGetUuid_v2: 11040, Init, Safe;
     cuDeviceCanAccessPeer: 4000, Init, Safe;
     cuDeviceGetDefaultMemPool: 11020, Init, Safe;
+    cuDeviceGetMemPool: 11020, Init, Safe;
+    cuDeviceSetMemPool: 11020, Init, Safe;
+    cuMemPoolCreate: 11020, Init, Unsafe;
+    cuMemPoolDestroy: 11020, Init, Unsafe;
     cuMemPoolGetAttribute: 11020, Init, Unsafe;
+    cuMemPoolSetAttribute: 11020, Init, Unsafe;
+    cuMemPoolTrimTo: 11020, Init, Unsafe;
+    cuMemAllocAsync: 11020, Init, Safe;
+    cuMemAllocFromPoolAsync: 11020, Init, Safe;
+    cuMemFreeAsync: 11020, Init, Safe;
     cuCtxEnablePeerAccess: 4000, Context, Unsafe;
     cuCtxDisablePeerAccess: 4000, Context, Unsafe;
     cuDevicePrimaryCtxRetain: 7000, Init, Safe;
@@ -93,6 +102,7 @@ functions! {
     cuMemcpyHtoDAsync_v2: 3020, Init, Safe;
     cuMemcpyDtoHAsync_v2: 3020, Init, Safe;
     cuMemcpyDtoDAsync_v2: 3020, Init, Safe;
+    cuMemcpyAsync: 4000, Init, Safe;
     cuMemGetAllocationGranularity: 10020, Init, Safe;
     cuMemAddressReserve: 10020, Init, Safe;
     cuMemAddressFree: 10020, Init, Safe;
@@ -105,8 +115,13 @@ functions! {
     cuEventRecord: 2000, Init, Safe;
     cuEventQuery: 2000, Init, Safe;
     cuEventSynchronize: 2000, Init, Safe;
+    cuEventElapsedTime: 2000, Init, Safe;
     cuEventDestroy_v2: 4000, Init, Safe;
     cuStreamCreate: 2000, Context, Safe;
+    cuStreamCreateWithPriority: 5050, Context, Safe;
+    cuStreamGetPriority: 5050, Init, Safe;
+    cuStreamGetFlags: 5050, Init, Safe;
+    cuCtxGetStreamPriorityRange: 5050, Context, Safe;
     cuStreamDestroy_v2: 4000, Init, Safe;
     cuStreamSynchronize: 2000, Init, Safe;
     cuStreamQuery: 2000, Init, Safe;

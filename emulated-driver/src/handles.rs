@@ -63,6 +63,13 @@ impl<T> Handles<T> {
         Ok(object)
     }
 
+    /// Whether a handle was handed out once and its object is destroyed.
+    pub(crate) fn is_retired(&self, handle: u64) -> bool {
+        let distance = handle.wrapping_sub(self.base);
+        let made = distance.is_multiple_of(STRIDE) && (1..=self.made).contains(&(distance / STRIDE));
+        made && !self.live.contains_key(&handle)
+    }
+
     /// Handles and objects, by handle.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.live.iter().map(|(&handle, object)| (handle, object))
@@ -85,6 +92,10 @@ mod tests {
         let (first, second) = (handles.add('a'), handles.add('b'));
         assert_eq!(handles.remove(first), Ok('a'));
         assert_eq!(handles.remove(first), Err(Code::INVALID_HANDLE));
+        assert!(handles.is_retired(first) && !handles.is_retired(second));
+        assert!(
+            !handles.is_retired(0) && !handles.is_retired(first - 1) && !handles.is_retired(second + super::STRIDE)
+        );
         assert_eq!(handles.remove(second), Ok('b'));
         assert_eq!(handles.add('c'), second);
         handles.set_quarantine(true);

@@ -30,6 +30,7 @@ mod log;
 mod memory;
 mod module;
 mod pages;
+mod pool;
 mod random;
 mod ranges;
 mod report;

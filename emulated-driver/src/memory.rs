@@ -1,4 +1,5 @@
-//! `cuMemAlloc`: regions of the device mapped at addresses of their own, and small allocations that share a page.
+//! Device memory: regions mapped at addresses of their own, and small allocations that share a
+//! page. `cuMemAlloc` is here, and what the pools of stream-ordered memory take.
 
 use crate::call::Call;
 use crate::code::{Answer, Code};
@@ -6,8 +7,10 @@ use crate::context;
 use crate::device;
 use crate::driver::State;
 use crate::pages::{Extent, PAGE, POISON_FREED, POISON_NEW};
+use crate::pool;
 use crate::ranges::Ranges;
 use crate::space::Access;
+use crate::work::Span;
 use std::collections::BTreeMap;
 
 /// Every address handed out is a multiple of this, as with real devices.
@@ -20,12 +23,16 @@ const SMALL: u64 = PAGE;
 struct Region {
     context: u64,
     device: usize,
+    /// The pool that it belongs to.
+    pool: Option<u64>,
     bytes: u64,
     extents: Vec<Extent>,
     /// The free parts, if small allocations share it.
     parts: Option<Ranges>,
     /// Allocations whose memory was not given back yet, those being freed included.
     users: u64,
+    /// When an allocation in it was given back last, as a number that grows.
+    returned: u64,
 }
 
 /// A live allocation.
@@ -35,9 +42,18 @@ pub(crate) struct Allocation {
     /// As asked for.
     pub(crate) bytes: u64,
     /// As taken.
-    taken: u64,
+    pub(crate) taken: u64,
     /// The region it lies in.
-    region: u64,
+    pub(crate) region: u64,
+    /// The pool that its memory belongs to.
+    pub(crate) pool: Option<u64>,
+}
+
+impl Allocation {
+    /// Where it lies in its region.
+    pub(crate) fn span(&self, address: u64) -> Span {
+        Span { region: self.region, offset: address - self.region, bytes: self.taken }
+    }
 }
 
 /// All of it, by address.
@@ -46,6 +62,8 @@ pub(crate) struct Memory {
     regions: BTreeMap<u64, Region>,
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     quarantine: bool,
+    /// How often memory was given back.
+    returned: u64,
 }
 
 impl Memory {
@@ -71,14 +89,13 @@ pub(crate) fn allocate(call: &mut Call, bytes: u64) -> Answer<u64> {
         return Ok(0);
     }
     let (context, state) = (call.context, &mut *call.state);
-    let address = if bytes < SMALL {
-        allocate_small(state, context, bytes)?
-    } else {
-        let taken = bytes.checked_next_multiple_of(PAGE).ok_or(Code::OUT_OF_MEMORY)?;
-        let region = obtain(state, context, taken)?;
-        add(state, region, Allocation { context, bytes, taken, region });
-        region
-    };
+    let (address, span) = take(state, context, None, bytes)?;
+    if let Err(code) = expose(state, span) {
+        if let Some(allocation) = state.memory.allocations.remove(&address) {
+            give_back(state, address, allocation);
+        }
+        return Err(code);
+    }
     call.made("allocation", address);
     Ok(address)
 }
@@ -142,7 +159,8 @@ pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, ne
 /// Lets `device` use all memory of a context, or takes that from it.
 pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) -> Answer<()> {
     let Some(space) = &state.space else { return Err(Code::NOT_INITIALIZED) };
-    for (&address, region) in state.memory.regions.iter().filter(|(_, region)| region.context == context) {
+    let its = |region: &Region| region.context == context && region.pool.is_none();
+    for (&address, region) in state.memory.regions.iter().filter(|(_, region)| its(region)) {
         if on {
             let descriptor = state.devices[region.device].pages.descriptor();
             space.map(device, address, descriptor, &region.extents, Access::ReadWrite)?;
@@ -161,6 +179,75 @@ pub(crate) fn free_all(state: &mut State, context: u64) {
         state.memory.allocations.remove(&address);
         give_back(state, address, allocation);
     }
+    pool::give_back_all(state, context);
+    let left = state.memory.regions.iter().filter(|(_, region)| region.context == context);
+    let left: Vec<u64> = left.map(|(&start, _)| start).collect();
+    for region in left {
+        release(state, region);
+    }
+}
+
+/// Bytes of the regions of a pool.
+pub(crate) fn reserved_by(state: &State, pool: u64) -> u64 {
+    let its = state.memory.regions.values().filter(|region| region.pool == Some(pool));
+    its.map(|region| region.bytes).sum()
+}
+
+/// The region of a pool that was given back first, of those in which nothing is allocated.
+pub(crate) fn oldest_idle(state: &State, pool: u64) -> Option<u64> {
+    let idle = state.memory.regions.iter().filter(|(_, region)| region.pool == Some(pool) && region.users == 0);
+    idle.min_by_key(|(_, region)| region.returned).map(|(&start, _)| start)
+}
+
+/// How much of the device an allocation takes: pages of its own, or a part of one.
+pub(crate) fn taken_by(bytes: u64) -> Answer<u64> {
+    bytes.checked_next_multiple_of(if bytes < SMALL { ALIGNMENT } else { PAGE }).ok_or(Code::OUT_OF_MEMORY)
+}
+
+/// Takes memory for a context, of the pool if there is one. It can be used once [`expose`] was
+/// called.
+pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Answer<(u64, Span)> {
+    let taken = taken_by(bytes)?;
+    let (region, address) = if bytes < SMALL {
+        take_part(state, context, pool, taken)?
+    } else {
+        let idle = state.memory.regions.iter().filter(|(_, region)| {
+            let whole = region.bytes == taken && region.parts.is_none();
+            pool.is_some() && region.pool == pool && region.context == context && region.users == 0 && whole
+        });
+        let newest = idle.max_by_key(|(_, region)| region.returned).map(|(&start, _)| start);
+        let start = newest.map_or_else(|| obtain(state, context, pool, taken), Ok)?;
+        (start, start)
+    };
+    if let Some(region) = state.memory.regions.get_mut(&region) {
+        region.users += 1;
+    }
+    let allocation = Allocation { context, bytes, taken, region, pool };
+    state.memory.allocations.insert(address, allocation);
+    Ok((address, allocation.span(address)))
+}
+
+/// Lets the devices that may use a part of a region use it, filled with the poison of new memory.
+/// Part of a shared page can be used already.
+pub(crate) fn expose(state: &mut State, span: Span) -> Answer<()> {
+    let region = state.memory.regions.get(&span.region).ok_or(Code::UNKNOWN)?;
+    if region.parts.is_none() {
+        show(state, span.region)?;
+    }
+    let region = &state.memory.regions[&span.region];
+    state.devices[region.device].pages.poison(&region.extents, span.offset, span.bytes, POISON_NEW);
+    Ok(())
+}
+
+/// Takes a part of a region from the devices that use it. Part of a shared page is filled with the
+/// poison of freed memory.
+pub(crate) fn withdraw(state: &mut State, span: Span) {
+    let Some(region) = state.memory.regions.get(&span.region) else { return };
+    if region.parts.is_some() {
+        state.devices[region.device].pages.poison(&region.extents, span.offset, span.bytes, POISON_FREED);
+    } else {
+        state.space().unmap_all(span.region, span.bytes);
+    }
 }
 
 /// Copies device memory to `into` as it is now, without waiting for anything and without any access right.
@@ -174,40 +261,26 @@ pub(crate) fn peek(state: &State, address: u64, into: &mut [u8]) -> Answer<()> {
     state.virtual_memory.peek(&state.devices, address, into)
 }
 
-/// Takes room in a page that small allocations of a context share.
-fn allocate_small(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
-    let taken = bytes.next_multiple_of(ALIGNMENT);
-    let shared = state.memory.regions.iter_mut().filter(|(_, region)| region.context == context);
-    let found = shared.into_iter().find_map(|(&start, region)| {
-        let address = region.parts.as_mut()?.take(taken, ALIGNMENT)?;
-        Some((start, address))
-    });
-    let (region, address) = if let Some(found) = found {
-        found
-    } else {
-        let start = obtain(state, context, PAGE)?;
-        let mut parts = Ranges::new(start, PAGE);
-        parts.set_quarantine(state.memory.quarantine);
-        let address = parts.take(taken, ALIGNMENT).ok_or(Code::UNKNOWN)?;
-        state.memory.regions.get_mut(&start).ok_or(Code::UNKNOWN)?.parts = Some(parts);
-        (start, address)
-    };
-    add(state, address, Allocation { context, bytes, taken, region });
-    Ok(address)
-}
-
-/// Enters an allocation in the books and fills it with the poison of new memory.
-fn add(state: &mut State, address: u64, allocation: Allocation) {
-    if let Some(region) = state.memory.regions.get_mut(&allocation.region) {
-        region.users += 1;
-        let pages = &state.devices[region.device].pages;
-        pages.poison(&region.extents, address - allocation.region, allocation.taken, POISON_NEW);
+/// Takes a part of a page that small allocations of a context share, those of a pool apart: the
+/// page, and the part.
+fn take_part(state: &mut State, context: u64, pool: Option<u64>, taken: u64) -> Answer<(u64, u64)> {
+    let shared = state.memory.regions.iter_mut();
+    let mut shared = shared.filter(|(_, region)| region.context == context && region.pool == pool);
+    let found = shared.find_map(|(&start, region)| Some((start, region.parts.as_mut()?.take(taken, ALIGNMENT)?)));
+    if let Some(found) = found {
+        return Ok(found);
     }
-    state.memory.allocations.insert(address, allocation);
+    let start = obtain(state, context, pool, PAGE)?;
+    show(state, start).inspect_err(|_| release(state, start))?;
+    let mut parts = Ranges::new(start, PAGE);
+    parts.set_quarantine(state.memory.quarantine);
+    let address = parts.take(taken, ALIGNMENT).ok_or(Code::UNKNOWN)?;
+    state.memory.regions.get_mut(&start).ok_or(Code::UNKNOWN)?.parts = Some(parts);
+    Ok((start, address))
 }
 
-/// Obtains a region and maps it for its device and those that may use the context's memory.
-fn obtain(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
+/// Obtains a region, which no device can use yet.
+fn obtain(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Answer<u64> {
     let device = context::device_of(state, context)?;
     if !state.devices[device].has_room(bytes) {
         return Err(Code::OUT_OF_MEMORY);
@@ -220,36 +293,50 @@ fn obtain(state: &mut State, context: u64, bytes: u64) -> Answer<u64> {
             return Err(code);
         }
     };
-    let mut users = context::accessors(state, context);
-    users.push(device);
-    let descriptor = state.devices[device].pages.descriptor();
-    for &user in &users {
-        if let Err(code) = state.space().map(user, address, descriptor, &extents, Access::ReadWrite) {
-            state.space().unmap_all(address, bytes);
-            state.space().give(address, bytes);
-            state.devices[device].pages.give(&extents);
-            return Err(code);
-        }
-    }
-    state.memory.regions.insert(address, Region { context, device, bytes, extents, parts: None, users: 0 });
+    let region = Region { context, device, pool, bytes, extents, parts: None, users: 0, returned: 0 };
+    state.memory.regions.insert(address, region);
     Ok(address)
 }
 
-/// Gives a freed allocation's memory back: its part of a shared page, or the whole region.
-fn give_back(state: &mut State, address: u64, allocation: Allocation) {
-    let Some(region) = state.memory.regions.get_mut(&allocation.region) else { return };
+/// Maps a region for its device, and for those that may use the context's memory unless it is a pool's.
+fn show(state: &mut State, start: u64) -> Answer<()> {
+    let region = state.memory.regions.get(&start).ok_or(Code::UNKNOWN)?;
+    let peers = if region.pool.is_none() { context::accessors(state, region.context) } else { Vec::new() };
+    let space = state.space.as_ref().ok_or(Code::NOT_INITIALIZED)?;
+    let descriptor = state.devices[region.device].pages.descriptor();
+    for user in peers.into_iter().chain([region.device]) {
+        space.map(user, start, descriptor, &region.extents, Access::ReadWrite)?;
+    }
+    Ok(())
+}
+
+/// Gives a freed allocation's memory back: to the page that it shares, to its pool, to the device.
+pub(crate) fn give_back(state: &mut State, address: u64, allocation: Allocation) {
+    // A region of its own is unmapped when it is released.
+    if allocation.pool.is_some() || allocation.taken < SMALL {
+        withdraw(state, allocation.span(address));
+    }
+    if let Some(number) = allocation.pool {
+        pool::given_back(state, number, allocation.bytes);
+    }
+    let memory = &mut state.memory;
+    let Some(region) = memory.regions.get_mut(&allocation.region) else { return };
     if let Some(parts) = &mut region.parts {
         parts.give(address, allocation.taken);
-        let offset = address - allocation.region;
-        state.devices[region.device].pages.poison(&region.extents, offset, allocation.taken, POISON_FREED);
     }
     region.users -= 1;
-    if region.users > 0 {
-        return;
+    memory.returned += 1;
+    region.returned = memory.returned;
+    if region.users == 0 && region.pool.is_none() {
+        release(state, allocation.region);
     }
-    if let Some(region) = state.memory.regions.remove(&allocation.region) {
-        state.space().unmap_all(allocation.region, region.bytes);
-        state.space().give(allocation.region, region.bytes);
+}
+
+/// Gives a region back to its device.
+pub(crate) fn release(state: &mut State, start: u64) {
+    if let Some(region) = state.memory.regions.remove(&start) {
+        state.space().unmap_all(start, region.bytes);
+        state.space().give(start, region.bytes);
         state.devices[region.device].pages.give(&region.extents);
     }
 }

@@ -5,11 +5,15 @@
 //! `const unsigned k_params`, the number of its arguments, each of 8 bytes. An optional `const unsigned long
 //! k_addresses` is a mask of the arguments that are device addresses; without it, every argument that is a device
 //! address handed out before is taken for one. Addresses are moved into the device's own view before the call.
+//!
+//! An object that exports `cachalot_host_kernel_named` has `__global__` functions, compiled for the
+//! host with `cachalot_host_kernels.h` of the emulated runtime: that function finds one by its
+//! mangled name, with its arguments' sizes.
 
 use crate::call::Call;
 use crate::capture;
 use crate::code::{Answer, Code};
-use crate::work::{self, Kernel, Work};
+use crate::work::{self, Arguments, GlobalKernel, KernelCode, PlainKernel, Shape, Work};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
@@ -22,6 +26,8 @@ const FALLBACK_VARIABLE: &str = "CACHALOT_HOST_KERNELS";
 const FALLBACK_OBJECT: &str = "libcachalot_host_kernels.so";
 /// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK` of every emulated device.
 const MAX_BLOCK: u64 = 1024;
+/// The function of an object that finds its `__global__` functions.
+const FINDER: &[u8] = b"cachalot_host_kernel_named\0";
 
 /// A loaded object.
 #[derive(Debug)]
@@ -33,11 +39,23 @@ pub(crate) struct Module {
 /// A kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
-    kernel: Kernel,
-    params: usize,
+    code: KernelCode,
+    /// Bytes of each argument.
+    sizes: Arc<[usize]>,
+    /// A mask of the arguments that are device addresses.
     addresses: u64,
     /// Keeps the code in memory.
     _object: Arc<Library>,
+}
+
+/// A `__global__` function of a host object, as `cachalot_host_kernels.h` declares it.
+#[repr(C)]
+struct HostKernel {
+    name: *const c_char,
+    run: GlobalKernel,
+    count: u32,
+    sizes: *const u32,
+    addresses: u64,
 }
 
 /// `cuModuleLoadData`.
@@ -83,11 +101,29 @@ fn open(path: &str) -> Answer<Library> {
     Ok(object)
 }
 
-/// Finds a kernel in an object.
+/// Finds a kernel in an object: a `__global__` function, or a pair of symbols.
 fn find(object: Arc<Library>, name: &CStr) -> Answer<Function> {
+    // SAFETY: the contract gives the symbol this type.
+    let named = unsafe { object.get::<unsafe extern "C" fn(*const c_char) -> *const HostKernel>(FINDER) };
+    if let Ok(named) = named {
+        // SAFETY: the function takes a C string.
+        let found = unsafe { named(name.as_ptr()) };
+        // SAFETY: null, or a description that lives as long as the object.
+        let found = unsafe { found.as_ref() }.ok_or(Code::NOT_FOUND)?;
+        // SAFETY: the description has this many sizes.
+        let sizes = unsafe { std::slice::from_raw_parts(found.sizes, found.count as usize) };
+        let sizes = sizes.iter().map(|&bytes| bytes as usize).collect();
+        let code = KernelCode::Global(found.run);
+        return Ok(Function { code, sizes, addresses: found.addresses, _object: object });
+    }
+    find_pair(object, name)
+}
+
+/// Finds a kernel that is a pair of symbols.
+fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Function> {
     let beside = |suffix: &str| [name.to_bytes(), suffix.as_bytes(), b"\0"].concat();
     // SAFETY: the contract gives a kernel's symbol this type.
-    let kernel = *unsafe { object.get::<Kernel>(name.to_bytes_with_nul()) }.map_err(|_| Code::NOT_FOUND)?;
+    let kernel = *unsafe { object.get::<PlainKernel>(name.to_bytes_with_nul()) }.map_err(|_| Code::NOT_FOUND)?;
     // SAFETY: the contract gives the symbol this type.
     let params = unsafe { object.get::<*const u32>(&*beside("_params")) }.map_err(|_| Code::NOT_FOUND)?;
     // SAFETY: the symbol is a constant of this type in a loaded object.
@@ -96,43 +132,51 @@ fn find(object: Arc<Library>, name: &CStr) -> Answer<Function> {
     let addresses = unsafe { object.get::<*const u64>(&*beside("_addresses")) };
     // SAFETY: as above, if it is there.
     let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
-    Ok(Function { kernel, params, addresses, _object: object })
-}
-
-/// The shape of a launch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
+    let (code, sizes) = (KernelCode::Plain(kernel), vec![size_of::<u64>(); params].into());
+    Ok(Function { code, sizes, addresses, _object: object })
 }
 
 /// `cuLaunchKernel`.
 ///
 /// # Safety
-/// `params` is null or points to as many pointers to 8 readable bytes as the kernel has parameters.
+/// `params` is null or points to a pointer for each of the kernel's parameters, to as many readable bytes as it has.
 pub(crate) unsafe fn launch(
     call: &mut Call,
     function: u64,
     shape: Shape,
     stream: u64,
-    params: *const *const u64,
+    params: *const *const u8,
 ) -> Answer<()> {
-    let Function { kernel, params: count, addresses, .. } = call.state.functions.get(function)?.clone();
+    let Function { code, sizes, addresses, .. } = call.state.functions.get(function)?.clone();
     let volume = |sizes: [u32; 3]| sizes.iter().try_fold(1_u64, |all, &size| all.checked_mul(size.into()));
     let grid = volume(shape.grid).and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid > 0);
     let block = volume(shape.block).filter(|&block| block > 0 && block <= MAX_BLOCK);
-    let (Some(grid), Some(block)) = (grid, block) else { return Err(Code::INVALID_VALUE) };
-    if count > 0 && params.is_null() {
+    if grid.is_none() || block.is_none() || (!sizes.is_empty() && params.is_null()) {
         return Err(Code::INVALID_VALUE);
     }
-    let read = |index: usize| {
-        // SAFETY: the caller's promise covers `count` pointers.
+    // SAFETY: the caller's promise.
+    let arguments = unsafe { read_arguments(&sizes, params) };
+    capture::submit(call, stream, Work::Kernel { code, arguments, addresses, shape })
+}
+
+/// Copies arguments of these sizes.
+///
+/// # Safety
+/// `params` points to a pointer for each size, to as many readable bytes.
+unsafe fn read_arguments(sizes: &[usize], params: *const *const u8) -> Arguments {
+    let mut slots = Vec::new();
+    let mut starts = Vec::new();
+    for (index, &bytes) in sizes.iter().enumerate() {
+        let start = slots.len();
+        slots.resize(start + bytes.div_ceil(size_of::<u128>()), 0_u128);
+        // SAFETY: the caller's promise covers the pointer.
         let param = unsafe { *params.wrapping_add(index) };
-        // SAFETY: the caller's promise covers what they point to.
-        unsafe { param.read_unaligned() }
-    };
-    let args: Arc<[u64]> = (0..count).map(read).collect();
-    capture::submit(call, stream, Work::Kernel { kernel, args, addresses, grid, block: block as u32 })
+        let to = slots[start..].as_mut_ptr().cast();
+        // SAFETY: the caller's promise covers what it points to; the slots have the room.
+        unsafe { std::ptr::copy_nonoverlapping(param, to, bytes) };
+        starts.push(start);
+    }
+    Arguments { slots: slots.into(), starts: starts.into() }
 }
 
 /// The object that an image names.

@@ -21,6 +21,7 @@ pub(crate) fn to_json(state: &State) -> Value {
         "mappings": mappings,
         "physical": physical,
         "handles": state.virtual_memory.handles.len(),
+        "pools": state.pools.made_and_alive(),
         "streams": state.streams.handles.len(),
         "own_streams": own_streams,
         "events": state.events.len(),

@@ -10,6 +10,8 @@
 //! A program holds addresses of the first part, where nothing is ever mapped: host code that dereferences one is
 //! killed by SIGSEGV. Work on a stream gets the same address moved into its device's own part, where exactly that is
 //! mapped which the device may access. A kernel that touches freed or foreign memory is killed as well.
+//!
+//! With `CACHALOT_EMU_HOST_ACCESS`, what a device may access is mapped in the first part too.
 
 use crate::code::{Answer, Code};
 use crate::pages::{Extent, PAGE};
@@ -36,6 +38,8 @@ pub(crate) struct Space {
     free: Ranges,
     /// Nothing at or above was ever handed out.
     used_to: u64,
+    /// The host may use device memory.
+    host_access: bool,
 }
 
 impl Space {
@@ -43,13 +47,13 @@ impl Space {
     ///
     /// # Panics
     /// If not even 1 GiB can be had.
-    pub(crate) fn new(span: u64, devices: usize) -> Self {
+    pub(crate) fn new(span: u64, devices: usize, host_access: bool) -> Self {
         let mut span = span.next_multiple_of(PAGE);
         loop {
             let bytes = span * (devices as u64 + 1) + PAGE;
             if let Some(start) = reserve(bytes) {
                 let base = start.next_multiple_of(PAGE);
-                return Self { base, span, devices, free: Ranges::new(base, span), used_to: base };
+                return Self { base, span, devices, free: Ranges::new(base, span), used_to: base, host_access };
             }
             span /= 2;
             assert!(span >= 1 << 30, "no address space for the emulated devices");
@@ -76,9 +80,14 @@ impl Space {
         self.free.give(start, bytes);
     }
 
+    /// Whether an address is, or was, a device address.
+    pub(crate) fn has(&self, address: u64) -> bool {
+        (self.base..self.used_to).contains(&address)
+    }
+
     /// `address` as work on `device` sees it, if it is or was a device address; any other number unchanged.
     pub(crate) fn seen_by(&self, device: usize, address: u64) -> u64 {
-        if (self.base..self.used_to).contains(&address) { address + self.span * (device as u64 + 1) } else { address }
+        if self.has(address) { address + self.span * (device as u64 + 1) } else { address }
     }
 
     /// Makes `extents` of `descriptor` accessible to `device` at `address`, in place of what was there. Nothing is
@@ -98,8 +107,12 @@ impl Space {
         };
         let mut at = self.seen_by(device, address);
         for extent in extents {
-            if !map_fixed(at, extent.bytes, protection, flags, descriptor, extent.offset) {
-                self.unmap(device, address, extents.iter().map(|extent| extent.bytes).sum());
+            let of_host = at - self.span * (device as u64 + 1);
+            let map = |at| map_fixed(at, extent.bytes, protection, flags, descriptor, extent.offset);
+            if !map(at) || (self.host_access && !map(of_host)) {
+                let bytes = extents.iter().map(|extent| extent.bytes).sum();
+                self.unmap(device, address, bytes);
+                self.unmap_host(address, bytes);
                 return Err(Code::OUT_OF_MEMORY);
             }
             at += extent.bytes;
@@ -109,19 +122,31 @@ impl Space {
 
     /// Takes every access of `device` to `[address, address + bytes)` away.
     pub(crate) fn unmap(&self, device: usize, address: u64, bytes: u64) {
-        if bytes > 0 {
-            let at = self.seen_by(device, address);
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-            let replaced = map_fixed(at, bytes, libc::PROT_NONE, flags, -1, 0);
-            assert!(replaced, "unmap device memory: {}", std::io::Error::last_os_error());
+        forbid(self.seen_by(device, address), bytes);
+    }
+
+    /// Takes the host's access away, if it has any.
+    pub(crate) fn unmap_host(&self, address: u64, bytes: u64) {
+        if self.host_access {
+            forbid(address, bytes);
         }
     }
 
-    /// Takes every device's access away.
+    /// Takes every device's access away, and the host's.
     pub(crate) fn unmap_all(&self, address: u64, bytes: u64) {
         for device in 0..self.devices {
             self.unmap(device, address, bytes);
         }
+        self.unmap_host(address, bytes);
+    }
+}
+
+/// Takes every access to a part of the reservation away.
+fn forbid(at: u64, bytes: u64) {
+    if bytes > 0 {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let replaced = map_fixed(at, bytes, libc::PROT_NONE, flags, -1, 0);
+        assert!(replaced, "unmap device memory: {}", std::io::Error::last_os_error());
     }
 }
 

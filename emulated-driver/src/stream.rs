@@ -47,6 +47,8 @@ pub(crate) struct Queue {
     pub(crate) context: u64,
     pub(crate) device: usize,
     pub(crate) kind: Kind,
+    /// As asked for, in range; kept and told, and without effect.
+    pub(crate) priority: i32,
     /// The capture it is part of.
     pub(crate) capture: Option<u64>,
     items: VecDeque<Item>,
@@ -95,6 +97,7 @@ impl Streams {
             context,
             device,
             kind,
+            priority: 0,
             capture: None,
             items: VecDeque::new(),
             issued: 0,
@@ -187,6 +190,7 @@ pub(crate) fn find(state: &mut State, handle: u64, context: u64) -> Answer<u64> 
         0 | 1 => own_queue(state, context, None),
         2 => own_queue(state, context, Some(thread::number())),
         handle => {
+            state.refuse_retired("stream", &state.streams.handles, handle);
             let queue = state.streams.handles.get(handle).copied();
             queue.map_err(|code| state.answers.outcome("stream_unknown").err().unwrap_or(code))
         }
@@ -218,8 +222,11 @@ pub(crate) fn close_own(state: &mut State, thread: u32) {
     }
 }
 
-/// `cuStreamCreate`.
-pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
+/// The least and the greatest priority of a stream, as on the devices of the last ten years.
+pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
+
+/// `cuStreamCreateWithPriority`, and `cuStreamCreate` with the least. A priority out of range is brought into it.
+pub(crate) fn create(call: &mut Call, flags: u32, priority: i32) -> Answer<u64> {
     let kind = match flags {
         0 => Kind::Blocking,
         1 => Kind::NonBlocking,
@@ -228,6 +235,7 @@ pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     let context = call.context;
     let device = call.state.contexts[&context].device;
     let queue = call.state.streams.open(context, device, kind);
+    call.state.streams.queue_mut(queue)?.priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
     let handle = call.state.streams.handles.add(queue);
     call.made("stream", handle);
     Ok(handle)

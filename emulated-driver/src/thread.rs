@@ -4,6 +4,7 @@
 //! default streams end with it.
 
 use crate::driver::driver;
+use crate::functions::Function;
 use crate::{latch, stream};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +17,7 @@ thread_local! {
     static CONTEXTS: Cell<([u64; DEPTH], usize)> = const { Cell::new(([0; DEPTH], 0)) };
     static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
     static RUNNING: Cell<u64> = const { Cell::new(0) };
+    static CALLING: Cell<Option<Function>> = const { Cell::new(None) };
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
     static OWN_STREAMS: OwnStreams = const { OwnStreams };
 }
@@ -96,6 +98,16 @@ pub(crate) fn capture_mode() -> i32 {
 /// Sets this thread's capture mode and returns the one before.
 pub(crate) fn exchange_capture_mode(mode: i32) -> i32 {
     CAPTURE_MODE.replace(mode)
+}
+
+/// The driver function that this thread called last.
+pub(crate) fn calling() -> Option<Function> {
+    CALLING.get()
+}
+
+/// Notes the driver function that this thread calls.
+pub(crate) fn set_calling(function: Function) {
+    CALLING.set(Some(function));
 }
 
 /// The context whose work this thread is running; 0 for none.

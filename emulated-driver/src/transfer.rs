@@ -5,6 +5,7 @@ use crate::capture;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::memory;
+use crate::pool;
 use crate::space::Access;
 use crate::stream;
 use crate::work::{Place, Work};
@@ -69,6 +70,23 @@ pub(crate) fn on_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     capture::submit(call, stream, Work::Copy { to, from, bytes })
 }
 
+/// `cuMemcpyAsync`: which end is device memory is told by the addresses, as with unified addressing.
+pub(crate) fn between(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+    let is_device = |address| call.state.space.as_ref().is_some_and(|space| space.has(address));
+    match (is_device(to), is_device(from)) {
+        (true, true) => on_device(call, to, from, bytes, stream),
+        (true, false) => to_device(call, to, from, bytes, stream),
+        (false, true) => to_host(call, to, from, bytes, stream),
+        (false, false) if bytes == 0 => Ok(()),
+        (false, false) if to == 0 || from == 0 => Err(Code::INVALID_VALUE),
+        (false, false) => {
+            capture::submit(call, stream, Work::Copy { to: Place::Host(to), from: Place::Host(from), bytes })?;
+            let queue = stream::find(&mut call.state, stream, call.context)?;
+            if capture::of_queue(&mut call.state, queue)?.is_some() { Ok(()) } else { finish(call, queue) }
+        }
+    }
+}
+
 /// `cuMemcpyHtoD_v2`: on the legacy stream, done when it returns.
 pub(crate) fn to_device_now(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
     to_device(call, to, from, bytes, 0)?;
@@ -102,6 +120,7 @@ fn finish(call: &mut Call, queue: u64) -> Answer<()> {
     context::check(&call.state, context)?;
     let marks = call.state.streams.ends_of_stream(queue);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));
+    pool::after_wait(&mut call.state);
     context::check(&call.state, context)
 }
 

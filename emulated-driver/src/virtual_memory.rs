@@ -301,6 +301,7 @@ pub(crate) fn unmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
         for &user in mapping.users.keys() {
             state.space().unmap(user, start, mapping.bytes);
         }
+        state.space().unmap_host(start, mapping.bytes);
         if let Some(physical) = state.virtual_memory.physical.get_mut(&mapping.physical) {
             physical.mappings -= 1;
         }

@@ -234,3 +234,32 @@ fn the_same_touch_by_the_right_device_is_fine() {
     unsafe { seen.write_volatile(1) };
     assert_eq!(driver.read(address, 1), Ok(vec![1]));
 }
+
+#[test]
+fn the_host_may_use_device_memory_if_it_is_asked_for() {
+    let test = "the_host_may_use_device_memory_if_it_is_asked_for";
+    if is_child(test) {
+        let driver = Emulated::new();
+        for address in [driver.alloc(512).expect("memory"), driver.alloc(PAGE).expect("memory")] {
+            // SAFETY: the setting maps the memory here as well, and nothing else uses it.
+            unsafe { (address as *mut u8).write_volatile(3) };
+            assert_eq!(driver.read(address, 1), Ok(vec![3]));
+            assert_eq!(driver.write(address, &[4]), 0);
+            // SAFETY: as above.
+            assert_eq!(unsafe { (address as *const u8).read_volatile() }, 4);
+        }
+        let (mapped, handle) = (driver.reserve(PAGE).expect("addresses"), driver.create(PAGE).expect("memory"));
+        assert_eq!((driver.cuMemMap(mapped, PAGE, 0, handle, 0), driver.allow(mapped, PAGE)), (0, 0));
+        // SAFETY: as above.
+        unsafe { (mapped as *mut u8).write_volatile(5) };
+        assert_eq!(driver.read(mapped, 1), Ok(vec![5]));
+        assert_eq!(driver.cuMemUnmap(mapped, PAGE), 0);
+        println!("until it is unmapped");
+        // SAFETY: none: this is the mistake that the test makes, in a process of its own.
+        unsafe { (mapped as *mut u8).write_volatile(1) };
+        std::process::exit(0);
+    }
+    let output = in_child(test, &[("CACHALOT_EMU_HOST_ACCESS", "1")]);
+    assert!(text(&output).contains("until it is unmapped"), "{}", text(&output));
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV));
+}

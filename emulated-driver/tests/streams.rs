@@ -322,3 +322,109 @@ fn many_threads_and_streams_keep_their_bytes() {
     });
     assert_eq!((driver.count("allocations"), driver.count("streams")), (0, 0));
 }
+
+#[test]
+fn events_with_timing_tell_the_time_between_them() {
+    let driver = Emulated::new();
+    let stream = driver.stream(1).expect("a stream");
+    let event = |flags| {
+        let mut event = 0;
+        assert_eq!(driver.cuEventCreate(&mut event, flags), 0);
+        event
+    };
+    let (from, to, without) = (event(0), event(0), event(2));
+    let mut milliseconds = -1.0;
+    assert_eq!(driver.cuEventElapsedTime(&mut milliseconds, from, to), 400);
+    assert_eq!(driver.cuEventRecord(from, stream), 0);
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    driver.control.hold(stream).expect("a stream");
+    assert_eq!((driver.cuEventRecord(to, stream), driver.cuEventRecord(without, stream)), (0, 0));
+    assert_eq!(driver.cuEventElapsedTime(&mut milliseconds, from, to), 600);
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    driver.control.release(stream).expect("a stream");
+    assert_eq!(driver.cuStreamSynchronize(stream), 0);
+    assert_eq!(driver.cuEventElapsedTime(&mut milliseconds, from, to), 0);
+    assert!((20.0..20_000.0).contains(&milliseconds), "{milliseconds}");
+    let there = milliseconds;
+    assert_eq!((driver.cuEventElapsedTime(&mut milliseconds, to, from), milliseconds), (0, -there));
+    assert_eq!(driver.cuEventElapsedTime(&mut milliseconds, from, without), 400);
+}
+
+#[test]
+fn a_streams_flags_and_priority_are_told() {
+    let driver = Emulated::new();
+    let (mut least, mut greatest) = (7, 7);
+    assert_eq!(driver.cuCtxGetStreamPriorityRange(&mut least, &mut greatest), 0);
+    assert!(greatest < least && least == 0);
+    for (wanted, kept) in [(least, least), (greatest, greatest), (greatest - 9, greatest), (least + 9, least)] {
+        let (mut stream, mut priority, mut flags) = (0, 7, 7);
+        assert_eq!(driver.cuStreamCreateWithPriority(&mut stream, 1, wanted), 0);
+        assert_eq!((driver.cuStreamGetPriority(stream, &mut priority), priority), (0, kept));
+        assert_eq!((driver.cuStreamGetFlags(stream, &mut flags), flags), (0, 1));
+    }
+    let mut flags = 7;
+    assert_eq!((driver.cuStreamGetFlags(0, &mut flags), flags), (0, 0));
+}
+
+#[test]
+fn a_copy_finds_its_direction_by_the_addresses() {
+    let driver = Emulated::new();
+    let stream = driver.stream(1).expect("a stream");
+    let (left, right) = (driver.alloc(4).expect("memory"), driver.alloc(4).expect("memory"));
+    let (from, mut to, mut copy) = ([1_u8, 2, 3, 4], [0_u8; 4], [0_u8; 4]);
+    let (host, back, last) = (from.as_ptr() as u64, to.as_mut_ptr() as u64, copy.as_mut_ptr() as u64);
+    assert_eq!(driver.cuMemcpyAsync(left, host, 4, stream), 0);
+    assert_eq!(driver.cuMemcpyAsync(right, left, 4, stream), 0);
+    assert_eq!(driver.cuMemcpyAsync(back, right, 4, stream), 0);
+    assert_eq!(driver.cuMemcpyAsync(last, back, 4, stream), 0);
+    assert_eq!((to, copy), (from, from));
+    assert_eq!(driver.cuMemcpyAsync(left, 0, 4, stream), 1);
+    assert_eq!(driver.cuMemcpyAsync(0, 0, 0, stream), 0);
+}
+
+/// Makes a call with the handle of a destroyed object in a child, in strict mode or not, and returns
+/// what the child said.
+fn with_destroyed(test: &str, strict: bool, call: impl FnOnce(&Emulated, u64, u64) -> u32) -> String {
+    if is_child(test) {
+        let driver = Emulated::new();
+        let (stream, event) = (driver.stream(1).expect("a stream"), driver.event().expect("an event"));
+        driver.control.set_strict(strict);
+        assert_eq!((driver.cuEventDestroy_v2(event), driver.cuStreamDestroy_v2(stream)), (0, 0));
+        if strict {
+            assert_ne!((driver.stream(1), driver.event()), (Ok(stream), Ok(event)));
+        }
+        println!("answered {}", call(&driver, stream, event));
+        std::process::exit(0);
+    }
+    text(&in_child(test, &[]))
+}
+
+#[test]
+fn a_destroyed_streams_handle_ends_the_process_in_strict_mode() {
+    let test = "a_destroyed_streams_handle_ends_the_process_in_strict_mode";
+    let said = with_destroyed(test, true, |driver, stream, _| driver.cuStreamIsCapturing(stream, &mut 0));
+    let line = "emulated driver: cuStreamIsCapturing was given the destroyed stream 0x";
+    assert!(said.contains(line) && !said.contains("answered"), "{said}");
+}
+
+#[test]
+fn a_destroyed_events_handle_ends_the_process_in_strict_mode() {
+    let test = "a_destroyed_events_handle_ends_the_process_in_strict_mode";
+    let said = with_destroyed(test, true, |driver, _, event| driver.cuEventQuery(event));
+    let line = "emulated driver: cuEventQuery was given the destroyed event 0x";
+    assert!(said.contains(line) && !said.contains("answered"), "{said}");
+}
+
+#[test]
+fn handles_that_never_were_have_a_code_in_strict_mode() {
+    let test = "handles_that_never_were_have_a_code_in_strict_mode";
+    let said = with_destroyed(test, true, |driver, _, _| driver.cuEventQuery(4096));
+    assert!(said.contains("answered 400"), "{said}");
+}
+
+#[test]
+fn a_destroyed_handle_has_a_code_without_strict_mode() {
+    let test = "a_destroyed_handle_has_a_code_without_strict_mode";
+    let said = with_destroyed(test, false, |driver, stream, _| driver.cuStreamQuery(stream));
+    assert!(said.contains("answered 400"), "{said}");
+}

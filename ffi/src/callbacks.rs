@@ -23,7 +23,7 @@ thread_local! {
 pub(crate) struct Callbacks {
     shortage: Mutex<Option<(ShortageFunction, Userdata)>>,
     out_of_memory: Mutex<Option<(OomFunction, Userdata)>>,
-    /// Whose words a report uses.
+    /// The wording of out-of-memory reports.
     host: Host,
     /// The filters of routes into pools.
     pub(crate) filters: Filters,
@@ -55,7 +55,7 @@ impl Drop for Inside<'_> {
 }
 
 impl Callbacks {
-    /// Creates a table without callbacks, for an allocator of `host`.
+    /// Creates the callbacks of an allocator for `host`, none of them set.
     pub(crate) fn new(host: Host) -> Self {
         Self { host, ..Self::default() }
     }

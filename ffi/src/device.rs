@@ -6,7 +6,7 @@ use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory, StreamId, VirtualMemory,
+    CallSite, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory, StreamId, VirtualMemory,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::types::CuStream;
@@ -69,6 +69,21 @@ impl Device {
             Backing::Cuda(device) => device.stream_id(stream).map_err(|error| refuse(stream, error.code)),
             Backing::Lazy(later) => later.stream_id(stream).map_err(|error| refuse(stream, error.code)),
             Backing::Simulated(_) => simulated_stream_id(stream),
+        }
+    }
+
+    /// The allocator's number of a stream that uses a block of another one.
+    pub(crate) fn stream_in_use(&self, stream: CuStream) -> Outcome<StreamId> {
+        let device = match &self.backing {
+            Backing::Cuda(device) => Some(device),
+            Backing::Lazy(later) => later.opened(),
+            Backing::Simulated(_) => None,
+        };
+        match device {
+            Some(device) => device.stream_in_use(stream).map_err(|error| {
+                if error.kind == ErrorKind::InvalidArgument { refuse(stream, error.code) } else { error.into() }
+            }),
+            None => self.stream_id(stream),
         }
     }
 

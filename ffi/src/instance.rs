@@ -121,16 +121,16 @@ impl Instance {
         }
     }
 
-    /// The allocator's number of a stream, whichever device it is of.
+    /// The allocator's number of a stream that uses a block of another one, whichever device it is of.
     #[inline(always)]
-    pub(crate) fn stream(&self, stream: cachalot_stream) -> Outcome<StreamId> {
+    pub(crate) fn stream_in_use(&self, stream: cachalot_stream) -> Outcome<StreamId> {
         // The devices of an allocator share one table of streams, and any that is open can ask the driver.
         let (_, mut device) = self.device(0)?;
         if !device.is_open() {
             let mut devices = self.devices().filter_map(|index| self.allocator.device(index));
             device = devices.find(|device| device.is_open()).unwrap_or(device);
         }
-        device.stream_id(CuStream(stream.addr()))
+        device.stream_in_use(CuStream(stream.addr()))
     }
 
     /// Puts settings in force on every device. If the driver does not tell how much a fraction is, nothing changes.

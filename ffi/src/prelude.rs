@@ -1,4 +1,4 @@
 //! The names that most Rust programs use: `use cachalot::prelude::*;`.
 
 pub use crate::open::{CudaAllocator, SimulatedAllocator};
-pub use cachalot_core::{Allocator, Block, Buffer, Config, DeviceIndex, DevicePtr, Error, StreamId};
+pub use cachalot_core::{Allocator, Block, BlockAllocator, Buffer, Config, DeviceIndex, DevicePtr, Error, StreamId};

@@ -52,6 +52,18 @@ fn a_lost_context_is_remembered_and_not_called() {
 }
 
 #[test]
+fn handles_of_streams_that_nothing_reported_are_left_alone() {
+    let source = root().join("tests/c_abi/process/unreported.c");
+    let driver = emulated_driver().parent().expect("a folder").as_os_str();
+    let Some(program) = build(&source, Link::Shared, &["-L".as_ref(), driver, "-lcuda".as_ref()]) else { return };
+    for config in ["", "expandable_segments:True"] {
+        let mut command = emulated(&program);
+        let said = without_leaks(command.arg(config).env("CACHALOT_EMU_STRICT", "1"), "unreported");
+        assert_eq!(said.as_deref(), Some("unreported: well\n"));
+    }
+}
+
+#[test]
 fn a_driver_that_shuts_down_is_not_called_again() {
     let Some(program) = program("shutdown") else { return };
     succeed(&mut emulated(&program));

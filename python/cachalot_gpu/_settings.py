@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import ctypes
 
-from . import _library
+from . import _library, errors
+
+
+def encoded(config: str) -> bytes:
+    """Returns settings as the C functions take them. A NUL would end the text there."""
+    if "\0" in config:
+        raise errors.ConfigurationError(f"the settings {config!r} contain a NUL")
+    return config.encode()
 
 
 def check(config: str) -> None:
@@ -19,7 +26,7 @@ def check(config: str) -> None:
     """
     library, handle = _library.library(), ctypes.c_void_p()
     options = _library.Options(
-        struct_size=ctypes.sizeof(_library.Options), flags=_library.SIMULATED, config=config.encode()
+        struct_size=ctypes.sizeof(_library.Options), flags=_library.SIMULATED, config=encoded(config)
     )
     library.cachalot_create(ctypes.byref(options), ctypes.byref(handle))
     library.cachalot_destroy(handle)

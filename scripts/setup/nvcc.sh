@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fetches NVIDIA's CUDA compiler, pinned, for the kernels of the tests. Needs a host C++ compiler.
+# Fetches NVIDIA's CUDA compiler and headers, pinned, for the kernels of the tests and the examples of the CUDA runtime. Needs a
+# host C++ compiler.
 #
 #   eval "$(scripts/setup/nvcc.sh)" && cargo build -p cachalot-kernels
 set -euo pipefail

@@ -4,7 +4,7 @@ use crate::model::{Event, Segment, Snapshot};
 use crate::{pickle, shared};
 use serde::Serialize;
 use std::fmt;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, Write};
 use std::path::Path;
 
 /// Bytes that are written at a time.
@@ -66,6 +66,8 @@ pub enum ReadError {
     Pickle(pickle::Error),
     /// The JSON.
     Json(serde_json::Error),
+    /// The reader failed.
+    Io(io::Error),
 }
 
 impl fmt::Display for ReadError {
@@ -73,6 +75,7 @@ impl fmt::Display for ReadError {
         match self {
             Self::Pickle(error) => error.fmt(f),
             Self::Json(error) => error.fmt(f),
+            Self::Io(error) => error.fmt(f),
         }
     }
 }
@@ -84,9 +87,22 @@ impl std::error::Error for ReadError {}
 /// # Errors
 /// If it is not one, is cut off, or is a pickle that expands beyond [`pickle::from_slice`]'s bound.
 pub fn read(bytes: &[u8]) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
-    if bytes.trim_ascii_start().first() == Some(&b'{') {
-        shared::reading(|| serde_json::from_slice(bytes)).map_err(ReadError::Json)
-    } else {
-        pickle::from_slice(bytes).map_err(ReadError::Pickle)
+    read_from(bytes)
+}
+
+/// Reads a snapshot, of either format. A pickle is read a part at a time, and takes little more memory than its events.
+///
+/// # Errors
+/// Those of [`read`], and [`ReadError::Io`].
+pub fn read_from(mut reader: impl BufRead) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
+    let start = reader.fill_buf().map_err(ReadError::Io)?;
+    if start.trim_ascii_start().first() == Some(&b'{') {
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).map_err(ReadError::Io)?;
+        return shared::reading(|| serde_json::from_slice(&bytes)).map_err(ReadError::Json);
     }
+    pickle::snapshot_from(reader).map_err(|error| match error {
+        pickle::Error::Io(error) => ReadError::Io(error),
+        error => ReadError::Pickle(error),
+    })
 }

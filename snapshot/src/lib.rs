@@ -25,7 +25,9 @@
 
 #![forbid(unsafe_code)]
 
+mod event;
 mod file;
+mod harvest;
 mod model;
 mod other;
 pub mod pickle;
@@ -34,8 +36,8 @@ mod stack;
 mod stream;
 mod take;
 
-pub use file::{Format, ReadError, read, write, write_file};
-pub use model::{Annotation, Block, Event, Segment, Settings, Snapshot, Text};
+pub use file::{Format, ReadError, read, read_from, write, write_file};
+pub use model::{Annotation, Block, Details, Event, Segment, Settings, Snapshot, Text};
 pub use other::Other;
 pub use stack::{Frame, Stack};
 pub use stream::Each;

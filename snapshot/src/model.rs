@@ -5,6 +5,7 @@ use crate::stack::Stack;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A text that is mostly one of a few.
 pub type Text = Cow<'static, str>;
@@ -31,6 +32,24 @@ pub struct Snapshot<Segments = Vec<Segment>, Traces = Vec<Vec<Event>>> {
     /// Every other key.
     #[serde(flatten)]
     pub other: Other,
+}
+
+impl<Segments, Traces> Snapshot<Segments, Traces> {
+    /// The same snapshot with other lists of events.
+    pub(crate) fn map_traces<T>(self, map: impl FnOnce(Traces) -> T) -> Snapshot<Segments, T> {
+        let Self { segments, device_traces, allocator_settings, external_annotations, host_segments, .. } = self;
+        let (host_traces, other) = (self.host_traces, self.other);
+        let device_traces = map(device_traces);
+        Snapshot {
+            segments,
+            device_traces,
+            allocator_settings,
+            external_annotations,
+            host_segments,
+            host_traces,
+            other,
+        }
+    }
 }
 
 /// A segment, or one contiguous mapped part of an expandable one. Sizes are in bytes.
@@ -95,42 +114,60 @@ pub struct Block {
     pub other: Other,
 }
 
-/// An event of a trace.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+/// An event of a trace. A trace has millions, so what is rare or mostly the same lies in [`Details`].
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Event {
     /// What happened: `alloc`, `free_requested`, `free_completed`, `segment_alloc`, `segment_free`, `segment_map`,
     /// `segment_unmap`, `snapshot`, `oom`, `annotate`.
     pub action: Text,
     /// Where; absent for `oom`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub addr: Option<u64>,
-    /// Of an `oom`, how many bytes the device had free.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_free: Option<i64>,
     /// How many bytes: of blocks, as requested.
-    #[serde(default)]
     pub size: i64,
     /// On which stream.
-    #[serde(default)]
     pub stream: i64,
     /// When, in microseconds since 1970, since 2.1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub time_us: Option<i64>,
+    /// Where in the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames: Option<Stack>,
+    /// Everything else; `None` if there is nothing.
+    #[serde(flatten)]
+    pub details: Option<Arc<Details>>,
+}
+
+/// What few events have, or most have alike.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Details {
+    /// Of an `oom`, how many bytes the device had free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_free: Option<i64>,
     /// What was being compiled; `N/A` if nothing was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub compile_context: Option<Text>,
     /// What the program says of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub user_metadata: Option<Text>,
     /// In which pool, since 2.12.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pool_id: Option<(u64, u64)>,
-    /// Where in the program.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub frames: Option<Stack>,
     /// Every other key.
     #[serde(flatten)]
     pub other: Other,
+}
+
+impl Event {
+    /// Of an `oom`, how many bytes the device had free.
+    pub fn device_free(&self) -> Option<i64> {
+        self.details.as_ref()?.device_free
+    }
+
+    /// In which pool, since 2.12.
+    pub fn pool_id(&self) -> Option<(u64, u64)> {
+        self.details.as_ref()?.pool_id
+    }
 }
 
 /// The settings that were in force.

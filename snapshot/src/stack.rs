@@ -21,8 +21,8 @@ pub struct Frame {
 }
 
 /// A stack: frames, the innermost first. Empty if none was recorded.
-#[derive(Clone, Debug)]
-pub struct Stack(Arc<[Arc<Frame>]>);
+#[derive(Clone, Debug, Default)]
+pub struct Stack(Arc<Box<[Arc<Frame>]>>);
 
 impl Stack {
     /// The frames, the innermost first. Stacks that were read from one pickle share them.
@@ -44,13 +44,7 @@ impl From<Vec<Frame>> for Stack {
 
 impl FromIterator<Arc<Frame>> for Stack {
     fn from_iter<I: IntoIterator<Item = Arc<Frame>>>(frames: I) -> Self {
-        Self(frames.into_iter().collect())
-    }
-}
-
-impl Default for Stack {
-    fn default() -> Self {
-        Self(Arc::new([]))
+        Self(Arc::new(frames.into_iter().collect()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Snapshots of an allocator: what the core says, under PyTorch's names.
 
 use crate::file::Format;
-use crate::model::{Block, Event, Segment, Settings, Snapshot};
+use crate::model::{Block, Details, Event, Segment, Settings, Snapshot};
 use crate::other::Other;
 use crate::stack::Stack;
 use crate::stream::Each;
@@ -10,6 +10,7 @@ use cachalot_core::{
     Action, Allocator, Config, DeviceIndex, DeviceMemory, Lock, PoolKind, SnapshotBlock, SnapshotSegment, Storage,
     TraceEntry,
 };
+use std::sync::Arc;
 
 /// What was taken of an allocator, to be written.
 #[derive(Debug)]
@@ -123,15 +124,16 @@ fn event(entry: &TraceEntry, stack: &impl Fn(u32) -> Stack) -> Event {
     Event {
         action: entry.action.name().into(),
         addr: (!failed).then_some(entry.addr.0),
-        device_free: failed.then_some(signed(entry.addr.0)),
         size: signed(entry.size),
         stream: signed(entry.stream.0),
         time_us: Some(signed(entry.time_us)),
-        compile_context: Some("N/A".into()),
-        user_metadata: Some("".into()),
-        pool_id: None,
         frames: Some(stack(entry.site)),
-        other: Other::new(),
+        details: Some(Arc::new(Details {
+            device_free: failed.then_some(signed(entry.addr.0)),
+            compile_context: Some("N/A".into()),
+            user_metadata: Some("".into()),
+            ..Details::default()
+        })),
     }
 }
 

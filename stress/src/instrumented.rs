@@ -72,6 +72,7 @@ impl Instrumented {
 
     fn count(&self, asked: Call) {
         self.calls[asked as usize].fetch_add(1, Ordering::Relaxed);
+        // Only calls that take memory tell a miss from a hit.
         if matches!(asked, Call::Obtain | Call::Reserve | Call::Create) {
             MEMORY_CALLS.set(MEMORY_CALLS.get() + 1);
         }

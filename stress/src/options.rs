@@ -67,16 +67,16 @@ pub(crate) enum Command {
 /// Options of the churn.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ChurnOptions {
-    /// Streams to create and destroy; 0 skips the phase.
+    /// Streams to create and destroy (0 skips the phase).
     #[arg(long, default_value_t = 100_000)]
     pub(crate) streams: u64,
-    /// Threads that use their own default streams; 0 skips the phase.
+    /// Threads that use their own default streams (0 skips the phase).
     #[arg(long, default_value_t = 10_000)]
     pub(crate) threads: u64,
-    /// Private pools; 0 skips the phase.
+    /// Private pools (0 skips the phase).
     #[arg(long, default_value_t = 10_000)]
     pub(crate) pools: u64,
-    /// Requests and frees; 0 skips the phase.
+    /// Requests and frees (0 skips the phase).
     #[arg(long, default_value_t = 10_000_000)]
     pub(crate) ops: u64,
     /// Threads that work concurrently.
@@ -107,13 +107,13 @@ pub(crate) struct ChurnOptions {
 /// Options of a stress run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunOptions {
-    /// Seed of all random choices; the time by default.
+    /// Seed of all random choices, by default the time.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// End after this number of requests and frees, in all threads together.
     #[arg(long)]
     pub(crate) ops: Option<u64>,
-    /// End after this number of seconds; 20 by default without --ops.
+    /// End after this number of seconds (20 by default without --ops).
     #[arg(long)]
     pub(crate) seconds: Option<f64>,
     /// Number of threads. With one thread, the seed repeats a run exactly.
@@ -276,7 +276,7 @@ pub(crate) struct SweepOptions {
     /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Concurrent processes; the number of processors by default.
+    /// Concurrent processes, by default the number of processors.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) jobs: Option<u32>,
 }

@@ -85,6 +85,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<Report, SetupError> {
         counts.merge(&worker.counts);
     }
     if options.faults.is_some() {
+        // Failed pops may have left contexts on the stack of the main thread.
         Device::unwind(driver);
     }
     if shared.lost.lock().is_some() && !shared.verdict.is_bad() {
@@ -138,6 +139,7 @@ fn connect_peers(devices: &mut [Device]) -> Result<(), SetupError> {
 fn close(shared: &Shared, taken: u64) {
     let (subject, verdict) = (&shared.subject, &shared.verdict);
     for stage in shared.devices {
+        // Complete all work first: pending blocks become free, and empty segments can be released.
         for lane in &stage.lanes {
             if let Err(error) = stage.synchronize(lane.line().handle) {
                 shared.device_failed("synchronize", error);

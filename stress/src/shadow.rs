@@ -96,6 +96,7 @@ impl Default for Shadow {
 
 impl Shadow {
     fn page(&self, number: u64) -> &Page {
+        // Wings and pages are allocated on first use, since a device uses few of all addresses.
         let make_wing = || (0..1 << PAGE_BITS).map(|_| OnceLock::new()).collect();
         let wing = self.wings[(number >> PAGE_BITS) as usize].get_or_init(make_wing);
         let zeros = || [const { AtomicU64::new(0) }; WORDS];
@@ -114,11 +115,14 @@ impl Shadow {
         let mut visited = false;
         for Part { page, word, mask } in parts(ptr, bytes) {
             let words = self.page(page);
+            // Set and test in one atomic operation: of two overlapping claims, at least one sees
+            // the other.
             let before = words.live[word].fetch_or(mask, Ordering::AcqRel) & mask;
             if before != 0 {
                 let unit = (page * WORDS as u64 + word as u64) * 64 + u64::from(before.trailing_zeros());
                 return Err(Conflict::InUse(DevicePtr(unit * GRAIN)));
             }
+            // The pending map needs a lock, so only a claim of pending memory looks there.
             visited |= words.pending[word].load(Ordering::Acquire) & mask != 0;
         }
         if visited { self.end_visits(ptr, bytes) } else { Ok(()) }

@@ -37,6 +37,7 @@ impl Subject {
     #[inline]
     pub(crate) fn malloc(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         match self.mutant {
+            // Half of the bytes: a fill of the whole block then overwrites the neighbour.
             Some(Mutant::ShortBlock) => self.core.malloc(device, bytes.div_ceil(2), stream),
             Some(Mutant::LateErase) => {
                 let ptr = self.core.malloc(device, bytes, stream)?;
@@ -60,6 +61,7 @@ impl Subject {
     #[inline]
     pub(crate) fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<(), Error> {
         match self.mutant {
+            // A free with the size would detect the short block, and hide the overlap.
             Some(Mutant::SizeCheck | Mutant::ShortBlock) => self.core.free(ptr),
             Some(Mutant::LateErase) => self.free_before_erase(ptr, |core| core.free_sized(ptr, bytes)),
             _ => self.core.free_sized(ptr, bytes),
@@ -73,6 +75,7 @@ impl Subject {
             return Err(Error::InvalidPointer { ptr, fault: PointerFault::Free });
         }
         free(&self.core)?;
+        // Widens the window in which another thread may receive the block.
         std::thread::yield_now();
         self.live.lock().remove(&ptr.0);
         Ok(())

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// Two blocks share memory.
+    /// Two live blocks share memory.
     Overlap,
     /// A block was served while another stream still uses the memory.
     Pending,
@@ -16,19 +16,19 @@ pub(crate) enum Kind {
     Content,
     /// The allocator's information about a block is wrong, or the block violates the contract.
     Books,
-    /// A valid call was refused.
+    /// A call was refused, although the call was valid.
     Refused,
-    /// An invalid call was accepted.
+    /// A call was accepted, although the call was invalid.
     Accepted,
-    /// An invariant does not hold.
+    /// An invariant of the allocator does not hold.
     Invariant,
-    /// An error without an explanation.
+    /// A device error that neither a fault plan nor a capture explains.
     Unexpected,
-    /// Memory was not released.
+    /// Memory or blocks were left at the end of the run.
     Leak,
 }
 
-/// One finding.
+/// A finding, with its kind and a description.
 #[derive(Clone, Serialize, Debug)]
 pub(crate) struct Violation {
     pub(crate) kind: Kind,
@@ -61,7 +61,7 @@ impl Verdict {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Returns the findings.
+    /// Returns the stored findings, in the order of their discovery.
     pub(crate) fn violations(&self) -> Vec<Violation> {
         self.found.lock().clone()
     }

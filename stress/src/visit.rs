@@ -34,7 +34,8 @@ impl Visit {
         self.stream
     }
 
-    /// Returns whether the stream has completed the visit; `None` if the device returns an error.
+    /// Returns whether the stream has completed the visit, or `None` if the device returns an
+    /// error.
     pub(crate) fn is_over(&self) -> Option<bool> {
         if self.over.load(Ordering::Acquire) {
             return Some(true);

@@ -29,13 +29,13 @@ class Check(unittest.TestCase):
 
     def test_wrong_settings(self) -> None:
         program = """
-for wrong in ("policy:nonsense", "max_split_size_mb:1", "policy:bfc,chunk_mb:4", "nonsense", "\\xff"):
+for wrong in ("policy:nonsense", "max_split_size_mb:1", "policy:bfc,chunk_mb:4", "nonsense", "\\xff", "policy:bfc\\0,nonsense"):
     try:
         cachalot_gpu.check(wrong)
     except cachalot_gpu.ConfigurationError as error:
         print(len(str(error).splitlines()))
 """
-        self.prints(program, "1\n1\n1\n1\n1\n")
+        self.prints(program, "1\n1\n1\n1\n1\n1\n")
 
     def test_without_pytorch(self) -> None:
         program = """

@@ -50,6 +50,11 @@ class Wheel(unittest.TestCase):
         parts = {file.parts[0] for file in INSTALLED.files}
         self.assertEqual({name for name in parts if not name.startswith("cachalot_gpu")}, {".."})
 
+    def test_the_documentation_names_this_module(self) -> None:
+        other = re.compile(r"\bimport cachalot\b|\bcachalot\.(?:torch|check|plan)\b")
+        for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
+            self.assertEqual(other.findall(page.read_text()), [], page.name)
+
     def test_its_programs_name_no_source_file_of_a_machine(self) -> None:
         absolute = re.compile(rb"(?<![\w./-])/[\w./+-]+\.(?:rs|cpp|h)\b")
         for program in PROGRAMS:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that is to be shown with PyTorch, on a machine with a GPU: about five minutes.
 #
-#   pip install --target SITE ./python        # here or elsewhere: nothing in it depends on the machine
+#   pip install --target SITE ./python        # or a wheel of python/release.sh, for a machine with an older glibc
 #   tests/pytorch/run.sh SITE OUT
 set -uo pipefail
 site=$(readlink -f "${1:?usage: run.sh SITE OUT}")

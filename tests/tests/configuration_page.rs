@@ -1,7 +1,8 @@
-//! Every setting is listed in three places, which this test makes from the library itself: `docs/configuration.md`, the
+//! Generates the three lists of all settings from the library: `docs/configuration.md`, the
 //! documentation of `cachalot_core::config`, and `cachalot.h`.
 //!
-//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test configuration_page` writes the lists anew.
+//! To rewrite the lists:
+//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test configuration_page`.
 
 use cachalot_core::Config;
 use cachalot_core::config::{ConfigError, PLANNED, POLICIES, REFERENCE, SettingDefault, SettingReference};
@@ -16,14 +17,14 @@ const END: &str = "<!-- End of the generated tables. -->\n";
 /// The table in the documentation of `cachalot_core::config`.
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/src/config/settings.md");
 
-/// The header, and the lines of a comment between which the list stands.
+/// The header, with the list between two lines of a comment.
 const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/cachalot.h");
 const HEADER_BEGIN: &str = " * The settings, generated: see tests/tests/configuration_page.rs.\n";
 const HEADER_END: &str = " * End of the generated settings.\n";
-/// The most columns of a line in the header.
+/// Maximum number of columns of a line in the header.
 const HEADER_COLUMNS: usize = 100;
 
-/// No key takes this value.
+/// A value that every key rejects.
 const WRONG: &str = "?";
 
 fn parse(policy: &str, key: &str, value: &str) -> Result<Config, ConfigError> {
@@ -92,7 +93,7 @@ fn tables() -> String {
     })
 }
 
-/// One table of all settings, by key.
+/// Builds one table of all settings, sorted by key.
 fn table() -> String {
     let mut text = String::from("| key | policies | accepted | default | effect |\n|---|---|---|---|---|\n");
     for setting in &REFERENCE {
@@ -105,7 +106,7 @@ fn table() -> String {
     text
 }
 
-/// Breaks a text into the lines of a comment in C.
+/// Wraps a text to the lines of a C comment.
 fn wrapped(text: &str, indent: &str) -> String {
     let mut lines = String::new();
     let mut line = format!(" *{indent}");
@@ -120,7 +121,7 @@ fn wrapped(text: &str, indent: &str) -> String {
     lines + &line + "\n"
 }
 
-/// The list for the header: the lines of a comment, without its beginning and end.
+/// Builds the list for the header: the inner lines of a comment.
 fn comment() -> String {
     REFERENCE.iter().fold(String::new(), |text, setting| {
         let policies = policies(setting);

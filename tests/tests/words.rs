@@ -1,7 +1,8 @@
-//! Doc comments name the thing they speak of.
+//! Limits the share of pointing words in doc comments.
 //!
-//! A *pointing word* (it, that, what, those, one, …) sends the reader back to an earlier sentence. Of the words in the docs of
-//! hashbrown, smallvec, `parking_lot_core` and crossbeam, 3 to 5 % point. Each crate has a limit.
+//! A *pointing word* (it, that, what, those, one, …) sends the reader back to an earlier sentence.
+//! Of the words in the docs of hashbrown, smallvec, `parking_lot_core` and crossbeam, 3 to 5 %
+//! point. Each crate has a limit.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,27 +11,28 @@ use walkdir::WalkDir;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The largest share of pointing words in the docs of each crate, in percent.
-const LIMITS: [(&str, f64); 1] = [("core/src", 4.0)];
+const LIMITS: [(&str, f64); 4] = [("core/src", 4.0), ("planner/src", 4.0), ("tests/src", 4.0), ("tests/tests", 4.0)];
 
 const POINTING: [&str; 25] = [
-    "it", "its", "itself", "that", "what", "those", "these", "this", "one", "ones", "who", "whom", "whoever", "whatever",
-    "nobody", "somebody", "anybody", "anyone", "someone", "everyone", "such", "there", "other", "others", "same",
+    "it", "its", "itself", "that", "what", "those", "these", "this", "one", "ones", "who", "whom", "whoever",
+    "whatever", "nobody", "somebody", "anybody", "anyone", "someone", "everyone", "such", "there", "other", "others",
+    "same",
 ];
 
-/// The text of the doc comments of a file, without code in backticks.
+/// Returns the text of the doc comments of a file, without code in backticks.
 fn docs(text: &str) -> Vec<String> {
     let lines = text.lines().map(str::trim_start);
     let docs = lines.filter_map(|line| line.strip_prefix("///").or_else(|| line.strip_prefix("//!")));
     docs.map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join(" X ")).collect()
 }
 
-/// The words of a line of documentation.
+/// Splits a line of documentation into words.
 fn words(line: &str) -> impl Iterator<Item = String> {
     let apart = line.split(|c: char| !c.is_ascii_alphabetic() && c != '\'');
     apart.filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic())).map(str::to_lowercase)
 }
 
-/// The doc comments of every Rust file below a folder.
+/// Reads the doc comments of every Rust file below a folder.
 fn docs_below(folder: &str) -> Vec<String> {
     let entries = WalkDir::new(Path::new(ROOT).join(folder)).into_iter().map(|entry| entry.expect("it can be read"));
     let sources = entries.filter(|entry| entry.path().extension() == Some(OsStr::new("rs")));

@@ -51,7 +51,7 @@ struct Run {
     subject: usize,
     /// Bytes of a request
     bytes: u64,
-    /// Number of equal free blocks around; 0 for a fresh allocator
+    /// Number of equal free blocks around, or 0 for a fresh allocator
     around: u64,
     /// Number of pairs
     pairs: u64,

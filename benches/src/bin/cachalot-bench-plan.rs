@@ -28,7 +28,7 @@ struct Args {
     /// Seconds for the portfolio on each of the two open instances
     #[arg(long, default_value_t = 0)]
     open: u64,
-    /// File for the tables; the terminal by default
+    /// File for the tables, by default the terminal
     #[arg(long, short)]
     output: Option<PathBuf>,
 }

@@ -26,7 +26,7 @@ struct Cli {
     /// Folder of the recorded programs
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"), hide_default_value = true)]
     traces: PathBuf,
-    /// File for the tables; printed by default
+    /// File for the tables (printed by default)
     #[arg(long)]
     output: Option<PathBuf>,
 }

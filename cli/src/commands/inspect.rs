@@ -1,26 +1,33 @@
 //! `cachalot inspect`: what memory snapshots tell.
 
 use super::bytes::show;
+use super::progress::Progress;
 use super::table::{Column, Look, Table, column, extra};
 use super::{BAD_INPUT, print};
-use cachalot_replay::inspect::{self, Failure, Group, Remedy, Report, SegmentReport, Totals};
-use cachalot_replay::trace::snapshot;
+use cachalot_replay::inspect::{self, Failure, Group, Peak, PeakOf, Remedy, Report, SegmentReport, Totals};
+use cachalot_replay::trace::{BadInput, snapshot};
+use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const LONG_ABOUT: &str = "\
 Tell what memory snapshots show, PyTorch's and cachalot's: pickles and JSON,
 compressed or not
 
-Totals of each device; the blocks that are not free by the call stack that
-allocated them, the most bytes first, then the oldest first; segments in use by
-how much of them is free, which stays with the process as long as they are; and
-for each request that failed what would have been enough. Stacks and ages are
-known as far as the program recorded them.
+Totals of each device at the end, and at its peaks as far as events were
+recorded; the blocks that are not free by the call stack that allocated them,
+the most bytes first, then others that are older; segments in use by how much of
+them is free, which stays with the process as long as they are; and for each
+request that failed what would have been enough. Stacks and ages are known as
+far as the program recorded them.
 
+pending            freed by the program, and still used by other streams
+idle               wholly free segments, which can be given back
+in holes           free memory of segments in use; fragmented is how much of it
+                   is not in the largest hole
 wanted             the block that a failed request needed: what was asked for,
                    rounded
 here, elsewhere    of the request's stream outside of private pools; of other
@@ -35,7 +42,7 @@ missing            what no change of the allocator could have found: the program
 Free memory of a time before the end is worked out backwards; blocks freed since
 count as what was asked for, rounded up to 512.
 
---json prints an object for each file with file, totals, largest, oldest,
+--json prints an object for each file with file, totals, peaks, largest, oldest,
 segments, failures; sizes in bytes.
 
 Exits with 2 for input that cannot be used.";
@@ -54,14 +61,28 @@ const TOTALS: [Column; 14] = [
     column("allocated"),
     extra("requested"),
     column("pending"),
-    column("free"),
-    extra("largest free"),
+    column("idle"),
+    column("in holes"),
+    extra("largest hole"),
     extra("fragmented"),
-    column("releasable"),
     extra("segments"),
     extra("blocks"),
     extra("streams"),
     extra("events"),
+];
+
+/// The columns of the peaks.
+const PEAKS: [Column; 10] = [
+    column("peak of"),
+    extra("device"),
+    extra("at event"),
+    extra("before the end"),
+    column("reserved"),
+    column("allocated"),
+    column("pending"),
+    column("idle"),
+    column("in holes"),
+    extra("largest hole"),
 ];
 
 /// The columns of the segments.
@@ -80,6 +101,9 @@ const SEGMENTS: [Column; 12] = [
     column("held by"),
 ];
 
+/// No device has more free memory than this, in bytes (32 TiB): a simulated one has.
+const LARGEST_DEVICE: u64 = 1 << 45;
+
 /// Tell what memory snapshots show: totals, who holds the memory, fragmentation, failed requests
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
@@ -95,6 +119,9 @@ pub(crate) struct Args {
     /// How many frames of each stack, the innermost; JSON has all
     #[arg(long, value_name = "N", default_value_t = 6)]
     frames: usize,
+    /// Show frames of PyTorch as well, which are hidden where there are others
+    #[arg(long)]
+    all_frames: bool,
     #[arg(required = true, value_name = "FILE", help = "Snapshots: .pickle, .json, also .gz")]
     files: Vec<PathBuf>,
 }
@@ -111,7 +138,7 @@ struct Line<'a> {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let (mut status, mut written) = (0, Ok(()));
     for file in &args.files {
-        match snapshot::load(file) {
+        match load(file) {
             Ok(snapshot) => {
                 let report = inspect::inspect(&snapshot, args.most);
                 let name = file.to_string_lossy();
@@ -127,15 +154,41 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     super::end(status, &written)
 }
 
+/// Reads a snapshot, with a bar on a terminal if that takes long.
+fn load(file: &Path) -> Result<Snapshot, BadInput> {
+    let progress = Progress::new(std::fs::metadata(file).map_or(0, |data| data.len()));
+    progress.begin("reading");
+    let loaded = snapshot::load_watched(file, |bytes| progress.advance(bytes));
+    progress.finish();
+    loaded
+}
+
 fn json(file: &str, report: &Report) -> io::Result<String> {
     serde_json::to_string(&Line { file, report }).map_err(io::Error::from)
 }
 
 fn text(file: &str, report: &Report, args: &Args) -> String {
-    let (frames, look) = (args.frames, &args.look);
+    let shown = Stacks { frames: args.frames, all: args.all_frames };
+    let look = &args.look;
     let mut text = format!("{file}\n\n{}\n", totals(&report.totals).render(look));
-    groups(&mut text, "Blocks in use by where they were allocated, the most bytes first", &report.largest, frames);
-    groups(&mut text, "The same, the oldest first", &report.oldest, frames);
+    if !report.peaks.is_empty() {
+        let _ = write!(text, "\nAt the peaks\n\n{}\n", peaks(&report.peaks).render(look));
+        for peak in &report.peaks {
+            let of = named(peak.of);
+            shown.groups(
+                &mut text,
+                &format!("Blocks not free at the peak of {of} on device {}", peak.device),
+                &peak.largest,
+            );
+        }
+    }
+    shown.groups(
+        &mut text,
+        "Blocks not free at the end, by where they were allocated, the most bytes first",
+        &report.largest,
+    );
+    let older: Vec<Group> = report.oldest.iter().filter(|group| !report.largest.contains(group)).cloned().collect();
+    shown.groups(&mut text, "Others that are not free, the oldest first", &older);
     if !report.segments.is_empty() {
         let _ = write!(
             text,
@@ -144,9 +197,51 @@ fn text(file: &str, report: &Report, args: &Args) -> String {
         );
     }
     for failure in &report.failures {
-        describe(&mut text, failure, frames);
+        describe(&mut text, failure, &shown);
     }
     text
+}
+
+/// What a peak is of.
+fn named(of: PeakOf) -> &'static str {
+    match of {
+        PeakOf::Reserved => "reserved",
+        PeakOf::Allocated => "allocated",
+        PeakOf::Both => "reserved, allocated",
+    }
+}
+
+fn peaks(peaks: &[Peak]) -> Table {
+    let mut table = Table::new(&PEAKS);
+    for peak in peaks {
+        table.row(vec![
+            named(peak.of).to_owned(),
+            peak.device.to_string(),
+            peak.event.to_string(),
+            peak.before_end_us.map_or_else(String::new, duration),
+            show(peak.reserved),
+            show(peak.allocated),
+            show(peak.pending),
+            show(peak.releasable),
+            show(peak.in_holes),
+            show(peak.largest_hole),
+        ]);
+    }
+    table
+}
+
+/// A stream for people: 0 is the default one.
+fn stream(number: i64) -> String {
+    if number == 0 { "default".to_owned() } else { format!("{number:#x}") }
+}
+
+/// A pool for people.
+fn pool(id: (u64, u64)) -> String {
+    match id {
+        (0, 0) => "default".to_owned(),
+        (0, number) => format!("private {number}"),
+        (one, other) => format!("private {one}, {other}"),
+    }
 }
 
 fn percent(part: f64) -> String {
@@ -163,10 +258,10 @@ fn totals(devices: &[Totals]) -> Table {
             show(totals.allocated),
             show(totals.requested),
             show(totals.pending),
-            show(totals.cached),
-            show(totals.largest_free),
-            percent(totals.fragmentation),
             show(totals.releasable),
+            show(totals.in_holes),
+            show(totals.largest_hole),
+            percent(totals.fragmentation),
             totals.segments.to_string(),
             totals.allocations.to_string(),
             totals.streams.to_string(),
@@ -182,8 +277,8 @@ fn segments(reports: &[SegmentReport]) -> Table {
         table.row(vec![
             format!("{:#x}{}", report.address, if report.is_expandable { " (expandable)" } else { "" }),
             report.device.to_string(),
-            format!("{:#x}", report.stream),
-            format!("{}, {}", report.pool.0, report.pool.1),
+            stream(report.stream),
+            pool(report.pool),
             show(report.total),
             show(report.free),
             report.free_blocks.to_string(),
@@ -211,45 +306,74 @@ fn duration(us: i64) -> String {
     }
 }
 
-fn groups(text: &mut String, title: &str, groups: &[Group], frames: usize) {
-    if groups.is_empty() {
-        return;
-    }
-    let _ = writeln!(text, "\n{title}");
-    for group in groups {
-        let blocks = plural(group.blocks, "block");
-        let _ = write!(text, "\n{:>12}  in {blocks}, the largest {}", show(group.bytes), show(group.largest));
-        match (group.oldest_us, group.oldest_events) {
-            (Some(us), Some(_)) => _ = write!(text, "; the oldest {} old", duration(us)),
-            (Some(us), None) => _ = write!(text, "; the oldest more than {} old", duration(us)),
-            (None, Some(events)) => _ = write!(text, "; the oldest {} old", plural(events, "event")),
-            (None, None) => {}
+/// How stacks are shown.
+struct Stacks {
+    /// How many frames of each.
+    frames: usize,
+    /// Those of PyTorch as well.
+    all: bool,
+}
+
+impl Stacks {
+    fn groups(&self, text: &mut String, title: &str, groups: &[Group]) {
+        if groups.is_empty() {
+            return;
         }
-        text.push('\n');
-        stack(text, &group.stack, frames);
+        let _ = writeln!(text, "\n{title}");
+        for group in groups {
+            let blocks = plural(group.blocks, "block");
+            let _ = write!(text, "\n{:>12}  in {blocks}, the largest {}", show(group.bytes), show(group.largest));
+            match group.pending {
+                0 => {}
+                all if all == group.bytes => text.push_str("; pending: freed, and still used by other streams"),
+                part => _ = write!(text, "; {} of it pending: freed, and still used by other streams", show(part)),
+            }
+            match (group.oldest_us, group.oldest_events) {
+                (Some(us), Some(_)) => _ = write!(text, "; the oldest {} old", duration(us)),
+                (Some(us), None) => _ = write!(text, "; the oldest more than {} old", duration(us)),
+                (None, Some(events)) => _ = write!(text, "; the oldest {} old", plural(events, "event")),
+                (None, None) => {}
+            }
+            text.push('\n');
+            self.stack(text, &group.stack);
+        }
+    }
+
+    fn stack(&self, text: &mut String, stack: &[String]) {
+        if stack.is_empty() {
+            text.push_str(
+                "              no stack was recorded: pass stacks='all' to torch.cuda.memory._record_memory_history\n",
+            );
+        }
+        let own: Vec<&String> = stack.iter().filter(|line| self.all || !is_of_torch(line)).collect();
+        let lines: Vec<&String> = if own.is_empty() { stack.iter().collect() } else { own };
+        for line in lines.iter().take(self.frames) {
+            let _ = writeln!(text, "              {line}");
+        }
+        let (further, hidden) = (lines.len().saturating_sub(self.frames), stack.len() - lines.len());
+        let further = (further > 0).then(|| format!("{} further out", plural(further as u64, "frame")));
+        let hidden = (hidden > 0).then(|| format!("{} of PyTorch hidden", plural(hidden as u64, "frame")));
+        let rest: Vec<String> = further.into_iter().chain(hidden).collect();
+        if !rest.is_empty() {
+            let _ = writeln!(text, "              … {}", rest.join(", "));
+        }
     }
 }
 
-fn stack(text: &mut String, stack: &[String], frames: usize) {
-    if stack.is_empty() {
-        text.push_str("              no stack was recorded\n");
-    }
-    for line in stack.iter().take(frames) {
-        let _ = writeln!(text, "              {line}");
-    }
-    if stack.len() > frames {
-        let _ = writeln!(text, "              … {} further out", plural((stack.len() - frames) as u64, "frame"));
-    }
+/// Whether a line of a stack is of a file of `PyTorch` itself.
+fn is_of_torch(line: &str) -> bool {
+    line.starts_with("torch/") || line.contains("/torch/")
 }
 
-fn describe(text: &mut String, failure: &Failure, frames: usize) {
-    let Failure { device, event, wanted, stream, .. } = *failure;
+fn describe(text: &mut String, failure: &Failure, shown: &Stacks) {
+    let Failure { device, event, wanted, .. } = *failure;
     let _ = writeln!(
         text,
-        "\nOut of memory on device {device} (event {event}): {} wanted on stream {stream:#x}",
-        show(wanted)
+        "\nOut of memory on device {device} (event {event}): {} wanted on stream {}",
+        show(wanted),
+        stream(failure.stream)
     );
-    stack(text, &failure.stack, frames);
+    shown.stack(text, &failure.stack);
     for (what, bytes) in [
         ("free on the device", failure.device_free),
         ("reserved", failure.reserved),
@@ -263,7 +387,10 @@ fn describe(text: &mut String, failure: &Failure, frames: usize) {
         ("here, in one piece", failure.if_in_one_piece),
         ("missing", failure.missing),
     ] {
-        let _ = writeln!(text, "            {what:<30} {:>12}", show(bytes));
+        // A replayed record knows the device's memory no better than that.
+        if what != "free on the device" || bytes < LARGEST_DEVICE {
+            let _ = writeln!(text, "            {what:<30} {:>12}", show(bytes));
+        }
     }
     let remedies: Vec<_> = failure.remedies.iter().map(|&remedy| advice(remedy)).collect();
     match remedies.as_slice() {

@@ -39,6 +39,14 @@ fn print(lines: impl std::fmt::Display) -> io::Result<()> {
     writeln!(anstream::stdout().lock(), "{lines}")
 }
 
+/// Says on standard error that a record begins in the middle of its program, if it does: what was there before, and what is done
+/// about it.
+fn announce_start(file: &std::path::Path, start: Option<&str>, then: &str) {
+    if let Some(start) = start {
+        eprintln!("{}: {start}; {then}", file.display());
+    }
+}
+
 /// Ends a command with `status`, unless its output could not be written.
 fn end(status: u8, written: &io::Result<()>) -> ExitCode {
     // The reader of the output may stop reading early, as `head` does. That is no failure.

@@ -224,6 +224,13 @@ impl<'a> Report<'a> {
 
     fn replay(&mut self, trace: &Trace) {
         self.progress.begin(&trace.name);
+        let start = trace.start.as_ref().map(ToString::to_string);
+        let then = if self.options.check || self.options.config.is_none() && self.options.limit.is_none() {
+            "replayed from that state, worked out from the final one"
+        } else {
+            "they are first requested, by address"
+        };
+        self.progress.suspend(|| super::announce_start(&trace.file, start.as_deref(), then));
         match replay::replay(trace, &self.options) {
             Ok(outcome) => self.show(&trace.name, &outcome),
             Err(error) => self.complain(&error),

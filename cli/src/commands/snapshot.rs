@@ -33,9 +33,12 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> ExitCode {
     let Settings { limit, .. } = args.settings;
     let options = Options { config: args.settings.config(), limit, ..Options::default() };
-    let ends = Trace::load(&args.file)
-        .map_err(ReplayError::Input)
-        .and_then(|traces| traces.iter().map(|trace| replay::end(trace, &options)).collect());
+    let end = |trace: &Trace| {
+        let start = trace.start.as_ref().map(ToString::to_string);
+        super::announce_start(&trace.file, start.as_deref(), "the events are those from there on");
+        replay::end(trace, &options)
+    };
+    let ends = Trace::load(&args.file).map_err(ReplayError::Input).and_then(|traces| traces.iter().map(end).collect());
     match ends {
         Ok(ends) => {
             let written = snapshot::write(ends, &args.output);

@@ -49,8 +49,15 @@ pub trait BlockAllocator: sealed::Sealed {
     /// Those of [`Allocator::base_of`].
     fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error>;
 
-    /// Reports a block that could not be freed on drop to the hook; see
-    /// [`Allocator::on_failed_drop`].
+    /// Sets the function that is told of each [`Block`] that could not be freed on drop, or none.
+    ///
+    /// A drop cannot return an error. Frees fail only for want of host memory and for errors of the
+    /// device: see [`Allocator::free`]. Without a hook such an error is lost; the block stays
+    /// allocated and counts in the [statistics](Allocator::stats). The hook may take the block over
+    /// with [`Block::from_raw`]. It must not panic: a panic inside a drop may end the process.
+    fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>);
+
+    /// Tells the hook of [`on_failed_drop`](Self::on_failed_drop) of a block.
     fn report_failed_drop(&self, failed: &FailedDrop);
 }
 
@@ -89,6 +96,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> BlockAllocator for Allocator<D, R, S>
         self.base_of(ptr)
     }
 
+    fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>) {
+        *self.failed_drop.lock() = hook;
+    }
+
     fn report_failed_drop(&self, failed: &FailedDrop) {
         // Copied out first: the hook may call the allocator, and set another hook.
         let hook = *self.failed_drop.lock();
@@ -106,16 +117,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// Those of [`malloc`](Self::malloc).
     pub fn block(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Block<&Self>, Error> {
         Block::new(self, device, bytes, stream)
-    }
-
-    /// Sets the function that is told of each [`Block`] that could not be freed on drop, or none.
-    ///
-    /// A drop cannot return an error. Frees fail only for want of host memory and for errors of the
-    /// device: see [`free`](Self::free). Without a hook such an error is lost; the block stays
-    /// allocated and counts in the [statistics](Self::stats). The hook may take the block over with
-    /// [`Block::from_raw`]. It must not panic: a panic inside a drop may end the process.
-    pub fn on_failed_drop(&self, hook: Option<fn(&FailedDrop)>) {
-        *self.failed_drop.lock() = hook;
     }
 }
 
@@ -165,7 +166,7 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// [`into_raw`](Self::into_raw) and of [`Allocator::malloc`].
     ///
     /// The block must have no other owner. A block with two owners is freed twice, and
-    /// [`Error::InvalidPointer`] goes to the [hook](Allocator::on_failed_drop) unless the address
+    /// [`Error::InvalidPointer`] goes to the [hook](BlockAllocator::on_failed_drop) unless the address
     /// was handed out again in between.
     ///
     /// # Errors

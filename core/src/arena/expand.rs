@@ -31,8 +31,8 @@ const RESERVE_EXTRA: u64 = 8;
 
 /// The expandable segments of one device: the operations that need its virtual memory.
 pub(crate) struct Expandable<'a, D, R: Lock, S: Storage> {
-    device: OnDevice<'a, D, R, S>,
-    memory: &'a dyn VirtualMemory,
+    pub(super) device: OnDevice<'a, D, R, S>,
+    pub(super) memory: &'a dyn VirtualMemory,
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
@@ -227,7 +227,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
 
     /// Releases the addresses of a segment without mapped parts. If the device refuses, the
     /// addresses are never used again; no memory is lost.
-    fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
+    pub(super) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
         if let Some((base, bytes)) = segment
             && self.device.health().is_ok()
         {
@@ -290,7 +290,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 }
 
 /// Returns the length of a new range of addresses and the length of its granules, in bytes.
-fn range_to_reserve<D: DeviceMemory, R: Lock, S: Storage>(
+pub(super) fn range_to_reserve<D: DeviceMemory, R: Lock, S: Storage>(
     arena: &Arena<D, R, S>,
     memory: &dyn VirtualMemory,
     kind: PoolKind,
@@ -310,9 +310,9 @@ fn range_to_reserve<D: DeviceMemory, R: Lock, S: Storage>(
 }
 
 /// A failed change of mappings.
-struct Failure {
+pub(super) struct Failure {
     /// Error to report.
-    error: DeviceError,
+    pub(super) error: DeviceError,
     /// Number of bytes whose former state could not be restored: the device may or may not hold
     /// the bytes.
     in_doubt: u64,
@@ -370,7 +370,7 @@ fn granules(range: Range) -> impl DoubleEndedIterator<Item = DevicePtr> {
 
 /// Maps new memory at every granule of `range`. Unmaps the mapped granules if a later granule
 /// fails, unless the device cannot undo the mapping.
-fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
+pub(super) fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
     let mut mapped = 0;
     let mut result = Ok(());
     for at in granules(range) {

@@ -2,13 +2,16 @@
 //!
 //! Runs only after a lookup has failed, so no successful call pays for the answer.
 
+#[cfg(feature = "alloc")]
 use crate::arena::OnDevice;
+#[cfg(feature = "alloc")]
 use crate::device::DeviceMemory;
 use crate::error::{Error, PointerFault};
 use crate::heap::Heap;
 use crate::heap::block::{Block, State};
 #[cfg(feature = "alloc")]
 use crate::page_map::LaneRef;
+#[cfg(feature = "alloc")]
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -46,27 +49,23 @@ fn has_segment_at<S: Storage>(heap: &Heap<S>, ptr: DevicePtr) -> bool {
     })
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Returns the error for an address at which the heap in `slot` holds no allocated block.
-    #[cold]
-    pub(crate) fn not_in_slot(self, slot: u32, ptr: DevicePtr) -> Error {
-        not_in_heap(&self.heaps.lock(slot), ptr)
+/// Returns the error for an address in a lane's segment at which no block of the lane begins.
+#[cfg(feature = "alloc")]
+#[cold]
+pub(crate) fn not_in_lane<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    owner: LaneRef,
+    ptr: DevicePtr,
+) -> Error {
+    if let Some(block) = device.plans.allocation(owner, ptr)
+        && block.base != ptr
+    {
+        let fault = PointerFault::Interior { block: block.base, requested: block.requested };
+        return Error::InvalidPointer { ptr, fault };
     }
-
-    /// Returns the error for an address in a lane's segment at which no block of the lane begins.
-    #[cfg(feature = "alloc")]
-    #[cold]
-    pub(crate) fn not_in_lane(self, owner: LaneRef, ptr: DevicePtr) -> Error {
-        if let Some(held) = self.plans.allocation(owner, ptr)
-            && held.base != ptr
-        {
-            let fault = PointerFault::Interior { block: held.base, requested: held.requested };
-            return Error::InvalidPointer { ptr, fault };
-        }
-        // The home heap knows the delegated blocks: pending ones, and those that live longer.
-        match self.home_of(owner, ptr) {
-            Ok(home) => self.not_in_slot(home.heap, ptr),
-            Err(error) => error,
-        }
+    // The home heap knows the delegated blocks: pending ones, and those that live longer.
+    match device.home_of(owner, ptr) {
+        Ok(home) => not_in_heap(&device.heaps.lock(home.heap), ptr),
+        Err(error) => error,
     }
 }

@@ -25,7 +25,7 @@ pub(crate) mod forecast;
 mod free;
 mod free_at;
 pub(crate) mod heaps;
-mod invalid_pointer;
+pub(crate) mod invalid_pointer;
 mod invariants;
 mod ledger;
 mod malloc;
@@ -44,6 +44,8 @@ pub(crate) mod policy;
 mod reclaim;
 mod release;
 pub(crate) mod request;
+#[cfg(feature = "alloc")]
+mod restore;
 mod routes;
 pub(crate) mod settings;
 #[cfg(feature = "alloc")]

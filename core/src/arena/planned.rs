@@ -21,6 +21,7 @@
 //! The lane is locked before the home heap, never after.
 
 use crate::arena::heaps::Heaps;
+use crate::arena::invalid_pointer::not_in_lane;
 use crate::arena::plans::{delegate, delegate_all, reclaim_returned, resident_block};
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -234,7 +235,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn free_planned_traced(self, owner: LaneRef, ptr: DevicePtr, requested: Option<u64>) -> Result<(), Error> {
         // `home_of` accepts addresses inside a block; a free does not.
         if self.plans.allocation(owner, ptr).is_some_and(|held| held.base != ptr) {
-            return Err(self.not_in_lane(owner, ptr));
+            return Err(not_in_lane(self, owner, ptr));
         }
         match self.home_of(owner, ptr) {
             Ok(home) => self.free(home, ptr, requested),
@@ -249,7 +250,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         match self.pages.owner(ptr) {
             Owner::Heap(home) => self.free(home, ptr, requested),
             Owner::Lane(now) if now != owner => self.free_planned(now, ptr, requested),
-            Owner::Lane(_) => Err(self.not_in_lane(owner, ptr)),
+            Owner::Lane(_) => Err(not_in_lane(self, owner, ptr)),
             Owner::Shared | Owner::None => Err(Error::foreign(ptr)),
         }
     }

@@ -31,6 +31,8 @@ pub(crate) mod expandable;
 pub(crate) mod free_index;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned_segment;
+#[cfg(feature = "alloc")]
+mod restore;
 pub(crate) mod sets;
 mod split_merge;
 pub(crate) mod split_rules;

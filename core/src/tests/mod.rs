@@ -9,4 +9,6 @@ mod owned;
 #[cfg(not(loom))]
 mod planned;
 #[cfg(not(loom))]
+mod restore;
+#[cfg(not(loom))]
 mod sizes;

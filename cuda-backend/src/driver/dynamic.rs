@@ -35,8 +35,8 @@ pub(super) fn table(candidates: &[&Path]) -> Result<(Table, String, bool), LoadE
     Err(LoadError::NotFound { tried: candidates.iter().map(|path| path.to_path_buf()).collect(), reason })
 }
 
-/// The table of the library at `path`, as [`table`] returns it. `by_variable` says whether the environment
-/// names the library.
+/// Loads the library at `path`, and returns the three values of [`table`]. `by_variable` is true if
+/// the environment names the library.
 pub(super) fn table_of(path: &Path, by_variable: bool) -> Result<(Table, String, bool), LoadError> {
     table(&[path]).map_err(|error| match error {
         LoadError::NotFound { reason, .. } => LoadError::NotLoaded { path: path.to_owned(), reason, by_variable },
@@ -44,15 +44,16 @@ pub(super) fn table_of(path: &Path, by_variable: bool) -> Result<(Table, String,
     })
 }
 
-/// The loader's reason for not loading the library at `path`, without the path, which the message names already.
+/// Returns the loader's reason for not loading the library at `path`. Omits the path, because the
+/// message names the path already.
 fn reason_of(error: &libloading::Error, path: &Path) -> String {
-    // The outer error says which call failed, and its source says why.
+    // The outer error names the failed call, and its source the reason.
     let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     let prefix = format!("{}: ", path.display());
     reason.strip_prefix(&prefix).map_or(reason.clone(), ToOwned::to_owned)
 }
 
-/// Returns the address of a symbol; `None` if the library lacks the symbol.
+/// Returns the address of a symbol, or `None` if the library lacks the symbol.
 fn address(library: &Library, symbol: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the symbol is only used as an address here; `Table::fill` gives the address a type.
     let found = unsafe { library.get::<*mut c_void>(symbol) };

@@ -14,30 +14,30 @@ pub const OLDEST_VERSION: u32 = 11_040;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The driver is not installed where the loader looks, or is not mapped into the container.
+    /// The loader found no driver: none is installed, or the container does not contain the driver.
     NotFound {
-        /// The file names tried, in order.
+        /// The names tried, in order.
         tried: Vec<PathBuf>,
         /// The loader's reason for the last file, without the file's name.
         reason: String,
     },
-    /// The library that the caller or [`LIBRARY_VARIABLE`] names cannot be loaded.
+    /// The library named by the caller or by [`LIBRARY_VARIABLE`] cannot be loaded.
     NotLoaded {
-        /// The file.
+        /// The path of the library.
         path: PathBuf,
         /// The loader's reason, without the file's name.
         reason: String,
-        /// Whether [`LIBRARY_VARIABLE`] names the file.
+        /// Whether [`LIBRARY_VARIABLE`] names the library.
         by_variable: bool,
     },
-    /// The library lacks an entry point that nothing works without.
+    /// The library lacks a required entry point.
     MissingSymbol(&'static CStr),
     /// The driver's version is below [`OLDEST_VERSION`].
     TooOld {
         /// The driver's version: 1000 × major + 10 × minor.
         version: u32,
     },
-    /// The driver did not start: no device (100), a stub (34), or another code.
+    /// The driver did not start, for lack of a device (100), as a stub (34), or with another code.
     Start(CuResult),
     /// Called in a forked child of a process that had a driver.
     Forked,

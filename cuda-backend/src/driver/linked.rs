@@ -20,7 +20,7 @@ pub(super) fn table() -> (Table, String, bool) {
     (table, "the linked driver".to_owned(), loaded(EMULATED_MARK).is_some())
 }
 
-/// Returns the address of a symbol anywhere in the program; `None` if no loaded library has the
+/// Returns the address of a symbol anywhere in the program, or `None` if no loaded library has the
 /// symbol.
 fn loaded(symbol: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the symbol is only used as an address here; `Table::fill` gives the address a type.

@@ -26,7 +26,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The call succeeded.
+    /// The call succeeded, and all results are written.
     SUCCESS = 0;
     /// An argument is out of range.
     INVALID_VALUE = 1;
@@ -59,7 +59,7 @@ codes! {
     PEER_ACCESS_UNSUPPORTED = 217;
     /// A link between devices failed beyond correction.
     NVLINK_UNCORRECTABLE = 220;
-    /// An error of the device was contained; the process must be restarted.
+    /// An error of the device was contained, and the process must be restarted.
     CONTAINED = 226;
     /// A named file does not exist.
     FILE_NOT_FOUND = 301;
@@ -71,7 +71,7 @@ codes! {
     ILLEGAL_STATE = 401;
     /// A named symbol does not exist.
     NOT_FOUND = 500;
-    /// Not complete yet: a result of queries, not an error.
+    /// The queried work is not complete yet, which is no error.
     NOT_READY = 600;
     /// A kernel touched an address that is not mapped.
     ILLEGAL_ADDRESS = 700;

@@ -1,9 +1,9 @@
 //! Handles, structures, flags and attributes of the driver interface, laid out as in `cuda.h`.
 //!
-//! Handles are opaque numbers: no code in this crate dereferences a handle. Flags and attributes
-//! are integers, never Rust enums, so that a value of a newer driver is merely an unknown number.
-//! The numbers come from `cuda.h` 13.0; `tests/header.rs` compares every constant and layout with
-//! the header.
+//! Handles are opaque numbers, and no code in this crate dereferences a handle. Flags and
+//! attributes are integers, never Rust enums, so that a value of a newer driver is merely an
+//! unknown number. The numbers come from `cuda.h` 13.0; `tests/header.rs` compares every constant
+//! and layout with the header.
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -31,7 +31,7 @@ macro_rules! handles {
 }
 
 handles! {
-    /// A context: one device's state in this process (`CUcontext`).
+    /// A context, the state of a device in a process (`CUcontext`).
     CuContext
     /// A stream (`CUstream`). 0, 1 and 2 are the default streams, see [`CuStream::LEGACY`].
     CuStream
@@ -117,7 +117,7 @@ pub struct CuMemAccessDesc {
 pub struct CuMemAllocationProp {
     /// Allocation type. Only pinned memory can be mapped.
     pub kind: CuMemAllocationType,
-    /// Types of exported handles. 0: the handle cannot be exported.
+    /// Types of exported handles, or 0 for a handle that cannot be exported.
     pub requested_handle_types: u32,
     /// The device that holds the memory.
     pub location: CuMemLocation,
@@ -131,13 +131,13 @@ pub struct CuMemAllocationProp {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(C)]
 pub struct CuMemAllocationFlags {
-    /// Compression. 0: none.
+    /// Type of compression, or 0 for memory without compression.
     pub compression_type: u8,
-    /// 1: other devices on the bus may access the memory directly.
+    /// 1 iff other devices on the bus may access the memory directly.
     pub gpu_direct_rdma_capable: u8,
-    /// Intended uses. 0: none of the uses named by the driver.
+    /// Intended uses of the memory, or 0 for uses without a flag in `cuda.h`.
     pub usage: u16,
-    /// Always zero.
+    /// Reserved by the driver, always zero.
     pub reserved: [u8; 4],
 }
 
@@ -183,30 +183,30 @@ macro_rules! constants {
 constants! {
     /// An attribute of a device (`CUdevice_attribute`).
     CuDeviceAttribute(u32) {
-        /// Number of multiprocessors.
+        /// Number of multiprocessors of the device.
         MULTIPROCESSOR_COUNT = 16, "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT";
-        /// Number on the PCI bus.
+        /// Number of the PCI bus that the device is attached to.
         PCI_BUS_ID = 33, "CU_DEVICE_ATTRIBUTE_PCI_BUS_ID";
-        /// Device on the PCI bus.
+        /// Number of the device on the PCI bus.
         PCI_DEVICE_ID = 34, "CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID";
-        /// Domain of the PCI bus.
+        /// Number of the PCI bus's domain.
         PCI_DOMAIN_ID = 50, "CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID";
-        /// Compute capability, the part before the dot.
+        /// Major version of the compute capability, the part before the dot.
         COMPUTE_CAPABILITY_MAJOR = 75, "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR";
-        /// Compute capability, the part after the dot.
+        /// Minor version of the compute capability, the part after the dot.
         COMPUTE_CAPABILITY_MINOR = 76, "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR";
-        /// 1: the device has virtual memory.
+        /// 1 iff the device supports the management of virtual memory.
         VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102, "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED";
-        /// 1: other devices on the bus can access memory of `cuMemCreate` directly.
+        /// 1 iff other devices on the bus can access memory of `cuMemCreate` directly.
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED";
-        /// 1: the driver has a stream-ordered allocator for the device.
+        /// 1 iff the driver has a stream-ordered allocator for the device.
         MEMORY_POOLS_SUPPORTED = 115, "CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED";
     }
     /// Behaviour of an event (`CUevent_flags`).
     CuEventFlags(u32) {
         /// Records the time, and waits by spinning.
         DEFAULT = 0, "CU_EVENT_DEFAULT";
-        /// Waits by sleeping.
+        /// Records the time, and waits by sleeping.
         BLOCKING_SYNC = 1, "CU_EVENT_BLOCKING_SYNC";
         /// Records no time. Used by this crate, since such events are several times cheaper.
         DISABLE_TIMING = 2, "CU_EVENT_DISABLE_TIMING";
@@ -220,11 +220,11 @@ constants! {
     }
     /// Capture status of a stream (`CUstreamCaptureStatus`).
     CuCaptureStatus(u32) {
-        /// The stream is not capturing.
+        /// The stream takes part in no capture.
         NONE = 0, "CU_STREAM_CAPTURE_STATUS_NONE";
-        /// The stream is capturing.
+        /// The stream takes part in a valid capture.
         ACTIVE = 1, "CU_STREAM_CAPTURE_STATUS_ACTIVE";
-        /// The stream is capturing, and an error has invalidated the capture.
+        /// The stream takes part in a capture that an error has invalidated.
         INVALIDATED = 2, "CU_STREAM_CAPTURE_STATUS_INVALIDATED";
     }
     /// Calls that are refused while a stream captures (`CUstreamCaptureMode`).
@@ -233,30 +233,30 @@ constants! {
         GLOBAL = 0, "CU_STREAM_CAPTURE_MODE_GLOBAL";
         /// Refuses unsafe calls of the capturing thread.
         THREAD_LOCAL = 1, "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL";
-        /// Refuses no call.
+        /// Refuses no call, neither of the capturing thread nor of others.
         RELAXED = 2, "CU_STREAM_CAPTURE_MODE_RELAXED";
     }
     /// The kind of location that [`CuMemLocation::id`] names (`CUmemLocationType`).
     CuMemLocationType(u32) {
-        /// No location.
+        /// No location at all, an invalid value.
         INVALID = 0, "CU_MEM_LOCATION_TYPE_INVALID";
-        /// A device.
+        /// A device, identified by its ordinal.
         DEVICE = 1, "CU_MEM_LOCATION_TYPE_DEVICE";
     }
     /// Type of physical memory (`CUmemAllocationType`).
     CuMemAllocationType(u32) {
-        /// No type.
+        /// No type at all, an invalid value.
         INVALID = 0, "CU_MEM_ALLOCATION_TYPE_INVALID";
-        /// The memory never moves.
+        /// Pinned memory, which never moves.
         PINNED = 1, "CU_MEM_ALLOCATION_TYPE_PINNED";
     }
     /// Access rights to a range (`CUmemAccess_flags`).
     CuMemAccessFlags(u32) {
-        /// No access.
+        /// Neither reads nor writes.
         NONE = 0, "CU_MEM_ACCESS_FLAGS_PROT_NONE";
-        /// Reads only.
+        /// Reads without writes.
         READ = 1, "CU_MEM_ACCESS_FLAGS_PROT_READ";
-        /// Reads and writes.
+        /// Both reads and writes.
         READ_WRITE = 3, "CU_MEM_ACCESS_FLAGS_PROT_READWRITE";
     }
     /// Granularity to query (`CUmemAllocationGranularity_flags`).

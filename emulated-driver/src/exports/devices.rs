@@ -8,11 +8,6 @@ use crate::functions::Function;
 use crate::memory;
 use std::ffi::{c_char, c_int};
 
-/// The handle of a device's default pool, which never holds anything: nothing is allocated from it here.
-const POOL_BASE: u64 = 0x5e00_0000_0000;
-/// The last of the attributes of a pool that are sizes; 1 to 4 are switches and the threshold.
-const LAST_POOL_ATTRIBUTE: c_int = 8;
-
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
     let out = Out(count);
@@ -102,43 +97,6 @@ extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int)
         &[can as u64, device as u64, peer as u64],
         |call| out.check().and_then(|()| device::can_access_peer(&call.state, device, peer)),
         |value| out.write(value.into()),
-    )
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDeviceGetDefaultMemPool(pool: *mut u64, device: c_int) -> u32 {
-    let out = Out(pool);
-    make(
-        Function::cuDeviceGetDefaultMemPool,
-        &[pool as u64, device as u64],
-        |call| {
-            out.check()?;
-            let index = device::index(&call.state, device)?;
-            if !device::all_have(&call.state, device::MEMORY_POOLS) {
-                return Err(Code::NOT_SUPPORTED);
-            }
-            Ok(POOL_BASE + index as u64 * 0x1000)
-        },
-        |value| out.write(value),
-    )
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemPoolGetAttribute(pool: u64, attribute: c_int, value: *mut u64) -> u32 {
-    let out = Out(value);
-    make(
-        Function::cuMemPoolGetAttribute,
-        &[pool, attribute as u64, value as u64],
-        |call| {
-            out.check()?;
-            let end = POOL_BASE + call.state.devices.len() as u64 * 0x1000;
-            // The first three are switches of 4 bytes, which this pool does not have.
-            if !(POOL_BASE..end).contains(&pool) || !(4..=LAST_POOL_ATTRIBUTE).contains(&attribute) {
-                return Err(Code::INVALID_VALUE);
-            }
-            Ok(0)
-        },
-        |value| out.write(value),
     )
 }
 

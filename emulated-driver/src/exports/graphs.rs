@@ -5,7 +5,8 @@ use crate::call::make;
 use crate::capture;
 use crate::code::Code;
 use crate::functions::Function;
-use crate::module::{self, Shape};
+use crate::module;
+use crate::work::Shape;
 use std::ffi::{CStr, c_char, c_int};
 
 /// # Safety
@@ -52,8 +53,8 @@ unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, handle: u64, name: 
 }
 
 /// # Safety
-/// As for the real function: `params` is null or points to one pointer for each parameter of the kernel, each to 8
-/// readable bytes.
+/// As for the real function: `params` is null or points to one pointer for each parameter of the kernel, each to
+/// as many readable bytes as it has.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchKernel(
     function: u64,
@@ -65,7 +66,7 @@ unsafe extern "C" fn cuLaunchKernel(
     block_z: u32,
     shared_bytes: u32,
     stream: u64,
-    params: *const *const u64,
+    params: *const *const u8,
     extra: *const u64,
 ) -> u32 {
     make(

@@ -110,3 +110,13 @@ extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64
         drop,
     )
 }
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) -> u32 {
+    make(
+        Function::cuMemcpyAsync,
+        &[to, from, bytes as u64, stream],
+        |call| transfer::between(call, to, from, bytes as u64, stream),
+        drop,
+    )
+}

@@ -7,7 +7,7 @@ use crate::code::Code;
 use crate::context;
 use crate::event;
 use crate::functions::Function;
-use crate::stream;
+use crate::stream::{self, Kind};
 use crate::transfer;
 use crate::work::{HostFunction, Work};
 use std::ffi::{c_int, c_void};
@@ -18,8 +18,64 @@ extern "C" fn cuStreamCreate(handle: *mut u64, flags: u32) -> u32 {
     make(
         Function::cuStreamCreate,
         &[handle as u64, flags.into()],
-        |call| out.check().and_then(|()| stream::create(call, flags)),
+        |call| out.check().and_then(|()| stream::create(call, flags, stream::PRIORITIES.0)),
         |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamCreateWithPriority(handle: *mut u64, flags: u32, priority: c_int) -> u32 {
+    let out = Out(handle);
+    make(
+        Function::cuStreamCreateWithPriority,
+        &[handle as u64, flags.into(), priority as u64],
+        |call| out.check().and_then(|()| stream::create(call, flags, priority)),
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetPriority(handle: u64, priority: *mut c_int) -> u32 {
+    let out = Out(priority);
+    make(
+        Function::cuStreamGetPriority,
+        &[handle, priority as u64],
+        |call| {
+            out.check()?;
+            let queue = stream::find(&mut call.state, handle, call.context)?;
+            Ok(call.state.streams.queue(queue)?.priority)
+        },
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetFlags(handle: u64, flags: *mut u32) -> u32 {
+    let out = Out(flags);
+    make(
+        Function::cuStreamGetFlags,
+        &[handle, flags as u64],
+        |call| {
+            out.check()?;
+            let queue = stream::find(&mut call.state, handle, call.context)?;
+            Ok(u32::from(call.state.streams.queue(queue)?.kind == Kind::NonBlocking))
+        },
+        |value| out.write(value),
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> u32 {
+    // Either may be null.
+    let (least_out, greatest_out) = (Out(least), Out(greatest));
+    make(
+        Function::cuCtxGetStreamPriorityRange,
+        &[least as u64, greatest as u64],
+        |_| Ok(stream::PRIORITIES),
+        |(least, greatest)| {
+            least_out.write(least);
+            greatest_out.write(greatest);
+        },
     )
 }
 
@@ -182,4 +238,15 @@ extern "C" fn cuEventQuery(handle: u64) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(handle: u64) -> u32 {
     make(Function::cuEventSynchronize, &[handle], |call| event::synchronize(call, handle), drop)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: u64, to: u64) -> u32 {
+    let out = Out(milliseconds);
+    make(
+        Function::cuEventElapsedTime,
+        &[milliseconds as u64, from, to],
+        |call| out.check().and_then(|()| event::elapsed(call, from, to)),
+        |value| out.write(value),
+    )
 }

@@ -80,7 +80,7 @@ pub extern "C" fn cachalot_record_stream(
     stream: cachalot_stream,
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
-        Ok(instance.allocator.record_stream(address(block), instance.stream(stream)?)?)
+        Ok(instance.allocator.record_stream(address(block), instance.stream_in_use(stream)?)?)
     })
 }
 

@@ -78,7 +78,7 @@ pub unsafe extern "C" fn cachalot_torch_base_alloc(block: *mut c_void, bytes: *m
 pub extern "C" fn cachalot_torch_record_stream(block: *mut c_void, stream: cachalot_stream) {
     boundary::infallible((), || {
         let recorded = plugin::with_present(|instance| {
-            match instance.allocator.record_stream(DevicePtr(block.addr() as u64), instance.stream(stream)?) {
+            match instance.allocator.record_stream(DevicePtr(block.addr() as u64), instance.stream_in_use(stream)?) {
                 // PyTorch also passes pointers of other allocators. They are not this allocator's
                 // concern.
                 Err(Error::InvalidPointer { .. }) => Ok(()),

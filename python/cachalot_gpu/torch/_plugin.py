@@ -37,7 +37,7 @@ def configure(config: str) -> None:
     Raises:
         ConfigurationError: the settings have a mistake. The text lists what is accepted.
     """
-    _library.library().cachalot_torch_configure(config.encode())
+    _library.library().cachalot_torch_configure(_settings.encoded(config))
 
 
 def start(config: str | None) -> None:

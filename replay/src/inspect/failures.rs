@@ -65,8 +65,7 @@ pub enum Remedy {
 
 fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failure {
     let wanted = u64::try_from(event.size).unwrap_or(0);
-    let device_free = event.device_free.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
-    let (allocated, pending) = memory.used();
+    let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
     // If the device had enough, a limit forbade to take it, and what is given back makes room below that.
     let left = if device_free >= wanted { 0 } else { device_free };
     let here = |part: &Part| part.stream == event.stream && part.pool.is_none_or(|pool| pool == (0, 0));
@@ -78,9 +77,9 @@ fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failur
         wanted,
         stream: event.stream,
         device_free,
-        reserved: memory.parts.values().fold(0, |sum, part| sum.saturating_add(part.bytes)),
-        allocated,
-        pending,
+        reserved: memory.reserved,
+        allocated: memory.allocated,
+        pending: memory.pending,
         cached: 0,
         largest_free_here: 0,
         largest_free_elsewhere: 0,

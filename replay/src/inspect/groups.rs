@@ -4,7 +4,7 @@ use super::{State, blocks, lines};
 use cachalot_snapshot::{Event, Snapshot, Stack};
 use serde::Serialize;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The blocks that were allocated in one place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -15,6 +15,8 @@ pub struct Group {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Of those, what was freed and other streams still use.
+    pub pending: u64,
     /// Bytes of the largest.
     pub largest: u64,
     /// How many events ago the oldest was allocated; `None` if that was before the first event, or none were recorded.
@@ -24,22 +26,41 @@ pub struct Group {
 }
 
 /// A block that is not free.
-struct Live<'s> {
-    stack: Option<&'s Stack>,
-    size: u64,
+pub(super) struct Live<'s> {
+    pub(super) stack: Option<&'s Stack>,
+    pub(super) size: u64,
+    pub(super) is_pending: bool,
     /// How many events, and microseconds, ago.
-    events: Option<u64>,
-    us: Option<i64>,
+    pub(super) events: Option<u64>,
+    pub(super) us: Option<i64>,
 }
 
-/// The trace of one device: by address, the number of its latest allocation.
-fn latest(trace: &[Event]) -> HashMap<u64, usize> {
-    let allocs = trace.iter().enumerate().filter(|(_, event)| event.action == "alloc");
-    allocs.filter_map(|(at, event)| Some((event.addr?, at))).collect()
+/// The number of the latest allocation at each of these addresses, in the trace of their device.
+fn latest(trace: &[Event], addresses: impl Iterator<Item = u64>) -> HashMap<u64, usize> {
+    let mut missing: HashSet<u64> = addresses.collect();
+    let mut latest = HashMap::new();
+    for (number, event) in trace.iter().enumerate().rev() {
+        if missing.is_empty() {
+            break;
+        }
+        if event.action == "alloc"
+            && let Some(address) = event.addr
+            && missing.remove(&address)
+        {
+            latest.insert(address, number);
+        }
+    }
+    latest
 }
 
-fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
-    let traces: Vec<_> = snapshot.device_traces.iter().map(|trace| (&trace[..], latest(trace))).collect();
+/// The blocks of a snapshot that are not free.
+pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
+    let of = |device: i64| snapshot.segments.iter().filter(move |segment| segment.device == device);
+    let used = |segment| blocks(segment).filter(|(_, block)| State::of(block) != State::Free);
+    let traces: Vec<_> = (0..)
+        .zip(&snapshot.device_traces)
+        .map(|(device, trace)| (&trace[..], latest(trace, of(device).flat_map(used).map(|(address, _)| address))))
+        .collect();
     let mut found = Vec::new();
     for segment in &snapshot.segments {
         let trace = usize::try_from(segment.device).ok().and_then(|device| traces.get(device));
@@ -53,6 +74,7 @@ fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
             found.push(Live {
                 stack: own.or_else(|| event?.frames.as_ref()),
                 size: block.size,
+                is_pending: State::of(block) == State::Pending,
                 events: recorded.map(|(at, trace)| (trace.len() - at) as u64),
                 us,
             });
@@ -70,12 +92,14 @@ fn group(found: &[Live<'_>]) -> Vec<Group> {
             stack: lines(stack),
             blocks: 0,
             bytes: 0,
+            pending: 0,
             largest: 0,
             oldest_events: Some(0),
             oldest_us: live.us,
         });
         group.blocks += 1;
-        group.bytes += live.size;
+        group.bytes = group.bytes.saturating_add(live.size);
+        group.pending = group.pending.saturating_add(if live.is_pending { live.size } else { 0 });
         group.largest = group.largest.max(live.size);
         group.oldest_events = group.oldest_events.zip(live.events).map(|(one, other)| one.max(other));
         group.oldest_us = group.oldest_us.max(live.us);
@@ -83,20 +107,20 @@ fn group(found: &[Live<'_>]) -> Vec<Group> {
     groups.into_values().collect()
 }
 
-/// Those with the most bytes.
-pub(super) fn largest(snapshot: &Snapshot, most: usize) -> Vec<Group> {
-    let mut groups = group(&live(snapshot));
+/// Those of these blocks with the most bytes.
+pub(super) fn largest(found: &[Live<'_>], most: usize) -> Vec<Group> {
+    let mut groups = group(found);
     groups.sort_by(|one, other| (Reverse(one.bytes), &one.stack).cmp(&(Reverse(other.bytes), &other.stack)));
     groups.truncate(most);
     groups
 }
 
-/// Those with the oldest block.
-pub(super) fn oldest(snapshot: &Snapshot, most: usize) -> Vec<Group> {
+/// Those with the oldest block. None if no events were recorded.
+pub(super) fn oldest(snapshot: &Snapshot, found: &[Live<'_>], most: usize) -> Vec<Group> {
     if snapshot.device_traces.iter().all(Vec::is_empty) {
         return Vec::new();
     }
-    let mut groups = group(&live(snapshot));
+    let mut groups = group(found);
     let age = |group: &Group| (group.oldest_events.is_some(), Reverse(group.oldest_us), Reverse(group.oldest_events));
     let key = |group: &Group| (age(group), Reverse(group.bytes));
     groups.sort_by(|one, other| (key(one), &one.stack).cmp(&(key(other), &other.stack)));

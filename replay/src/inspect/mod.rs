@@ -3,11 +3,13 @@
 mod failures;
 mod groups;
 mod past;
+mod peaks;
 mod segments;
 mod totals;
 
 pub use failures::{Failure, Remedy};
 pub use groups::Group;
+pub use peaks::{Peak, PeakOf};
 pub use segments::SegmentReport;
 pub use totals::Totals;
 
@@ -19,6 +21,8 @@ use serde::Serialize;
 pub struct Report {
     /// Of each device that has segments or events.
     pub totals: Vec<Totals>,
+    /// Each device with events at its peaks.
+    pub peaks: Vec<Peak>,
     /// Blocks that are not free, by where they were allocated: those with the most bytes first.
     pub largest: Vec<Group>,
     /// The same by the age of their oldest block: the oldest first. Empty if no events were recorded.
@@ -31,10 +35,12 @@ pub struct Report {
 
 /// Looks at a snapshot. `most`: how many groups and segments of each kind are told.
 pub fn inspect(snapshot: &Snapshot, most: usize) -> Report {
+    let live = groups::live(snapshot);
     Report {
         totals: totals::totals(snapshot),
-        largest: groups::largest(snapshot, most),
-        oldest: groups::oldest(snapshot, most),
+        peaks: peaks::peaks(snapshot, most),
+        largest: groups::largest(&live, most),
+        oldest: groups::oldest(snapshot, &live, most),
         segments: segments::fragmented(snapshot, most),
         failures: failures::failures(snapshot),
     }

@@ -20,7 +20,7 @@ pub struct Totals {
     pub allocations: u64,
     /// Their bytes.
     pub allocated: u64,
-    /// What the program asked for in blocks that are not free.
+    /// What the program asked for in them.
     pub requested: u64,
     /// Bytes that were freed and that other streams still use.
     pub pending: u64,
@@ -30,9 +30,13 @@ pub struct Totals {
     pub free_blocks: u64,
     /// The largest of them.
     pub largest_free: u64,
-    /// How much of the free memory is not in the largest block, 0 to 1.
+    /// Free bytes of segments in use.
+    pub in_holes: u64,
+    /// The largest free block of a segment in use.
+    pub largest_hole: u64,
+    /// How much of the free memory of segments in use is not in the largest block, 0 to 1.
     pub fragmentation: f64,
-    /// Bytes of segments that are wholly free: what could be given back.
+    /// Bytes of segments that are wholly free: idle, and what could be given back.
     pub releasable: u64,
     /// Streams that have segments.
     pub streams: u64,
@@ -51,7 +55,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
         if segment.segment_pool_id.is_some_and(|pool| pool != (0, 0)) {
             totals.reserved_private += segment.total_size;
         }
-        let mut in_use = false;
+        let (mut in_use, mut free, mut largest) = (false, 0, 0);
         for (_, block) in blocks(segment) {
             in_use |= State::of(block) != State::Free;
             match State::of(block) {
@@ -60,18 +64,20 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
                     totals.allocated += block.size;
                     totals.requested += block.requested_size.unwrap_or(block.size);
                 }
-                State::Pending => {
-                    totals.pending += block.size;
-                    totals.requested += block.requested_size.unwrap_or(block.size);
-                }
+                State::Pending => totals.pending += block.size,
                 State::Free => {
                     totals.free_blocks += 1;
                     totals.cached += block.size;
                     totals.largest_free = totals.largest_free.max(block.size);
+                    free += block.size;
+                    largest = largest.max(block.size);
                 }
             }
         }
-        if !in_use {
+        if in_use {
+            totals.in_holes += free;
+            totals.largest_hole = totals.largest_hole.max(largest);
+        } else {
             totals.releasable += segment.total_size;
         }
     }
@@ -83,7 +89,7 @@ pub(super) fn totals(snapshot: &Snapshot) -> Vec<Totals> {
     let finish = |(device, (mut totals, streams)): (i64, (Totals, BTreeSet<i64>))| {
         totals.device = device;
         totals.streams = streams.len() as u64;
-        totals.fragmentation = fragmentation(totals.largest_free, totals.cached);
+        totals.fragmentation = fragmentation(totals.largest_hole, totals.in_holes);
         totals
     };
     devices.into_iter().map(finish).collect()

@@ -29,6 +29,8 @@ pub struct Task {
     pub problem: Problem,
     /// What it was made from.
     pub source: Source,
+    /// What was there before the first event, in words, if a record begins in the middle of its program.
+    pub start: Option<String>,
 }
 
 /// What a problem was made from.

@@ -6,7 +6,7 @@
 
 use super::section::{Repetition, repetition};
 use super::{Reading, Source, Task};
-use crate::trace::{Action, BadInput, Trace};
+use crate::trace::{Action, BadInput, Start, Trace};
 use cachalot_core::UNIT;
 use cachalot_planner::{Buffer, Plan, Problem};
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ struct Section {
     run: Option<Range<usize>>,
 }
 
-/// An allocation of a record. Events are numbered from 0.
+/// An allocation of a record. What was there before the first event comes first, one number each, and then the events.
 struct Allocation {
     size: u64,
     stream: u64,
@@ -53,7 +53,8 @@ pub(super) fn tasks(file: &Path, traces: &[Trace], reading: &Reading) -> Result<
             part = format!("{} {part}", trace.name);
         }
         problem.check().map_err(|error| BadInput::whole(file, error.to_string()))?;
-        Ok(Task { part, problem, source: Source::Record(recorded) })
+        let start = trace.start.as_ref().map(Start::to_string);
+        Ok(Task { part, problem, source: Source::Record(recorded), start })
     };
     traces.iter().map(task).collect()
 }
@@ -100,20 +101,25 @@ fn outside(trace: &Trace, allocations: &[Allocation], section: &Section, alignme
         held_over && allocations[number].end.is_some()
     };
     let mut recorded = Recorded::default();
-    let mut changes = vec![0_i64; trace.events.len() + 1];
+    // The blocks from before the first event have the first numbers.
+    let begun = trace.start.iter().flat_map(Start::blocks).count();
+    let count = begun + trace.events.len();
+    let mut changes = vec![0_i64; count + 1];
     for (number, allocation) in allocations.iter().enumerate().take_while(|&(number, _)| number < numbers.end) {
         if numbers.contains(&number) || has_place(number) {
             continue;
         }
         let bytes = allocation.size.next_multiple_of(alignment);
         changes[allocation.start as usize] += bytes as i64;
-        changes[allocation.end.map_or(trace.events.len(), |end| end as usize)] -= bytes as i64;
+        changes[allocation.end.map_or(count, |end| end as usize)] -= bytes as i64;
         if allocation.end.is_none_or(|end| end >= last) {
             recorded.throughout_bytes += bytes;
         }
     }
-    let (mut reserved, mut live) = (0_i64, 0_i64);
-    for (number, (event, change)) in (0..last).zip(trace.events.iter().zip(&changes)) {
+    let mut reserved =
+        trace.start.iter().flat_map(|start| &start.segments).map(|segment| segment.total_size as i64).sum::<i64>();
+    let mut live: i64 = changes[..begun].iter().sum();
+    for (number, (event, change)) in (begun as u64..last).zip(trace.events.iter().zip(&changes[begun..])) {
         match event.action {
             Action::SegmentAlloc | Action::SegmentMap => reserved += event.size as i64,
             Action::SegmentFree | Action::SegmentUnmap => reserved -= event.size as i64,
@@ -140,7 +146,13 @@ fn events(allocations: &[Allocation], section: &Range<usize>) -> (u64, u64) {
 fn allocations(trace: &Trace) -> Vec<Allocation> {
     let mut held: HashMap<u64, usize> = HashMap::new();
     let mut allocations: Vec<Allocation> = Vec::new();
-    for (number, event) in (0..).zip(&trace.events) {
+    for (segment, block) in trace.start.iter().flat_map(Start::blocks) {
+        let number = allocations.len();
+        held.insert(block.address, number);
+        let (size, stream) = (block.requested_size, segment.stream);
+        allocations.push(Allocation { size, stream, start: number as u64, end: None });
+    }
+    for (number, event) in (allocations.len() as u64..).zip(&trace.events) {
         match event.action {
             Action::Alloc => {
                 held.insert(event.addr, allocations.len());

@@ -60,7 +60,7 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
     if !problem.buffers.is_empty() {
         problem.check().map_err(|error| whole(file, &problem, &buffer_lines, &error))?;
     }
-    Ok(Task { part: String::new(), problem, source: Source::Table(Lines { fields: lines, planned }) })
+    Ok(Task { part: String::new(), problem, source: Source::Table(Lines { fields: lines, planned }), start: None })
 }
 
 /// What is wrong with the buffers together, at the line of the buffer that shows it.

@@ -108,7 +108,7 @@ impl Follower<'_> {
             return Trial::Differs;
         }
         self.trials.made += 1;
-        let Ok(mut copy) = Follower::new(self.events, self.settings) else { return Trial::Differs };
+        let Ok(mut copy) = Follower::new(self.trace, self.settings) else { return Trial::Differs };
         copy.trials = self.trials.clone();
         // What else is open at this event is read as the request's own.
         copy.trials.waits.entry(self.position).or_insert(None);

@@ -120,7 +120,7 @@ fn is_call(did: Did) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Did, compare};
-    use crate::trace::{Action, Event, Note};
+    use crate::trace::{Action, Event, Note, Place};
     use cachalot_core::{DevicePtr, StreamId, TraceEntry};
 
     fn recorded(rows: &[(&str, u64)]) -> Vec<Event> {
@@ -130,7 +130,7 @@ mod tests {
             size: 512,
             stream: 7,
             note: Note::None,
-            line,
+            place: Place::Line(line),
         };
         rows.iter().zip(2..).map(event).collect()
     }

@@ -3,7 +3,7 @@
 use super::Settings;
 use super::compare::{First, action_of};
 use super::follow::Follower;
-use crate::trace::{Action, Event, Trace};
+use crate::trace::{Action, BadInput, Event, Trace};
 use cachalot_core::rounding::round_size;
 use cachalot_core::{BlockState, PoolKind, SnapshotSegment, TraceEntry};
 use std::fmt::Write as _;
@@ -14,8 +14,9 @@ const LISTED: usize = 24;
 /// Both decisions of the first call that differs, and the free blocks that were considered.
 pub(super) fn describe(trace: &Trace, settings: &Settings, first: &First) -> String {
     let recorded = &trace.events[first.recorded.clone()];
-    let line = recorded.first().or(trace.events.last()).map_or(0, |event| event.line);
-    let mut text = format!("{}:{line}: the first difference", trace.file.display());
+    let place = recorded.first().or(trace.events.last()).map(|event| event.place);
+    let what = "the first difference".to_owned();
+    let mut text = BadInput { file: trace.file.clone(), place, what }.to_string();
     text.push_str("\n  recorded:");
     for event in recorded {
         let _ = write!(text, "\n    {}", in_words(event.action, event.addr, event.size, event.stream));
@@ -31,7 +32,7 @@ pub(super) fn describe(trace: &Trace, settings: &Settings, first: &First) -> Str
         text.push_str("\n    nothing");
     }
     // The same calls lead to the same state, so the blocks can be had as they were before the call.
-    if let Ok(mut before) = Follower::new(&trace.events, settings)
+    if let Ok(mut before) = Follower::new(trace, settings)
         && before.follow(first.recorded.start).is_ok()
     {
         let segments = before.run.allocator.snapshot();

@@ -15,7 +15,7 @@ use super::Simulated;
 use super::ranges::Ranges;
 use super::trials::Trials;
 use crate::program::{self, DEVICE, Operation, Program, Run, Settings};
-use crate::trace::{Action, Event, Note};
+use crate::trace::{Action, Event, Note, Trace};
 use cachalot_core::simulated::{Call, Failure, SimulatedDevice};
 use cachalot_core::{DeviceError, Error, ErrorKind, MIB, PoolId, StreamId, TraceEntry};
 use std::collections::HashMap;
@@ -35,10 +35,10 @@ const SEEDS: usize = 2;
 const SEED_BYTES: u64 = 8;
 
 /// A block that the record holds.
-struct Held {
-    slot: u32,
+pub(super) struct Held {
+    pub(super) slot: u32,
     /// The stream whose work it waits for, once it is freed and not completed.
-    waits_for: Option<StreamId>,
+    pub(super) waits_for: Option<StreamId>,
 }
 
 /// How far the record is in a capture.
@@ -54,26 +54,27 @@ enum Capture {
 
 /// A record being followed.
 pub(super) struct Follower<'t> {
+    pub(super) trace: &'t Trace,
     pub(super) events: &'t [Event],
     pub(super) run: Run<Simulated>,
     pub(super) program: Program,
     /// What the allocator did, as its own trace has it.
     pub(super) entries: Vec<TraceEntry>,
-    ranges: Ranges,
+    pub(super) ranges: Ranges,
     /// Recorded address → block.
-    held: HashMap<u64, Held>,
+    pub(super) held: HashMap<u64, Held>,
     vacant_slots: Vec<u32>,
     /// How many of them wait.
     pub(super) waiting: usize,
-    waiting_streams: u64,
+    pub(super) waiting_streams: u64,
     capture: Capture,
     captured_streams: Vec<u64>,
-    captures: usize,
+    pub(super) captures: usize,
     /// The allocator and the record hold different memory: recorded addresses may be taken, so none are handed
     /// out any more.
     astray: bool,
     /// Bytes that the record holds from the device.
-    recorded_bytes: u64,
+    pub(super) recorded_bytes: u64,
     pub(super) settings: &'t Settings,
     /// The event with which the present call begins.
     pub(super) position: usize,
@@ -83,12 +84,14 @@ pub(super) struct Follower<'t> {
 
 impl<'t> Follower<'t> {
     /// Before the first event.
-    pub(super) fn new(events: &'t [Event], settings: &'t Settings) -> Result<Self, Error> {
-        let ranges = Ranges::of(events);
+    pub(super) fn new(trace: &'t Trace, settings: &'t Settings) -> Result<Self, Error> {
+        let events = &trace.events;
+        let ranges = Ranges::of(trace, settings);
         let run = Run::new(program::allocator(SimulatedDevice::new(ranges.device_bytes), settings)?);
         // A recorded program did not search again, so neither may its replay.
         run.allocator.set_second_search(DEVICE, false)?;
         let mut follower = Self {
+            trace,
             events,
             run,
             program: Program::default(),
@@ -108,6 +111,9 @@ impl<'t> Follower<'t> {
             trials: Trials::default(),
             unread_calls: 0,
         };
+        if let Some(start) = &trace.start {
+            follower.begin(start)?;
+        }
         follower.start_trace()?;
         Ok(follower)
     }
@@ -151,6 +157,11 @@ impl<'t> Follower<'t> {
         if event.action == Action::FreeRequested {
             return self.follow_free(at);
         }
+        // The free that it is part of may be the last event before the record begins.
+        if at == 0 && event.action == Action::FreeCompleted {
+            self.complete(event.addr)?;
+            return Ok(1);
+        }
         let rest = &self.events[at..];
         let between = rest.iter().take_while(|next| !next.action.is_call() && next.note == event.note).count();
         let (events, call) = (&rest[..between], rest.get(between));
@@ -182,15 +193,20 @@ impl<'t> Follower<'t> {
             self.perform(Operation::Free { slot })?;
             return Ok(at + 2);
         }
+        self.free_and_wait(event.addr)?;
+        Ok(at + 1)
+    }
+
+    /// Frees the block at a recorded address, which waits for a stream of its own from here on.
+    pub(super) fn free_and_wait(&mut self, addr: u64) -> Result<(), Error> {
         let stream = StreamId(FIRST_WAITING_STREAM + self.waiting_streams);
         self.waiting_streams += 1;
         self.waiting += 1;
-        let held = self.held.get_mut(&event.addr).expect("a consistent record frees what it holds");
+        let held = self.held.get_mut(&addr).expect("a consistent record frees what it holds");
         held.waits_for = Some(stream);
         let slot = held.slot;
         self.perform(Operation::RecordStream { slot, stream })?;
-        self.perform(Operation::Free { slot })?;
-        Ok(at + 1)
+        self.perform(Operation::Free { slot })
     }
 
     /// The block at a recorded address no longer waits. Answers what it waited for.

@@ -7,13 +7,14 @@ mod end;
 mod follow;
 mod ranges;
 mod snapshot;
+mod start;
 mod trials;
 
 pub use end::StatDifference;
 pub use snapshot::{End, end};
 
 use crate::program::{self, OnDevice, Program, Run, Settings, Subject};
-use crate::trace::{Action, BadInput, Event, Trace};
+use crate::trace::{Action, BadInput, Event, Start, Trace};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, PlannedReport};
 use follow::Follower;
@@ -143,15 +144,22 @@ fn settings(trace: &Trace, options: &Options) -> Result<Settings, ReplayError> {
 
 /// Follows a whole record.
 fn follow<'t>(trace: &'t Trace, settings: &'t Settings) -> Result<Follower<'t>, ReplayError> {
-    let mut follower = Follower::new(&trace.events, settings).map_err(|error| refused(trace, 0, &error))?;
+    let mut follower = Follower::new(trace, settings).map_err(|error| beginning_refused(trace, &error))?;
     follower.follow(trace.events.len()).map_err(|(at, error)| refused(trace, at, &error))?;
     Ok(follower)
 }
 
 /// The allocator refused what event number `at` asks for.
 fn refused(trace: &Trace, at: usize, error: &cachalot_core::Error) -> ReplayError {
-    let line = trace.events.get(at).or(trace.events.last()).map_or(0, |event| event.line);
-    ReplayError::Refused(BadInput::at(&trace.file, line, format!("the allocator refused the call: {error}")))
+    let place = trace.events.get(at).or(trace.events.last()).map(|event| event.place);
+    let what = format!("the allocator refused the call: {error}");
+    ReplayError::Refused(BadInput { file: trace.file.clone(), place, what })
+}
+
+/// The allocator could not be put into the state in which a record begins.
+fn beginning_refused(trace: &Trace, error: &cachalot_core::Error) -> ReplayError {
+    let what = format!("the state before the first event cannot be replayed: {error}");
+    ReplayError::Input(BadInput::whole(&trace.file, what))
 }
 
 /// The calls of the program that a record is of.
@@ -185,7 +193,7 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
 
     let (stats, peak_live_bytes, planned, failed) = if follows {
         let failed = failed(&follower.run);
-        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(&trace.events), None, failed)
+        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(trace), None, failed)
     } else {
         let mut run = fresh()?;
         let peak = run.perform_watching(&program, |_, _| ()).map_err(|(_, error)| end(error))?;
@@ -225,8 +233,11 @@ fn check(trace: &Trace, settings: &Settings, follower: &Follower<'_>, stats: &BT
         checked.mismatches += segments.mismatches;
         let file = trace.file.display();
         checked.first = checked.first.or_else(|| Some(format!("{file}: at the end, {}", segments.first?)));
-        checked.stats = expected.stats.len() as u64;
-        checked.stat_differences = end::compare_stats(expected, stats);
+        // Statistics count from the beginning of the program.
+        if trace.start.is_none() {
+            checked.stats = expected.stats.len() as u64;
+            checked.stat_differences = end::compare_stats(expected, stats);
+        }
         let stat = checked.stat_differences.first().map(|stat| {
             let replayed = stat.replayed.map_or_else(|| "none".to_owned(), |value| value.to_string());
             format!("{file}: at the end, {}\n  recorded: {}\n  replayed: {replayed}", stat.name, stat.recorded)
@@ -241,9 +252,10 @@ fn count(events: &[Event], action: Action) -> u64 {
 }
 
 /// Bytes that the program asked for and had not given back, at the highest.
-fn peak_live_bytes(events: &[Event]) -> u64 {
-    let (mut live, mut peak) = (0, 0);
-    for event in events {
+fn peak_live_bytes(trace: &Trace) -> u64 {
+    let mut live = trace.start.as_ref().map_or(0, Start::live_bytes);
+    let mut peak = live;
+    for event in &trace.events {
         match event.action {
             Action::Alloc => live += event.size,
             Action::FreeRequested => live -= event.size,

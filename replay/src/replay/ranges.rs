@@ -1,6 +1,7 @@
 //! Where a record's expandable segments lie: each is a range of addresses that was mapped bit by bit.
 
-use crate::trace::{Action, Event};
+use crate::program::Settings;
+use crate::trace::{Action, Event, Segment, Start, Trace};
 
 /// No device has more memory than this, in bytes (64 TiB): what a device is given that nothing is known of.
 const LARGEST_DEVICE: u64 = 1 << 46;
@@ -14,46 +15,84 @@ const ROUNDING: u64 = 1 << 30;
 
 /// The ranges of a record, and how much of each is mapped at some point of it.
 pub(super) struct Ranges {
-    /// By address: start, end of what is ever mapped, bytes mapped now.
-    ranges: Vec<(u64, u64, u64)>,
+    /// By address.
+    ranges: Vec<Range>,
     /// The memory that the recorded device can have had at most, as far as the distances of its segments tell.
     pub(super) device_bytes: u64,
+}
+
+/// The addresses of one expandable segment.
+#[derive(Debug, PartialEq, Eq)]
+struct Range {
+    start: u64,
+    /// The end of what is ever mapped.
+    end: u64,
+    /// Whose it is: the stream, and whether its blocks are small.
+    heap: (u64, bool),
+    /// Bytes that are mapped now.
+    mapped: u64,
 }
 
 impl Ranges {
     /// The ranges of a whole record, before its first event.
     ///
-    /// Memory is always mapped from the start of a range, or right behind what is mapped. Everything that is
-    /// ever mapped in one range is therefore contiguous, and ranges are apart.
-    pub(super) fn of(events: &[Event]) -> Self {
-        let mut maps: Vec<(u64, u64)> = events
-            .iter()
-            .filter(|event| event.action == Action::SegmentMap)
-            .map(|event| (event.addr, event.addr + event.size))
-            .collect();
-        maps.sort_unstable();
-        let mut ranges: Vec<(u64, u64, u64)> = Vec::new();
-        for (start, end) in maps {
+    /// Memory is always mapped from the start of a range, or right behind what is mapped. Everything that is ever mapped in one
+    /// range is therefore contiguous, and ranges are apart. Of a record that begins in the middle, a range may have gaps that are
+    /// never mapped again; they lie between parts of one heap, with nothing of another between them.
+    pub(super) fn of(trace: &Trace, settings: &Settings) -> Self {
+        let parts = trace.start.iter().flat_map(|start| &start.segments);
+        let (expandable, ordinary): (Vec<&Segment>, Vec<_>) = parts.partition(|segment| segment.is_expandable);
+        let map = |event: &Event| Range {
+            start: event.addr,
+            end: event.addr + event.size,
+            heap: (event.stream, !event.size.is_multiple_of(settings.config.large_segment_size())),
+            mapped: 0,
+        };
+        let maps = trace.events.iter().filter(|event| event.action == Action::SegmentMap).map(map);
+        let mut pieces: Vec<Range> = expandable.into_iter().map(part).chain(maps).collect();
+        pieces.sort_unstable_by_key(|piece| piece.start);
+        let obtained = trace.events.iter().filter(|event| event.action == Action::SegmentAlloc).map(|event| event.addr);
+        let mut others: Vec<u64> = obtained.chain(ordinary.into_iter().map(|segment| segment.address)).collect();
+        others.sort_unstable();
+        let mut ranges: Vec<Range> = Vec::new();
+        for piece in pieces {
+            let has_gaps = |last: &Range| {
+                let between = others.partition_point(|&start| start < last.end);
+                trace.start.is_some()
+                    && last.heap == piece.heap
+                    && others.get(between).is_none_or(|&start| start > piece.start)
+            };
             match ranges.last_mut() {
-                Some(last) if last.1 >= start => last.1 = last.1.max(end),
-                _ => ranges.push((start, end, 0)),
+                Some(last) if last.end >= piece.start || has_gaps(last) => {
+                    last.end = last.end.max(piece.end);
+                    last.mapped += piece.mapped;
+                }
+                _ => ranges.push(piece),
             }
         }
-        let mut others: Vec<u64> = events
-            .iter()
-            .filter(|event| event.action == Action::SegmentAlloc)
-            .map(|event| event.addr)
-            .chain(ranges.iter().map(|range| range.0))
-            .collect();
+        others.extend(ranges.iter().map(|range| range.start));
         others.sort_unstable();
         let room = ranges.iter().filter_map(|range| {
-            let next = others.partition_point(|&start| start < range.1);
-            Some(others.get(next)? - range.0)
+            let next = others.partition_point(|&start| start < range.end);
+            Some(others.get(next)? - range.start)
         });
         let reservation = room.min().unwrap_or(u64::MAX);
         let device_bytes =
             (reservation.saturating_sub(ROUNDING) / RESERVED_NINTHS * DEVICE_EIGHTHS).min(LARGEST_DEVICE);
         Self { ranges, device_bytes }
+    }
+
+    /// The addresses that the device hands out for the state before the first event: one for each ordinary segment, and the
+    /// start of a range at its first mapped part.
+    pub(super) fn first_addresses(&self, start: &Start) -> Vec<u64> {
+        let mut addresses = Vec::new();
+        for segment in &start.segments {
+            let address = if segment.is_expandable { self.around(segment.address).start } else { segment.address };
+            if addresses.last() != Some(&address) {
+                addresses.push(address);
+            }
+        }
+        addresses
     }
 
     /// Follows an event that maps. True if it begins a range of which nothing is mapped.
@@ -69,18 +108,41 @@ impl Ranges {
     }
 
     fn mapped(&mut self, addr: u64) -> &mut u64 {
-        let next = self.ranges.partition_point(|range| range.0 <= addr);
-        &mut self.ranges[next - 1].2
+        let next = self.ranges.partition_point(|range| range.start <= addr);
+        &mut self.ranges[next - 1].mapped
     }
+
+    /// The range around an address that is mapped at some point.
+    fn around(&self, addr: u64) -> &Range {
+        &self.ranges[self.ranges.partition_point(|range| range.start <= addr) - 1]
+    }
+}
+
+/// A part that is mapped before the first event.
+fn part(segment: &Segment) -> Range {
+    let Segment { address: start, total_size: mapped, stream, .. } = *segment;
+    Range { start, end: start + mapped, heap: (stream, segment.segment_type == "small"), mapped }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LARGEST_DEVICE, Ranges};
-    use crate::trace::{Action, Event, Note};
+    use super::{LARGEST_DEVICE, Range, Ranges};
+    use crate::program::Settings;
+    use crate::trace::{Action, Event, Note, Place, Segment, Start, Trace};
+    use cachalot_core::Config;
+    use std::path::PathBuf;
 
     fn event(action: Action, addr: u64, size: u64) -> Event {
-        Event { action, addr, size, stream: 0, note: Note::None, line: 1 }
+        Event { action, addr, size, stream: 0, note: Note::None, place: Place::Line(1) }
+    }
+
+    fn ranges(events: &[Event], start: Option<Start>) -> Ranges {
+        let trace = Trace { name: String::new(), file: PathBuf::new(), events: events.to_vec(), start, expected: None };
+        Ranges::of(&trace, &Settings { config: Config::default(), limit: None })
+    }
+
+    fn part(address: u64, total_size: u64, stream: u64) -> Segment {
+        Segment { address, total_size, stream, is_expandable: true, ..Segment::default() }
     }
 
     #[test]
@@ -94,8 +156,9 @@ mod tests {
             event(Action::SegmentUnmap, low + 100, 50),
             event(Action::SegmentMap, low, 30),
         ];
-        let mut ranges = Ranges::of(&events);
-        assert_eq!(ranges.ranges, [(low, low + 150, 0), (high, high + 100, 0)]);
+        let mut ranges = ranges(&events, None);
+        let range = |start, end| Range { start, end, heap: (0, true), mapped: 0 };
+        assert_eq!(ranges.ranges, [range(low, low + 150), range(high, high + 100)]);
         assert!(ranges.device_bytes < (2 << 40) * 8 / 9 && ranges.device_bytes > (2 << 40) * 8 / 9 - (2 << 30));
         assert!(ranges.map(&events[0]));
         assert!(ranges.map(&events[1]));
@@ -106,8 +169,23 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_one_heap_are_one_range_in_spite_of_gaps() {
+        let (low, high, large) = (1 << 40, 3 << 40, 20 << 20);
+        let segments = vec![part(low + large, large, 0), part(low + 8 * large, large, 0), part(high, large, 7)];
+        let start = Start { segments, assumed: 0 };
+        // The start of the range was unmapped before, and is mapped again.
+        let again = event(Action::SegmentMap, low, large);
+        let mut ranges = ranges(&[again], Some(start.clone()));
+        let range = |start, end, stream, mapped| Range { start, end, heap: (stream, false), mapped };
+        let whole = range(low, low + 9 * large, 0, 2 * large);
+        assert_eq!(ranges.ranges, [whole, range(high, high + large, 7, large)]);
+        assert_eq!(ranges.first_addresses(&start), [low, high]);
+        assert!(!ranges.map(&again));
+    }
+
+    #[test]
     fn without_neighbours_the_device_is_as_large_as_any() {
         let events = [event(Action::SegmentMap, 1 << 40, 100), event(Action::SegmentAlloc, 512, 512)];
-        assert_eq!(Ranges::of(&events).device_bytes, LARGEST_DEVICE);
+        assert_eq!(ranges(&events, None).device_bytes, LARGEST_DEVICE);
     }
 }

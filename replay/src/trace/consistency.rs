@@ -3,7 +3,7 @@
 //! What passes here can be replayed without meeting an address that the record has not introduced, and every sum
 //! of its sizes fits 64 bits.
 
-use super::{Action, BadInput, Event};
+use super::{Action, BadInput, BlockState, Event, Place, Start};
 use cachalot_core::UNIT;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,9 +15,17 @@ const MAX_TOTAL_BYTES: u64 = 1 << 61;
 /// A block between its `a` and its `c`.
 struct Held {
     size: u64,
-    line: u64,
+    /// Where it was allocated; `None` before the first event.
+    place: Option<Place>,
     /// `f` was seen, `c` not yet.
     freed: bool,
+}
+
+impl Held {
+    /// Where it comes from, in words.
+    fn origin(&self) -> String {
+        self.place.map_or_else(|| "from before the first event".to_owned(), |place| format!("of {place}"))
+    }
 }
 
 /// What the record holds after some of its events.
@@ -35,32 +43,82 @@ struct State {
     obtained: u64,
 }
 
-/// Checks a whole record.
-pub(super) fn check(file: &Path, events: &[Event]) -> Result<(), BadInput> {
-    let mut state = State::default();
-    for event in events {
-        state.apply(event).map_err(|what| BadInput::at(file, event.line, what))?;
-    }
-    Ok(())
+/// What an event contradicts.
+pub(super) enum Contradiction {
+    /// Events before it, or itself.
+    Events(String),
+    /// Nothing but that the record begins with an empty allocator.
+    Beginning(String),
 }
 
+impl From<&str> for Contradiction {
+    fn from(what: &str) -> Self {
+        Self::Events(what.to_owned())
+    }
+}
+
+/// Checks the events of a record, from what was there before the first of them.
+pub(super) fn check(file: &Path, events: &[Event], start: Option<&Start>) -> Result<(), BadInput> {
+    walk(events, start).map_err(|(place, contradiction)| {
+        let what = match contradiction {
+            Contradiction::Beginning(what) if start.is_none() => format!("{what}{BEGINS_IN_THE_MIDDLE}"),
+            Contradiction::Beginning(what) | Contradiction::Events(what) => what,
+        };
+        BadInput { file: file.to_owned(), place, what }
+    })
+}
+
+/// Finds the first contradiction, and where it is; `None` before the first event.
+pub(super) fn walk(events: &[Event], start: Option<&Start>) -> Result<(), (Option<Place>, Contradiction)> {
+    let state = start.map(State::at).transpose();
+    let mut state = state.map_err(|what| (None, Contradiction::Events(what)))?.unwrap_or_default();
+    events.iter().try_for_each(|event| state.apply(event).map_err(|what| (Some(event.place), what)))
+}
+
+/// What to do about a record that begins with memory it does not introduce.
+const BEGINS_IN_THE_MIDDLE: &str =
+    "; if the record begins in the middle of its program, pass a memory snapshot, which holds the final state as well";
+
 impl State {
-    fn apply(&mut self, event: &Event) -> Result<(), String> {
+    /// What was there before the first event.
+    fn at(start: &Start) -> Result<Self, String> {
+        let mut state = Self::default();
+        for segment in &start.segments {
+            let end =
+                segment.address.checked_add(segment.total_size).ok_or("a segment goes beyond the last address")?;
+            let obtained = if segment.is_expandable {
+                state.map(segment.address, end)
+            } else {
+                state.obtain(segment.address, end)
+            };
+            obtained.map_err(|contradiction| match contradiction {
+                Contradiction::Events(what) | Contradiction::Beginning(what) => format!("at the start, {what}"),
+            })?;
+        }
+        for (_, block) in start.blocks() {
+            state.requested = add(state.requested, block.requested_size)?;
+            let freed = block.state == BlockState::ActivePendingFree;
+            state.blocks.insert(block.address, Held { size: block.requested_size, place: None, freed });
+        }
+        Ok(state)
+    }
+
+    fn apply(&mut self, event: &Event) -> Result<(), Contradiction> {
         let (addr, size) = (event.addr, event.size);
         if size == 0 {
-            return Err(format!("the event `{}` has no bytes", event.action.letter()));
+            return Err(Contradiction::Events(format!("the event `{}` has no bytes", event.action.letter())));
         }
         if event.action == Action::OutOfMemory {
             return Ok(());
         }
         let end = addr.checked_add(size).ok_or("the range goes beyond the last address")?;
         match event.action {
-            Action::Alloc => self.alloc(addr, end, event.line),
+            Action::Alloc => self.alloc(addr, end, event.place),
             Action::FreeRequested => self.free(addr, size),
             Action::FreeCompleted => self.complete(addr, size),
-            _ if addr % UNIT != 0 || size % UNIT != 0 || addr == 0 => {
-                Err(format!("a segment's address and size must be multiples of {UNIT} and not 0"))
-            }
+            _ if addr % UNIT != 0 || size % UNIT != 0 || addr == 0 => Err(Contradiction::Events(format!(
+                "a segment's address and size must be multiples of {UNIT} and not 0"
+            ))),
             Action::SegmentAlloc => self.obtain(addr, end),
             Action::SegmentMap => self.map(addr, end),
             Action::SegmentFree => self.release(addr, size),
@@ -69,34 +127,35 @@ impl State {
         }
     }
 
-    fn alloc(&mut self, addr: u64, end: u64, line: u64) -> Result<(), String> {
+    fn alloc(&mut self, addr: u64, end: u64, place: Place) -> Result<(), Contradiction> {
         // The last block that begins before `end` is the only one that can overlap, since blocks do not.
         if let Some((&other, held)) = self.blocks.range(..end).next_back()
             && other + held.size > addr
         {
-            let (bytes, line) = (held.size, held.line);
-            return Err(format!(
-                "allocation at {addr:x}, where the {bytes} bytes at {other:x} of line {line} are still in use"
-            ));
+            let (bytes, origin) = (held.size, held.origin());
+            return Err(Contradiction::Events(format!(
+                "allocation at {addr:x}, where the {bytes} bytes at {other:x} {origin} are still in use"
+            )));
         }
         if !self.is_backed(addr, end) {
-            return Err(format!(
-                "allocation at {addr:x} outside every segment of the record: it must begin where the program begins"
-            ));
+            return Err(Contradiction::Beginning(format!(
+                "allocation at {addr:x} outside every segment of the record"
+            )));
         }
         let size = end - addr;
-        self.requested = add(self.requested, size)?;
-        self.blocks.insert(addr, Held { size, line, freed: false });
+        self.requested = add(self.requested, size).map_err(Contradiction::Events)?;
+        self.blocks.insert(addr, Held { size, place: Some(place), freed: false });
         Ok(())
     }
 
-    fn free(&mut self, addr: u64, size: u64) -> Result<(), String> {
+    fn free(&mut self, addr: u64, size: u64) -> Result<(), Contradiction> {
         match self.blocks.get_mut(&addr) {
-            None => Err(format!("free of {addr:x}, which is not allocated")),
-            Some(held) if held.freed => Err(format!("free of {addr:x}, which was freed before")),
+            None => Err(self.unknown_block(addr, format!("free of {addr:x}, which is not allocated"))),
+            Some(held) if held.freed => Err(Contradiction::Events(format!("free of {addr:x}, which was freed before"))),
             Some(held) if held.size != size => {
-                let (bytes, line) = (held.size, held.line);
-                Err(format!("free of {size} bytes at {addr:x}, where line {line} allocated {bytes}"))
+                let (bytes, origin) = (held.size, held.origin());
+                let what = format!("free of {size} bytes at {addr:x}, where {bytes} {origin} are allocated");
+                Err(Contradiction::Events(what))
             }
             Some(held) => {
                 held.freed = true;
@@ -105,26 +164,34 @@ impl State {
         }
     }
 
-    fn complete(&mut self, addr: u64, size: u64) -> Result<(), String> {
+    fn complete(&mut self, addr: u64, size: u64) -> Result<(), Contradiction> {
         match self.blocks.get(&addr) {
             Some(held) if held.freed && held.size == size => {
                 self.blocks.remove(&addr);
                 Ok(())
             }
-            _ => Err(format!("a free of {size} bytes at {addr:x} is completed that was not requested")),
+            held => {
+                let what = format!("a free of {size} bytes at {addr:x} is completed that was not requested");
+                Err(if held.is_none() { self.unknown_block(addr, what) } else { Contradiction::Events(what) })
+            }
         }
     }
 
-    fn obtain(&mut self, addr: u64, end: u64) -> Result<(), String> {
+    /// What an event contradicts that is of no block. The record says all of segments that it introduces.
+    fn unknown_block(&self, addr: u64, what: String) -> Contradiction {
+        if self.is_backed(addr, addr + 1) { Contradiction::Events(what) } else { Contradiction::Beginning(what) }
+    }
+
+    fn obtain(&mut self, addr: u64, end: u64) -> Result<(), Contradiction> {
         self.refuse_overlap(addr, end)?;
-        self.obtained = add(self.obtained, end - addr)?;
+        self.obtained = add(self.obtained, end - addr).map_err(Contradiction::Events)?;
         self.segments.insert(addr, end - addr);
         Ok(())
     }
 
-    fn map(&mut self, addr: u64, end: u64) -> Result<(), String> {
+    fn map(&mut self, addr: u64, end: u64) -> Result<(), Contradiction> {
         self.refuse_overlap(addr, end)?;
-        self.obtained = add(self.obtained, end - addr)?;
+        self.obtained = add(self.obtained, end - addr).map_err(Contradiction::Events)?;
         let mut joined = (addr, end);
         if let Some((&before, &before_end)) = self.mapped.range(..addr).next_back()
             && before_end == addr
@@ -138,19 +205,21 @@ impl State {
         Ok(())
     }
 
-    fn release(&mut self, addr: u64, size: u64) -> Result<(), String> {
+    fn release(&mut self, addr: u64, size: u64) -> Result<(), Contradiction> {
         if self.segments.get(&addr) != Some(&size) {
-            return Err(format!("release of a segment of {size} bytes at {addr:x}, which is not held"));
+            let what = format!("release of a segment of {size} bytes at {addr:x}, which is not held");
+            return Err(Contradiction::Beginning(what));
         }
         self.refuse_in_use(addr, addr + size)?;
         self.segments.remove(&addr);
         Ok(())
     }
 
-    fn unmap(&mut self, addr: u64, end: u64) -> Result<(), String> {
+    fn unmap(&mut self, addr: u64, end: u64) -> Result<(), Contradiction> {
         let around = self.mapped.range(..=addr).next_back().map(|(&start, &stop)| (start, stop));
         let Some((start, stop)) = around.filter(|&(_, stop)| stop >= end) else {
-            return Err(format!("unmapping of {} bytes at {addr:x}, which are not mapped", end - addr));
+            let what = format!("unmapping of {} bytes at {addr:x}, which are not mapped", end - addr);
+            return Err(Contradiction::Beginning(what));
         };
         self.refuse_in_use(addr, end)?;
         self.mapped.remove(&start);
@@ -169,20 +238,22 @@ impl State {
         segment.is_some_and(|stop| stop >= end) || mapped.is_some_and(|stop| stop >= end)
     }
 
-    fn refuse_overlap(&self, addr: u64, end: u64) -> Result<(), String> {
+    fn refuse_overlap(&self, addr: u64, end: u64) -> Result<(), Contradiction> {
         let segment = self.segments.range(..end).next_back().map(|(&start, &size)| start + size);
         let mapped = self.mapped.range(..end).next_back().map(|(_, &stop)| stop);
         if segment.is_some_and(|stop| stop > addr) || mapped.is_some_and(|stop| stop > addr) {
-            return Err(format!("a segment is obtained at {addr:x}, where the record already holds one"));
+            let what = format!("a segment is obtained at {addr:x}, where the record already holds one");
+            return Err(Contradiction::Events(what));
         }
         Ok(())
     }
 
-    fn refuse_in_use(&self, addr: u64, end: u64) -> Result<(), String> {
+    fn refuse_in_use(&self, addr: u64, end: u64) -> Result<(), Contradiction> {
         match self.blocks.range(..end).next_back() {
             Some((&block, held)) if block + held.size > addr => {
-                let line = held.line;
-                Err(format!("memory at {addr:x} is given back while the block at {block:x} of line {line} is in use"))
+                let origin = held.origin();
+                let what = format!("memory at {addr:x} is given back while the block at {block:x} {origin} is in use");
+                Err(Contradiction::Events(what))
             }
             _ => Ok(()),
         }
@@ -199,8 +270,8 @@ fn add(total: u64, size: u64) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
-    use crate::trace::{Action, Event, Note};
+    use super::{BEGINS_IN_THE_MIDDLE, check};
+    use crate::trace::{Action, Event, Note, Place};
     use std::path::Path;
 
     /// Events from `letter address size` words, one line each, from line 2 on.
@@ -214,10 +285,10 @@ mod tests {
                 size,
                 stream: 0,
                 note: Note::None,
-                line,
+                place: Place::Line(line),
             })
             .collect();
-        check(Path::new("t"), &events).map_err(|error| error.to_string())
+        check(Path::new("t"), &events, None).map_err(|error| error.to_string())
     }
 
     const SEGMENT: (&str, u64, u64) = ("A", 0x1000, 0x1000);
@@ -254,25 +325,28 @@ mod tests {
         let live = ("a", 0x1000, 0x400);
         for (row, what) in [
             (("f", 0x1200, 1), "free of 1200, which is not allocated"),
-            (("f", 0x1000, 1), "free of 1 bytes at 1000, where line 3 allocated 1024"),
+            (("f", 0x1000, 1), "free of 1 bytes at 1000, where 1024 of line 3 are allocated"),
             (("c", 0x1000, 0x400), "a free of 1024 bytes at 1000 is completed that was not requested"),
             (("a", 0x1200, 1), "allocation at 1200, where the 1024 bytes at 1000 of line 3 are still in use"),
             (("a", 0x1000, 1), "allocation at 1000, where the 1024 bytes at 1000 of line 3 are still in use"),
-            (
-                ("a", 0x1800, 0x801),
-                "allocation at 1800 outside every segment of the record: it must begin where the program begins",
-            ),
             (("a", 0x1800, 0), "the event `a` has no bytes"),
             (("a", u64::MAX, 2), "the range goes beyond the last address"),
             (("A", 0x1e00, 0x400), "a segment is obtained at 1e00, where the record already holds one"),
             (("M", 0xe00, 0x400), "a segment is obtained at e00, where the record already holds one"),
             (("A", 0x8000, 0x401), "a segment's address and size must be multiples of 512 and not 0"),
-            (("F", 0x1000, 0x800), "release of a segment of 2048 bytes at 1000, which is not held"),
             (("F", 0x1000, 0x1000), "memory at 1000 is given back while the block at 1000 of line 3 is in use"),
-            (("U", 0x1000, 0x1000), "unmapping of 4096 bytes at 1000, which are not mapped"),
             (("A", 0x8000, 1 << 61), "the sizes of the record add up to 2305843009213693952 bytes (2 EiB) or more"),
         ] {
             assert_eq!(verdict(&[SEGMENT, live, row]), Err(format!("t:4: {what}")));
+        }
+        for (row, what) in [
+            (("f", 0x2200, 1), "free of 2200, which is not allocated"),
+            (("c", 0x2200, 1), "a free of 1 bytes at 2200 is completed that was not requested"),
+            (("a", 0x1800, 0x801), "allocation at 1800 outside every segment of the record"),
+            (("F", 0x1000, 0x800), "release of a segment of 2048 bytes at 1000, which is not held"),
+            (("U", 0x1000, 0x1000), "unmapping of 4096 bytes at 1000, which are not mapped"),
+        ] {
+            assert_eq!(verdict(&[SEGMENT, live, row]), Err(format!("t:4: {what}{BEGINS_IN_THE_MIDDLE}")));
         }
         let twice = [SEGMENT, live, ("f", 0x1000, 0x400), ("f", 0x1000, 0x400)];
         assert_eq!(verdict(&twice), Err("t:5: free of 1000, which was freed before".to_owned()));

@@ -1,7 +1,7 @@
 //! Records as text: `action,addr,size,stream[,note]`, one event a line, addresses and streams in hexadecimal.
 
 use super::error::describe_io;
-use super::{Action, BadInput, Event, Note};
+use super::{Action, BadInput, Event, Note, Place};
 use cachalot_core::MAX_REQUEST;
 use std::io::{BufRead, Read};
 use std::path::Path;
@@ -88,7 +88,7 @@ fn parse(record: &csv::StringRecord, columns: usize, line: u64) -> Result<Event,
         Some("capture") => Note::Capture,
         _ => Note::None,
     };
-    Ok(Event { action, addr, size, stream, note, line })
+    Ok(Event { action, addr, size, stream, note, place: Place::Line(line) })
 }
 
 fn hexadecimal(what: &str, text: &str) -> Result<u64, String> {
@@ -111,7 +111,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BadInput, read};
+    use super::{BadInput, Place, read};
     use crate::trace::{Action, Note};
     use std::io::{BufReader, Cursor};
     use std::path::Path;
@@ -130,7 +130,7 @@ mod tests {
             let events = read_text(&format!("{header}\n{row}\n")).expect("a record");
             assert_eq!(events.len(), 1);
             assert_eq!((events[0].action, events[0].addr, events[0].size), (Action::Alloc, 0xff, 512));
-            assert_eq!((events[0].note, events[0].line), (Note::None, 2));
+            assert_eq!((events[0].note, events[0].place), (Note::None, Place::Line(2)));
         }
         let events = read_text("action,addr,size,stream,note\na,ff,512,2c,capture").expect("a record");
         assert_eq!((events[0].note, events[0].stream), (Note::Capture, 0x2c));

@@ -3,13 +3,31 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a file, and where. Displays as `FILE:LINE: what`, one line.
+/// A place in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A line, counted from 1.
+    Line(u64),
+    /// An event of a snapshot: its number in the trace of its device, counted from 0.
+    Event(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Event(event) => write!(f, "event {event}"),
+        }
+    }
+}
+
+/// What is wrong with a file, and where. Displays as `FILE:LINE: what` or `FILE: event N: what`, one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadInput {
     /// The file as the user named it.
     pub file: PathBuf,
-    /// Its line, counted from 1 (in a snapshot, the event of one device's trace); `None` where the file has none yet.
-    pub line: Option<u64>,
+    /// Where in the file; `None` where it has no places yet.
+    pub place: Option<Place>,
     /// What is wrong there, without a full stop.
     pub what: String,
 }
@@ -17,12 +35,17 @@ pub struct BadInput {
 impl BadInput {
     /// A complaint about one line.
     pub fn at(file: &Path, line: u64, what: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line: Some(line), what: what.into() }
+        Self::at_place(file, Place::Line(line), what)
+    }
+
+    /// A complaint about one line or one event.
+    pub fn at_place(file: &Path, place: Place, what: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), place: Some(place), what: what.into() }
     }
 
     /// A complaint about the file as a whole.
     pub fn whole(file: &Path, what: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line: None, what: what.into() }
+        Self { file: file.to_owned(), place: None, what: what.into() }
     }
 }
 
@@ -30,8 +53,9 @@ impl fmt::Display for BadInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Foreign text (an error of a decoder) may hold line breaks; the promise is one line.
         let what = self.what.replace(['\n', '\r'], " ");
-        match self.line {
-            Some(line) => write!(f, "{}:{line}: {what}", self.file.display()),
+        match self.place {
+            Some(Place::Line(line)) => write!(f, "{}:{line}: {what}", self.file.display()),
+            Some(place) => write!(f, "{}: {place}: {what}", self.file.display()),
             None => write!(f, "{}: {what}", self.file.display()),
         }
     }

@@ -1,5 +1,7 @@
 //! One line of a record: an event of the allocator, as it was when the program ran.
 
+use super::Place;
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -85,8 +87,8 @@ pub struct Event {
     pub stream: u64,
     /// The note in the fifth column.
     pub note: Note,
-    /// Where the event stands in its file: a line counted from 1, or the event's number in a snapshot's trace.
-    pub line: u64,
+    /// Where the event stands in its file.
+    pub place: Place,
 }
 
 #[cfg(test)]

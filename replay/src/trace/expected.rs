@@ -26,7 +26,7 @@ pub struct Expected {
 }
 
 /// A segment, or one run of mapped memory in an expandable segment.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Segment {
     /// The device's number.
     pub device: u32,

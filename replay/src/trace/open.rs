@@ -28,7 +28,7 @@ pub(super) struct Opened<'r> {
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// The opcode PROTO, with which every pickle of protocol 2 and later begins.
-const PICKLE_PROTO: u8 = 0x80;
+pub(super) const PICKLE_PROTO: u8 = 0x80;
 
 /// How many bytes a compressed file may expand to for each of its own. Recorded traces reach 34, and
 /// gzip about 1000.
@@ -43,6 +43,34 @@ pub(crate) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
     let raw = File::open(file).map_err(cannot)?;
     let bytes = raw.metadata().map_err(cannot)?.len();
     decompress(file, bytes, BufReader::new(raw))
+}
+
+/// Opens a file as [`decompressed`] does, and calls `watch` with the bytes of the file that were read since the last call.
+pub(crate) fn decompressed_watched<'r>(
+    file: &Path,
+    watch: impl FnMut(u64) + 'r,
+) -> Result<Box<dyn BufRead + 'r>, BadInput> {
+    let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
+    let raw = File::open(file).map_err(cannot)?;
+    let bytes = raw.metadata().map_err(cannot)?.len();
+    decompress(file, bytes, BufReader::with_capacity(WATCHED_BYTES, Watched { content: raw, watch }))
+}
+
+/// Bytes of a file between two looks at how far it is read.
+const WATCHED_BYTES: usize = 1 << 20;
+
+/// The content of a file, and what is called when a part of it was read.
+struct Watched<R, W> {
+    content: R,
+    watch: W,
+}
+
+impl<R: Read, W: FnMut(u64)> Read for Watched<R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.content.read(buffer)?;
+        (self.watch)(count as u64);
+        Ok(count)
+    }
 }
 
 /// Reads the content of a file of so many bytes, decompressed if it is compressed.

@@ -1,10 +1,10 @@
 //! Memory snapshots of `PyTorch` and of cachalot: the trace of every device, with the segments and settings at its end.
 
 use super::error::describe_io;
-use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Segment, Trace, open};
+use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Place, Segment, Trace, open};
 use cachalot_core::MAX_REQUEST;
 use cachalot_snapshot::{ReadError, Snapshot, pickle};
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::path::Path;
 
 /// Reads a snapshot from a file, which may be compressed: a pickle or JSON.
@@ -13,6 +13,14 @@ use std::path::Path;
 /// If it is no snapshot.
 pub fn load(file: &Path) -> Result<Snapshot, BadInput> {
     parse(file, open::decompressed(file)?)
+}
+
+/// Reads a snapshot from a file as [`load`] does, and calls `watch` with the bytes of the file that were read since the last call.
+///
+/// # Errors
+/// If it is no snapshot.
+pub fn load_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Snapshot, BadInput> {
+    parse(file, open::decompressed_watched(file, watch)?)
 }
 
 /// Reads a snapshot from the bytes of a file.
@@ -24,14 +32,23 @@ pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Snapshot, BadInput> {
 }
 
 fn parse(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Snapshot, BadInput> {
-    let mut bytes = Vec::new();
-    reader.read_to_end(&mut bytes).map_err(|error| BadInput::whole(file, describe_io(&error)))?;
-    let snapshot = cachalot_snapshot::read(&bytes).map_err(|error| {
+    let start = reader.fill_buf().map_err(|error| BadInput::whole(file, describe_io(&error)))?;
+    if start.starts_with(b"action,") {
+        let what = "this is a record for `cachalot replay`, `compare` and `plan`: accepted is a memory snapshot";
+        return Err(BadInput::whole(file, format!("{what} (.pickle, .json, also .gz)")));
+    }
+    let is_known = start.first() == Some(&open::PICKLE_PROTO) || start.trim_ascii_start().first() == Some(&b'{');
+    let snapshot = cachalot_snapshot::read_from(reader).map_err(|error| {
         BadInput::whole(
             file,
             match error {
                 ReadError::Pickle(pickle::Error::Truncated(at)) => {
                     format!("the snapshot ends early, behind byte {at}: the file is truncated")
+                }
+                ReadError::Io(error) => describe_io(&error),
+                ReadError::Pickle(_) if !is_known => {
+                    "not a memory snapshot: neither a pickle, as torch.cuda.memory._dump_snapshot() writes it, nor JSON"
+                        .to_owned()
                 }
                 error => format!("not a memory snapshot: {error}"),
             },
@@ -67,6 +84,7 @@ pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Re
             name: if several { format!("{name}#{device}") } else { name.to_owned() },
             file: file.to_owned(),
             events,
+            start: None,
             expected: Some(Expected {
                 config: config.clone(),
                 segments: segments_of(file, &snapshot.segments, device)?,
@@ -129,8 +147,9 @@ pub(crate) fn state(name: &str) -> Result<BlockState, String> {
 
 fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<Vec<Event>, BadInput> {
     let mut events = Vec::with_capacity(entries.len());
-    for (line, entry) in (1..).zip(entries) {
-        let complain = |what: String| BadInput::at(file, line, what);
+    for (number, entry) in (0..).zip(entries) {
+        let place = Place::Event(number);
+        let complain = |what: String| BadInput::at_place(file, place, what);
         let Some(action) = action(&entry.action).map_err(complain)? else {
             continue;
         };
@@ -138,7 +157,7 @@ fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<Vec<Event
             complain(format!("the size {} is out of range: 0 to {MAX_REQUEST} bytes (1 EiB)", entry.size))
         })?;
         let (addr, stream) = (entry.addr.unwrap_or(0), entry.stream.cast_unsigned());
-        events.push(Event { action, addr, size, stream, note: Note::None, line });
+        events.push(Event { action, addr, size, stream, note: Note::None, place });
     }
     Ok(events)
 }

@@ -7,7 +7,9 @@
 //! long, and `serde-pickle` 1.2 takes values that are shared below shared ones for recursion.
 
 mod error;
+mod input;
 mod limits;
+mod memo;
 mod opcode;
 mod read;
 mod tree;
@@ -18,4 +20,5 @@ mod tests;
 
 pub use error::Error;
 pub use read::from_slice;
+pub(crate) use read::snapshot_from;
 pub use write::to_writer;

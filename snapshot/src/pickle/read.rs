@@ -1,6 +1,8 @@
 //! Reading: the machine that a pickle is a program for, over values in one table.
 
 use super::error::Error;
+use super::input::Input;
+use super::memo::Memo;
 use super::opcode::{
     APPEND, APPENDS, BINBYTES, BINBYTES8, BINFLOAT, BINGET, BININT, BININT1, BININT2, BINPUT, BINSTRING, BINUNICODE,
     BINUNICODE8, DICT, DUP, EMPTY_DICT, EMPTY_LIST, EMPTY_TUPLE, FRAME, LIST, LONG_BINGET, LONG_BINPUT, LONG1, LONG4,
@@ -8,9 +10,12 @@ use super::opcode::{
     SHORT_BINUNICODE, STOP, TUPLE, TUPLE1, TUPLE2, TUPLE3,
 };
 use super::tree::{At, Node, Tree, Value};
+use crate::harvest::{self, Numbered};
+use crate::model::{Event, Segment, Snapshot};
 use crate::shared;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use std::collections::HashMap;
+use std::io::Read;
 
 /// The highest protocol that is read.
 const PROTOCOL: u8 = 5;
@@ -26,49 +31,67 @@ const PROTOCOL: u8 = 5;
 /// If it is cut off, does what plain values do not need, expands to more, or is of something else
 /// than a `T`.
 pub fn from_slice<T: DeserializeOwned>(pickle: &[u8]) -> Result<T, Error> {
-    let mut machine = Machine {
-        pickle,
-        at: 0,
-        tree: Tree::new(pickle.len()),
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: HashMap::new(),
-        memoized: 0,
-    };
+    let mut machine = Machine::new(pickle, false);
     let value = machine.run()?;
     shared::reading(|| T::deserialize(At::new(&machine.tree, value)))
 }
 
-struct Machine<'p> {
-    pickle: &'p [u8],
-    at: usize,
-    tree: Tree<'p>,
+/// Reads a snapshot, a part at a time: events are made as soon as they are read, and the pickle's own values of them forgotten.
+pub(crate) fn snapshot_from(reader: impl Read) -> Result<Snapshot, Error> {
+    shared::reading(|| {
+        harvest::reading(|| {
+            let mut machine = Machine::new(reader, true);
+            let value = machine.run()?;
+            let tree = machine.into_tree();
+            let read = Snapshot::<Vec<Segment>, Vec<Vec<Numbered>>>::deserialize(At::new(&tree, value))?;
+            drop(tree);
+            Ok(read.map_traces(harvest::gather))
+        })
+    })
+}
+
+struct Machine<R> {
+    input: Input<R>,
+    tree: Tree,
     stack: Vec<Value>,
     /// How long the stack was at each mark.
     marks: Vec<usize>,
-    memo: HashMap<u32, Value>,
+    memo: Memo,
     /// How often `MEMOIZE` was met: the number that the next one gives.
     memoized: u32,
+    /// Whether dictionaries with an `action` become events at once.
+    harvests: bool,
 }
 
-impl<'p> Machine<'p> {
-    fn invalid(&self, what: impl Into<String>) -> Error {
-        Error::Invalid(self.at.saturating_sub(1), what.into())
+impl<R: Read> Machine<R> {
+    fn new(from: R, harvests: bool) -> Self {
+        Self {
+            input: Input::new(from),
+            tree: Tree::default(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: Memo::default(),
+            memoized: 0,
+            harvests,
+        }
     }
 
-    fn take(&mut self, length: usize) -> Result<&'p [u8], Error> {
-        let taken = self.at.checked_add(length).and_then(|end| self.pickle.get(self.at..end));
-        let taken = taken.ok_or(Error::Truncated(self.pickle.len()))?;
-        self.at += length;
-        Ok(taken)
+    /// The values that were read, without the machine.
+    fn into_tree(self) -> Tree {
+        self.tree
+    }
+
+    fn invalid(&self, what: impl Into<String>) -> Error {
+        Error::Invalid(self.input.at().saturating_sub(1), what.into())
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        Ok(self.take(N)?.try_into().expect("as long as it was asked for"))
+        self.input.array()
     }
 
+    #[inline]
     fn byte(&mut self) -> Result<u8, Error> {
-        Ok(self.array::<1>()?[0])
+        self.input.byte()
     }
 
     fn u32(&mut self) -> Result<u32, Error> {
@@ -77,32 +100,38 @@ impl<'p> Machine<'p> {
 
     fn long_length(&mut self) -> Result<usize, Error> {
         let length = u64::from_le_bytes(self.array()?);
-        usize::try_from(length).map_err(|_| Error::Truncated(self.pickle.len()))
+        Ok(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
     fn text(&mut self, length: usize) -> Result<(), Error> {
-        let text = std::str::from_utf8(self.take(length)?).map_err(|_| self.invalid("a text is not UTF-8"))?;
-        let value = self.tree.add(Node::Text(text));
+        let text = str::from_utf8(self.input.take(length)?);
+        let value = text.map(|text| self.tree.text(text)).ok();
+        let value = value.ok_or_else(|| self.invalid("a text is not UTF-8"))?;
         self.stack.push(value);
         Ok(())
     }
 
     fn bytes(&mut self, length: usize) -> Result<(), Error> {
-        let bytes = self.take(length)?;
-        let value = self.tree.add(Node::Bytes(bytes));
-        self.stack.push(value);
+        let bytes = self.input.take(length)?.into();
+        self.push(Node::Bytes(bytes));
         Ok(())
     }
 
     fn long(&mut self, length: usize) -> Result<(), Error> {
-        let bytes = self.take(length)?;
-        if length > size_of::<i128>() {
+        let mut whole = [0; size_of::<i128>()];
+        let bytes = self.input.take(length)?;
+        let Some(place) = whole.get_mut(..length) else {
             return Err(self.invalid("a number of more than 128 bits"));
+        };
+        place.copy_from_slice(bytes);
+        if bytes.last().is_some_and(|&byte| byte >= 0x80) {
+            whole[length..].fill(0xff);
         }
-        let negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
-        let mut whole = [if negative { 0xff } else { 0 }; size_of::<i128>()];
-        whole[..length].copy_from_slice(bytes);
-        self.stack.push(Value::Int(i128::from_le_bytes(whole)));
+        let value = i128::from_le_bytes(whole);
+        match i64::try_from(value) {
+            Ok(value) => self.stack.push(Value::Int(value)),
+            Err(_) => self.push(Node::Long(Box::new(value))),
+        }
         Ok(())
     }
 
@@ -118,52 +147,69 @@ impl<'p> Machine<'p> {
         self.stack.last().copied().ok_or_else(|| self.invalid("nothing is there"))
     }
 
-    /// What was put down since the latest mark.
-    fn pop_mark(&mut self) -> Result<Vec<Value>, Error> {
+    /// Where what was put down since the latest mark begins on the stack.
+    fn pop_mark(&mut self) -> Result<usize, Error> {
         let mark = self.marks.pop().ok_or_else(|| self.invalid("there is no mark"))?;
         if mark > self.stack.len() {
             return Err(self.invalid("what was marked is gone"));
         }
-        Ok(self.stack.split_off(mark))
+        Ok(mark)
     }
 
-    fn push(&mut self, node: Node<'p>) {
+    fn push(&mut self, node: Node) {
         let value = self.tree.add(node);
         self.stack.push(value);
     }
 
-    fn append(&mut self, entries: &[Value]) -> Result<(), Error> {
-        let top = self.top()?;
-        match self.tree.node_mut(top) {
-            Some(Node::List(list)) => {
-                list.extend_from_slice(entries);
-                Ok(())
-            }
-            _ => Err(self.invalid("entries for what is no list")),
-        }
+    /// Appends what lies on the stack from `from` on to the list below it.
+    fn append(&mut self, from: usize) -> Result<(), Error> {
+        let list = from.checked_sub(1).and_then(|below| self.tree.list_mut(self.stack[below]));
+        let Some(list) = list else { return Err(self.invalid("entries for what is no list")) };
+        list.extend_from_slice(&self.stack[from..]);
+        self.stack.truncate(from);
+        Ok(())
     }
 
-    fn set_items(&mut self, entries: &[Value]) -> Result<(), Error> {
-        let top = self.top()?;
-        let (pairs, rest) = entries.as_chunks();
-        match self.tree.node_mut(top) {
-            Some(Node::Dict(dict)) if rest.is_empty() => {
-                dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
-                Ok(())
-            }
-            _ => Err(self.invalid("entries for what is no dictionary")),
+    /// Adds the keys and values that lie on the stack from `from` on to the dictionary below them.
+    fn set_items(&mut self, from: usize) -> Result<(), Error> {
+        let (pairs, rest) = self.stack[from..].as_chunks();
+        let below = from.checked_sub(1).map(|below| self.stack[below]);
+        let dict = below.filter(|_| rest.is_empty()).and_then(|below| self.tree.dict_mut(below));
+        let Some(dict) = dict else { return Err(self.invalid("entries for what is no dictionary")) };
+        dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
+        self.stack.truncate(from);
+        if self.harvests
+            && let Some(dict) = below
+        {
+            self.harvest(dict);
+        }
+        Ok(())
+    }
+
+    /// Makes an event of a dictionary that is one.
+    fn harvest(&mut self, dict: Value) {
+        if !self.tree.prepare_event(dict) {
+            return;
+        }
+        self.tree.allow(self.input.at());
+        // What is no event after all is complained of when it is read as one.
+        let read = self.tree.counted(|tree| Event::deserialize(At::new(tree, dict)));
+        if let Ok(event) = read {
+            self.tree.replace(dict, Node::Event(harvest::keep(event)));
         }
     }
 
     fn memoize(&mut self, number: u32) -> Result<(), Error> {
         let top = self.top()?;
-        self.memo.insert(number, top);
+        let node = self.tree.node_of(top);
+        self.memo.insert(number, node);
         Ok(())
     }
 
     fn recall(&mut self, number: u32) -> Result<(), Error> {
-        let value = self.memo.get(&number).copied();
-        self.stack.push(value.ok_or_else(|| self.invalid(format!("there is no value {number} to refer to")))?);
+        let node = self.memo.get(number);
+        let node = node.ok_or_else(|| self.invalid(format!("there is no value {number} to refer to")))?;
+        self.stack.push(self.tree.value_of(node));
         Ok(())
     }
 
@@ -173,7 +219,7 @@ impl<'p> Machine<'p> {
             entries.push(self.pop()?);
         }
         entries.reverse();
-        self.push(Node::List(entries));
+        self.push(Node::List(Box::new(entries)));
         Ok(())
     }
 
@@ -182,6 +228,7 @@ impl<'p> Machine<'p> {
         loop {
             let operation = self.byte()?;
             if operation == STOP {
+                self.tree.allow(self.input.at());
                 return self.pop();
             }
             self.step(operation)?;
@@ -196,10 +243,13 @@ impl<'p> Machine<'p> {
                     return Err(self.invalid(format!("protocol {protocol}, and {PROTOCOL} is the highest known")));
                 }
             }
-            FRAME => drop(self.take(8)?),
+            FRAME => drop(self.array::<8>()?),
             MARK => self.marks.push(self.stack.len()),
             POP => drop(self.pop()?),
-            POP_MARK => drop(self.pop_mark()?),
+            POP_MARK => {
+                let mark = self.pop_mark()?;
+                self.stack.truncate(mark);
+            }
             DUP => self.stack.push(self.top()?),
             NONE => self.stack.push(Value::None),
             NEWTRUE => self.stack.push(Value::Bool(true)),
@@ -259,19 +309,22 @@ impl<'p> Machine<'p> {
 
     fn step_compound(&mut self, operation: u8) -> Result<(), Error> {
         match operation {
-            EMPTY_LIST | EMPTY_TUPLE => self.push(Node::List(Vec::new())),
-            EMPTY_DICT => self.push(Node::Dict(Vec::new())),
+            EMPTY_LIST | EMPTY_TUPLE => self.push(Node::List(Box::default())),
+            EMPTY_DICT => self.push(Node::Dict(Box::default())),
             APPEND => {
                 let entry = self.pop()?;
-                self.append(&[entry])?;
+                self.top()?;
+                self.stack.push(entry);
+                self.append(self.stack.len() - 1)?;
             }
             APPENDS => {
-                let entries = self.pop_mark()?;
-                self.append(&entries)?;
+                let mark = self.pop_mark()?;
+                self.append(mark)?;
             }
             LIST | TUPLE => {
-                let entries = self.pop_mark()?;
-                self.push(Node::List(entries));
+                let mark = self.pop_mark()?;
+                let entries = self.stack.split_off(mark);
+                self.push(Node::List(Box::new(entries)));
             }
             TUPLE1 => self.tuple(1)?,
             TUPLE2 => self.tuple(2)?,
@@ -279,16 +332,19 @@ impl<'p> Machine<'p> {
             SETITEM => {
                 let value = self.pop()?;
                 let key = self.pop()?;
-                self.set_items(&[key, value])?;
+                self.top()?;
+                self.stack.extend([key, value]);
+                self.set_items(self.stack.len() - 2)?;
             }
             SETITEMS => {
-                let entries = self.pop_mark()?;
-                self.set_items(&entries)?;
+                let mark = self.pop_mark()?;
+                self.set_items(mark)?;
             }
             DICT => {
-                let entries = self.pop_mark()?;
-                self.push(Node::Dict(Vec::new()));
-                self.set_items(&entries)?;
+                let mark = self.pop_mark()?;
+                let dict = self.tree.add(Node::Dict(Box::default()));
+                self.stack.insert(mark, dict);
+                self.set_items(mark + 1)?;
             }
             BINPUT => {
                 let number = self.byte()?;

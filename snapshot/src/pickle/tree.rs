@@ -2,11 +2,13 @@
 
 use super::error::Error;
 use super::limits::{MOST_VALUES_PER_BYTE, SOME_VALUES};
+use crate::harvest::{self, HARVESTED};
 use crate::shared::SHARED;
 use serde::de::value::U32Deserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use std::cell::Cell;
+use std::collections::HashMap;
 
 /// How deep values may be nested: a snapshot's are 6 deep, and one that contains itself is endless.
 const MOST_LEVELS: u32 = 64;
@@ -19,73 +21,196 @@ const VALUE_BYTES: usize = 32;
 pub(super) enum Value {
     None,
     Bool(bool),
-    Int(i128),
+    Int(i64),
     Float(f64),
     Node(u32),
 }
 
-/// A value with a length.
-pub(super) enum Node<'p> {
-    Text(&'p str),
-    Bytes(&'p [u8]),
+/// A value with a length, or one that is rare. A snapshot has millions, so each takes 16 bytes here.
+pub(super) enum Node {
+    /// The number of the text.
+    Text(u32),
+    Bytes(Box<[u8]>),
+    /// A number beyond 64 bits.
+    Long(Box<i128>),
+    /// A small value that the pickle refers to.
+    Small(Value),
     /// A list or a tuple.
-    List(Vec<Value>),
-    Dict(Vec<(Value, Value)>),
+    #[expect(clippy::box_collection, reason = "a vector is larger than other nodes")]
+    List(Box<Vec<Value>>),
+    #[expect(clippy::box_collection, reason = "a vector is larger than other nodes")]
+    Dict(Box<Vec<(Value, Value)>>),
+    /// A list of the same values as this one, and complete.
+    Same(u32),
+    /// A dictionary that became an event, with its number.
+    Event(u32),
 }
 
 /// All of them.
-pub(super) struct Tree<'p> {
-    nodes: Vec<Node<'p>>,
+pub(super) struct Tree {
+    nodes: Vec<Node>,
+    /// The texts, each once.
+    texts: Vec<Box<str>>,
+    /// The node of each text.
+    text_nodes: HashMap<Box<str>, u32>,
+    /// The nodes of complete lists, by the nodes that they hold.
+    lists: HashMap<Box<[u32]>, u32>,
+    /// The texts `action` and `frames`.
+    action: u32,
+    frames: u32,
     /// How many values may be read in all.
     most: u64,
-    /// How many of them are left.
-    left: Cell<u64>,
+    /// How many of them were.
+    used: Cell<u64>,
 }
 
-impl<'p> Tree<'p> {
-    /// The values of a pickle of so many bytes.
-    pub(super) fn new(bytes: usize) -> Self {
-        let most = (bytes as u64).saturating_mul(MOST_VALUES_PER_BYTE).max(SOME_VALUES);
-        Self { nodes: Vec::new(), most, left: Cell::new(most) }
+impl Default for Tree {
+    fn default() -> Self {
+        let mut tree = Self {
+            nodes: Vec::new(),
+            texts: Vec::new(),
+            text_nodes: HashMap::new(),
+            lists: HashMap::new(),
+            action: 0,
+            frames: 0,
+            most: SOME_VALUES,
+            used: Cell::new(0),
+        };
+        tree.action = tree.text_node("action");
+        tree.frames = tree.text_node("frames");
+        tree
+    }
+}
+
+impl Tree {
+    /// Lets as many values be read as a pickle of so many bytes may expand to.
+    pub(super) fn allow(&mut self, bytes: usize) {
+        self.most = (bytes as u64).saturating_mul(MOST_VALUES_PER_BYTE).max(SOME_VALUES);
     }
 
-    pub(super) fn add(&mut self, node: Node<'p>) -> Value {
+    pub(super) fn add(&mut self, node: Node) -> Value {
         self.nodes.push(node);
         Value::Node(self.nodes.len() as u32 - 1)
     }
 
-    pub(super) fn node_mut(&mut self, value: Value) -> Option<&mut Node<'p>> {
-        if let Value::Node(at) = value { self.nodes.get_mut(at as usize) } else { None }
+    pub(super) fn replace(&mut self, value: Value, node: Node) {
+        if let Value::Node(at) = value {
+            self.nodes[at as usize] = node;
+        }
+    }
+
+    /// A text, of which there is one node.
+    pub(super) fn text(&mut self, text: &str) -> Value {
+        Value::Node(self.text_node(text))
+    }
+
+    fn text_node(&mut self, text: &str) -> u32 {
+        if let Some(&node) = self.text_nodes.get(text) {
+            return node;
+        }
+        let node = self.nodes.len() as u32;
+        self.nodes.push(Node::Text(self.texts.len() as u32));
+        self.texts.push(text.into());
+        self.text_nodes.insert(text.into(), node);
+        node
+    }
+
+    /// The number of a value's node, which a small value gets here.
+    pub(super) fn node_of(&mut self, value: Value) -> u32 {
+        match value {
+            Value::Node(at) => at,
+            small => {
+                self.nodes.push(Node::Small(small));
+                self.nodes.len() as u32 - 1
+            }
+        }
+    }
+
+    /// The value that a node stands for.
+    pub(super) fn value_of(&self, node: u32) -> Value {
+        if let Node::Small(small) = self.nodes[node as usize] { small } else { Value::Node(node) }
+    }
+
+    pub(super) fn list_mut(&mut self, value: Value) -> Option<&mut Vec<Value>> {
+        let Value::Node(at) = value else { return None };
+        if let Node::List(list) = &mut self.nodes[at as usize] { Some(list) } else { None }
+    }
+
+    pub(super) fn dict_mut(&mut self, value: Value) -> Option<&mut Vec<(Value, Value)>> {
+        let Value::Node(at) = value else { return None };
+        if let Node::Dict(dict) = &mut self.nodes[at as usize] { Some(dict) } else { None }
+    }
+
+    /// Whether a dictionary has an action, as only events do. Its frames become the same list as any of the same frames before.
+    pub(super) fn prepare_event(&mut self, dict: Value) -> bool {
+        let (action, frames) = (self.action, self.frames);
+        let Some(dict) = self.dict_mut(dict) else { return false };
+        let find = |wanted| dict.iter().find(|(key, _)| matches!(key, Value::Node(key) if *key == wanted));
+        let (is_event, frames) = (find(action).is_some(), find(frames).map(|(_, frames)| *frames));
+        if let Some(Value::Node(frames)) = frames.filter(|_| is_event) {
+            self.share(frames);
+        }
+        is_event
+    }
+
+    /// Forgets a list if there is one of the same nodes.
+    fn share(&mut self, list: u32) {
+        let Node::List(entries) = &self.nodes[list as usize] else { return };
+        let node = |entry: &Value| if let Value::Node(node) = entry { Some(*node) } else { None };
+        let Some(nodes) = entries.iter().map(node).collect::<Option<Box<[u32]>>>() else { return };
+        match self.lists.get(&nodes) {
+            Some(&same) if same != list => self.nodes[list as usize] = Node::Same(same),
+            Some(_) => {}
+            None => _ = self.lists.insert(nodes, list),
+        }
+    }
+
+    /// Reads something, whose values count only if it is what was expected.
+    pub(super) fn counted<T>(&self, read: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
+        let before = self.used.get();
+        let done = read(self);
+        if done.is_err() {
+            self.used.set(before);
+        }
+        done
     }
 
     /// Counts a value that is read, and the bytes of its text.
     fn count(&self, bytes: usize) -> Result<(), Error> {
-        let left = self.left.get().checked_sub(1 + (bytes / VALUE_BYTES) as u64);
-        self.left.set(left.ok_or(Error::Expands(self.most))?);
-        Ok(())
+        let used = self.used.get() + 1 + (bytes / VALUE_BYTES) as u64;
+        self.used.set(used);
+        if used > self.most { Err(Error::Expands(self.most)) } else { Ok(()) }
     }
 }
 
 /// A value in the tree.
 #[derive(Clone, Copy)]
-pub(super) struct At<'t, 'p> {
-    tree: &'t Tree<'p>,
+pub(super) struct At<'t> {
+    tree: &'t Tree,
     value: Value,
     level: u32,
 }
 
-impl<'t, 'p> At<'t, 'p> {
-    pub(super) fn new(tree: &'t Tree<'p>, value: Value) -> Self {
+impl<'t> At<'t> {
+    pub(super) fn new(tree: &'t Tree, value: Value) -> Self {
         Self { tree, value, level: 0 }
+    }
+
+    /// The node, and its number; that of the first list of several that are the same.
+    fn node(self) -> Option<(u32, &'t Node)> {
+        let Value::Node(at) = self.value else { return None };
+        match &self.tree.nodes[at as usize] {
+            Node::Same(first) => Some((*first, &self.tree.nodes[*first as usize])),
+            node => Some((at, node)),
+        }
     }
 
     /// The length of a text or of bytes; 0 of any other value.
     fn text_bytes(self) -> usize {
-        let Value::Node(at) = self.value else { return 0 };
-        match &self.tree.nodes[at as usize] {
-            Node::Text(text) => text.len(),
-            Node::Bytes(bytes) => bytes.len(),
-            Node::List(_) | Node::Dict(_) => 0,
+        match self.node() {
+            Some((_, Node::Text(text))) => self.tree.texts[*text as usize].len(),
+            Some((_, Node::Bytes(bytes))) => bytes.len(),
+            _ => 0,
         }
     }
 
@@ -95,7 +220,7 @@ impl<'t, 'p> At<'t, 'p> {
     }
 }
 
-impl<'t: 'de, 'de> Deserializer<'de> for At<'t, '_> {
+impl<'t: 'de, 'de> Deserializer<'de> for At<'t> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -103,21 +228,31 @@ impl<'t: 'de, 'de> Deserializer<'de> for At<'t, '_> {
             return Err(Error::Unexpected(format!("values are nested more than {MOST_LEVELS} deep")));
         }
         self.tree.count(self.text_bytes())?;
-        match self.value {
-            Value::None => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(value),
-            Value::Int(value) => match (u64::try_from(value), i64::try_from(value)) {
-                (Ok(value), _) => visitor.visit_u64(value),
-                (_, Ok(value)) => visitor.visit_i64(value),
-                _ => visitor.visit_i128(value),
+        let Some((_, node)) = self.node() else {
+            return match self.value {
+                Value::Bool(value) => visitor.visit_bool(value),
+                Value::Int(value) => match u64::try_from(value) {
+                    Ok(value) => visitor.visit_u64(value),
+                    Err(_) => visitor.visit_i64(value),
+                },
+                Value::Float(value) => visitor.visit_f64(value),
+                Value::None | Value::Node(_) => visitor.visit_unit(),
+            };
+        };
+        match node {
+            Node::Text(text) => visitor.visit_str(&self.tree.texts[*text as usize]),
+            Node::Bytes(bytes) => visitor.visit_bytes(bytes),
+            Node::Long(value) => match u64::try_from(**value) {
+                Ok(value) => visitor.visit_u64(value),
+                Err(_) => visitor.visit_i128(**value),
             },
-            Value::Float(value) => visitor.visit_f64(value),
-            Value::Node(at) => match &self.tree.nodes[at as usize] {
-                Node::Text(text) => visitor.visit_str(text),
-                Node::Bytes(bytes) => visitor.visit_bytes(bytes),
-                Node::List(list) => visitor.visit_seq(Entries { of: self, left: list.iter() }),
-                Node::Dict(dict) => visitor.visit_map(Pairs { of: self, left: dict.iter(), value: Value::None }),
-            },
+            Node::List(list) => visitor.visit_seq(Entries { of: self, left: list.iter() }),
+            Node::Dict(dict) => visitor.visit_map(Pairs { of: self, left: dict.iter(), value: Value::None }),
+            Node::Event(number) => {
+                harvest::expand(*number)?.deserialize_any(visitor).map_err(|error| Error::Unexpected(error.to_string()))
+            }
+            Node::Small(value) => self.below(*value).deserialize_any(visitor),
+            Node::Same(_) => Err(Error::Unexpected("a list stands for another one that does as well".to_owned())),
         }
     }
 
@@ -131,11 +266,12 @@ impl<'t: 'de, 'de> Deserializer<'de> for At<'t, '_> {
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, Error> {
-        match self.value {
-            Value::Node(number) if name == SHARED => {
+        match self.node() {
+            Some((number, _)) if name == SHARED => {
                 self.tree.count(0)?;
                 visitor.visit_map(Numbered { number: Some(number), value: self })
             }
+            Some((_, Node::Event(number))) if name == HARVESTED => visitor.visit_u32(*number),
             _ => visitor.visit_newtype_struct(self),
         }
     }
@@ -146,12 +282,12 @@ impl<'t: 'de, 'de> Deserializer<'de> for At<'t, '_> {
     }
 }
 
-struct Entries<'t, 'p> {
-    of: At<'t, 'p>,
+struct Entries<'t> {
+    of: At<'t>,
     left: std::slice::Iter<'t, Value>,
 }
 
-impl<'t: 'de, 'de> SeqAccess<'de> for Entries<'t, '_> {
+impl<'t: 'de, 'de> SeqAccess<'de> for Entries<'t> {
     type Error = Error;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Error> {
@@ -163,14 +299,14 @@ impl<'t: 'de, 'de> SeqAccess<'de> for Entries<'t, '_> {
     }
 }
 
-struct Pairs<'t, 'p> {
-    of: At<'t, 'p>,
+struct Pairs<'t> {
+    of: At<'t>,
     left: std::slice::Iter<'t, (Value, Value)>,
     /// The value of the key that was read last.
     value: Value,
 }
 
-impl<'t: 'de, 'de> MapAccess<'de> for Pairs<'t, '_> {
+impl<'t: 'de, 'de> MapAccess<'de> for Pairs<'t> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
@@ -189,12 +325,12 @@ impl<'t: 'de, 'de> MapAccess<'de> for Pairs<'t, '_> {
 }
 
 /// A shared value behind its number, as [`SHARED`] says.
-struct Numbered<'t, 'p> {
+struct Numbered<'t> {
     number: Option<u32>,
-    value: At<'t, 'p>,
+    value: At<'t>,
 }
 
-impl<'t: 'de, 'de> MapAccess<'de> for Numbered<'t, '_> {
+impl<'t: 'de, 'de> MapAccess<'de> for Numbered<'t> {
     type Error = Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {

@@ -23,7 +23,7 @@ pub(super) struct Progress {
     total: u64,
     bound_kib: u64,
     next: AtomicU64,
-    /// Memory at the first measurement; 0 before the first measurement.
+    /// Memory at the first measurement, or 0 before the first measurement.
     first_kib: AtomicU64,
     stopped: AtomicBool,
 }

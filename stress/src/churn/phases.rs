@@ -86,6 +86,7 @@ pub(super) fn streams(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
         let stream = scene.source.make(device)?;
         let block = library.malloc(device, BYTES, stream)?;
         let mut after: Option<(Block, Option<Pool>)> = None;
+        // Five endings of a stream, in turn on every device.
         match number / u64::from(scene.devices) % 5 {
             0 => library.free(block)?,
             1 => after = Some((block, None)),
@@ -131,6 +132,7 @@ pub(super) fn threads(scene: &Scene, progress: &Progress, _worker: u64) -> Answe
             let turn = number / u64::from(scene.devices);
             let own = library.malloc(device, BYTES, PER_THREAD)?;
             let mut left = None;
+            // Four endings of a thread. Each ending occurs with a report (even turns) and without.
             match turn / 2 % 4 {
                 0 => library.free(own)?,
                 1 => left = Some(own),
@@ -172,6 +174,7 @@ pub(super) fn pools(scene: &Scene, progress: &Progress, _worker: u64) -> Answer 
         let block = library.malloc(device, BYTES, scene.permanent(device))?;
         library.leave_pool(pool)?;
         if number / u64::from(scene.devices) % 3 == 0 {
+            // The pool is released first, and must disappear with the free of its last block.
             library.release_pool(pool)?;
             library.free(block)?;
         } else {
@@ -202,6 +205,7 @@ pub(super) fn blocks(scene: &Scene, progress: &Progress, worker: u64) -> Answer 
             let on = if rng.u32(0..4) == 0 { scene.permanent(device) } else { own };
             *slot = Some(library.malloc(device, sizes::pick(&mut rng, LARGEST) as usize, on)?);
         }
+        // Blocks of the old stream stay live in `slots` beyond the stream's end.
         if ops.is_multiple_of(OPS_OF_A_STREAM) {
             scene.end_stream(device, own)?;
             own = scene.source.make(device)?;

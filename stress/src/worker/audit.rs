@@ -11,6 +11,7 @@ impl Worker {
     /// Meets the other threads. One thread audits the allocator and replaces the stream of one
     /// lane.
     pub(super) fn meet(&mut self) {
+        // Every block has contents from here on, so later checks cover every block.
         for place in 0..self.places.len() {
             self.fill(place);
         }
@@ -21,6 +22,8 @@ impl Worker {
             self.restore_caching();
         }
         let shared = self.shared;
+        // The leader works alone between the two barriers, so no call changes the state during the
+        // audit.
         if shared.barrier.wait().is_leader() {
             self.audit();
             shared.captures.store(0, Ordering::Release);
@@ -61,6 +64,8 @@ impl Worker {
             }
         }
         for segment in subject.snapshot() {
+            // The statistics and the snapshot are independent sources; both must match the run's
+            // count.
             let held = segment.blocks.iter().filter(|block| block.state == BlockState::ActiveAllocated);
             listed += held.count() as i64;
         }

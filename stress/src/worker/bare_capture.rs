@@ -23,6 +23,8 @@ impl Worker {
         }
         let (shared, line) = (self.shared, self.sites[device].line);
         let stage = &shared.devices[device];
+        // The uses are announced before the capture. The frees during the capture then must not
+        // record events on the capturing stream.
         let lent = self.lend_to(place, line);
         shared.captures.fetch_add(1, Ordering::AcqRel);
         let modes = [CuCaptureMode::GLOBAL, CuCaptureMode::THREAD_LOCAL, CuCaptureMode::RELAXED];

@@ -55,6 +55,8 @@ impl Worker {
             7 => {
                 self.restore_caching();
                 self.undo_settings_after(UNCACHED);
+                // At most one device without a cache per thread, so `restore_caching` restores
+                // every cache.
                 self.uncached = Some(device);
                 subject.set_caching(index, false)
             }
@@ -170,6 +172,7 @@ impl Worker {
             Ok(pool) => pool,
             Err(error) => return self.failed("create_pool", &error),
         };
+        // A route by stream also captures the requests of other threads on the stream.
         let route = if self.rng.bool() {
             Route::Thread(stage.cuda.thread_id())
         } else {
@@ -242,6 +245,8 @@ impl Worker {
         let stage = &self.shared.devices[device];
         let line = stage.lanes[self.rng.usize(0..stage.lanes.len())].line();
         let bytes = stage.total_bytes / GRABBED;
+        // The last requests tend to fail, which makes the allocator release caches and search
+        // again.
         let grabbed: Vec<_> = (0..GRABBED).map_while(|_| self.obtain(device, line, bytes, true)).collect();
         for block in grabbed {
             if let Err(block) = self.free_block(block) {

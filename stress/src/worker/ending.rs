@@ -22,6 +22,7 @@ impl Worker {
             if shared.options.faults.is_some() {
                 emulated::clear_plan();
             }
+            // Blocks between two threads go to the leader, which frees them.
             let left = std::mem::take(&mut *shared.exchange.lock());
             for (place, block) in left {
                 self.held[block.device] += block.bytes;
@@ -30,6 +31,7 @@ impl Worker {
         }
         shared.barrier.wait();
         if shared.options.faults.is_some() {
+            // A failed pop may have left a context on the thread's stack.
             Device::unwind(shared.devices[0].cuda.driver());
             self.enter_context();
         }
@@ -42,6 +44,7 @@ impl Worker {
             if captures || !self.graphs.is_empty() {
                 shared.verdict.report(Kind::Leak, "a graph or a capture cannot be ended".to_owned());
             }
+            // Finish twice: `free_all` reads blocks of finished work, and queues checks of its own.
             self.free_all();
             self.finish_queued();
         }

@@ -85,6 +85,7 @@ impl Worker {
             return;
         }
         if self.graphs.len() >= GRAPHS {
+            // Finish the earlier graphs, so that their memory returns to the allocator.
             self.finish_graphs();
         }
         let (shared, line) = (self.shared, self.sites[device].line);
@@ -97,6 +98,7 @@ impl Worker {
             return self.failed("begin_capture", &error);
         }
         shared.captures.fetch_add(1, Ordering::AcqRel);
+        // Each mode restricts other calls of the driver during the capture.
         let modes = [CuCaptureMode::GLOBAL, CuCaptureMode::THREAD_LOCAL, CuCaptureMode::RELAXED];
         let begun = stage.begin_capture(line.handle, modes[self.rng.usize(0..modes.len())]);
         let mut graph = Graph {
@@ -128,6 +130,7 @@ impl Worker {
         }
         self.graphs.push(graph);
         if made.is_err() {
+            // A graph without an instance has no runs. Finishing frees the blocks and the pool.
             return self.finish_graphs();
         }
         let last = self.graphs.len() - 1;
@@ -168,6 +171,7 @@ impl Worker {
             // Store the block before any call can fail.
             graph.unfreed.push(block);
             stage.kernels.fill(line.handle, region, life)?;
+            // The joined capture orders the second stream's use, so the announcement is optional.
             let announced = self.rng.bool() || self.shared.subject.record_stream(ptr, side.id).is_ok();
             if announced && self.rng.bool() {
                 stage.record(fork, line.handle)?;
@@ -216,6 +220,7 @@ impl Worker {
             return;
         }
         let stage = &self.shared.devices[device];
+        // All runs of a graph use one stream: concurrent runs would share the graph's memory.
         let line = runs_on.unwrap_or_else(|| stage.lanes[self.rng.usize(0..stage.lanes.len())].line());
         self.graphs[at].runs_on = Some(line);
         match stage.replay(ready, line.handle) {
@@ -261,6 +266,7 @@ impl Worker {
                 graph.unfreed.push(block);
             }
         }
+        // The claim must last until every block of the graph is free.
         if !graph.unfreed.is_empty() {
             return Some(graph);
         }

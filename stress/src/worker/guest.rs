@@ -1,6 +1,6 @@
 //! Guests: streams created, used and destroyed by a thread within a round. Blocks of a guest are
-//! live or pending at the guest's end, and a guest uses blocks of other streams. The driver reuses the
-//! guest's handle for the next stream.
+//! live or pending at the guest's end, and a guest uses blocks of other streams. The driver reuses
+//! the guest's handle for the next stream.
 //!
 //! ```text
 //! guest   ─ obtain ─ fill ─┬─ free at home             before its end
@@ -94,6 +94,7 @@ impl Worker {
         }
         let visited = self.lend_to(place, guest);
         self.free_some(visited);
+        // No other stream has used these blocks, so their free needs no event.
         let at_home = own.split_off(self.rng.usize(0..=own.len()));
         self.free_some(at_home);
         self.hand_to_lane(place, guest, own);
@@ -104,6 +105,8 @@ impl Worker {
     pub(super) fn lend_to(&mut self, place: usize, guest: Line) -> Vec<Block> {
         let (device, lane) = (self.places[place].device, self.line(place));
         let stage = &self.shared.devices[device];
+        // A place may contain blocks of other devices. The check below launches kernels of the
+        // guest's device only.
         let (ours, others): (Vec<_>, Vec<_>) =
             self.take_some(place, VISITED).into_iter().partition(|block| block.device == device);
         self.places[place].filled.extend(others);
@@ -123,6 +126,7 @@ impl Worker {
                 self.device_failed("verify", error);
             }
         }
+        // One event behind all checks serves every block.
         match Visit::mark(stage, guest.handle, guest.id) {
             Ok(visit) => used.iter_mut().for_each(|block| block.add_visit(&visit)),
             Err(error) => self.device_failed("visit", error),
@@ -182,6 +186,7 @@ impl Worker {
             let text = format!("stream {:?} was reported, and {number:?} retired", line.id);
             self.shared.verdict.report(Kind::Books, text);
         }
+        // Every device may have heaps of the stream, or blocks that wait for the stream.
         for other in self.shared.devices {
             if let Err(error) = self.shared.subject.stream_destroyed(other.index, number) {
                 self.failed("stream_destroyed", &error);

@@ -157,6 +157,7 @@ impl Worker {
     /// Makes steps until the threads meet.
     fn round(&mut self) {
         let shared = self.shared;
+        // All threads make equal shares of the run's requests and frees.
         let quota = shared.options.ops.map_or(u64::MAX, |ops| ops.div_ceil(u64::from(shared.options.threads)));
         let before = self.counts.ops;
         let mut steps = 0_u64;
@@ -169,6 +170,8 @@ impl Worker {
             steps += 1;
             self.step();
         }
+        // Counted once per thread: `Shared::decide_end` compares the sum with the number of
+        // threads.
         if self.counts.ops >= quota && !self.is_done {
             self.is_done = true;
             shared.done.fetch_add(1, Ordering::AcqRel);
@@ -231,6 +234,8 @@ impl Worker {
         let device = self.places[place].device;
         let total = self.shared.devices[device].total_bytes;
         let bytes = sizes::pick(&mut self.rng, self.shared.options.max_bytes(total));
+        // The bound leaves memory for the caches. A thread without live blocks may exceed the
+        // bound, or no thread would ever request the largest sizes.
         let share = total / u64::from(self.shared.options.threads) / SHARE.1 * SHARE.0;
         if self.held[device] + bytes > share && self.held[device] > 0 {
             self.free_one();
@@ -251,6 +256,8 @@ impl Worker {
     fn obtain(&mut self, device: usize, on: Line, bytes: u64, claimed: bool) -> Option<Block> {
         let (shared, home) = (self.shared, on.id);
         self.counts.ops += 1;
+        // A request without a device call for memory is a hit. The counter is per thread, so other
+        // threads do not disturb the comparison.
         let calls_before = instrumented::memory_calls();
         let begin = Instant::now();
         let answer = shared.subject.malloc(shared.devices[device].index, bytes, home);
@@ -273,6 +280,8 @@ impl Worker {
         self.counts.digest(ptr.0, bytes);
         self.held[device] += bytes;
         self.blocks_made += 1;
+        // Unique within the run: the thread's number in the high bits, the thread's count in the
+        // low bits.
         let number = (u64::from(self.number) << BLOCK_BITS) + self.blocks_made;
         if claimed {
             self.claim(ptr, bytes, number);
@@ -300,10 +309,13 @@ impl Worker {
         let shared = self.shared;
         let (ptr, bytes) = (block.ptr, block.bytes);
         let visited = !block.visits.is_empty();
+        // Unclaim before the free. As soon as the free takes effect, another thread may receive and
+        // claim the memory.
         if block.claimed && !shared.shadow.unclaim(ptr, bytes) {
             shared.verdict.report(Kind::Books, format!("block {:#x} at {ptr} lost its claim", block.life.block));
         }
         if visited {
+            // Register the visits before the free, for a new claim to find them.
             shared.shadow.pend(ptr, bytes, block.life.block, std::mem::take(&mut block.visits));
         }
         self.counts.ops += 1;
@@ -325,6 +337,7 @@ impl Worker {
             }
             Err(error) => {
                 self.failed(&format!("free of block {:#x} at {ptr}", block.life.block), &error);
+                // The block is live again, so restore the visits and the claim.
                 if visited {
                     block.visits = shared.shadow.unpend(ptr);
                 }

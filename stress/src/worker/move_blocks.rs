@@ -34,6 +34,7 @@ impl Worker {
     /// Checks some blocks of one place, and makes the blocks ready for the free.
     pub(super) fn retire(&mut self) {
         if self.places.iter().all(|place| place.filled.is_empty()) {
+            // Only fresh blocks are left: fill the blocks, so that they can be checked and freed.
             (0..self.places.len()).for_each(|place| self.fill(place));
         }
         let begin = self.rng.usize(0..self.places.len());
@@ -61,8 +62,10 @@ impl Worker {
     /// whose use could not be announced stay at the place, unchecked.
     pub(super) fn use_on(&mut self, place: usize, blocks: Vec<Block>, rewrite: bool) -> Vec<Block> {
         let line = self.line(place);
+        // An unannounced use would be a fault of the run, not of the allocator.
         let (mut used, left): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|block| self.announce(line, block));
         self.places[place].filled.extend(left);
+        // After a failed fill the contents are unknown, and not checked.
         let rows: Vec<_> = used.iter().filter(|block| block.written).map(Block::row).collect();
         let verified = self.places[place].checker.verify(line.handle, &rows, &self.shared.verdict);
         match verified {
@@ -143,6 +146,7 @@ impl Worker {
         self.places[from].filled.extend(unreached);
         let (before, after) = (self.line(from), self.line(to));
         let event = self.order[there];
+        // Order the visit behind the stream that wrote the blocks last.
         let ordered =
             devices[there].record(event, before.handle).and_then(|()| devices[here].wait_for(after.handle, event));
         if let Err(error) = ordered {
@@ -150,6 +154,7 @@ impl Worker {
             return self.device_failed("order", error);
         }
         if self.rng.bool() {
+            // On a delayed stream, a premature reuse of the blocks becomes visible.
             self.hold(to);
         }
         self.counts.visits += blocks.len() as u64;
@@ -161,6 +166,8 @@ impl Worker {
     /// Uses blocks with [`use_on`](Self::use_on). Blocks whose use could not be announced return to
     /// the place `from`.
     fn use_on_visit(&mut self, from: usize, to: usize, blocks: Vec<Block>, rewrite: bool) -> Vec<Block> {
+        // `use_on` leaves unannounced blocks at the place `to`. With an empty list there, exactly
+        // these blocks are found and moved back.
         let stayed = mem::take(&mut self.places[to].filled);
         let used = self.use_on(to, blocks, rewrite);
         let mut back = mem::replace(&mut self.places[to].filled, stayed);
@@ -201,6 +208,7 @@ impl Worker {
         for block in self.take_some(place, 4) {
             let mut exchange = shared.exchange.lock();
             if exchange.len() >= EXCHANGED {
+                // The exchange is full: the block stays with the thread.
                 drop(exchange);
                 self.places[place].filled.push(block);
                 continue;

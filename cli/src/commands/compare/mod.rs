@@ -213,6 +213,9 @@ fn files(args: &Args) -> Result<Vec<PathBuf>, String> {
 fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Result<Compared, ReplayError>> {
     let compare = |trace: &Trace| {
         progress.begin(&trace.name);
+        let start = trace.start.as_ref().map(ToString::to_string);
+        let then = "every allocator is first asked for them, by address";
+        progress.suspend(|| super::announce_start(file, start.as_deref(), then));
         let comparison = compare::compare(trace, options)?;
         Ok(Compared { name: trace.name.clone(), comparison })
     };

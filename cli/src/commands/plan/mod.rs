@@ -148,6 +148,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         match plan::load(file, &reading) {
             Ok(tasks) => {
                 for task in tasks {
+                    super::announce_start(file, task.start.as_deref(), "planned as if allocated first");
                     let one = solve_task(args, file, task, &mut status);
                     if args.json {
                         written = written.and_then(|()| render_line::write(&one, args.capacity));

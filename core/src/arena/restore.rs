@@ -1,0 +1,150 @@
+//! A device's state taken over from a snapshot: segments at the recorded addresses, with the
+//! recorded blocks.
+//!
+//! A history of events that begins in the middle can thus be continued from the state at its
+//! beginning. No requests could reproduce that state: where a free block begins and ends depends on
+//! requests that are not known any more.
+
+use crate::arena::expand::{Expandable, map, range_to_reserve};
+use crate::arena::{OnDevice, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::expandable::Range;
+use crate::page_map::Owner;
+use crate::pool::PoolId;
+use crate::snapshot::{BlockState, SnapshotSegment};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{DevicePtr, NO_STREAM};
+
+/// The device's answer to a reservation does not contain the part that needs it.
+const NOT_AROUND: Error = Error::SnapshotRefused("the device does not reserve addresses around a part");
+
+/// Returns [`Error::SnapshotRefused`] with this reason unless `holds`.
+fn require(holds: bool, why: &'static str) -> Result<(), Error> {
+    if holds { Ok(()) } else { Err(Error::SnapshotRefused(why)) }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Takes over the given segments, in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SnapshotRefused`] before any change if the segments contradict each other or the
+    /// policy. Any error after that leaves the segments before the failing one.
+    pub(crate) fn restore(self, segments: &[SnapshotSegment]) -> Result<(), Error> {
+        let divides =
+            [PoolKind::Small, PoolKind::Large].into_iter().any(|kind| self.settings.policy.suballocates(kind));
+        require(!divides, "the policy divides segments by rules of its own")?;
+        require(!self.flags.has(flags::DIRECT), "the cache is turned off")?;
+        require(self.ledger.reserved() == 0, "the device's allocator holds memory already")?;
+        let mut end = 0;
+        for segment in segments {
+            require(end <= segment.address.0, "two segments overlap, or are not in the order of their addresses")?;
+            check(segment, self.settings.policy.unit())?;
+            end = segment.address.0 + segment.total_size;
+        }
+        segments.iter().try_for_each(|segment| self.restore_segment(segment))
+    }
+
+    /// Takes over one segment, or one mapped part of an expandable segment.
+    fn restore_segment(self, segment: &SnapshotSegment) -> Result<(), Error> {
+        let (base, bytes) = (segment.address, segment.total_size);
+        let pool =
+            if segment.pool == PoolId::DEFAULT { 0 } else { self.heaps.registry.lock().private_pool(segment.pool)? };
+        let pair = self.heaps.use_pair(pool, segment.stream)?;
+        let slot = pair.slot(segment.kind);
+        self.heaps.lock(slot).make_room_for_blocks(segment.blocks.len())?;
+        require(self.ledger.has_room_for(bytes), "the segments exceed the limit")?;
+        if segment.is_expandable {
+            let expandable = self.expandable().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+            expandable.map_part(slot, segment)?;
+        } else {
+            let obtained = self.call(|device| device.obtain(bytes))?;
+            self.ledger.add(bytes);
+            if obtained != base {
+                self.release_memory(obtained, bytes)?;
+                return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
+            }
+            if let Err(error) = self.pages.insert(base, bytes, Owner::Heap(self.heaps.heap_ref(slot))) {
+                self.release_memory(base, bytes)?;
+                return Err(error);
+            }
+        }
+        let counters = &self.heaps.slot(slot).counters;
+        let mut heap = self.heaps.lock(slot);
+        let peaks_stale = if segment.is_expandable {
+            heap.restore_part(base, bytes, &segment.blocks, counters)
+        } else {
+            heap.restore_segment(base, bytes, &segment.blocks, counters)
+        };
+        drop(heap);
+        if peaks_stale {
+            self.reconcile_peaks(self.heaps.slot(slot));
+        }
+        Ok(())
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
+    /// Maps memory for a part of an expandable segment, and lists the memory in the page map.
+    /// Reserves addresses for the segment if the part is its first one.
+    fn map_part(&self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
+        let (at, bytes) = (segment.address, segment.total_size);
+        let block = self.device.heaps.lock(slot).containing(at);
+        if block.is_none() {
+            self.reserve_range(slot, segment)?;
+        }
+        let heap = self.device.heaps.lock(slot);
+        let block = heap.containing(at).ok_or(NOT_AROUND)?;
+        let entry = &heap.segments[heap.blocks[block].segment];
+        let (granule, inside) = (entry.granule, at.0 + bytes <= entry.base + entry.bytes);
+        let whole = granule != 0 && (at.0 - entry.base).is_multiple_of(granule) && bytes.is_multiple_of(granule);
+        drop(heap);
+        require(inside && whole, "a part of an expandable segment does not begin and end on granules")?;
+        self.device.pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
+        let mapped = map(self.memory, Range { at, bytes, granule }).map_err(|failure| failure.error);
+        if mapped.is_err() {
+            self.device.pages.remove(at, bytes);
+        }
+        self.device.note_loss(mapped)?;
+        self.device.ledger.add(bytes);
+        Ok(())
+    }
+
+    /// Reserves addresses around the first part of an expandable segment.
+    fn reserve_range(&self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
+        let (bytes, granule) = range_to_reserve(&self.device, self.memory, segment.kind)?;
+        let base = self.device.call(|_| self.memory.reserve(bytes))?;
+        let range = base..DevicePtr(base.0.saturating_add(bytes));
+        if !range.contains(&segment.address) {
+            self.unreserve(Some((base, bytes)));
+            return Err(NOT_AROUND);
+        }
+        self.device.heaps.lock(slot).add_range(base, bytes, granule);
+        Ok(())
+    }
+}
+
+/// Checks one segment by itself: blocks of whole `unit`s tile the segment, and no two free blocks
+/// are neighbours.
+fn check(segment: &SnapshotSegment, unit: u64) -> Result<(), Error> {
+    require(segment.stream != NO_STREAM, "the stream number u64::MAX is reserved")?;
+    require(segment.address.0 > 0 && segment.address.0.is_multiple_of(unit), "a segment's address is not aligned")?;
+    let mut at = segment.address.0;
+    let mut after_free = false;
+    for block in &segment.blocks {
+        require(block.address.0 == at, "the blocks do not tile their segment")?;
+        require(block.size > 0 && block.size.is_multiple_of(unit), "a block's size is no multiple of the unit")?;
+        let is_free = block.state == BlockState::Inactive;
+        require(!(is_free && after_free), "two free blocks are neighbours")?;
+        require(is_free || block.requested_size <= block.size, "a block is smaller than its request")?;
+        at = at.checked_add(block.size).ok_or(Error::SnapshotRefused("a segment ends beyond the last address"))?;
+        after_free = is_free;
+    }
+    require(
+        at > segment.address.0 && at - segment.address.0 == segment.total_size,
+        "the blocks do not tile their segment",
+    )
+}

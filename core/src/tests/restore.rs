@@ -1,0 +1,171 @@
+//! States taken over from snapshots.
+
+use crate::allocator::Allocator;
+use crate::config::Config;
+use crate::device::simulated::{AddressSpace, SimulatedDevice};
+use crate::error::Error;
+use crate::pool::{PoolId, PoolOptions, Route};
+use crate::snapshot::SnapshotSegment;
+use crate::tables::Growable;
+use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+const DEVICE: DeviceIndex = DeviceIndex(0);
+const POOL: PoolId = PoolId(0, 1);
+const CONFIGS: [&str; 4] = ["", "expandable_segments:True", "max_split_size_mb:20", "policy:bfc"];
+
+fn allocator(config: &str) -> Simulated {
+    on_device(SimulatedDevice::new(8 << 30), config)
+}
+
+/// An allocator whose device places nothing where the first one's does, unless told to.
+fn elsewhere(config: &str) -> Simulated {
+    let space = Arc::new(AddressSpace::new(1 << 50..1 << 51));
+    on_device(SimulatedDevice::within(space, 8 << 30), config)
+}
+
+fn on_device(device: SimulatedDevice, config: &str) -> Simulated {
+    let allocator = Allocator::new([device], &Config::parse(config).unwrap()).unwrap();
+    allocator.retain_pool(DEVICE, POOL, PoolOptions::default()).unwrap();
+    allocator
+}
+
+/// Requests and frees from a generator of numbers, the same on any allocator in the same state.
+struct Program(u64);
+
+impl Program {
+    fn number(&mut self) -> u64 {
+        // Knuth's MMIX generator: the high bits are good enough to choose sizes.
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn run(&mut self, allocator: &Simulated, held: &mut Vec<DevicePtr>, calls: u32) {
+        for _ in 0..calls {
+            if self.number() % 5 < 3 {
+                let bytes =
+                    if self.number().is_multiple_of(2) { 1 + self.number() % MIB } else { self.number() % (30 * MIB) };
+                let stream = StreamId(self.number() % 2);
+                held.push(allocator.malloc(DEVICE, bytes.max(1), stream).unwrap());
+            } else if !held.is_empty() {
+                let block = held.swap_remove(self.number() as usize % held.len());
+                allocator.free(block).unwrap();
+            }
+        }
+    }
+}
+
+/// The addresses that the device has to hand out, in the order of the restored segments.
+fn script(allocator: &Simulated, segments: &[SnapshotSegment]) {
+    let mut heaps = Vec::new();
+    for segment in segments {
+        let heap = (segment.stream, segment.kind, segment.pool);
+        if !segment.is_expandable || !heaps.contains(&heap) {
+            allocator.device(DEVICE).unwrap().script_addresses([segment.address.0]);
+        }
+        if segment.is_expandable {
+            heaps.push(heap);
+        }
+    }
+}
+
+fn sorted(allocator: &Simulated) -> Vec<SnapshotSegment> {
+    let mut segments = allocator.snapshot();
+    segments.sort_by_key(|segment| segment.address);
+    segments
+}
+
+fn restored(config: &str, segments: &[SnapshotSegment]) -> Result<Simulated, Error> {
+    let mut other = elsewhere(config);
+    script(&other, segments);
+    other.restore(DEVICE, segments).map(|()| other)
+}
+
+#[test]
+fn a_restored_state_is_the_snapshot_and_goes_on_alike() {
+    for config in CONFIGS {
+        for seed in 0..20 {
+            let (mut program, mut held) = (Program(seed), Vec::new());
+            let original = allocator(config);
+            program.run(&original, &mut held, 200);
+            original.begin_capture(DEVICE, POOL, Route::All).unwrap();
+            program.run(&original, &mut held, 50);
+            original.end_capture(DEVICE, POOL).unwrap();
+            let segments = sorted(&original);
+            let other = restored(config, &segments).unwrap();
+            assert_eq!(sorted(&other), segments, "`{config}`, seed {seed}");
+            other.check_invariants().unwrap();
+            for key in ["allocated_bytes.all.peak", "requested_bytes.all.current", "inactive_split.all.current"] {
+                let of = |allocator: &Simulated| allocator.stats(DEVICE).unwrap().get(key).unwrap();
+                let current =
+                    of(&original).min(original.stats(DEVICE).unwrap().get(&key.replace("peak", "current")).unwrap());
+                assert_eq!(of(&other), current, "`{config}`, seed {seed}: {key}");
+            }
+            // Blocks inside of the segments: what is obtained later has other addresses.
+            let mut again = Program(program.0);
+            let (mut held, mut others) = (held.clone(), held);
+            let hits = |program: &mut Program, allocator: &Simulated, held: &mut Vec<DevicePtr>| {
+                program.run(allocator, held, 100);
+                let inside = |block: &&DevicePtr| {
+                    segments.iter().any(|s| (s.address.0..s.address.0 + s.total_size).contains(&block.0))
+                };
+                held.iter().filter(inside).copied().collect::<Vec<_>>()
+            };
+            let (one, two) = (hits(&mut program, &original, &mut held), hits(&mut again, &other, &mut others));
+            // Regions of `policy:bfc` begin to grow anew, so their lengths differ from here on.
+            assert!(one == two || config == "policy:bfc", "`{config}`, seed {seed}");
+            other.check_invariants().unwrap();
+            others.into_iter().for_each(|block| other.free(block).unwrap());
+            other.release_pool(DEVICE, POOL).unwrap();
+            other.trim(DEVICE, 0).unwrap();
+            assert_eq!(other.device(DEVICE).unwrap().used(), 0, "`{config}`: everything could be given back");
+        }
+    }
+}
+
+#[test]
+fn what_contradicts_itself_or_the_device_is_refused() {
+    let (mut program, mut held) = (Program(7), Vec::new());
+    let original = allocator("");
+    program.run(&original, &mut held, 100);
+    let segments = sorted(&original);
+    let refused = |change: &dyn Fn(&mut Vec<SnapshotSegment>)| {
+        let mut changed = segments.clone();
+        change(&mut changed);
+        match restored("", &changed) {
+            Err(Error::SnapshotRefused(why)) => why,
+            other => panic!("{:?}", other.map(|_| ())),
+        }
+    };
+    assert_eq!(refused(&|s| s.swap(0, 1)), "two segments overlap, or are not in the order of their addresses");
+    assert_eq!(refused(&|s| s[0].total_size += 512), "the blocks do not tile their segment");
+    assert_eq!(refused(&|s| s[0].blocks.clear()), "the blocks do not tile their segment");
+    assert_eq!(refused(&|s| s[0].blocks[0].size += 1), "a block's size is no multiple of the unit");
+    assert_eq!(refused(&|s| s[0].stream = StreamId(u64::MAX)), "the stream number u64::MAX is reserved");
+    assert_eq!(refused(&|s| s[0].address.0 += 1), "a segment's address is not aligned");
+    let split = |s: &mut Vec<SnapshotSegment>| {
+        let segment = &mut s[0];
+        for block in &mut segment.blocks {
+            block.state = crate::snapshot::BlockState::Inactive;
+        }
+    };
+    assert_eq!(refused(&split), "two free blocks are neighbours");
+    assert_eq!(
+        refused(&|s| s.iter_mut().for_each(|s| s.is_expandable = true)),
+        "a part of an expandable segment does not begin and end on granules"
+    );
+
+    let mut holds = allocator("");
+    holds.malloc(DEVICE, 1, StreamId(0)).unwrap();
+    assert!(matches!(holds.restore(DEVICE, &segments), Err(Error::SnapshotRefused(_))));
+    let mut unscripted = elsewhere("");
+    assert!(matches!(unscripted.restore(DEVICE, &segments), Err(Error::SnapshotRefused(_))));
+    assert_eq!(unscripted.device(DEVICE).unwrap().used(), 0, "what the device placed elsewhere is given back");
+    let mut limited = allocator("");
+    limited.set_limit(DEVICE, Some(MIB)).unwrap();
+    assert_eq!(limited.restore(DEVICE, &segments), Err(Error::SnapshotRefused("the segments exceed the limit")));
+    assert!(matches!(restored("policy:buddy", &segments), Err(Error::SnapshotRefused(_))));
+}

@@ -1,0 +1,366 @@
+//! Stream-ordered memory: `cuMemAllocAsync`, `cuMemFreeAsync`, and the pools behind them.
+//!
+//! An address is handed out at once, and is memory from the point in the stream's order on at which
+//! it was asked for: a piece of work maps it for the device. A free queues the piece of work that
+//! takes it away again, so work that uses the memory too early or too late is killed, as long as
+//! the memory has pages of its own.
+//!
+//! What was freed is handed out again at once to the stream that freed it, and to others when the
+//! free is done. A pool keeps the memory of done frees, up to its threshold when something is
+//! waited for.
+
+use crate::call::Call;
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::context;
+use crate::device::{self, MEMORY_POOLS};
+use crate::driver::State;
+use crate::handles::Handles;
+use crate::memory;
+use crate::stream::{self, Mark};
+use crate::work::{Span, Work};
+use std::collections::BTreeMap;
+
+/// `CU_MEMPOOL_ATTR_*`: the switches are 1 to 3.
+const RELEASE_THRESHOLD: i32 = 4;
+const RESERVED_CURRENT: i32 = 5;
+const RESERVED_HIGH: i32 = 6;
+const USED_CURRENT: i32 = 7;
+const USED_HIGH: i32 = 8;
+
+/// `CUmemPoolProps`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Properties {
+    kind: i32,
+    handle_types: i32,
+    location_kind: i32,
+    location: i32,
+    security: u64,
+    max_bytes: u64,
+    reserved: [u8; 56],
+}
+
+const _: () = assert!(size_of::<Properties>() == 88);
+
+/// A pool of a device's memory.
+#[derive(Debug)]
+struct Pool {
+    device: usize,
+    /// Its handle is gone: the pool goes with its last memory.
+    destroyed: bool,
+    /// What may be used again and when. The values are kept and change nothing.
+    switches: [u64; 3],
+    /// How much is kept when something is waited for.
+    threshold: u64,
+    used: u64,
+    used_high: u64,
+    reserved_high: u64,
+}
+
+/// An allocation whose free is queued.
+#[derive(Debug)]
+struct Freed {
+    address: u64,
+    allocation: memory::Allocation,
+    /// The queue that frees it, and the point after that.
+    queue: u64,
+    done: Mark,
+}
+
+/// All pools.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    /// Living handles; each names a pool.
+    pub(crate) handles: Handles<u64>,
+    by_number: BTreeMap<u64, Pool>,
+    made: u64,
+    /// The handle of each device's default pool, and of the one that it uses.
+    defaults: Vec<u64>,
+    current: Vec<u64>,
+    freed: Vec<Freed>,
+}
+
+impl Pools {
+    /// No pools.
+    pub(crate) fn new() -> Self {
+        let (by_number, defaults, current) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Self { handles: Handles::new(8), by_number, made: 0, defaults, current, freed: Vec::new() }
+    }
+
+    /// Makes the default pools of so many devices.
+    pub(crate) fn initialise(&mut self, devices: usize) {
+        self.defaults = (0..devices).map(|device| self.add(device)).collect();
+        self.current = self.defaults.clone();
+    }
+
+    /// How many pools the program made and did not destroy.
+    pub(crate) fn made_and_alive(&self) -> usize {
+        self.handles.len() - self.defaults.len()
+    }
+
+    /// Adds a pool and returns its handle.
+    fn add(&mut self, device: usize) -> u64 {
+        let (threshold, used, used_high, reserved_high) = (0, 0, 0, 0);
+        let pool = Pool { device, destroyed: false, switches: [1; 3], threshold, used, used_high, reserved_high };
+        self.made += 1;
+        self.by_number.insert(self.made, pool);
+        self.handles.add(self.made)
+    }
+
+    /// The number of the pool of a living handle.
+    fn number(&self, handle: u64) -> Answer<u64> {
+        self.handles.get(handle).copied().map_err(|_| Code::INVALID_VALUE)
+    }
+
+    /// The pool of a number.
+    fn pool(&mut self, number: u64) -> Answer<&mut Pool> {
+        self.by_number.get_mut(&number).ok_or(Code::INVALID_VALUE)
+    }
+}
+
+/// `cuDeviceGetDefaultMemPool`.
+pub(crate) fn default_of(call: &Call, device: i32) -> Answer<u64> {
+    supported(call)?;
+    Ok(call.state.pools.defaults[device::index(&call.state, device)?])
+}
+
+/// `cuDeviceGetMemPool`.
+pub(crate) fn current_of(call: &Call, device: i32) -> Answer<u64> {
+    supported(call)?;
+    Ok(call.state.pools.current[device::index(&call.state, device)?])
+}
+
+/// `cuDeviceSetMemPool`.
+pub(crate) fn set_current(call: &mut Call, device: i32, handle: u64) -> Answer<()> {
+    supported(call)?;
+    let index = device::index(&call.state, device)?;
+    let pools = &mut call.state.pools;
+    let number = pools.number(handle)?;
+    if pools.pool(number)?.device != index {
+        return Err(Code::INVALID_VALUE);
+    }
+    pools.current[index] = handle;
+    Ok(())
+}
+
+/// `cuMemPoolCreate`.
+pub(crate) fn create(call: &mut Call, properties: &Properties) -> Answer<u64> {
+    const PINNED: i32 = 1;
+    const OF_DEVICE: i32 = 1;
+    supported(call)?;
+    if properties.kind != PINNED || properties.location_kind != OF_DEVICE {
+        return Err(Code::INVALID_VALUE);
+    }
+    let device = device::index(&call.state, properties.location).map_err(|_| Code::INVALID_VALUE)?;
+    if properties.handle_types != 0 || properties.max_bytes != 0 {
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let handle = call.state.pools.add(device);
+    call.made("pool", handle);
+    Ok(handle)
+}
+
+/// `cuMemPoolDestroy`. Memory in use stays until it is freed.
+pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
+    let pools = &mut call.state.pools;
+    let number = pools.number(handle)?;
+    if pools.defaults.contains(&handle) {
+        return Err(Code::INVALID_VALUE);
+    }
+    pools.handles.remove(handle)?;
+    let pool = pools.pool(number)?;
+    pool.destroyed = true;
+    pool.threshold = 0;
+    let device = pool.device;
+    if pools.current[device] == handle {
+        pools.current[device] = pools.defaults[device];
+    }
+    settle(&mut call.state);
+    trim(&mut call.state, number, 0);
+    Ok(())
+}
+
+/// `cuMemPoolGetAttribute`.
+pub(crate) fn attribute(call: &mut Call, handle: u64, attribute: i32) -> Answer<u64> {
+    settle(&mut call.state);
+    let number = call.state.pools.number(handle)?;
+    let reserved = memory::reserved_by(&call.state, number);
+    let pool = call.state.pools.pool(number)?;
+    match attribute {
+        1..=3 => Ok(pool.switches[attribute as usize - 1]),
+        RELEASE_THRESHOLD => Ok(pool.threshold),
+        RESERVED_CURRENT => Ok(reserved),
+        RESERVED_HIGH => Ok(pool.reserved_high),
+        USED_CURRENT => Ok(pool.used),
+        USED_HIGH => Ok(pool.used_high),
+        _ => Err(Code::INVALID_VALUE),
+    }
+}
+
+/// Whether an attribute is a switch, of 4 bytes.
+pub(crate) fn is_switch(attribute: i32) -> bool {
+    (1..RELEASE_THRESHOLD).contains(&attribute)
+}
+
+/// `cuMemPoolSetAttribute`. The peaks can be set to 0 only: to what there is now.
+pub(crate) fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value: u64) -> Answer<()> {
+    settle(&mut call.state);
+    let number = call.state.pools.number(handle)?;
+    let reserved = memory::reserved_by(&call.state, number);
+    let pool = call.state.pools.pool(number)?;
+    match (attribute, value) {
+        (1..=3, _) => pool.switches[attribute as usize - 1] = u64::from(value != 0),
+        (RELEASE_THRESHOLD, _) => pool.threshold = value,
+        (RESERVED_HIGH, 0) => pool.reserved_high = reserved,
+        (USED_HIGH, 0) => pool.used_high = pool.used,
+        _ => return Err(Code::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// `cuMemPoolTrimTo`.
+pub(crate) fn trim_to(call: &mut Call, handle: u64, kept_bytes: u64) -> Answer<()> {
+    let number = call.state.pools.number(handle)?;
+    settle(&mut call.state);
+    trim(&mut call.state, number, kept_bytes);
+    Ok(())
+}
+
+/// `cuMemAllocAsync`, and `cuMemAllocFromPoolAsync` with a pool's handle. 0 bytes are the null
+/// address.
+pub(crate) fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u64) -> Answer<u64> {
+    supported(call)?;
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let state = &mut *call.state;
+    let (context, device) = {
+        let its = state.streams.queue(queue)?;
+        (its.context, its.device)
+    };
+    context::check(state, context)?;
+    if capture::of_queue(state, queue)?.is_some() {
+        // Memory that belongs to a graph is not emulated.
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let number = state.pools.number(pool.unwrap_or(state.pools.current[device]))?;
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let of_device = state.pools.pool(number)?.device;
+    if of_device != device {
+        // Another device's pool needs cuMemPoolSetAccess, which is not emulated.
+        return Err(Code::NOT_SUPPORTED);
+    }
+    let (address, span) = take(state, number, context, queue, bytes)?;
+    stream::push(state, queue, Work::Expose(span), Vec::new())?;
+    let reserved = memory::reserved_by(state, number);
+    let pool = state.pools.pool(number)?;
+    pool.used += bytes;
+    pool.used_high = pool.used_high.max(pool.used);
+    pool.reserved_high = pool.reserved_high.max(reserved);
+    call.made("allocation", address);
+    Ok(address)
+}
+
+/// `cuMemFreeAsync`: of a pool's memory, and of `cuMemAlloc`'s.
+pub(crate) fn free(call: &mut Call, address: u64, stream: u64) -> Answer<()> {
+    let queue = stream::find(&mut call.state, stream, call.context)?;
+    let state = &mut *call.state;
+    context::check(state, state.streams.queue(queue)?.context)?;
+    if address == 0 {
+        return Ok(());
+    }
+    let allocation = *state.memory.allocations.get(&address).ok_or(Code::INVALID_VALUE)?;
+    if capture::of_queue(state, queue)?.is_some() {
+        return Err(Code::INVALID_VALUE);
+    }
+    state.memory.allocations.remove(&address);
+    stream::push(state, queue, Work::Withdraw(allocation.span(address)), Vec::new())?;
+    let done = state.streams.end_of(queue);
+    state.pools.freed.push(Freed { address, allocation, queue, done });
+    Ok(())
+}
+
+/// What a wait does for the pools: done frees become free memory, and what exceeds the thresholds
+/// goes back to the device.
+pub(crate) fn after_wait(state: &mut State) {
+    settle(state);
+    let kept: Vec<(u64, u64)> = state.pools.by_number.iter().map(|(&number, pool)| (number, pool.threshold)).collect();
+    for (number, threshold) in kept {
+        trim(state, number, threshold);
+    }
+}
+
+/// Takes note that an allocation's memory was given back.
+pub(crate) fn given_back(state: &mut State, number: u64, bytes: u64) {
+    if let Ok(pool) = state.pools.pool(number) {
+        pool.used -= bytes;
+    }
+}
+
+/// Gives back what is being freed of a context that ends.
+pub(crate) fn give_back_all(state: &mut State, context: u64) {
+    let freed = std::mem::take(&mut state.pools.freed).into_iter();
+    let (gone, kept) = freed.partition(|freed: &Freed| freed.allocation.context == context);
+    state.pools.freed = kept;
+    for Freed { address, allocation, .. } in gone {
+        memory::give_back(state, address, allocation);
+    }
+}
+
+/// Whether there are pools at all.
+fn supported(call: &Call) -> Answer<()> {
+    if device::all_have(&call.state, MEMORY_POOLS) { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
+}
+
+/// Takes memory: what this stream freed and nobody has since, what is free, or more of the
+/// device's.
+fn take(state: &mut State, number: u64, context: u64, queue: u64, bytes: u64) -> Answer<(u64, Span)> {
+    let taken = memory::taken_by(bytes)?;
+    let again = |freed: &Freed| {
+        let its = &freed.allocation;
+        freed.queue == queue && its.pool == Some(number) && its.taken == taken
+    };
+    if let Some(index) = state.pools.freed.iter().rposition(again) {
+        let Freed { address, allocation, .. } = state.pools.freed.remove(index);
+        state.pools.pool(number)?.used -= allocation.bytes;
+        let allocation = memory::Allocation { bytes, ..allocation };
+        state.memory.allocations.insert(address, allocation);
+        return Ok((address, allocation.span(address)));
+    }
+    settle(state);
+    match memory::take(state, context, Some(number), bytes) {
+        Err(Code::OUT_OF_MEMORY) => {
+            let pools: Vec<u64> = state.pools.by_number.keys().copied().collect();
+            for pool in pools {
+                trim(state, pool, 0);
+            }
+            memory::take(state, context, Some(number), bytes)
+        }
+        outcome => outcome,
+    }
+}
+
+/// Makes free memory of the allocations whose frees are done.
+fn settle(state: &mut State) {
+    let streams = &state.streams;
+    let freed = std::mem::take(&mut state.pools.freed).into_iter();
+    let (done, waiting) = freed.partition(|freed: &Freed| streams.reached(freed.done));
+    state.pools.freed = waiting;
+    for Freed { address, allocation, .. } in done {
+        memory::give_back(state, address, allocation);
+    }
+}
+
+/// Gives a pool's idle regions back to the device until it holds no more than `kept_bytes`, or none
+/// is idle.
+fn trim(state: &mut State, number: u64, kept_bytes: u64) {
+    while memory::reserved_by(state, number) > kept_bytes {
+        let Some(region) = memory::oldest_idle(state, number) else { break };
+        memory::release(state, region);
+    }
+    let empty = memory::reserved_by(state, number) == 0;
+    if empty && state.pools.by_number.get(&number).is_some_and(|pool| pool.destroyed) {
+        state.pools.by_number.remove(&number);
+    }
+}

@@ -1,0 +1,163 @@
+//! Devices, and the context that a thread's calls are made in: the current one, else the primary
+//! one of the thread's device.
+
+use crate::driver::{Driver, driver};
+use crate::error::{Answer, INVALID_DEVICE, INVALID_VALUE, told, write};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Mutex;
+
+/// The runtime's version: that of the headers which it agrees with.
+const VERSION: c_int = 13_000;
+
+thread_local! {
+    /// The device of this thread while no context is current.
+    static CHOSEN: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// The driver, with a context current to the calling thread.
+pub(crate) fn enter() -> Answer<&'static Driver> {
+    let driver = driver()?;
+    let mut current = 0;
+    driver.cuCtxGetCurrent(&mut current)?;
+    if current == 0 {
+        make_current(driver, CHOSEN.get())?;
+    }
+    Ok(driver)
+}
+
+/// The device of the calling thread.
+pub(crate) fn current(driver: &Driver) -> c_int {
+    let mut device = 0;
+    // Without a context it is the one that the next call uses.
+    if driver.cuCtxGetDevice(&mut device).is_ok() { device } else { CHOSEN.get() }
+}
+
+/// A device's primary context, retained for the life of the process when first used.
+fn primary(driver: &Driver, device: c_int) -> Answer<u64> {
+    static RETAINED: Mutex<BTreeMap<c_int, u64>> = Mutex::new(BTreeMap::new());
+    let mut retained = RETAINED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(&context) = retained.get(&device) {
+        return Ok(context);
+    }
+    let mut context = 0;
+    driver.cuDevicePrimaryCtxRetain(&mut context, device)?;
+    retained.insert(device, context);
+    Ok(context)
+}
+
+/// Makes a device's primary context current.
+fn make_current(driver: &Driver, device: c_int) -> Answer<()> {
+    driver.cuCtxSetCurrent(primary(driver, device)?)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetDeviceCount(count: *mut c_int) -> u32 {
+    told(|| {
+        let mut number = 0;
+        driver()?.cuDeviceGetCount(&mut number)?;
+        write(count, number)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaSetDevice(device: c_int) -> u32 {
+    told(|| {
+        let driver = driver()?;
+        let mut count = 0;
+        driver.cuDeviceGetCount(&mut count)?;
+        if !(0..count).contains(&device) {
+            return Err(INVALID_DEVICE);
+        }
+        make_current(driver, device)?;
+        CHOSEN.set(device);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetDevice(device: *mut c_int) -> u32 {
+    told(|| write(device, current(driver()?)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> u32 {
+    told(|| {
+        let mut found = 0;
+        driver()?.cuDeviceGetAttribute(&mut found, attribute, device)?;
+        write(value, found)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaDeviceSynchronize() -> u32 {
+    told(|| enter()?.cuCtxSynchronize())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> u32 {
+    told(|| {
+        let (mut low, mut high) = (0, 0);
+        enter()?.cuCtxGetStreamPriorityRange(&mut low, &mut high)?;
+        write(least, low)?;
+        write(greatest, high)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> u32 {
+    told(|| {
+        let mut answer = 0;
+        driver()?.cuDeviceCanAccessPeer(&mut answer, device, peer)?;
+        write(can, answer)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaDeviceEnablePeerAccess(peer: c_int, flags: u32) -> u32 {
+    told(|| {
+        let driver = enter()?;
+        driver.cuCtxEnablePeerAccess(primary(driver, peer)?, flags)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaDeviceDisablePeerAccess(peer: c_int) -> u32 {
+    told(|| {
+        let driver = enter()?;
+        driver.cuCtxDisablePeerAccess(primary(driver, peer)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaDriverGetVersion(version: *mut c_int) -> u32 {
+    told(|| {
+        let mut found = 0;
+        driver()?.cuDriverGetVersion(&mut found)?;
+        write(version, found)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaRuntimeGetVersion(version: *mut c_int) -> u32 {
+    told(|| write(version, VERSION))
+}
+
+/// A driver function by its name, with `CUdriverProcAddressQueryResult` as the runtime numbers it:
+/// the same.
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetDriverEntryPointByVersion(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: u32,
+    flags: u64,
+    status: *mut c_int,
+) -> u32 {
+    told(|| {
+        if symbol.is_null() || function.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        driver()?.cuGetProcAddress_v2(symbol, function, version as c_int, flags, status)
+    })
+}

@@ -1,0 +1,63 @@
+//! Graphs, made by capturing a stream.
+
+use crate::device::enter;
+use crate::error::{INVALID_VALUE, told, write};
+use std::ffi::c_int;
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaStreamBeginCapture(stream: u64, mode: c_int) -> u32 {
+    told(|| enter()?.cuStreamBeginCapture_v2(stream, mode))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaStreamEndCapture(stream: u64, graph: *mut u64) -> u32 {
+    told(|| {
+        let mut made = 0;
+        let ended = enter()?.cuStreamEndCapture(stream, &mut made);
+        // Null when the capture was broken, as documented.
+        write(graph, made)?;
+        ended
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaStreamIsCapturing(stream: u64, status: *mut c_int) -> u32 {
+    told(|| {
+        let mut found = 0;
+        enter()?.cuStreamIsCapturing(stream, &mut found)?;
+        write(status, found)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) -> u32 {
+    told(|| {
+        // SAFETY: null, or valid for reading and writing, as the caller promised.
+        let mode = unsafe { mode.as_mut() }.ok_or(INVALID_VALUE)?;
+        enter()?.cuThreadExchangeStreamCaptureMode(mode)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGraphInstantiate(executable: *mut u64, graph: u64, flags: u64) -> u32 {
+    told(|| {
+        let mut made = 0;
+        enter()?.cuGraphInstantiateWithFlags(&mut made, graph, flags)?;
+        write(executable, made)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGraphLaunch(executable: u64, stream: u64) -> u32 {
+    told(|| enter()?.cuGraphLaunch(executable, stream))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGraphExecDestroy(executable: u64) -> u32 {
+    told(|| enter()?.cuGraphExecDestroy(executable))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGraphDestroy(graph: u64) -> u32 {
+    told(|| enter()?.cuGraphDestroy(graph))
+}

@@ -1,0 +1,304 @@
+//! Kernels: what nvcc's host code registers when the program starts, and `<<<>>>`.
+//!
+//! A program's kernel is known by the address of its host function, which nvcc makes to launch it.
+//! Registration tells the kernel's mangled name. A `__global__` function compiled for the host has
+//! the same name, and is found by it.
+
+use crate::device::enter;
+use crate::driver::Driver;
+use crate::error::{
+    Answer, INVALID_CONFIGURATION, INVALID_DEVICE_FUNCTION, INVALID_VALUE, NO_KERNEL_IMAGE, NOT_SUPPORTED, told, write,
+};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The text that the emulated driver loads as a module: it names no object, so the environment
+/// does.
+const IMAGE: &CStr = c"CACHALOT-EMULATED ";
+/// Names the object.
+const OBJECT_VARIABLE: &str = "CACHALOT_HOST_KERNELS";
+/// Threads of a block at most, as the emulated devices say, and of a multiprocessor.
+const MAX_BLOCK: u32 = 1024;
+const MAX_THREADS: u32 = 2048;
+/// Blocks of a multiprocessor at most.
+const MAX_BLOCKS: u32 = 32;
+
+/// `dim3`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    x: u32,
+    y: u32,
+    z: u32,
+}
+
+/// What stands between `<<<` and `>>>`.
+#[derive(Clone, Copy, Debug)]
+struct Configuration {
+    grid: Size,
+    block: Size,
+    shared_bytes: usize,
+    stream: u64,
+}
+
+/// `cudaLaunchConfig_t`.
+#[repr(C)]
+struct LaunchConfig {
+    grid: Size,
+    block: Size,
+    shared_bytes: usize,
+    stream: u64,
+    attributes: *const c_void,
+    attribute_count: u32,
+}
+
+/// `cudaFuncAttributes`.
+#[repr(C)]
+struct FunctionAttributes {
+    shared_bytes: usize,
+    constant_bytes: usize,
+    local_bytes: usize,
+    max_threads_per_block: c_int,
+    registers: c_int,
+    ptx_version: c_int,
+    binary_version: c_int,
+    others: [c_int; 25],
+}
+
+const _: () = assert!(size_of::<FunctionAttributes>() == 144 && size_of::<LaunchConfig>() == 56);
+
+thread_local! {
+    /// Pushed by the caller's `<<<>>>`, popped by the host function that nvcc made.
+    static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The registered kernels: mangled names by the addresses of their host functions.
+fn names() -> MutexGuard<'static, BTreeMap<usize, CString>> {
+    static NAMES: Mutex<BTreeMap<usize, CString>> = Mutex::new(BTreeMap::new());
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The driver's function for a kernel.
+fn function(driver: &Driver, host: *const c_void) -> Answer<u64> {
+    static FOUND: Mutex<BTreeMap<usize, Answer<u64>>> = Mutex::new(BTreeMap::new());
+    static MODULE: OnceLock<Answer<u64>> = OnceLock::new();
+    let name = names().get(&(host as usize)).cloned().ok_or(INVALID_DEVICE_FUNCTION)?;
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    *found.entry(host as usize).or_insert_with(|| {
+        let module = *MODULE.get_or_init(|| {
+            let mut module = 0;
+            driver.cuModuleLoadData(&mut module, IMAGE.as_ptr()).map(|()| module)
+        });
+        let mut function = 0;
+        let known = module.and_then(|module| driver.cuModuleGetFunction(&mut function, module, name.as_ptr()));
+        known.map(|()| function).map_err(|_| {
+            let object = std::env::var(OBJECT_VARIABLE).unwrap_or_default();
+            eprintln!("emulated runtime: no host function for the kernel {name:?} in {OBJECT_VARIABLE}={object:?}");
+            NO_KERNEL_IMAGE
+        })
+    })
+}
+
+/// Launches a kernel.
+fn launch(host: *const c_void, configuration: Configuration, arguments: *mut *mut c_void) -> Answer<()> {
+    let driver = enter()?;
+    let function = function(driver, host)?;
+    let Configuration { grid, block, shared_bytes, stream } = configuration;
+    let threads = [block.x, block.y, block.z].iter().try_fold(1_u32, |all, &size| all.checked_mul(size));
+    let fits = threads.is_some_and(|threads| (1..=MAX_BLOCK).contains(&threads));
+    if !fits || [grid.x, grid.y, grid.z].contains(&0) {
+        return Err(INVALID_CONFIGURATION);
+    }
+    let shared_bytes = u32::try_from(shared_bytes).map_err(|_| INVALID_VALUE)?;
+    driver.cuLaunchKernel(
+        function,
+        grid.x,
+        grid.y,
+        grid.z,
+        block.x,
+        block.y,
+        block.z,
+        shared_bytes,
+        stream,
+        arguments,
+        std::ptr::null_mut(),
+    )
+}
+
+/// Returns a handle that nothing is kept under: what the program's code is for devices cannot be
+/// used here.
+#[unsafe(no_mangle)]
+extern "C" fn __cudaRegisterFatBinary(_image: *const c_void) -> *mut *mut c_void {
+    Box::into_raw(Box::new(std::ptr::null_mut()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) {}
+
+/// # Safety
+/// As for the real function: `handle` comes from `__cudaRegisterFatBinary` and is not used again.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(handle) });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __cudaInitModule(_handle: *mut *mut c_void) -> c_char {
+    1
+}
+
+/// # Safety
+/// As for the real function: `name` is a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __cudaRegisterFunction(
+    _handle: *mut *mut c_void,
+    host: *const c_void,
+    _device: *mut c_char,
+    name: *const c_char,
+    _thread_limit: c_int,
+    _sizes: *mut c_void,
+) {
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    names().insert(host as usize, name.to_owned());
+}
+
+/// Variables of the device: a host kernel has those of its own object, and nothing here can copy to
+/// them.
+#[unsafe(no_mangle)]
+extern "C" fn __cudaRegisterVar(_handle: *mut *mut c_void, _host: *mut c_char) {}
+
+#[unsafe(no_mangle)]
+extern "C" fn __cudaPushCallConfiguration(grid: Size, block: Size, shared_bytes: usize, stream: u64) -> u32 {
+    let configuration = Configuration { grid, block, shared_bytes, stream };
+    CONFIGURATIONS.with_borrow_mut(|all| all.push(configuration));
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __cudaPopCallConfiguration(
+    grid: *mut Size,
+    block: *mut Size,
+    shared_bytes: *mut usize,
+    stream: *mut u64,
+) -> u32 {
+    told(|| {
+        let popped = CONFIGURATIONS.with_borrow_mut(Vec::pop).ok_or(INVALID_CONFIGURATION)?;
+        write(grid, popped.grid)?;
+        write(block, popped.block)?;
+        write(shared_bytes, popped.shared_bytes)?;
+        write(stream, popped.stream)
+    })
+}
+
+/// A kernel's handle is the address of its host function.
+#[unsafe(no_mangle)]
+extern "C" fn __cudaGetKernel(kernel: *mut *const c_void, host: *const c_void) -> u32 {
+    told(|| write(kernel, host))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetKernel(kernel: *mut *const c_void, host: *const c_void) -> u32 {
+    told(|| {
+        let known = names().contains_key(&(host as usize));
+        if known { write(kernel, host) } else { Err(INVALID_DEVICE_FUNCTION) }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __cudaLaunchKernel(
+    kernel: *const c_void,
+    grid: Size,
+    block: Size,
+    arguments: *mut *mut c_void,
+    shared_bytes: usize,
+    stream: u64,
+) -> u32 {
+    told(|| launch(kernel, Configuration { grid, block, shared_bytes, stream }, arguments))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaLaunchKernel(
+    function: *const c_void,
+    grid: Size,
+    block: Size,
+    arguments: *mut *mut c_void,
+    shared_bytes: usize,
+    stream: u64,
+) -> u32 {
+    __cudaLaunchKernel(function, grid, block, arguments, shared_bytes, stream)
+}
+
+/// Attributes (clusters, cooperation) are not emulated.
+///
+/// # Safety
+/// As for the real function: `config` is null or valid.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cudaLaunchKernelExC(
+    config: *const LaunchConfig,
+    function: *const c_void,
+    arguments: *mut *mut c_void,
+) -> u32 {
+    told(|| {
+        // SAFETY: the caller's promise.
+        let config = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
+        if config.attribute_count > 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        let &LaunchConfig { grid, block, shared_bytes, stream, .. } = config;
+        launch(function, Configuration { grid, block, shared_bytes, stream }, arguments)
+    })
+}
+
+/// What every kernel has here: no machine code says more.
+#[unsafe(no_mangle)]
+extern "C" fn cudaFuncGetAttributes(attributes: *mut FunctionAttributes, host: *const c_void) -> u32 {
+    told(|| {
+        function(enter()?, host)?;
+        let all = FunctionAttributes {
+            shared_bytes: 0,
+            constant_bytes: 0,
+            local_bytes: 0,
+            max_threads_per_block: MAX_BLOCK as c_int,
+            registers: 32,
+            ptx_version: 90,
+            binary_version: 90,
+            others: [0; 25],
+        };
+        write(attributes, all)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaFuncSetAttribute(host: *const c_void, _attribute: c_int, _value: c_int) -> u32 {
+    told(|| function(enter()?, host).map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    blocks: *mut c_int,
+    host: *const c_void,
+    block_size: c_int,
+    _shared_bytes: usize,
+    _flags: u32,
+) -> u32 {
+    told(|| {
+        function(enter()?, host)?;
+        let threads = u32::try_from(block_size).ok().filter(|size| (1..=MAX_BLOCK).contains(size));
+        let threads = threads.ok_or(INVALID_VALUE)?;
+        write(blocks, (MAX_THREADS / threads).min(MAX_BLOCKS) as c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    blocks: *mut c_int,
+    host: *const c_void,
+    block_size: c_int,
+    shared_bytes: usize,
+) -> u32 {
+    cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, host, block_size, shared_bytes, 0)
+}
