@@ -6,7 +6,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let mut parts = Vec::new();
-    // A copy of this crate inside somebody else's repository is no part of that repository, and has no commit.
+    // A copy of this crate inside another repository is not tracked there, and has no commit.
     if git(&["ls-files", "--error-unmatch", "Cargo.toml"]).is_some() {
         // The log of HEAD grows with every commit and every change of branch.
         if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
