@@ -234,7 +234,11 @@ fn a_wrong_command_line() {
         ("--config", "no_such_key:1", "no_such_key"),
         ("--config", "max_split_size_mb:2", "max_split_size_mb"),
         ("--config", "garbage_collection_threshold:1.5", "1.5"),
-        ("--limit", "9GB", "`9GB` is not a number of bytes"),
+        (
+            "--limit",
+            "9Gb",
+            "`9Gb` is not a number of bytes below 1 EiB, such as 9663676416, 512MiB, 9GiB or 5GB: accepted",
+        ),
         ("--repeat", "0", "0 is not in 1.."),
     ] {
         let finished = cachalot([Path::new("replay"), Path::new(option), Path::new(value), &good]);

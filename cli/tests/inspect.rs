@@ -17,7 +17,7 @@ fn inspect(file: &Path) -> Value {
 }
 
 fn text(file: &Path) -> String {
-    let finished = cachalot([Path::new("inspect"), file]);
+    let finished = cachalot([Path::new("inspect"), Path::new("--wide"), file]);
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
     finished.output
 }

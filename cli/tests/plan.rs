@@ -60,7 +60,7 @@ fn the_table_for_people() {
     let file = write(&folder("plan_people"), "five.csv", FIVE);
     let finished = plan([], &file);
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
-    for word in ["problem", "lower bound", "12 B", "optimal", "five.csv"] {
+    for word in ["problem", "buffers", "12", "optimal", "five.csv"] {
         assert!(finished.output.contains(word), "{word}: {}", finished.output);
     }
 }
@@ -163,7 +163,7 @@ fn operators() {
         (vec!["part".to_owned(), "z".to_owned()], vec!["y".to_owned()])
     );
     let why = lines[0]["refused"][0]["why"].as_str().expect("a reason");
-    assert_eq!(why, "it would change `part`, which operator 3 reads later");
+    assert_eq!(why, "it would change `part`, which operator 4 reads later");
     let rows = rows(&output);
     let offset = |name: &str| -> u64 {
         let row = rows.iter().find(|row| row["id"] == name).expect(name);
@@ -206,7 +206,8 @@ fn a_record_is_planned_by_its_repeated_section() {
     let rows = rows(&output);
     let held: Vec<_> = rows.iter().filter(|row| row["size"] == "900").collect();
     assert_eq!(held.len(), 2);
-    assert!(held.iter().all(|row| row["lower"] == "0" && row["id"] == held[0]["id"]));
+    assert!(held.iter().all(|row| row["lower"] == "0"));
+    assert_eq!(format!("{}#2", held[0]["id"]), held[1]["id"]);
     // The plan is a table, too.
     assert_eq!(line([], &output)["peak_bytes"], one["peak_bytes"]);
     let chosen = line(["--section", "0..3"], &file);
@@ -240,6 +241,60 @@ fn a_picture() {
     assert_eq!(filled.count(), 5);
     let texts: Vec<_> = document.descendants().filter_map(|node| node.text()).map(str::trim).collect();
     assert!(texts.iter().any(|text| text.ends_with("five.csv: peak 12 bytes, lower bound 12")), "{texts:?}");
+}
+
+#[test]
+fn a_buffer_without_bytes_takes_no_room() {
+    let folder = folder("plan_empty");
+    let table = "id,lower,upper,size,offset\na,0,9,0,\nb,0,9,5,\nc,0,9,0,64\nd,0,9,7,\n";
+    let file = write(&folder, "empty.csv", table);
+    let output = folder.join("plan.csv");
+    let line = line(["-o", output.to_str().expect("UTF-8")], &file);
+    assert_eq!((&line["buffers"], &line["peak_bytes"], &line["optimal"]), (&json!(2), &json!(12), &json!(true)));
+    let rows = rows(&output);
+    let offsets: Vec<_> = rows.iter().map(|row| (row["id"].as_str(), row["offset"].as_str())).collect();
+    assert_eq!((offsets[0], offsets[2]), (("a", "0"), ("c", "64")));
+    let file = write(&folder, "nothing.csv", "id,lower,upper,size\na,0,9,0\n");
+    let plotted = folder.join("nothing.svg");
+    let finished = plan(["--plot", plotted.to_str().expect("UTF-8")], &file);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    assert!(finished.output.contains("optimal") && plotted.exists(), "{}", finished.output);
+}
+
+#[test]
+fn what_a_plan_of_a_section_leaves_out_is_said() {
+    // 5,000 bytes of weights before the steps, in a segment of 2 MiB.
+    let record = steps(8).replace("A,10000000,2097152,0\n", "A,10000000,2097152,0\na,101c0000,5000,0\n");
+    let file = write(&folder("plan_outside"), "steps.csv", record);
+    let one = line([], &file);
+    let planned = 512 + 1024 + 2 * 1024;
+    assert_eq!((&one["peak_bytes"], &one["throughout_bytes"]), (&json!(planned), &json!(5120)));
+    assert_eq!((&one["outside_bytes"], &one["held_bytes"]), (&json!(5120), &json!((2 << 20) - 5120)));
+    let people = plan([], &file);
+    let held = "3.50 KiB planned; the recorded allocator held 2.00 MiB for these buffers";
+    for part in [held, "5.00 KiB held throughout are not in the plan"] {
+        assert!(people.output.contains(part), "{part}: {}", people.output);
+    }
+    let whole = plan(["--section", "0..99"], &file);
+    assert!(!whole.output.contains("throughout"), "{}", whole.output);
+}
+
+#[test]
+fn a_picture_shows_every_buffer() {
+    let folder = folder("plan_narrow");
+    // One step of 100,000, and one byte of a million: less than a pixel, both.
+    let table = "id,lower,upper,size\nlong,0,100000,1000000\nshort,500,501,1000000\nflat,0,100000,1\n";
+    let file = write(&folder, "narrow.csv", table);
+    let picture = folder.join("plan.svg");
+    line(["--plot", picture.to_str().expect("UTF-8")], &file);
+    let image = fs::read_to_string(&picture).expect("a picture");
+    let document = roxmltree::Document::parse(&image).expect("SVG");
+    let sides: Vec<u32> = document
+        .descendants()
+        .filter(|node| node.has_tag_name("rect"))
+        .flat_map(|node| ["width", "height"].map(|side| node.attribute(side).expect(side).parse().expect("a number")))
+        .collect();
+    assert!(sides.len() >= 8 && sides.iter().all(|&side| side > 0), "{sides:?}");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 mod common;
 
 use common::{cachalot, folder, write};
+use serde_json::Value;
+use std::fs;
 use std::path::Path;
 
 /// Plans a file that cannot be used; the complaint must be this line about the file.
@@ -40,8 +42,8 @@ fn what_is_no_number() {
 #[test]
 fn lives_and_sizes() {
     refuse_line("plan_life", PLAIN, "b,9,9,1", "column 3: upper `9`: accepted is a number above lower, 9");
-    for size in ["0", "1152921504606846976", "1.5", "1KiB"] {
-        let accepted = "a whole number of bytes from 1 to 1152921504606846975";
+    for size in ["1152921504606846976", "1.5", "1KiB", ""] {
+        let accepted = "a whole number of bytes from 0 to 1152921504606846975";
         refuse_line(
             "plan_size",
             PLAIN,
@@ -60,8 +62,15 @@ fn alignments_and_offsets() {
     }
     let accepted = "nothing, or a multiple of the alignment 64 below 1152921504606846976";
     refuse_line("plan_multiple", FULL, "b,0,9,1,64,32", &format!("column 6: offset `32`: accepted is {accepted}"));
-    let clash = "the offset is that of line 2, too, and both live at 5";
+    let clash = "bytes 96..97 overlap 0..100 of line 2, and both live at 5";
     refuse_line("plan_clash", FULL, "b,5,9,1,32,96", clash);
+}
+
+#[test]
+fn ids() {
+    let complaint = "column 1: id `a` is on line 2, too: accepted is an id of its own for each buffer";
+    refuse_line("plan_id", PLAIN, "a,0,9,1", complaint);
+    refuse_line("plan_id_empty", PLAIN, "a,0,9,0", complaint);
 }
 
 #[test]
@@ -174,6 +183,42 @@ fn fields_of_programs() {
     let file = write(&folder("plan_program_cut"), "program.json", &PROGRAM[..PROGRAM.len() - 4]);
     let finished = cachalot([Path::new("plan"), &file]);
     assert!(finished.errors.contains(":10: column ") && finished.status == 2, "{}", finished.errors);
+}
+
+#[test]
+fn the_schema_names_the_accepted_fields() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operators.schema.json");
+    let schema: Value = serde_json::from_str(&fs::read_to_string(file).expect("the schema")).expect("JSON");
+    let fields = |object: &Value| -> Vec<String> {
+        let mut fields: Vec<_> = object["properties"].as_object().expect("an object").keys().cloned().collect();
+        fields.sort_unstable();
+        fields
+    };
+    let refused = |object: &str, document: &str| {
+        let file = write(&folder(&format!("plan_schema_{object}")), "program.json", document);
+        let errors = cachalot([Path::new("plan"), &file]).errors;
+        let accepted = errors.split_once("expected one of ").expect(&errors).1;
+        let mut fields: Vec<_> = accepted.trim().split(", ").map(|field| field.trim_matches('`').to_owned()).collect();
+        fields.sort_unstable();
+        fields
+    };
+    let around = |list: &str, entry: &str| {
+        let lists = ["devices", "values", "operators"].map(|name| {
+            let entry = if name == list { entry } else { "" };
+            format!("\"{name}\": [{entry}]")
+        });
+        format!("{{{}}}", lists.join(", "))
+    };
+    let wrong = "{\"wrong\": 1}";
+    assert_eq!(refused("program", wrong), fields(&schema));
+    for (object, document) in [
+        ("device", around("devices", wrong)),
+        ("value", around("values", wrong)),
+        ("operator", around("operators", wrong)),
+        ("output", around("operators", &format!("{{\"outputs\": [{wrong}]}}"))),
+    ] {
+        assert_eq!(refused(object, &document), fields(&schema["$defs"][object]), "{object}");
+    }
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn other_policies_say_nothing_of_plans() {
 #[test]
 fn the_table_has_a_column_for_each_deviation() {
     let file = write(&folder("planned_table"), "steps.csv", steps(""));
-    let finished = cachalot(["replay".into(), "--policy=planned".into(), file.into_os_string()]);
+    let finished = cachalot(["replay".into(), "--wide".into(), "--policy=planned".into(), file.into_os_string()]);
     assert_eq!(finished.status, 0, "{}", finished.errors);
     for column in ["plan", "lower bound", "served", "lasting", "extra", "missing", "reordered", "occupied"] {
         assert!(finished.output.contains(column), "{column} is not in\n{}", finished.output);

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// The keys of a line of `--json`, in order.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "trace",
     "policy",
     "allocations",
@@ -24,6 +24,8 @@ const KEYS: [&str; 14] = [
     "device_allocs",
     "device_frees",
     "ns_per_op",
+    "ooms",
+    "largest_failed_bytes",
     "stats",
 ];
 
@@ -119,13 +121,17 @@ fn a_line_of_json_has_exactly_the_documented_keys() {
 fn the_table_names_each_trace_with_its_figures() {
     let finished = replay(&["--check", "--repeat", "3"], [trace("mlp_seed.csv.gz"), trace("gpt2_varlen__oom.csv.gz")]);
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
-    let row = |name: &str| {
-        let line = finished.output.lines().find(|line| line.contains(&format!(" {name} ")));
+    let row = |finished: &Finished, name: &str| {
+        let line = finished.output.lines().find(|line| line.starts_with(&format!("{name} ")));
         line.unwrap_or_else(|| panic!("{name} is not in the table")).split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    assert!(row("mlp_seed").starts_with("mlp_seed 64 506.01 MiB 534.00 MiB 94.8 % 32 "), "{}", row("mlp_seed"));
-    assert!(row("mlp_seed").ends_with(" 252 0 122 0"), "{}", row("mlp_seed"));
-    assert!(row("gpt2_varlen__oom").starts_with("gpt2_varlen__oom 2410 7.56 GiB 7.85 GiB 96.3 % 150 "));
+    assert_eq!(row(&finished, "mlp_seed"), "mlp_seed 534.00 MiB 252 0 122 0");
+    let wide = replay(&["--check", "--wide"], [trace("mlp_seed.csv.gz"), trace("gpt2_varlen__oom.csv.gz")]);
+    let mlp = row(&wide, "mlp_seed");
+    assert!(mlp.starts_with("mlp_seed 64 506.01 MiB 534.00 MiB 94.8 % 0 32 "), "{mlp}");
+    assert!(mlp.ends_with(" 252 0 122 0"), "{mlp}");
+    let oom = row(&wide, "gpt2_varlen__oom");
+    assert!(oom.starts_with("gpt2_varlen__oom 2410 7.56 GiB 7.85 GiB 96.3 % 1 "), "{oom}");
 }
 
 #[test]
@@ -156,12 +162,36 @@ fn another_configuration_leads_to_other_segments_and_is_not_checked() {
 #[test]
 fn another_limit_is_kept_to() {
     let finished = replay(&["--json", "--limit", "300MiB"], [trace("mlp_seed.csv.gz")]);
-    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let complaint =
+        "mlp_seed: out of memory: 11 requests that the recorded program was served; the largest has 48.00 MiB\n";
+    assert_eq!((finished.status, finished.errors.as_str()), (1, complaint));
     let line = finished.json().remove(0);
+    assert_eq!((number(&line, "ooms"), number(&line, "largest_failed_bytes")), (11, 48 << 20));
     assert!(number(&line, "peak_reserved_bytes") <= 300 << 20);
     // What was refused was never live.
     assert!(number(&line, "peak_live_bytes") <= number(&line, "peak_reserved_bytes"));
     assert!(line["stats"]["num_ooms"].as_u64().expect("a number") > 0);
+}
+
+#[test]
+fn a_limit_in_decimal_units() {
+    let binary = replay(&["--json", "--limit", "300000kB"], [trace("mlp_seed.csv.gz")]).json().remove(0);
+    let decimal = replay(&["--json", "--limit", "300MB"], [trace("mlp_seed.csv.gz")]).json().remove(0);
+    assert_eq!(binary["stats"], decimal["stats"]);
+    assert!(number(&decimal, "peak_reserved_bytes") <= 300_000_000);
+}
+
+#[test]
+fn a_request_that_failed_in_the_recording_too_is_counted_and_no_failure() {
+    let finished = replay(&[], [trace("gpt2_varlen__oom.csv.gz")]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let row: Vec<&str> = finished.output.lines().last().expect("a row").split_whitespace().collect();
+    assert_eq!((row[0], row.last()), ("gpt2_varlen__oom", Some(&"1")));
+    // The limit's failures come on top of the recorded one.
+    let finished = replay(&["--limit", "7GiB"], [trace("gpt2_varlen__oom.csv.gz")]);
+    assert_eq!(finished.status, 1);
+    let complaint = "that the recorded program was served, and 1 that failed in the recording too; the largest has ";
+    assert!(finished.errors.contains(complaint), "{}", finished.errors);
 }
 
 #[test]

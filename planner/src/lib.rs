@@ -6,28 +6,40 @@
 //! tables   ──┘                          └────▶ lower bound
 //! ```
 //!
-//! ```
-//! use cachalot_planner::portfolio::Portfolio;
-//! use cachalot_planner::{Buffer, Problem, verify};
+//! [`solve`] runs every algorithm on every core:
 //!
+#![cfg_attr(feature = "std", doc = "```")]
+#![cfg_attr(not(feature = "std"), doc = "```ignore")]
+//! use cachalot_planner::{Buffer, Problem, solve, verify};
+//! use std::time::Duration;
+//!
+//! // Each buffer lives from its start up to, but not including, its end.
 //! let buffer = |start, end, size| Buffer { start, end, size, alignment: 256, fixed: None };
 //! let buffers = vec![buffer(0, 3, 4096), buffer(1, 4, 1024), buffer(3, 5, 2048)];
 //! let problem = Problem { buffers, ..Problem::default() };
-//! let mut portfolio = Portfolio::new(&problem);
-//! portfolio.run(&mut ()); // `()` sets no deadline; a `Watch` can stop the search
-//! assert!(portfolio.optimal());
-//! let plan = portfolio.into_best().expect("a plan");
-//! assert_eq!(plan.peak, 5120);
-//! verify(&problem, &plan).expect("no two live buffers overlap");
+//!
+//! let outcome = solve(&problem, Duration::from_secs(10))?;
+//! let plan = outcome.plan.ok_or("the deadline came before the first plan")?;
+//! verify(&problem, &plan)?;
+//! assert!(outcome.optimal && plan.peak == 5120);
+//! for (buffer, offset) in problem.buffers.iter().zip(&plan.offsets) {
+//!     println!("{} bytes at {offset}", buffer.size);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `no_std` with `alloc`, no unsafe code, no dependencies.
+//! [`portfolio::Portfolio`] runs the same algorithms step by step on one thread, without a clock.
+//! [`operators::lower`] makes a problem of the operators of a program. [`HEURISTICS`] lists the
+//! fast algorithms, and [`exact`] is the search.
+//!
+//! `no_std` with `alloc`, no unsafe code, no dependencies. The feature `std`, on by default, adds
+//! [`solve`] and [`parallel`].
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;
 
 pub mod algorithm;
@@ -46,6 +58,8 @@ pub mod interval_move;
 mod levels;
 pub mod operators;
 mod overwrites;
+#[cfg(feature = "std")]
+pub mod parallel;
 mod placer;
 pub mod portfolio;
 pub mod problem;
@@ -61,5 +75,7 @@ pub use bound::lower_bound;
 pub use chains::{Chain, Chains, Member};
 pub use check::{MAX_SIZE, Unusable};
 pub use heuristics::HEURISTICS;
+#[cfg(feature = "std")]
+pub use parallel::{Outcome, solve};
 pub use problem::{Buffer, Colocation, Overwrite, Plan, Problem};
 pub use verify::{Fault, verify};

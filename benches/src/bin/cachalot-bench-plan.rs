@@ -2,8 +2,8 @@
 
 use cachalot_benches::machine;
 use cachalot_planner::exact::{Instance, Progress, Search};
+use cachalot_planner::parallel::{Outcome, fits, minimise};
 use cachalot_planner::{Chains, Problem, lower_bound, verify};
-use cachalot_replay::plan::parallel::{Outcome, fits, minimise};
 use cachalot_replay::plan::{Reading, load};
 use cachalot_tests::planning::large::{MODELS, training_step};
 use clap::Parser;

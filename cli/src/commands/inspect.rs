@@ -1,52 +1,118 @@
 //! `cachalot inspect`: what memory snapshots tell.
 
-use super::BAD_INPUT;
 use super::bytes::show;
 use super::progress::Progress;
+use super::table::{Column, Look, Table, column, extra};
+use super::{BAD_INPUT, print};
 use cachalot_replay::inspect::{self, Failure, Group, Peak, PeakOf, Remedy, Report, SegmentReport, Totals};
 use cachalot_replay::trace::{BadInput, snapshot};
 use cachalot_snapshot::Snapshot;
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const LONG_ABOUT: &str = "\
-Tell what memory snapshots show, PyTorch's and cachalot's: pickles and JSON, compressed or not
+Tell what memory snapshots show, PyTorch's and cachalot's: pickles and JSON,
+compressed or not
 
-Totals of each device at the end, and at its peaks as far as events were recorded; the blocks that are not free by the call stack
-that allocated them, the most bytes first, then others that are older; segments in use by how much of them is free, which stays with
-the process as long as they are; and for each request that failed what would have been enough. Stacks and ages are known as far as
-the program recorded them.
+Totals of each device at the end, and at its peaks as far as events were
+recorded; the blocks that are not free by the call stack that allocated them,
+the most bytes first, then others that are older; segments in use by how much of
+them is free, which stays with the process as long as they are; and for each
+request that failed what would have been enough. Stacks and ages are known as
+far as the program recorded them.
 
 pending            freed by the program, and still used by other streams
 idle               wholly free segments, which can be given back
-in holes           free memory of segments in use; fragmented is how much of it is not in the largest hole
-wanted             the block that a failed request needed: what was asked for, rounded
-here, elsewhere    of the request's stream outside of private pools; of other streams and of private pools
-if waited          the largest block if other streams were done with what was freed
+in holes           free memory of segments in use; fragmented is how much of it
+                   is not in the largest hole
+wanted             the block that a failed request needed: what was asked for,
+                   rounded
+here, elsewhere    of the request's stream outside of private pools; of other
+                   streams and of private pools
+if waited          the largest block if other streams were done with what was
+                   freed
 if released        what the device had left, and segments that were wholly free
 in one piece       what the device had left, and all that was free here
-missing            what no change of the allocator could have found: the program has to hold less
+missing            what no change of the allocator could have found: the program
+                   has to hold less
 
-Free memory of a time before the end is worked out backwards; blocks freed since count as what was asked for, rounded up to 512.
+Free memory of a time before the end is worked out backwards; blocks freed since
+count as what was asked for, rounded up to 512.
 
---json prints an object for each file with file, totals, peaks, largest, oldest, segments, failures; sizes in bytes.
+--json prints an object for each file with file, totals, peaks, largest, oldest,
+segments, failures; sizes in bytes.
 
 Exits with 2 for input that cannot be used.";
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot inspect snapshot.pickle
+  cachalot inspect --most 3 --frames 12 snapshot.pickle
+  cachalot inspect --wide tests/traces/mlp_seed__stacks.pickle.gz";
+
+/// The columns of the totals.
+const TOTALS: [Column; 14] = [
+    column("device"),
+    column("reserved"),
+    extra("private"),
+    column("allocated"),
+    extra("requested"),
+    column("pending"),
+    column("idle"),
+    column("in holes"),
+    extra("largest hole"),
+    extra("fragmented"),
+    extra("segments"),
+    extra("blocks"),
+    extra("streams"),
+    extra("events"),
+];
+
+/// The columns of the peaks.
+const PEAKS: [Column; 10] = [
+    column("peak of"),
+    extra("device"),
+    extra("at event"),
+    extra("before the end"),
+    column("reserved"),
+    column("allocated"),
+    column("pending"),
+    column("idle"),
+    column("in holes"),
+    extra("largest hole"),
+];
+
+/// The columns of the segments.
+const SEGMENTS: [Column; 12] = [
+    column("segment"),
+    extra("device"),
+    extra("stream"),
+    extra("pool"),
+    column("length"),
+    column("free"),
+    extra("in blocks"),
+    column("largest"),
+    column("fragmented"),
+    extra("allocated"),
+    extra("pending"),
+    column("held by"),
+];
 
 /// No device has more free memory than this, in bytes (32 TiB): a simulated one has.
 const LARGEST_DEVICE: u64 = 1 << 45;
 
 /// Tell what memory snapshots show: totals, who holds the memory, fragmentation, failed requests
 #[derive(clap::Args)]
-#[command(long_about = LONG_ABOUT)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// One JSON object a file, in the place of the text
+    /// Print a JSON object a file instead of the text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    look: Look,
     /// How many call stacks and segments of each kind
     #[arg(long, value_name = "N", default_value_t = 10)]
     most: usize,
@@ -77,7 +143,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 let report = inspect::inspect(&snapshot, args.most);
                 let name = file.to_string_lossy();
                 let text = if args.json { json(&name, &report) } else { Ok(text(&name, &report, args)) };
-                written = written.and(text.and_then(|text| writeln!(io::stdout().lock(), "{text}")));
+                written = written.and(text.and_then(print));
             }
             Err(error) => {
                 status = BAD_INPUT;
@@ -103,9 +169,10 @@ fn json(file: &str, report: &Report) -> io::Result<String> {
 
 fn text(file: &str, report: &Report, args: &Args) -> String {
     let shown = Stacks { frames: args.frames, all: args.all_frames };
-    let mut text = format!("{file}\n{}\n", totals(&report.totals));
+    let look = &args.look;
+    let mut text = format!("{file}\n\n{}\n", totals(&report.totals).render(look));
     if !report.peaks.is_empty() {
-        let _ = write!(text, "\nAt the peaks\n{}\n", peaks(&report.peaks));
+        let _ = write!(text, "\nAt the peaks\n\n{}\n", peaks(&report.peaks).render(look));
         for peak in &report.peaks {
             let of = named(peak.of);
             shown.groups(
@@ -123,7 +190,11 @@ fn text(file: &str, report: &Report, args: &Args) -> String {
     let older: Vec<Group> = report.oldest.iter().filter(|group| !report.largest.contains(group)).cloned().collect();
     shown.groups(&mut text, "Others that are not free, the oldest first", &older);
     if !report.segments.is_empty() {
-        let _ = write!(text, "\nSegments in use with the most free memory\n{}\n", segments(&report.segments));
+        let _ = write!(
+            text,
+            "\nSegments in use with the most free memory\n\n{}\n",
+            segments(&report.segments).render(look)
+        );
     }
     for failure in &report.failures {
         describe(&mut text, failure, &shown);
@@ -141,22 +212,11 @@ fn named(of: PeakOf) -> &'static str {
 }
 
 fn peaks(peaks: &[Peak]) -> Table {
-    let mut table = table([
-        "device",
-        "peak of",
-        "at event",
-        "before the end",
-        "reserved",
-        "allocated",
-        "pending",
-        "idle",
-        "in holes",
-        "largest hole",
-    ]);
+    let mut table = Table::new(&PEAKS);
     for peak in peaks {
-        table.add_row([
-            peak.device.to_string(),
+        table.row(vec![
             named(peak.of).to_owned(),
+            peak.device.to_string(),
             peak.event.to_string(),
             peak.before_end_us.map_or_else(String::new, duration),
             show(peak.reserved),
@@ -167,7 +227,7 @@ fn peaks(peaks: &[Peak]) -> Table {
             show(peak.largest_hole),
         ]);
     }
-    aligned(table)
+    table
 }
 
 /// A stream for people: 0 is the default one.
@@ -184,43 +244,14 @@ fn pool(id: (u64, u64)) -> String {
     }
 }
 
-fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
-    table
-}
-
-/// Aligns all columns behind the first to the right.
-fn aligned(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
 
 fn totals(devices: &[Totals]) -> Table {
-    let mut table = table([
-        "device",
-        "reserved",
-        "private",
-        "allocated",
-        "requested",
-        "pending",
-        "idle",
-        "in holes",
-        "largest hole",
-        "fragmented",
-        "segments",
-        "blocks",
-        "streams",
-        "events",
-    ]);
+    let mut table = Table::new(&TOTALS);
     for totals in devices {
-        table.add_row([
+        table.row(vec![
             if totals.device < 0 { "host".to_owned() } else { totals.device.to_string() },
             show(totals.reserved),
             show(totals.reserved_private),
@@ -237,26 +268,13 @@ fn totals(devices: &[Totals]) -> Table {
             totals.events.to_string(),
         ]);
     }
-    aligned(table)
+    table
 }
 
 fn segments(reports: &[SegmentReport]) -> Table {
-    let mut table = table([
-        "segment",
-        "device",
-        "stream",
-        "pool",
-        "length",
-        "free",
-        "in blocks",
-        "largest",
-        "fragmented",
-        "allocated",
-        "pending",
-        "held by",
-    ]);
+    let mut table = Table::new(&SEGMENTS);
     for report in reports {
-        table.add_row([
+        table.row(vec![
             format!("{:#x}{}", report.address, if report.is_expandable { " (expandable)" } else { "" }),
             report.device.to_string(),
             stream(report.stream),
@@ -271,7 +289,7 @@ fn segments(reports: &[SegmentReport]) -> Table {
             plural(report.blocks_in_use, "block"),
         ]);
     }
-    aligned(table)
+    table
 }
 
 fn plural(count: u64, what: &str) -> String {
@@ -356,8 +374,6 @@ fn describe(text: &mut String, failure: &Failure, shown: &Stacks) {
         stream(failure.stream)
     );
     shown.stack(text, &failure.stack);
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
     for (what, bytes) in [
         ("free on the device", failure.device_free),
         ("reserved", failure.reserved),
@@ -373,10 +389,9 @@ fn describe(text: &mut String, failure: &Failure, shown: &Stacks) {
     ] {
         // A replayed record knows the device's memory no better than that.
         if what != "free on the device" || bytes < LARGEST_DEVICE {
-            table.add_row([format!("            {what}"), show(bytes)]);
+            let _ = writeln!(text, "            {what:<30} {:>12}", show(bytes));
         }
     }
-    let _ = writeln!(text, "{}", aligned(table));
     let remedies: Vec<_> = failure.remedies.iter().map(|&remedy| advice(remedy)).collect();
     match remedies.as_slice() {
         [] if failure.missing > 0 => text.push_str("Nothing short of holding less would have been enough.\n"),

@@ -3,14 +3,16 @@
 pub(crate) mod bytes;
 pub(crate) mod compare;
 pub(crate) mod inspect;
+pub(crate) mod manual;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod replay;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
+pub(crate) mod table;
 
 use cachalot_replay::replay::ReplayError;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// The exit status when what was to be shown does not hold.
@@ -32,6 +34,11 @@ fn in_file(file: &std::path::Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
+/// Prints lines to standard output, without their styles where `--color` or the terminal wants none.
+fn print(lines: impl std::fmt::Display) -> io::Result<()> {
+    writeln!(anstream::stdout().lock(), "{lines}")
+}
+
 /// Says on standard error that a record begins in the middle of its program, if it does: what was there before, and what is done
 /// about it.
 fn announce_start(file: &std::path::Path, start: Option<&str>, then: &str) {
@@ -42,7 +49,7 @@ fn announce_start(file: &std::path::Path, start: Option<&str>, then: &str) {
 
 /// Ends a command with `status`, unless its output could not be written.
 fn end(status: u8, written: &io::Result<()>) -> ExitCode {
-    // Whoever reads the output may stop reading; that is no failure.
+    // The reader of the output may stop reading early, as `head` does. That is no failure.
     if let Err(error) = written
         && error.kind() != io::ErrorKind::BrokenPipe
     {

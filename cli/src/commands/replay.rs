@@ -2,26 +2,59 @@
 
 use super::progress::Progress;
 use super::settings::Settings;
+use super::table::{Column, Look, Table, column, extra};
 use super::{DIFFERENT, bytes};
 use cachalot_core::PlannedReport;
-use cachalot_replay::replay::{self, Checked, Options, Outcome, ReplayError};
+use cachalot_replay::replay::{self, Checked, Failed, Options, Outcome, ReplayError};
 use cachalot_replay::trace::Trace;
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What the command line says.
+const LONG_ABOUT: &str = "\
+Repeat every decision of recorded programs, and measure
+
+Each record is replayed on a simulated device. With its own settings the replay
+follows the recorded addresses, and --check compares each decision.
+
+utilisation     peak live / peak reserved
+OOMs            requests that ran out of memory
+device calls    allocations and frees of device memory
+ns/op           median time of an operation on this machine, in warm runs
+compared        recorded decisions and blocks that were compared with the
+                replay, and how many of them differ
+statistics      final statistics that were compared
+differing stats how many of them differ
+plan            bytes of the plan of the planned policy; the columns behind it
+                count requests that were served from the plan, that outlive an
+                iteration, and that deviate from the plan in one of four ways
+
+--json prints an object for each record with all figures, and every statistic.
+
+Exits with 2 for input that cannot be used, else with 1 if a decision differs,
+an allocator refused a call, or a request ran out of memory that the recorded
+program was served: under PyTorch, the program would have failed there.";
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot replay --check tests/traces/gpt2_varlen.csv.gz
+  cachalot replay --limit 14GiB snapshot.pickle
+  cachalot replay --config expandable_segments:True --wide snapshot.pickle";
+
+/// Repeat every decision of recorded programs, and measure
 #[derive(clap::Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     settings: Settings,
-    /// Hold every address, segment, final block and final statistic against the record
+    #[command(flatten)]
+    look: Look,
+    /// Compare every address, segment, final block and final statistic with the record
     #[arg(long)]
     check: bool,
-    /// One JSON object a line, in the place of the table
+    /// Print a JSON object a line instead of the table
     #[arg(long)]
     json: bool,
     /// How often to measure; the median is shown
@@ -51,6 +84,8 @@ struct Line<'a> {
     device_allocs: i64,
     device_frees: i64,
     ns_per_op: f64,
+    ooms: u64,
+    largest_failed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     planned: Option<Planned>,
     stats: &'a BTreeMap<String, i64>,
@@ -113,22 +148,65 @@ struct Report<'a> {
     written: io::Result<()>,
 }
 
+/// The columns of a replay.
+const COLUMNS: [Column; 9] = [
+    column("trace"),
+    column("allocations"),
+    column("peak live"),
+    column("peak reserved"),
+    column("utili\u{ad}sation"),
+    column("OOMs"),
+    extra("largest failed"),
+    extra("device calls"),
+    extra("ns/op"),
+];
+
+/// The columns of a replay that is compared with its record.
+const CHECKED_COLUMNS: [Column; 13] = [
+    column("trace"),
+    extra("allocations"),
+    extra("peak live"),
+    column("peak reserved"),
+    extra("utili\u{ad}sation"),
+    extra("OOMs"),
+    extra("largest failed"),
+    extra("device calls"),
+    extra("ns/op"),
+    column("compared"),
+    column("differing"),
+    column("statis\u{ad}tics"),
+    column("differing stats"),
+];
+
+/// The columns of a replay under the planned policy.
+const PLANNED_COLUMNS: [Column; 17] = [
+    column("trace"),
+    extra("allocations"),
+    extra("peak live"),
+    column("peak reserved"),
+    column("utili\u{ad}sation"),
+    column("OOMs"),
+    extra("largest failed"),
+    extra("device calls"),
+    extra("ns/op"),
+    column("plan"),
+    extra("lower bound"),
+    column("served"),
+    extra("lasting"),
+    extra("extra"),
+    extra("missing"),
+    extra("reordered"),
+    extra("occupied"),
+];
+
 impl<'a> Report<'a> {
     fn new(args: &'a Args) -> Self {
-        let mut table = Table::new();
-        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-        let mut header =
-            vec!["trace", "allocations", "peak live", "peak reserved", "utilisation", "device calls", "ns/op"];
-        if !args.check && args.settings.config().is_some_and(|config| config.planned().is_some()) {
-            header.extend(["plan", "lower bound", "served", "lasting", "extra", "missing", "reordered", "occupied"]);
-        }
-        if args.check {
-            header.extend(["checked", "mismatches", "statistics", "mismatches"]);
-        }
-        table.set_header(header);
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        let plans = args.settings.config().is_some_and(|config| config.planned().is_some());
+        let table = match (args.check, plans) {
+            (true, _) => Table::new(&CHECKED_COLUMNS),
+            (false, true) => Table::new(&PLANNED_COLUMNS),
+            (false, false) => Table::new(&COLUMNS),
+        };
         Self {
             args,
             options: Options {
@@ -170,6 +248,10 @@ impl<'a> Report<'a> {
             self.status = self.status.max(DIFFERENT);
             self.progress.suspend(|| eprintln!("{first}"));
         }
+        if outcome.failed.new > 0 {
+            self.status = self.status.max(DIFFERENT);
+            self.progress.suspend(|| eprintln!("{name}: {}", complaint(&outcome.failed)));
+        }
         if self.args.json {
             let line = line(name, outcome);
             let json = serde_json::to_string(&line).map_err(io::Error::from);
@@ -177,7 +259,7 @@ impl<'a> Report<'a> {
             let before = std::mem::replace(&mut self.written, Ok(()));
             self.written = before.and(written);
         } else {
-            self.table.add_row(row(name, outcome));
+            self.table.row(row(name, outcome));
         }
     }
 
@@ -185,8 +267,20 @@ impl<'a> Report<'a> {
         if self.table.is_empty() {
             return Ok(());
         }
-        writeln!(io::stdout().lock(), "{}", self.table)
+        super::print(self.table.render(&self.args.look))
     }
+}
+
+/// What a person has to know of requests that the recorded program was served, and this replay was not.
+fn complaint(failed: &Failed) -> String {
+    let Failed { count, new, largest_bytes } = *failed;
+    let requests = if new == 1 { "request" } else { "requests" };
+    let recorded =
+        if count > new { format!(", and {} that failed in the recording too", count - new) } else { String::new() };
+    format!(
+        "out of memory: {new} {requests} that the recorded program was served{recorded}; the largest has {}",
+        bytes::show(largest_bytes)
+    )
 }
 
 fn line<'a>(trace: &'a str, outcome: &'a Outcome) -> Line<'a> {
@@ -205,6 +299,8 @@ fn line<'a>(trace: &'a str, outcome: &'a Outcome) -> Line<'a> {
         device_allocs: outcome.stat("num_device_alloc"),
         device_frees: outcome.stat("num_device_free"),
         ns_per_op: outcome.ns_per_op,
+        ooms: outcome.failed.count,
+        largest_failed_bytes: outcome.failed.largest_bytes,
         planned: outcome.planned.map(Planned::from),
         stats: &outcome.stats,
     }
@@ -217,6 +313,8 @@ fn row(name: &str, outcome: &Outcome) -> Vec<String> {
         bytes::show(outcome.peak_live_bytes),
         bytes::show(outcome.peak_reserved_bytes),
         format!("{:.1} %", outcome.utilisation() * 100.0),
+        outcome.failed.count.to_string(),
+        if outcome.failed.count == 0 { String::new() } else { bytes::show(outcome.failed.largest_bytes) },
         (outcome.stat("num_device_alloc") + outcome.stat("num_device_free")).to_string(),
         format!("{:.1}", outcome.ns_per_op),
     ];

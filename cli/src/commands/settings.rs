@@ -1,24 +1,24 @@
-//! What takes the place of a record's own settings.
+//! Settings that replace the settings of a record.
 
 use super::bytes;
 use cachalot_core::Config;
 use cachalot_replay::compare::policy_named;
 
-/// What the command line says of them.
+/// The options that replace settings.
 #[derive(clap::Args)]
 pub(crate) struct Settings {
     #[arg(
         long,
         value_name = "STRING",
         value_parser = Config::parse,
-        help = "The configuration in PyTorch's syntax, in the place of the record's own"
+        help = "The configuration in PyTorch's syntax, instead of the recorded one"
     )]
     config: Option<Config>,
-    /// A policy with its defaults, in the place of the record's own configuration; `planned` observes an iteration of the first half
-    /// and serves what follows from a plan, and its bytes and times are those of what follows
+    /// A policy with its default settings, instead of the recorded configuration. `planned` observes an iteration of the
+    /// first half of the program, and serves the second half from a plan; its figures are those of the second half
     #[arg(long, value_name = "NAME", value_parser = policy_named, conflicts_with = "config")]
     policy: Option<&'static str>,
-    /// The memory limit, in bytes or with KiB, MiB, GiB or TiB, in the place of the record's own
+    /// The memory limit instead of the recorded one: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     pub(crate) limit: Option<u64>,
 }

@@ -7,8 +7,14 @@ use cachalot_replay::trace::Trace;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What the command line says.
+const EXAMPLES: &str = "\
+Examples:
+  cachalot snapshot tests/traces/gpt2_varlen.csv.gz -o end.pickle
+  cachalot snapshot --config expandable_segments:True before.pickle -o after.pickle";
+
+/// Write the memory snapshot that a replayed program ends in, for torch's tools
 #[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[arg(
         short,

@@ -37,7 +37,8 @@ pub(crate) fn cachalot_in<S: AsRef<std::ffi::OsStr>>(
     finish(Command::new(env!("CARGO_BIN_EXE_cachalot")).args(arguments).current_dir(folder))
 }
 
-fn finish(command: &mut Command) -> Finished {
+/// Runs a command to its end.
+pub(crate) fn finish(command: &mut Command) -> Finished {
     let output = command.output().expect("the command runs");
     Finished {
         status: output.status.code().expect("the command ends by itself"),

@@ -25,6 +25,7 @@ impl State {
             }
             for (index, word) in instance.members.row(section) {
                 for item in members(index, word & self.unplaced.word(index)) {
+                    self.work += 1;
                     if self.slots[item].bound <= limit {
                         self.set_bottom(section, item);
                         return true;
@@ -61,6 +62,7 @@ impl State {
         }
         for (index, word) in instance.beside.row(item) {
             for other in members(index, word & self.unplaced.word(index)) {
+                self.work += 1;
                 if self.slots[other].bound < top && !instance.twins(item, other) {
                     self.blocker[item] = other as u32;
                     return true;
@@ -92,6 +94,7 @@ impl State {
         }
         for (index, word) in instance.beside.row(item) {
             for other in members(index, word & self.unplaced.word(index)) {
+                self.work += 1;
                 if fits(self, other) {
                     self.below[item] = other as u32;
                     return false;

@@ -115,6 +115,12 @@ impl Search {
         self.nodes
     }
 
+    /// Returns the number of items that all runs so far have examined: proportional to the processor
+    /// time, on any machine.
+    pub fn work(&self) -> u64 {
+        self.state.work
+    }
+
     /// Returns the plan, if the last call of [`advance`](Self::advance) returned
     /// [`Progress::Fits`].
     pub fn plan(&self) -> Option<Plan> {

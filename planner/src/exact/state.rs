@@ -78,6 +78,8 @@ pub(super) struct State {
     /// Sections on which the last failure depends. No decision elsewhere could have avoided the
     /// failure.
     pub(super) failure: Span,
+    /// Number of items that all runs have examined.
+    pub(super) work: u64,
     /// All changes since the beginning, oldest first.
     trail: Vec<Undo>,
 }
@@ -105,6 +107,7 @@ impl State {
             tightest: 0,
             split: true,
             failure: Span { first: 0, last: 0 },
+            work: 0,
             trail: Vec::new(),
         }
     }

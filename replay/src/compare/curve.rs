@@ -6,7 +6,7 @@ use crate::program::{Operation, Program};
 const MOST_STEPS: usize = 600;
 
 /// The highest amount in each of up to 600 equal parts of a program.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Curve {
     operations: usize,
     highest: Vec<u64>,
@@ -53,6 +53,11 @@ impl Curve {
         self.highest.iter().copied().max().unwrap_or(0)
     }
 
+    /// The amount at the end in bytes: the highest one of the last part.
+    pub fn last(&self) -> u64 {
+        self.highest.last().copied().unwrap_or(0)
+    }
+
     /// Corners: operations made and bytes. Every step is flat.
     pub fn corners(&self) -> impl Iterator<Item = (usize, u64)> {
         let end = move |step: usize| step * self.operations / self.highest.len();
@@ -74,6 +79,7 @@ mod tests {
         assert_eq!(corners[..4], [(0, 5), (2, 5), (2, 7), (4, 7)]);
         assert_eq!(corners.last(), Some(&(2 * MOST_STEPS, 1)));
         assert_eq!((curve.peak(), curve.operations(), corners.len()), (7, 2 * MOST_STEPS, 2 * MOST_STEPS));
+        assert_eq!(curve.last(), 1);
     }
 
     #[test]

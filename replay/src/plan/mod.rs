@@ -7,7 +7,6 @@
 //! ```
 
 pub mod operators;
-pub mod parallel;
 pub mod record;
 pub mod section;
 pub mod solve;
@@ -37,8 +36,8 @@ pub struct Task {
 /// What a problem was made from.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// The lines of a table, the header first; one field for each column.
-    Table(Vec<Vec<String>>),
+    /// The lines of a table.
+    Table(table::Lines),
     /// A device of a program of operators.
     Operators {
         /// The program's names, shared by all of its devices.
@@ -48,8 +47,8 @@ pub enum Source {
         /// The device.
         device: u32,
     },
-    /// Allocations of a record: for each buffer the allocation's number, counted from 0.
-    Record(Vec<u64>),
+    /// A section of a record.
+    Record(record::Recorded),
 }
 
 /// How files are read.
@@ -107,9 +106,9 @@ impl Task {
     /// The plan as a table: the columns of the input and `offset`; of a program of operators, where each value lies.
     pub fn rows(&self, plan: &Plan) -> Vec<Vec<String>> {
         match &self.source {
-            Source::Table(lines) => table::with_offsets(lines, &plan.offsets),
+            Source::Table(lines) => lines.with_offsets(&plan.offsets),
             Source::Operators { names, lowered, device } => operators::placed(names, lowered, *device, plan),
-            Source::Record(numbers) => record::with_offsets(numbers, &self.problem, plan),
+            Source::Record(recorded) => record::with_offsets(&recorded.numbers, &self.problem, plan),
         }
     }
 }

@@ -346,11 +346,11 @@ impl Names {
         }
     }
 
-    /// What an operator is called.
+    /// The name of an operator: its number in the list, counted from 1, and its own name if it has one.
     pub fn operator(&self, operator: u32) -> String {
         match self.operators[operator as usize].as_str() {
-            "" => format!("operator {operator}"),
-            name => format!("operator {operator} (`{name}`)"),
+            "" => format!("operator {}", operator + 1),
+            name => format!("operator {} (`{name}`)", operator + 1),
         }
     }
 }

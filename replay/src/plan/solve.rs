@@ -1,6 +1,6 @@
 //! Planning a problem by the algorithm that was asked for, within its time.
 
-use super::parallel::{self, Outcome};
+use cachalot_planner::parallel::{self, Outcome};
 use cachalot_planner::portfolio::Portfolio;
 use cachalot_planner::{Algorithm, HEURISTICS, Plan, Problem, Watch, lower_bound};
 use rayon::current_num_threads;
@@ -88,7 +88,7 @@ pub fn solve(
 
 fn exact(problem: &Problem, deadline: Option<Duration>, improved: &mut dyn FnMut(&Plan, u64, &'static str)) -> Solved {
     let mut portfolio = Portfolio::exact(problem);
-    let end = deadline.map(|deadline| Instant::now() + deadline);
+    let end = deadline.and_then(|deadline| Instant::now().checked_add(deadline));
     let lower_bound = portfolio.lower_bound();
     portfolio.run(&mut Until { end, improved: &mut |plan| improved(plan, lower_bound, EXACT) });
     let (lower_bound, optimal) = (portfolio.lower_bound(), portfolio.optimal());
@@ -103,7 +103,7 @@ fn one(
 ) -> Solved {
     let lower_bound = lower_bound(problem);
     let name = algorithm.name();
-    let end = deadline.map(|deadline| Instant::now() + deadline);
+    let end = deadline.and_then(|deadline| Instant::now().checked_add(deadline));
     let mut watch = Until { end, improved: &mut |plan| improved(plan, lower_bound, name) };
     let plan = algorithm.plan(problem, &mut watch);
     let optimal = plan.as_ref().is_some_and(|plan| plan.peak == lower_bound);

@@ -1,13 +1,23 @@
 //! Tables of buffers: `id,lower,upper,size`, and if wanted `alignment` and `offset`, in any order, lives half-open.
 //!
-//! The format of `MiniMalloc`'s benchmarks. An empty `offset` leaves the buffer where the plan puts it; one that is filled in
-//! fixes it there.
+//! The format of `MiniMalloc`'s benchmarks. An empty `offset` leaves the buffer to the plan, and any other fixes it there. A
+//! buffer of 0 bytes takes no room: it is not in the problem, and its offset in the plan is 0.
 
 use super::{Reading, Source, Task, UNKNOWN, at_column};
 use crate::trace::BadInput;
 use cachalot_core::MAX_REQUEST;
 use cachalot_planner::{Buffer, Problem, Unusable};
+use std::collections::HashMap;
 use std::path::Path;
+
+/// The lines of a table, the header first.
+#[derive(Debug, Clone, Default)]
+pub struct Lines {
+    /// One field for each column.
+    fields: Vec<Vec<String>>,
+    /// For each line but the header, whether its buffer is in the problem: all are that have bytes.
+    planned: Vec<bool>,
+}
 
 /// The columns that there must be, and those that there may be.
 const COLUMNS: [&str; 6] = ["id", "lower", "upper", "size", "alignment", "offset"];
@@ -27,23 +37,43 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
     }
     let header = lines.first().ok_or_else(|| BadInput::at(file, 1, "the file is empty"))?;
     let columns = Columns::of(file, header)?;
-    let mut buffers = Vec::with_capacity(lines.len());
+    let (mut buffers, mut buffer_lines) = (Vec::with_capacity(lines.len()), Vec::with_capacity(lines.len()));
+    let mut planned = Vec::with_capacity(lines.len());
+    let mut ids: HashMap<&str, u64> = HashMap::with_capacity(lines.len());
     for (line, &number) in lines.iter().zip(&numbers).skip(1) {
-        buffers.push(columns.buffer(file, number, line, reading.alignment.unwrap_or(1))?);
+        let buffer = columns.buffer(file, number, line, reading.alignment.unwrap_or(1))?;
+        let (field, id) = columns.id(line);
+        if let Some(other) = ids.insert(id, number) {
+            let what = format!("id `{id}` is on line {other}, too: accepted is an id of its own for each buffer");
+            return Err(at_column(file, number, field + 1, what));
+        }
+        planned.push(buffer.size > 0);
+        if buffer.size > 0 {
+            buffers.push(buffer);
+            buffer_lines.push(number);
+        }
+    }
+    if planned.is_empty() {
+        return Err(BadInput::at(file, 1, "the table holds no buffers"));
     }
     let problem = Problem { buffers, ..Problem::default() };
-    problem.check().map_err(|error| whole(file, &numbers, &error))?;
-    Ok(Task { part: String::new(), problem, source: Source::Table(lines), start: None })
+    if !problem.buffers.is_empty() {
+        problem.check().map_err(|error| whole(file, &problem, &buffer_lines, &error))?;
+    }
+    Ok(Task { part: String::new(), problem, source: Source::Table(Lines { fields: lines, planned }), start: None })
 }
 
-/// What is wrong with the buffers together, at the line of the one that it is noticed at.
-fn whole(file: &Path, numbers: &[u64], error: &Unusable) -> BadInput {
-    let line = |buffer: u32| numbers[buffer as usize + 1];
+/// What is wrong with the buffers together, at the line of the buffer that shows it.
+fn whole(file: &Path, problem: &Problem, lines: &[u64], error: &Unusable) -> BadInput {
+    let line = |buffer: u32| lines[buffer as usize];
     match *error {
-        Unusable::Empty => BadInput::at(file, 1, "the table holds no buffers"),
         Unusable::FixedOverlap { first, second, step } => {
             let (first, second) = (first.min(second), first.max(second));
-            let what = format!("the offset is that of line {}, too, and both live at {step}", line(first));
+            let [one, other] = [first, second].map(|buffer| {
+                let Buffer { fixed, size, .. } = problem.buffers[buffer as usize];
+                fixed.unwrap_or(0)..fixed.unwrap_or(0) + size
+            });
+            let what = format!("bytes {other:?} overlap {one:?} of line {}, and both live at {step}", line(first));
             BadInput::at(file, line(second), what)
         }
         Unusable::Total { buffer } => BadInput::at(
@@ -55,7 +85,7 @@ fn whole(file: &Path, numbers: &[u64], error: &Unusable) -> BadInput {
     }
 }
 
-/// In which field each column is.
+/// The field of each column.
 struct Columns([Option<usize>; COLUMNS.len()]);
 
 impl Columns {
@@ -83,6 +113,12 @@ impl Columns {
         }
     }
 
+    /// The number of the field with the id, and the id.
+    fn id<'a>(&self, fields: &'a [String]) -> (usize, &'a str) {
+        let field = self.0[0].unwrap_or(0);
+        (field, &fields[field])
+    }
+
     fn buffer(&self, file: &Path, line: u64, fields: &[String], alignment: u64) -> Result<Buffer, BadInput> {
         let count = self.0.iter().flatten().count();
         if fields.len() != count {
@@ -106,7 +142,7 @@ impl Columns {
         };
         let start = number(1, "a whole number of at most 64 bits")?.unwrap_or(0);
         let end = number(2, "a whole number of at most 64 bits")?.unwrap_or(0);
-        let bytes = format!("a whole number of bytes from 1 to {}", MAX_REQUEST - 1);
+        let bytes = format!("a whole number of bytes from 0 to {}", MAX_REQUEST - 1);
         let size = number(3, &bytes)?.unwrap_or(0);
         let power = format!("a power of two below {MAX_REQUEST}");
         let alignment = number(4, &power)?.unwrap_or(alignment);
@@ -115,7 +151,7 @@ impl Columns {
         if end <= start {
             return Err(wrong(2, &format!("a number above lower, {start}")));
         }
-        if size == 0 || size >= MAX_REQUEST {
+        if size >= MAX_REQUEST {
             return Err(wrong(3, &bytes));
         }
         if !alignment.is_power_of_two() || alignment >= MAX_REQUEST {
@@ -128,17 +164,23 @@ impl Columns {
     }
 }
 
-/// A table with the offsets of a plan: every column of the input, and `offset`.
-pub(super) fn with_offsets(lines: &[Vec<String>], offsets: &[u64]) -> Vec<Vec<String>> {
-    let place = lines[0].iter().position(|name| name == "offset");
-    let offsets = std::iter::once("offset".to_owned()).chain(offsets.iter().map(u64::to_string));
-    let filled = |(line, offset): (&Vec<String>, String)| {
-        let mut line = line.clone();
-        match place {
-            Some(field) => line[field] = offset,
-            None => line.push(offset),
-        }
-        line
-    };
-    lines.iter().zip(offsets).map(filled).collect()
+impl Lines {
+    /// The lines with the offsets of a plan: every column of the input, and `offset`.
+    pub(super) fn with_offsets(&self, offsets: &[u64]) -> Vec<Vec<String>> {
+        let place = self.fields[0].iter().position(|name| name == "offset");
+        let mut offsets = offsets.iter();
+        let mut offset = |&planned: &bool| if planned { offsets.next().copied().unwrap_or(0) } else { 0 };
+        let column: Vec<_> = self.planned.iter().map(|planned| (*planned, offset(planned).to_string())).collect();
+        let filled = |(line, (planned, offset)): (&Vec<String>, (bool, String))| {
+            let mut line = line.clone();
+            match place {
+                // A buffer without bytes keeps the offset that it was given.
+                Some(field) if planned || line[field].is_empty() => line[field] = offset,
+                Some(_) => {}
+                None => line.push(offset),
+            }
+            line
+        };
+        self.fields.iter().zip(std::iter::once((true, "offset".to_owned())).chain(column)).map(filled).collect()
+    }
 }

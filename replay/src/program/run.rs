@@ -17,12 +17,14 @@ pub(crate) struct Run<A> {
     pub(crate) ooms: u64,
     /// The largest of those in bytes.
     pub(crate) largest_failed: u64,
+    /// How many of them the recorded program was served.
+    pub(crate) new_ooms: u64,
 }
 
 impl<A: Subject> Run<A> {
     /// A run on a fresh allocator.
     pub(crate) fn new(allocator: A) -> Self {
-        Self { allocator, blocks: Vec::new(), capturing: Vec::new(), ooms: 0, largest_failed: 0 }
+        Self { allocator, blocks: Vec::new(), capturing: Vec::new(), ooms: 0, largest_failed: 0, new_ooms: 0 }
     }
 
     /// The device.
@@ -35,6 +37,7 @@ impl<A: Subject> Run<A> {
         match operation {
             Operation::Malloc { bytes, stream, slot } => {
                 let block = self.malloc(bytes, stream)?;
+                self.new_ooms += u64::from(block == DevicePtr::NULL);
                 match self.blocks.get_mut(slot as usize) {
                     Some(place) => *place = block,
                     None => self.blocks.push(block),

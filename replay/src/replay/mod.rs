@@ -55,10 +55,23 @@ pub struct Outcome {
     pub peak_reserved_bytes: u64,
     /// The median time of a call in nanoseconds, when everything has been run once before.
     pub ns_per_op: f64,
+    /// The requests that ran out of memory.
+    pub failed: Failed,
     /// What was held against the record; `None` if it was not.
     pub checked: Option<Checked>,
     /// How the planned policy has done; the bytes and the time are those of the second half then.
     pub planned: Option<PlannedReport>,
+}
+
+/// The requests of a replay that ran out of memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Failed {
+    /// How many there were.
+    pub count: u64,
+    /// How many of them the recorded program was served.
+    pub new: u64,
+    /// The bytes of the largest of them.
+    pub largest_bytes: u64,
 }
 
 /// A replay held against its record.
@@ -178,12 +191,13 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
     let end = |error| refused(trace, trace.events.len(), &error);
     let fresh = || program::allocator(SimulatedDevice::new(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
 
-    let (stats, peak_live_bytes, planned) = if follows {
-        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(trace), None)
+    let (stats, peak_live_bytes, planned, failed) = if follows {
+        let failed = failed(&follower.run);
+        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(trace), None, failed)
     } else {
         let mut run = fresh()?;
         let peak = run.perform_watching(&program, |_, _| ()).map_err(|(_, error)| end(error))?;
-        (end::stats(&run.allocator).map_err(end)?, peak, run.allocator.planned())
+        (end::stats(&run.allocator).map_err(end)?, peak, run.allocator.planned(), failed(&run))
     };
     let mut timed = fresh()?;
     timed.perform_all(&program.operations).map_err(end)?;
@@ -194,10 +208,15 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
         peak_live_bytes,
         peak_reserved_bytes: stats.get("reserved_bytes.all.peak").map_or(0, |&bytes| bytes as u64),
         ns_per_op,
+        failed,
         checked: options.check.then(|| check(trace, &settings, &follower, &stats)),
         stats,
         planned,
     })
+}
+
+fn failed<A>(run: &Run<A>) -> Failed {
+    Failed { count: run.ooms, new: run.new_ooms, largest_bytes: run.largest_failed }
 }
 
 fn check(trace: &Trace, settings: &Settings, follower: &Follower<'_>, stats: &BTreeMap<String, i64>) -> Checked {

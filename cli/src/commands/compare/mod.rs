@@ -5,6 +5,7 @@ mod render_plot;
 mod render_table;
 
 use super::progress::Progress;
+use super::table::Look;
 use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Costs, Options, policy_named};
 use cachalot_replay::replay::ReplayError;
@@ -25,35 +26,59 @@ const RECORD: &str = ".csv.gz";
 const LONG_ABOUT: &str = "\
 Run recorded programs with every policy and configuration, side by side
 
-A record is taken for the program behind it: requests with the bytes that were asked for, frees, streams, captured graphs
-(one private pool). Each contender, a policy with a configuration, runs it on a simulated device of 139 GiB, or of the limit's
-size if that is more. A freed block that other streams still use is theirs until the record says that it was complete. The
-program goes on after a request that runs out of memory.
+Each contender, a policy with a configuration, runs the program behind a record
+on a simulated device of 139 GiB, or of the limit's size if that is more. The
+program is its requests with the bytes that were asked for, its frees, streams
+and captured graphs (one private pool). A freed block that other streams still
+use is theirs until the record says that it was complete. The program goes on
+after a request that runs out of memory.
 
+peak reserved   bytes held from the device, which gives exactly what is asked
+                for: a driver rounds small requests up to pages
+to the first    the difference of peak reserved to the first contender
 utilisation     peak live / peak reserved
 peak live       bytes that the program asked for and holds
-peak reserved   bytes held from the device, which gives exactly what is asked for: a driver rounds small requests up to pages
-driver calls    allocations, frees, calls for mappings, and others (events, questions), failed ones included
-driver time     what those calls cost on a device, estimated by size; waiting costs nothing. --costs FILE takes the place of an
-                H200's table: `call,bytes,us` lines with the driver's names (cuMemAlloc,2097152,31), sizes ascending, lines of
-                one call joined by straight ones; `cuMemAddressReserve,,4.5` for any size; `#` begins a comment
-ns/op           median time of an operation on this machine, the simulation of the device included, in warm runs after the
-                first; all other figures are the first run's. Traces run several at once: RAYON_NUM_THREADS=1 for steadier times
-OOMs            requests that ran out of memory, and the largest of them
-fragmentation   1 - largest free block / all free blocks, just after the most was held from the device
+driver calls    allocations, frees, calls for mappings, and others (events,
+                questions), failed ones included
+driver time     what those calls cost on a device, estimated by size; waiting
+                costs nothing. --costs FILE replaces the table of an H200:
+                `call,bytes,us` lines with the driver's names
+                (cuMemAlloc,2097152,31), sizes ascending; between two sizes,
+                time grows evenly; `cuMemAddressReserve,,4.5` for any size;
+                `#` begins a comment
+ns/op           median time of an operation on this machine, the simulation of
+                the device included, in warm runs after the first; all other
+                figures are the first run's. Traces run several at once:
+                RAYON_NUM_THREADS=1 for steadier times
+OOMs            requests that ran out of memory
+fragmentation   1 - largest free block / all free blocks, just after the most
+                was held from the device
+*               the contender with the fewest OOMs, of those the one with the
+                least peak reserved; `direct` is a yardstick and never marked
 
-The planned policy observes the first half of a program and serves the second one from a plan, made in plan_deadline_ms: its bytes,
-ns/op and fragmentation are those of the second half. The other policies' are those of the whole program.
+The planned policy observes the first half of a program and serves the second
+half from a plan, made in plan_deadline_ms: its bytes, ns/op and fragmentation
+are those of the second half. The figures of the other policies are those of
+the whole program.
 
---json prints an object for each trace and contender with trace, policy, config, utilisation, peak_live_bytes,
-peak_reserved_bytes, device_calls (by the driver's names), driver_us, ns_per_op, ooms, and further: largest_failed_bytes,
-fragmentation, operations, limit_bytes (null for none); of the planned policy also planned (what `cachalot replay` says of it).
+--json prints an object for each trace and contender with trace, policy, config,
+utilisation, peak_live_bytes, peak_reserved_bytes, device_calls (by the driver's
+names), driver_us, ns_per_op, ooms, largest_failed_bytes, fragmentation,
+operations, limit_bytes (null for none), and for the planned policy planned.
 
-Exits with 2 for input that cannot be used, else with 1 if an allocator refused a call for another reason than lack of memory.";
+Exits with 2 for input that cannot be used, else with 1 if an allocator refused
+a call for another reason than lack of memory. A contender that runs out of
+memory is a result, and the status stays 0.";
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot compare --config expandable_segments:True snapshot.pickle
+  cachalot compare --limit 14GiB snapshot.pickle
+  cachalot compare --policy caching,bfc --plot out.svg snapshot.pickle";
 
 /// Run recorded programs with every policy and configuration, side by side
 #[derive(clap::Args)]
-#[command(long_about = LONG_ABOUT)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The policies, separated by commas; all without this
     #[arg(long = "policy", value_name = "A,B", value_delimiter = ',', value_parser = policy_named)]
@@ -66,21 +91,23 @@ pub(crate) struct Args {
                 (`policy:caching,max_split_size_mb:64`), else for each of --policy, else for `caching`"
     )]
     configurations: Vec<Configuration>,
-    /// The memory limit, in bytes or with KiB, MiB, GiB or TiB, in the place of each record's own
+    /// The memory limit instead of the recorded ones: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     limit: Option<u64>,
     /// Empty the cache where the recorded program did
     #[arg(long)]
     empty_cache: bool,
-    /// What the driver's calls cost, in the place of an H200's table
+    /// What the driver's calls cost, instead of the table of an H200
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// How often to measure the time of an operation; the median is shown
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// One JSON object a line, in the place of the tables
+    /// Print a JSON object a line instead of the tables
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    look: Look,
     /// Draw what is reserved over each program, a line for each contender, and what is live
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -129,8 +156,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         status = status.max(DIFFERENT);
         eprintln!("{error}");
     }
-    let written =
-        if args.json { render_line::write(&compared, &options.contenders) } else { write_tables(&compared, &options) };
+    let written = if args.json {
+        render_line::write(&compared, &options.contenders)
+    } else {
+        write_tables(&compared, &options, &args.look)
+    };
     if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
         && let Err(complaint) = draw(file, &compared, &options.contenders)
     {
@@ -197,19 +227,18 @@ fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Resu
     outcomes
 }
 
-fn write_tables(compared: &[Compared], options: &Options) -> io::Result<()> {
+fn write_tables(compared: &[Compared], options: &Options, look: &Look) -> io::Result<()> {
     if compared.is_empty() {
         return Ok(());
     }
-    let mut output = io::stdout().lock();
-    writeln!(output, "{}", render_table::each(compared, &options.contenders))?;
+    super::print(render_table::each(compared, &options.contenders, look))?;
     if compared.len() > 1 {
-        writeln!(output, "\n{}", render_table::all(compared, &options.contenders))?;
+        super::print(format_args!("\n{}", render_table::all(compared, &options.contenders, look)))?;
     }
     Ok(())
 }
 
-/// What a contender is called where there is little room.
+/// The name of a contender: its policy, and its configuration if it has one.
 fn title(contender: &Contender) -> String {
     match contender.text.as_str() {
         "" => contender.policy.to_owned(),

@@ -1,6 +1,16 @@
 //! The picture of `--plot`: a panel for each trace, with a line for what each contender reserves, over what is live.
+//!
+//! ```text
+//! name of the trace
+//! GiB │        ┌──────────── 15.73 GiB caching, slab     the label of a line: its value at the end, and who drew it
+//!     │   ┌────┘  ┌───────── 5.17 GiB caching expandable_segments:True
+//!     │───┴───────┘
+//!     └──────────────────
+//!            operations
+//! ```
 
 use super::{Compared, title};
+use crate::commands::bytes;
 use cachalot_replay::compare::{Contender, Curve, Figures};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -8,15 +18,19 @@ use std::error::Error;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-const WIDTH: u32 = 1000;
+const WIDTH: u32 = 1100;
+/// The part of the width that labels take.
+const LABELS_WIDTH: u32 = 400;
 const PANEL_HEIGHT: u32 = 260;
-/// The height of a line of the legend.
-const ENTRY_HEIGHT: u32 = 20;
+/// The least distance of two labels.
+const LABEL_HEIGHT: i32 = 18;
+/// What a panel has above and below the lines.
+const FRAME_HEIGHT: i32 = 90;
 const FONT: &str = "sans-serif";
-/// What is live is an area of this grey.
+/// The area of what is live.
 const LIVE: RGBColor = RGBColor(205, 205, 205);
-/// Colours that most people tell apart; with more contenders they begin again.
-const COLOURS: [RGBColor; 10] = [
+/// Colours that colour-blind people tell apart (Okabe and Ito), but for their yellow, which is too light for a line.
+const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -24,63 +38,75 @@ const COLOURS: [RGBColor; 10] = [
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
-    RGBColor(128, 128, 0),
-    RGBColor(139, 69, 19),
-    RGBColor(106, 61, 154),
 ];
+/// Where colours begin again, lines are dashed: pixels of line, and of gap.
+const DASH: (i32, i32) = (7, 4);
+/// Two amounts that differ by this part of the highest one, or less, are drawn in one place.
+const INDISTINCT: u64 = 150;
+/// The widest line in pixels.
+const WIDEST: u32 = 8;
 const GIB: f64 = (1_u64 << 30) as f64;
+
+/// A line of a panel.
+struct Line<'a> {
+    curve: &'a Curve,
+    /// The number of the first contender that has this line.
+    contender: usize,
+    /// The names of all contenders that have it.
+    names: String,
+}
 
 /// Draws the picture as text in SVG.
 pub(super) fn draw(compared: &[Compared], contenders: &[Contender]) -> Result<String, Box<dyn Error>> {
-    let legend = ENTRY_HEIGHT * (contenders.len() as u32 + 2);
     let mut image = String::new();
     {
-        let size = (WIDTH, legend + PANEL_HEIGHT * compared.len() as u32);
+        let lines: Vec<Vec<Line<'_>>> = compared.iter().map(|trace| lines(trace, contenders)).collect();
+        // Every line and the live area have a label.
+        let labels = lines.iter().map(Vec::len).max().unwrap_or(0) as u32 + 1;
+        let height = PANEL_HEIGHT.max(labels * LABEL_HEIGHT as u32 + FRAME_HEIGHT as u32);
+        let size = (WIDTH, height * compared.len() as u32);
         let whole = SVGBackend::with_string(&mut image, size).into_drawing_area();
         whole.fill(&WHITE)?;
-        let (top, panels) = whole.split_vertically(legend);
-        draw_legend(&top, contenders)?;
-        for (panel, trace) in panels.split_evenly((compared.len(), 1)).iter().zip(compared) {
-            draw_panel(panel, trace)?;
+        let panels = whole.split_evenly((compared.len(), 1));
+        for (panel, (trace, lines)) in panels.iter().zip(compared.iter().zip(&lines)) {
+            draw_panel(panel, trace, lines)?;
         }
         whole.present()?;
     }
     Ok(image)
 }
 
-/// The colour of a contender's line.
-fn colour(contender: usize) -> RGBColor {
-    COLOURS[contender % COLOURS.len()]
-}
-
-fn draw_legend(area: &Area<'_>, contenders: &[Contender]) -> Result<(), Box<dyn Error>> {
-    let entry = |number: usize, style: ShapeStyle, text: String| -> Result<(), Box<dyn Error>> {
-        let top = ENTRY_HEIGHT as i32 / 2 + number as i32 * ENTRY_HEIGHT as i32;
-        area.draw(&Rectangle::new([(20, top + 3), (44, top + 9)], style))?;
-        area.draw(&Text::new(text, (52, top), (FONT, 15)))?;
-        Ok(())
-    };
-    entry(0, LIVE.filled(), "live: what the program asks for".to_owned())?;
-    for (number, contender) in contenders.iter().enumerate() {
-        entry(number + 1, colour(number).filled(), format!("reserved: {}", title(contender)))?;
+/// The lines of a trace. Contenders that reserve the same all the time share one.
+fn lines<'a>(trace: &'a Compared, contenders: &[Contender]) -> Vec<Line<'a>> {
+    let mut lines: Vec<Line<'a>> = Vec::new();
+    for (contender, figures) in trace.comparison.figures.iter().enumerate() {
+        let Ok(Figures { reserved: curve, .. }) = figures else { continue };
+        let name = title(&contenders[contender]);
+        match lines.iter_mut().find(|line| line.curve == curve) {
+            Some(line) => line.names = format!("{}, {name}", line.names),
+            None => lines.push(Line { curve, contender, names: name }),
+        }
     }
-    Ok(())
+    lines
 }
 
-fn draw_panel(area: &Area<'_>, trace: &Compared) -> Result<(), Box<dyn Error>> {
+/// Whether two lines lie on each other for a fifth of their length or more.
+fn coincide(one: &Curve, other: &Curve, indistinct: u64) -> bool {
+    let together =
+        one.corners().zip(other.corners()).filter(|((_, one), (_, other))| one.abs_diff(*other) <= indistinct);
+    together.count() * 5 >= one.corners().count()
+}
+
+fn draw_panel(area: &Area<'_>, trace: &Compared, lines: &[Line<'_>]) -> Result<(), Box<dyn Error>> {
     let comparison = &trace.comparison;
-    let reserved =
-        || {
-            comparison.figures.iter().enumerate().filter_map(|(number, figures)| {
-                figures.as_ref().ok().map(|Figures { reserved, .. }| (number, reserved))
-            })
-        };
-    let highest = reserved().map(|(_, curve)| curve.peak()).max().unwrap_or(0).max(comparison.live.peak());
+    let highest = lines.iter().map(|line| line.curve.peak()).max().unwrap_or(0).max(comparison.live.peak());
     // A program may hold nothing at all; an axis has a length all the same.
     let (end, top) = (comparison.operations.max(1), (highest as f64 / GIB * 1.05).max(1e-9));
-    let mut chart = ChartBuilder::on(area)
+    let (left, right) = area.split_horizontally(WIDTH - LABELS_WIDTH);
+    let mut chart = ChartBuilder::on(&left)
         .caption(&trace.name, (FONT, 18))
         .margin(8)
+        .margin_right(0)
         .x_label_area_size(34)
         .y_label_area_size(64)
         .build_cartesian_2d(0..end, 0.0..top)?;
@@ -96,11 +122,75 @@ fn draw_panel(area: &Area<'_>, trace: &Compared) -> Result<(), Box<dyn Error>> {
         .label_style((FONT, 14))
         .axis_desc_style((FONT, 14))
         .draw()?;
-    let line =
+    let corners =
         |curve: &Curve| -> Vec<(usize, f64)> { curve.corners().map(|(at, bytes)| (at, bytes as f64 / GIB)).collect() };
-    chart.draw_series(AreaSeries::new(line(&comparison.live), 0.0, LIVE))?;
-    for (number, curve) in reserved() {
-        chart.draw_series(LineSeries::new(line(curve), colour(number).stroke_width(1)))?;
+    chart.draw_series(AreaSeries::new(corners(&comparison.live), 0.0, LIVE))?;
+    // The first contender is drawn last. A line that others cover is wider than they are, so none is hidden.
+    for (above, line) in lines.iter().enumerate().rev() {
+        let covers = lines[..above].iter().filter(|other| coincide(line.curve, other.curve, highest / INDISTINCT));
+        let style = colour(line.contender).stroke_width(WIDEST.min(2 + 3 * covers.count() as u32));
+        if is_dashed(line.contender) {
+            chart.draw_series(DashedLineSeries::new(corners(line.curve), DASH.0, DASH.1, style))?;
+        } else {
+            chart.draw_series(LineSeries::new(corners(line.curve), style))?;
+        }
+    }
+    let (_, rows) = chart.plotting_area().get_pixel_range();
+    let origin = right.get_base_pixel().1;
+    let height = |bytes: u64| rows.end - origin - (bytes as f64 / GIB / top * f64::from(rows.end - rows.start)) as i32;
+    let mut labels: Vec<Label> = lines.iter().map(|line| Label::of(line, height(line.curve.last()))).collect();
+    let live = &comparison.live;
+    labels.push(Label { text: value(live, "live: what the program asks for"), colour: LIVE, at: height(live.last()) });
+    draw_labels(&right, labels, rows.start - origin..rows.end - origin)
+}
+
+/// What stands behind the end of a line.
+struct Label {
+    text: String,
+    colour: RGBColor,
+    /// The row of pixels in which the line ends.
+    at: i32,
+}
+
+impl Label {
+    fn of(line: &Line<'_>, at: i32) -> Self {
+        Self { text: value(line.curve, &line.names), colour: colour(line.contender), at }
+    }
+}
+
+/// The value of a curve at its end, its peak where that is another one, and its name.
+fn value(curve: &Curve, name: &str) -> String {
+    let (last, peak) = (bytes::show(curve.last()), bytes::show(curve.peak()));
+    if last == peak { format!("{last} {name}") } else { format!("{last} {name} (peak {peak})") }
+}
+
+/// Draws labels as near to their lines as they can be without covering each other, each with a stroke from its line.
+fn draw_labels(area: &Area<'_>, mut labels: Vec<Label>, rows: std::ops::Range<i32>) -> Result<(), Box<dyn Error>> {
+    labels.sort_by_key(|label| label.at);
+    let mut places: Vec<i32> = Vec::new();
+    for label in &labels {
+        let free = places.last().map_or(rows.start, |last| last + LABEL_HEIGHT);
+        places.push(label.at.max(free));
+    }
+    // Labels that were pushed below the axis move up again, and push those above them.
+    let mut lowest = rows.end;
+    for place in places.iter_mut().rev() {
+        *place = (*place).min(lowest);
+        lowest = *place - LABEL_HEIGHT;
+    }
+    for (label, place) in labels.iter().zip(places) {
+        area.draw(&PathElement::new([(2, label.at), (14, place), (30, place)], label.colour.stroke_width(2)))?;
+        area.draw(&Text::new(label.text.clone(), (36, place - 7), (FONT, 14)))?;
     }
     Ok(())
+}
+
+/// The colour of a contender's line.
+fn colour(contender: usize) -> RGBColor {
+    COLOURS[contender % COLOURS.len()]
+}
+
+/// Whether a contender's line is dashed, because another one has its colour.
+fn is_dashed(contender: usize) -> bool {
+    contender / COLOURS.len() % 2 == 1
 }

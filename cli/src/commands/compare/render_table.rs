@@ -1,60 +1,102 @@
-//! The tables that a person reads: a row for each trace and contender, then one for each contender over all traces.
+//! The tables that a person reads: one for each trace with a row for each contender, then one over all traces.
 
-use super::Compared;
+use super::{Compared, title};
 use crate::commands::bytes;
+use crate::commands::table::{Column, Look, Table, column, extra};
 use cachalot_core::simulated::Call;
 use cachalot_replay::compare::{Contender, Figures};
 use cachalot_replay::program::median;
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use std::fmt::Write as _;
 
-/// What is shown of a configuration that has no settings.
-const DEFAULT: &str = "(default)";
+/// The policy that is never marked as the best: it calls the driver for every request, and serves as a yardstick.
+const YARDSTICK: &str = "direct";
 
 /// The calls in the columns of the table; all others are in a fourth.
-const COLUMNS: [&[Call]; 3] = [
+const CALLS: [&[Call]; 3] = [
     &[Call::Obtain],
     &[Call::Release],
     &[Call::Reserve, Call::Unreserve, Call::Create, Call::Destroy, Call::Map, Call::SetAccess, Call::Unmap],
 ];
 
-/// The row of every trace and contender.
-pub(super) fn each(compared: &[Compared], contenders: &[Contender]) -> Table {
-    let mut table = new_table(
-        &["trace", "policy", "configuration"],
-        &[
-            "utilisation",
-            "peak live",
-            "peak reserved",
-            "allocations",
-            "frees",
-            "mappings",
-            "others",
-            "driver time",
-            "ns/op",
-            "OOMs",
-            "largest",
-            "fragmentation",
-        ],
-    );
+/// The columns of a trace.
+const COLUMNS: [Column; 14] = [
+    column("contender"),
+    column("peak reserved"),
+    column("to the first"),
+    column("utili\u{ad}sation"),
+    extra("peak live"),
+    extra("allocations"),
+    extra("frees"),
+    extra("mappings"),
+    extra("others"),
+    column("driver time"),
+    extra("ns/op"),
+    column("OOMs"),
+    extra("largest failed"),
+    extra("fragmentation"),
+];
+
+/// The columns over all traces.
+const SUMMARY_COLUMNS: [Column; 8] = [
+    column("contender"),
+    extra("traces"),
+    column("utili\u{ad}sation"),
+    column("lowest"),
+    column("driver calls"),
+    column("driver time"),
+    extra("ns/op"),
+    column("OOMs"),
+];
+
+/// The tables of all traces, each with its name above it and its best contender below it.
+pub(super) fn each(compared: &[Compared], contenders: &[Contender], look: &Look) -> String {
+    let mut text = String::new();
     for trace in compared {
-        for (contender, figures) in contenders.iter().zip(&trace.comparison.figures) {
-            let mut row = vec![trace.name.clone()];
-            row.extend(names(contender));
-            if let Ok(figures) = figures {
-                row.extend(cells(figures));
-            }
-            table.add_row(row);
+        let live = trace.comparison.live.peak();
+        let (operations, live) = (bytes::grouped(trace.comparison.operations as u64), bytes::show(live));
+        let _ = write!(text, "{}{}: {operations} operations, {live} live at the peak", gap(&text), trace.name);
+        if let Some(limit) = trace.comparison.limit {
+            let _ = write!(text, ", limit {}", bytes::show(limit));
         }
+        let _ = write!(text, "\n\n{}\n", one(trace, contenders).render(look));
+        if let Some(advice) = advice(trace, contenders) {
+            let _ = writeln!(text, "\n{advice}");
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// An empty line between what is written already and what follows.
+fn gap(text: &str) -> &'static str {
+    if text.is_empty() { "" } else { "\n" }
+}
+
+fn one(trace: &Compared, contenders: &[Contender]) -> Table {
+    let mut table = Table::new(&COLUMNS);
+    let first = trace.comparison.figures.first().and_then(|figures| figures.as_ref().ok());
+    for (contender, figures) in contenders.iter().zip(&trace.comparison.figures) {
+        let mut row = vec![title(contender)];
+        if let Ok(figures) = figures {
+            row.extend(cells(figures, first));
+        }
+        table.row(row);
+    }
+    if let Some(best) = best(trace, contenders) {
+        table.mark(best);
     }
     table
 }
 
-fn cells(figures: &Figures) -> Vec<String> {
+fn cells(figures: &Figures, first: Option<&Figures>) -> Vec<String> {
     let largest = if figures.ooms == 0 { String::new() } else { bytes::show(figures.largest_failed_bytes) };
+    let apart = first.filter(|first| !std::ptr::eq(*first, figures));
+    let apart = apart.map(|first| bytes::difference(first.peak_reserved_bytes, figures.peak_reserved_bytes));
     let mut cells = vec![
+        bytes::show(figures.peak_reserved_bytes),
+        apart.unwrap_or_default(),
         percent(figures.utilisation()),
         bytes::show(figures.peak_live_bytes),
-        bytes::show(figures.peak_reserved_bytes),
     ];
     cells.extend(calls(figures).map(|count| count.to_string()));
     cells.extend([
@@ -67,64 +109,84 @@ fn cells(figures: &Figures) -> Vec<String> {
     cells
 }
 
+/// The contender with the fewest failed requests, of those the one that needs the least memory, of those the one with the
+/// least driver time.
+fn best(trace: &Compared, contenders: &[Contender]) -> Option<usize> {
+    let ran =
+        trace.comparison.figures.iter().enumerate().filter_map(|(at, figures)| Some((at, figures.as_ref().ok()?)));
+    let candidates = ran.filter(|&(at, _)| contenders[at].policy != YARDSTICK);
+    let order = |(_, one): &(usize, &Figures), (_, other): &(usize, &Figures)| {
+        let memory = (one.ooms, one.peak_reserved_bytes).cmp(&(other.ooms, other.peak_reserved_bytes));
+        memory.then(one.driver_us.total_cmp(&other.driver_us))
+    };
+    candidates.min_by(order).map(|(at, _)| at)
+}
+
+/// What the best contender has over the first, in a line; `None` if the first is the best.
+fn advice(trace: &Compared, contenders: &[Contender]) -> Option<String> {
+    let best = best(trace, contenders).filter(|&best| best > 0)?;
+    let (Ok(first), Ok(figures)) = (&trace.comparison.figures[0], &trace.comparison.figures[best]) else { return None };
+    let memory = bytes::difference(first.peak_reserved_bytes, figures.peak_reserved_bytes);
+    let time = (figures.driver_us - first.driver_us) / 1000.0;
+    let sign = if time < 0.0 { '−' } else { '+' };
+    let mut line = format!("* against {}: {memory}, {sign}{:.2} ms of driver calls", title(&contenders[0]), time.abs());
+    if first.ooms > figures.ooms {
+        let _ = write!(line, ", {} OOMs instead of {}", figures.ooms, first.ooms);
+    }
+    Some(line)
+}
+
 /// The row of every contender, over all traces that it ran to the end.
-pub(super) fn all(compared: &[Compared], contenders: &[Contender]) -> Table {
-    let mut table = new_table(
-        &["policy", "configuration"],
-        &["traces", "utilisation (geometric mean)", "lowest", "driver calls", "driver time", "ns/op (median)", "OOMs"],
-    );
+pub(super) fn all(compared: &[Compared], contenders: &[Contender], look: &Look) -> String {
+    let mut table = Table::new(&SUMMARY_COLUMNS);
+    let mut standings = Vec::new();
     for (number, contender) in contenders.iter().enumerate() {
         let figures: Vec<&Figures> =
             compared.iter().filter_map(|trace| trace.comparison.figures[number].as_ref().ok()).collect();
-        let mut row = Vec::from(names(contender));
-        row.push(figures.len().to_string());
+        let mut row = vec![title(contender), figures.len().to_string()];
         if !figures.is_empty() {
             row.extend(summary(&figures));
+            if figures.len() == compared.len() && contender.policy != YARDSTICK {
+                standings.push((number, failed(&figures), mean_utilisation(&figures)));
+            }
         }
-        table.add_row(row);
+        table.row(row);
     }
-    table
+    // Fewer failed requests are better; then a higher mean is.
+    let best = standings.into_iter().min_by(|one, other| one.1.cmp(&other.1).then(other.2.total_cmp(&one.2)));
+    if let Some((best, ..)) = best {
+        table.mark(best);
+    }
+    let traces = compared.len();
+    format!("All {traces} traces (utilisation: geometric mean; ns/op: median)\n\n{}", table.render(look))
+}
+
+fn mean_utilisation(figures: &[&Figures]) -> f64 {
+    (figures.iter().map(|figures| figures.utilisation().ln()).sum::<f64>() / figures.len() as f64).exp()
+}
+
+fn failed(figures: &[&Figures]) -> u64 {
+    figures.iter().map(|figures| figures.ooms).sum()
 }
 
 fn summary(figures: &[&Figures]) -> [String; 6] {
-    let utilisations = || figures.iter().map(|figures| figures.utilisation());
-    let mean = (utilisations().map(f64::ln).sum::<f64>() / figures.len() as f64).exp();
-    let lowest = utilisations().fold(f64::INFINITY, f64::min);
+    let lowest = figures.iter().map(|figures| figures.utilisation()).fold(f64::INFINITY, f64::min);
     let mut times: Vec<f64> = figures.iter().map(|figures| figures.ns_per_op).collect();
     [
-        percent(mean),
+        percent(mean_utilisation(figures)),
         percent(lowest),
         figures.iter().map(|figures| figures.device_calls.iter().sum::<u64>()).sum::<u64>().to_string(),
         milliseconds(figures.iter().map(|figures| figures.driver_us).sum()),
         format!("{:.1}", median(&mut times)),
-        figures.iter().map(|figures| figures.ooms).sum::<u64>().to_string(),
+        failed(figures).to_string(),
     ]
 }
 
-/// A table with `names` on the left and `figures` on the right.
-fn new_table(names: &[&str], figures: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    for part in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
-        table.set_style(part, '─');
-    }
-    table.set_header(names.iter().chain(figures));
-    for column in table.column_iter_mut().skip(names.len()) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
-fn names(contender: &Contender) -> [String; 2] {
-    let text = if contender.text.is_empty() { DEFAULT } else { &contender.text };
-    [contender.policy.to_owned(), text.to_owned()]
-}
-
 /// The calls of each column, and all others.
-fn calls(figures: &Figures) -> [u64; COLUMNS.len() + 1] {
+fn calls(figures: &Figures) -> [u64; CALLS.len() + 1] {
     let all: u64 = figures.device_calls.iter().sum();
     let [allocations, frees, mappings] =
-        COLUMNS.map(|column| column.iter().map(|&call| figures.device_calls[call as usize]).sum::<u64>());
+        CALLS.map(|column| column.iter().map(|&call| figures.device_calls[call as usize]).sum::<u64>());
     [allocations, frees, mappings, all - allocations - frees - mappings]
 }
 
@@ -133,5 +195,6 @@ fn percent(part: f64) -> String {
 }
 
 fn milliseconds(us: f64) -> String {
-    format!("{:.2} ms", us / 1000.0)
+    let ms = us / 1000.0;
+    if ms < 1000.0 { format!("{ms:.2} ms") } else { format!("{ms:.0} ms") }
 }

@@ -44,5 +44,8 @@ impl Live {
 
 /// By how much a peak is above a bound.
 pub(super) fn gap(peak: u64, bound: u64) -> String {
+    if peak == bound {
+        return "0.00 %".to_owned();
+    }
     format!("{:.2} %", (peak as f64 / bound as f64 - 1.0) * 100.0)
 }

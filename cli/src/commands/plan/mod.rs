@@ -5,48 +5,71 @@ mod render_line;
 mod render_plot;
 mod render_table;
 
+use super::table::Look;
 use super::{BAD_INPUT, DIFFERENT, bytes};
 use cachalot_planner::{Plan, verify};
 use cachalot_replay::plan::solve::{self, Answer, Method, Solved};
 use cachalot_replay::plan::{self, Reading, Source, Task};
 use live::Live;
-use std::io::{self, Write};
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 const LONG_ABOUT: &str = "\
-Plan the memory of programs whose allocations are known in advance: one block, and an offset for every buffer
+Plan the memory of programs whose allocations are known in advance: one block,
+and an offset for every buffer
 
-A FILE is one of these, compressed by gzip or not, and told apart by what it holds:
+A FILE is one of these, compressed by gzip or not, and told apart by its content:
 
-table       id,lower,upper,size and, if wanted, alignment and offset: a buffer lives from lower up to, not including, upper;
-            an offset that is filled in stays where it is
-operators   JSON with devices, values and operators: {\"values\": [{\"name\": \"x\", \"size\": 4096}, ...], \"operators\": [{\"name\": \"add\",
-            \"inputs\": [\"x\"], \"outputs\": [{\"value\": \"y\", \"over\": \"x\"}]}, ...]}. An output is fresh, or lies in an input:
-            unchanged (view), written over it if nobody needs it any more (over), or as its new content (update), at an offset.
-            A value is planned, kept, external or persistent (life). A device has an alignment and a padding
-record      of an allocator, as for replay: each allocation of one section is a buffer until its block can be used again. The
-            section is the one that repeats (a training step), if there is one, else all. What is held over into the next
-            step keeps its bytes all the time. Streams do not matter: whoever uses the plan has to order them as the program did
+table       id,lower,upper,size and, if wanted, alignment and offset: a buffer
+            lives from lower up to, not including, upper; an offset that is
+            filled in stays; a buffer of 0 bytes takes no room
+operators   JSON with devices, values and operators:
+            {\"values\": [{\"name\": \"x\", \"size\": 4096}, ...], \"operators\":
+            [{\"name\": \"add\", \"inputs\": [\"x\"],
+            \"outputs\": [{\"value\": \"y\", \"over\": \"x\"}]}, ...]}.
+            docs/planning.md explains every key
+record      of an allocator, as for replay: each allocation of one section is a
+            buffer until its block can be used again. The section is the one
+            that repeats (a training step), if there is one, else the whole
+            record. A buffer that is held over into the next step keeps its
+            bytes all the time. Blocks that live throughout the section are not
+            in the plan; a line below the table has their bytes. Streams do not
+            matter: a program that uses the plan has to order them itself
 
 peak          bytes that the plan needs
-lower bound   no plan needs fewer
-gap           peak / lower bound - 1; `optimal` where it is proven that no plan is better
+lower bound   no plan needs fewer bytes
+gap           peak / lower bound - 1; `optimal` where it is proven that no plan
+              is better
 
---json prints an object for each problem with file, part (null where a file is one problem), algorithm (that found the plan),
-buffers, peak_bytes, lower_bound_bytes, optimal, seconds; with --capacity also capacity_bytes and answer (fits, does not fit, not
-decided; peak_bytes is null without a plan); for operators also taken and refused: the forwards with operator, value, input and why.
+--json prints an object for each problem with file, part (null where a file is
+one problem), algorithm (that found the plan), buffers, peak_bytes,
+lower_bound_bytes, optimal, seconds; with --capacity also capacity_bytes and
+answer (fits, does not fit, not decided; peak_bytes is null without a plan); for
+operators also taken and refused: the forwards with operator, value, input and
+why; for records also throughout_bytes, outside_bytes (live in the section and
+not in the plan, at the most) and held_bytes (that the recorded allocator held
+beside those).
 
--o writes the table's columns and offset; of a record id (the allocation's number), lower, upper, size, alignment, offset; of
-operators id, device, size, offset for every value.
+-o writes the columns of the table, and offset; of a record id (the number of the
+allocation), lower, upper, size, alignment, offset; of operators id, device,
+size, offset for every value that lies in the plan.
 
-Exits with 2 for input that cannot be used, else with 1 if something does not fit, is not decided, or no plan was found.";
+Exits with 2 for input that cannot be used, else with 1 if something does not
+fit, is not decided, or no plan was found.";
+
+const EXAMPLES: &str = "\
+Examples:
+  cachalot plan buffers.csv -o plan.csv --plot plan.svg
+  cachalot plan buffers.csv --capacity 1MiB
+  cachalot plan --deadline 60 program.json
+  cachalot plan --section 5000..9000 tests/traces/llama1b_ckpt.csv.gz";
 
 /// Plan the memory of programs whose allocations are known in advance
 #[derive(clap::Args)]
-#[command(long_about = LONG_ABOUT)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = solve::PORTFOLIO, value_parser = method,
           help = format!("The algorithm: {}", Method::names().collect::<Vec<_>>().join(", ")))]
@@ -54,7 +77,7 @@ pub(crate) struct Args {
     /// The seconds for each problem; the best plan so far counts then
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     deadline: Duration,
-    /// Answer whether everything fits into so many bytes, in bytes or with KiB, MiB, GiB or TiB
+    /// Answer whether everything fits into so many bytes: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     capacity: Option<u64>,
     /// The alignment in bytes of buffers that state none, a power of two; without this 1, and 512 in records
@@ -69,9 +92,11 @@ pub(crate) struct Args {
     /// Draw every buffer over time and address
     #[arg(long, value_name = "PLAN.svg")]
     plot: Option<PathBuf>,
-    /// One JSON object a line, in the place of the table
+    /// Print a JSON object a line instead of the table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    look: Look,
     #[arg(required = true, value_name = "FILE", help = "Tables (.csv), operators (.json), records; also .gz")]
     files: Vec<PathBuf>,
 }
@@ -138,7 +163,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     }
     if !args.json && !planned.is_empty() {
-        written = render_table::write(&planned, args.capacity);
+        written = render_table::write(&planned, &args.look);
     }
     for complaint in [save(args, &planned), draw(args, &planned)].into_iter().filter_map(Result::err) {
         eprintln!("{complaint}");
@@ -230,9 +255,4 @@ fn words(answer: Answer) -> &'static str {
         Answer::DoesNotFit => "does not fit",
         Answer::NotDecided => "not decided",
     }
-}
-
-/// Writes a line to standard output.
-fn print(line: impl std::fmt::Display) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{line}")
 }

@@ -1,6 +1,7 @@
 //! The lines of `--json`.
 
-use super::{Planned, print, words};
+use super::{Planned, words};
+use crate::commands::print;
 use cachalot_planner::operators::{Forward, Lowered};
 use cachalot_replay::plan::Source;
 use cachalot_replay::plan::operators::Names;
@@ -22,6 +23,12 @@ struct Line<'a> {
     capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    throughout_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outside_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     taken: Option<Vec<Entry<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,6 +55,10 @@ pub(super) fn write(planned: &Planned, capacity: Option<u64>) -> io::Result<()> 
         }
         Source::Table(_) | Source::Record(_) => (None, None),
     };
+    let recorded = match &planned.task.source {
+        Source::Record(recorded) => Some(recorded),
+        Source::Table(_) | Source::Operators { .. } => None,
+    };
     let line = Line {
         file: planned.file.display().to_string(),
         part: Some(planned.task.part.as_str()).filter(|part| !part.is_empty()),
@@ -59,6 +70,9 @@ pub(super) fn write(planned: &Planned, capacity: Option<u64>) -> io::Result<()> 
         seconds: planned.solved.seconds,
         capacity_bytes: capacity,
         answer: planned.answer.map(words),
+        throughout_bytes: recorded.map(|recorded| recorded.throughout_bytes),
+        outside_bytes: recorded.map(|recorded| recorded.outside_bytes),
+        held_bytes: recorded.map(|recorded| recorded.held_bytes),
         taken,
         refused,
     };

@@ -1,6 +1,7 @@
 //! The picture of `--plot`: a panel for each problem, with every buffer as a rectangle over time and address.
 
 use super::{Planned, title};
+use crate::commands::bytes::grouped;
 use cachalot_planner::{Buffer, Plan};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -12,19 +13,30 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 const WIDTH: u32 = 1200;
 const PANEL_HEIGHT: u32 = 600;
 const FONT: &str = "sans-serif";
-/// Colours that most people tell apart. Buffers of one size have one colour, so that what comes again is seen to.
-const COLOURS: [RGBColor; 8] = [
+/// Colours that colour-blind people tell apart (Okabe and Ito). Buffers of one size have one colour, so repetition shows.
+const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
-    RGBColor(139, 69, 19),
-    RGBColor(106, 61, 154),
+    RGBColor(240, 228, 66),
 ];
-/// Above so many buffers, rectangles have no outlines: there would be little else to see.
-const OUTLINED: usize = 5000;
+/// The opacity of a rectangle.
+const FILL: f64 = 0.6;
+/// The opacity of outlines, which get fainter with more than `FEW` buffers: they would be most of the ink.
+const OUTLINE: f64 = 0.5;
+/// So many buffers have full outlines.
+const FEW: usize = 300;
+/// A rectangle of fewer pixels in a direction has no outline, and is opaque.
+const THIN: f64 = 4.0;
+/// No outline is fainter.
+const FAINTEST: f64 = 0.04;
+/// How far the axis of addresses goes beyond the peak.
+const HEADROOM: f64 = 1.02;
+/// The line of the peak.
+const PEAK: RGBColor = RGBColor(213, 94, 0);
 
 /// Draws the picture as text in SVG.
 pub(super) fn draw(planned: &[&Planned]) -> Result<String, Box<dyn Error>> {
@@ -48,14 +60,14 @@ fn draw_panel(area: &Area<'_>, one: &Planned, plan: &Plan) -> Result<(), Box<dyn
     let time = Time::of(buffers);
     let (scale, unit) = unit(plan.peak);
     let top = plan.peak as f64 / scale;
-    let caption =
-        format!("{}: peak {} bytes, lower bound {}", title(&one.file, &one.task), plan.peak, one.solved.lower_bound);
+    let (peak, bound) = (grouped(plan.peak), grouped(one.solved.lower_bound));
+    let caption = format!("{}: peak {peak} bytes, lower bound {bound}", title(&one.file, &one.task));
     let mut chart = ChartBuilder::on(area)
         .caption(caption, (FONT, 18))
         .margin(8)
         .x_label_area_size(34)
         .y_label_area_size(72)
-        .build_cartesian_2d(0.0..time.end, 0.0..top * 1.02)?;
+        .build_cartesian_2d(0.0..time.end, 0.0..(top * HEADROOM).max(1e-9))?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -71,19 +83,25 @@ fn draw_panel(area: &Area<'_>, one: &Planned, plan: &Plan) -> Result<(), Box<dyn
         let next = COLOURS[colours.len() % COLOURS.len()];
         colours.entry(buffer.size).or_insert(next);
     }
+    // The steps and the bytes of a pixel. Coordinates reach from the first pixel to the one before the last.
+    let (width, height) = chart.plotting_area().dim_in_pixel();
+    let pixel = (time.end / f64::from(width - 2), top * HEADROOM / f64::from(height - 2));
+    let outline = BLACK.mix(OUTLINE * (FEW as f64 / buffers.len() as f64).min(1.0));
     for (buffer, &offset) in buffers.iter().zip(&plan.offsets) {
-        let corners = [
-            (time.at(buffer.start), offset as f64 / scale),
-            (time.at(buffer.end), (offset + buffer.size) as f64 / scale),
-        ];
-        chart.draw_series([Rectangle::new(corners, colours[&buffer.size].mix(0.6).filled())])?;
-        if buffers.len() <= OUTLINED {
-            chart.draw_series([Rectangle::new(corners, BLACK.mix(0.5))])?;
+        let (left, bottom) = (time.at(buffer.start), offset as f64 / scale);
+        // At least a pixel: the buffer that makes the peak may live for a step of many thousands.
+        let (wide, high) = (time.at(buffer.end) - left, buffer.size as f64 / scale);
+        let corners = [(left, bottom), (left + wide.max(pixel.0), bottom + high.max(pixel.1))];
+        let is_thin = wide < THIN * pixel.0 || high < THIN * pixel.1;
+        let colour = colours[&buffer.size].mix(if is_thin { 1.0 } else { FILL });
+        chart.draw_series([Rectangle::new(corners, colour.filled())])?;
+        if !is_thin && outline.alpha() > FAINTEST {
+            chart.draw_series([Rectangle::new(corners, outline)])?;
         }
     }
     let bound = one.solved.lower_bound as f64 / scale;
+    chart.draw_series(LineSeries::new([(0.0, top), (time.end, top)], PEAK.stroke_width(2)))?;
     chart.draw_series(LineSeries::new([(0.0, bound), (time.end, bound)], BLACK.stroke_width(1)))?;
-    chart.draw_series(LineSeries::new([(0.0, top), (time.end, top)], RED.stroke_width(1)))?;
     Ok(())
 }
 
@@ -98,7 +116,7 @@ impl Time {
         let start = buffers.iter().map(|buffer| buffer.start).min().unwrap_or(0);
         let ends = buffers.iter().flat_map(|buffer| [buffer.start + 1, buffer.end]);
         let end = ends.filter(|&end| end < u64::MAX).max().unwrap_or(start + 1);
-        Self { start, end: (end - start) as f64 }
+        Self { start, end: end.saturating_sub(start) as f64 }
     }
 
     fn at(&self, step: u64) -> f64 {
