@@ -1,6 +1,7 @@
 //! The state of a device, taken over from a snapshot.
 
 use super::Allocator;
+use crate::arena::restore::Restorer;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::snapshot::SnapshotSegment;
@@ -38,6 +39,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// After an error, segments at lower addresses than the failing one may be restored.
     pub fn restore(&mut self, device: DeviceIndex, segments: &[SnapshotSegment]) -> Result<(), Error> {
         let _checked = self.checked("restore", device);
-        self.on(device)?.restore(segments)
+        Restorer(self.on(device)?).restore(segments)
     }
 }

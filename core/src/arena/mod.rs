@@ -45,7 +45,7 @@ mod reclaim;
 mod release;
 pub(crate) mod request;
 #[cfg(feature = "alloc")]
-mod restore;
+pub(crate) mod restore;
 mod routes;
 pub(crate) mod settings;
 #[cfg(feature = "alloc")]

@@ -27,54 +27,60 @@ fn require(holds: bool, why: &'static str) -> Result<(), Error> {
     if holds { Ok(()) } else { Err(Error::SnapshotRefused(why)) }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+/// A device whose state is taken over from a snapshot.
+pub(crate) struct Restorer<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
     /// Takes over the given segments, in their order.
     ///
     /// # Errors
     ///
     /// [`Error::SnapshotRefused`] before any change if the segments contradict each other or the
     /// policy. Any error after that leaves the segments before the failing one.
-    pub(crate) fn restore(self, segments: &[SnapshotSegment]) -> Result<(), Error> {
+    pub(crate) fn restore(&self, segments: &[SnapshotSegment]) -> Result<(), Error> {
         let divides =
-            [PoolKind::Small, PoolKind::Large].into_iter().any(|kind| self.settings.policy.suballocates(kind));
+            [PoolKind::Small, PoolKind::Large].into_iter().any(|kind| self.0.settings.policy.suballocates(kind));
         require(!divides, "the policy divides segments by rules of its own")?;
-        require(!self.flags.has(flags::DIRECT), "the cache is turned off")?;
-        require(self.ledger.reserved() == 0, "the device's allocator holds memory already")?;
+        require(!self.0.flags.has(flags::DIRECT), "the cache is turned off")?;
+        require(self.0.ledger.reserved() == 0, "the device's allocator holds memory already")?;
         let mut end = 0;
         for segment in segments {
             require(end <= segment.address.0, "two segments overlap, or are not in the order of their addresses")?;
-            check(segment, self.settings.policy.unit())?;
+            check(segment, self.0.settings.policy.unit())?;
             end = segment.address.0 + segment.total_size;
         }
         segments.iter().try_for_each(|segment| self.restore_segment(segment))
     }
 
     /// Takes over one segment, or one mapped part of an expandable segment.
-    fn restore_segment(self, segment: &SnapshotSegment) -> Result<(), Error> {
+    fn restore_segment(&self, segment: &SnapshotSegment) -> Result<(), Error> {
         let (base, bytes) = (segment.address, segment.total_size);
-        let pool =
-            if segment.pool == PoolId::DEFAULT { 0 } else { self.heaps.registry.lock().private_pool(segment.pool)? };
-        let pair = self.heaps.use_pair(pool, segment.stream)?;
+        let pool = if segment.pool == PoolId::DEFAULT {
+            0
+        } else {
+            self.0.heaps.registry.lock().private_pool(segment.pool)?
+        };
+        let pair = self.0.heaps.use_pair(pool, segment.stream)?;
         let slot = pair.slot(segment.kind);
-        let counters = &self.heaps.slot(slot).counters;
-        Restoring { heap: &mut self.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
-        require(self.ledger.has_room_for(bytes), "the segments exceed the limit")?;
+        let counters = &self.0.heaps.slot(slot).counters;
+        Restoring { heap: &mut self.0.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
+        require(self.0.ledger.has_room_for(bytes), "the segments exceed the limit")?;
         if segment.is_expandable {
-            let expandable = self.expandable().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+            let expandable = self.0.expandable().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
             expandable.map_part(slot, segment)?;
         } else {
-            let obtained = self.call(|device| device.obtain(bytes))?;
-            self.ledger.add(bytes);
+            let obtained = self.0.call(|device| device.obtain(bytes))?;
+            self.0.ledger.add(bytes);
             if obtained != base {
-                self.release_memory(obtained, bytes)?;
+                self.0.release_memory(obtained, bytes)?;
                 return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
             }
-            if let Err(error) = self.pages.insert(base, bytes, Owner::Heap(self.heaps.heap_ref(slot))) {
-                self.release_memory(base, bytes)?;
+            if let Err(error) = self.0.pages.insert(base, bytes, Owner::Heap(self.0.heaps.heap_ref(slot))) {
+                self.0.release_memory(base, bytes)?;
                 return Err(error);
             }
         }
-        let mut heap = self.heaps.lock(slot);
+        let mut heap = self.0.heaps.lock(slot);
         let mut restoring = Restoring { heap: &mut heap, counters };
         let peaks_stale = if segment.is_expandable {
             restoring.restore_part(base, bytes, &segment.blocks)
@@ -83,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         };
         drop(heap);
         if peaks_stale {
-            self.reconcile_peaks(self.heaps.slot(slot));
+            self.0.reconcile_peaks(self.0.heaps.slot(slot));
         }
         Ok(())
     }
