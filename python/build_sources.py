@@ -48,11 +48,10 @@ def crates(workspace: Path) -> dict[str, Path]:
 
 
 def without_tests(manifest: str) -> str:
-    """Returns the manifest of a crate without the dependencies of the crate's tests, which are not
-    copied."""
-    return re.sub(
-        r"^\[(target\.[^\n]*\.)?dev-dependencies\]\n.*?(?=^\[|\Z)", "", manifest, flags=re.MULTILINE | re.DOTALL
-    )
+    """Returns the manifest of a crate without its tests, its examples and their dependencies, since
+    none of them is copied."""
+    table = r"^(\[\[(example|test|bench)\]\]|\[(target\.[^\n]*\.)?dev-dependencies\])\n.*?(?=^\[|\Z)"
+    return re.sub(table, "", manifest, flags=re.MULTILINE | re.DOTALL)
 
 
 def of_members(manifest: str, members: list[str]) -> str:
