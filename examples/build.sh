@@ -31,11 +31,12 @@ done
 
 nvcc=${NVCC:-$(command -v nvcc || true)}
 if [ -n "$nvcc" ]; then
-  for host in thrust_vector cub_reduce; do
-    "$nvcc" -std=c++17 -O2 -arch=sm_80 -I "$prefix/include" "$here/cpp/$host.cu" "$prefix/lib/libcachalot.a" \
+  for host in thrust_vector cub_reduce runtime_streams thrust_system; do
+    "$nvcc" -std=c++17 -O2 -arch=sm_80 -I "$prefix/include" -I "$root/emulated-runtime/include" "$here/cpp/$host.cu" \
+      "$prefix/lib/libcachalot.a" \
       -lutil -lrt -lpthread -lm -ldl -lgcc_s -o "$out/$host"
   done
 else
-  echo "skipped: thrust_vector and cub_reduce (no nvcc; set NVCC)" >&2
+  echo "skipped: the hosts of the CUDA runtime (no nvcc; set NVCC)" >&2
 fi
 "$root/cuda-kernels/kernels/build.sh" "$out"

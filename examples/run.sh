@@ -12,10 +12,10 @@ shift
 # The emulated driver's kernels are a library of the host's.
 export CACHALOT_KERNELS=${CACHALOT_KERNELS:-$out/kernels.fatbin}
 failed=0
-for host in vector_add two_streams graph_capture multi_gpu own_context resources thrust_vector cub_reduce; do
+for host in vector_add two_streams graph_capture multi_gpu own_context resources thrust_vector cub_reduce runtime_streams thrust_system; do
   if [ ! -x "$out/$host" ]; then
     echo "skipped: $host (not built)"
-  elif [[ $host = thrust_vector || $host = cub_reduce ]] && [ -n "${CACHALOT_LIBCUDA:-}" ]; then
+  elif [[ $host =~ ^(thrust_|cub_|runtime_) ]] && [ -n "${CACHALOT_LIBCUDA:-}" ]; then
     echo "skipped: $host (the CUDA runtime needs NVIDIA's own driver)"
   elif ! "$@" "$out/$host"; then
     echo "FAILED: $host"

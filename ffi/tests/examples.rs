@@ -165,7 +165,8 @@ fn the_hosts_of_the_cuda_runtime_compile() {
     for source in sources("examples/cpp", "cu") {
         let object = common::scratch("programs").join(source.with_extension("o").file_name().expect("a name"));
         let mut command = Command::new(&nvcc);
-        command.args(["-std=c++17", "-Werror", "all-warnings", "-c", "-arch=sm_80", "-I"]).arg(root().join("include"));
+        command.args(["-std=c++17", "-Werror", "all-warnings", "-c", "-arch=sm_80"]);
+        command.arg("-I").arg(root().join("include")).arg("-I").arg(root().join("emulated-runtime/include"));
         succeed(command.arg(source).arg("-o").arg(object)).expect("NVCC names a compiler");
     }
 }
