@@ -259,6 +259,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * iterations from a plan, and all other requests by the policy that `fallback` names: "policy:planned,fallback:bfc".
  * An unknown policy or key is INVALID_CONFIG, and cachalot_last_error names the most similar key. docs/configuration.md
  * describes every setting.
+ *
+ * The settings, generated: see tests/tests/configuration_page.rs.
+ * End of the generated settings.
  */
 typedef struct cachalot_options {
   size_t struct_size;       /**< sizeof(cachalot_options). */
@@ -566,8 +569,9 @@ CACHALOT_API cachalot_status cachalot_free_sized(const cachalot_allocator *alloc
 
 /** Announces that submitted work on `stream` uses the block. After the free, the block stays pending until the work
  * is done. For the block's own stream, and for NULL, the call does nothing.
- *   - Driver: only while a graph is captured.
- *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL. */
+ *   - Driver: while a graph is captured; with CACHALOT_ASK_STREAM_ID always: the call records an event, so that the
+ *     program may destroy the stream before the free.
+ *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL; with CACHALOT_ASK_STREAM_ID those of the driver. */
 CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *allocator, void *block,
                                                     cachalot_stream stream);
 

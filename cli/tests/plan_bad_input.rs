@@ -14,11 +14,13 @@ fn refuse(file: &Path, complaint: &str) {
     assert_eq!(finished.errors, format!("{}{complaint}\n", file.display()));
 }
 
-/// Refuses a table whose third line is wrong.
+/// Refuses a table whose third line is wrong, however its lines end.
 fn refuse_line(test: &str, header: &str, line: &str, complaint: &str) {
     let good = "a,0,9,100,64,0".split(',').take(header.split(',').count()).collect::<Vec<_>>().join(",");
-    let file = write(&folder(test), "table.csv", format!("{header}\n{good}\n{line}\n"));
-    refuse(&file, &format!(":3: {complaint}"));
+    for end in ["\n", "\r\n"] {
+        let file = write(&folder(test), "table.csv", [header, &good, line, ""].join(end));
+        refuse(&file, &format!(":3: {complaint}"));
+    }
 }
 
 const PLAIN: &str = "id,lower,upper,size";

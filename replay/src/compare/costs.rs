@@ -63,7 +63,11 @@ impl Costs {
     /// # Errors
     /// The first line that cannot be used, and why.
     pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Self, BadInput> {
-        let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(bytes);
+        // A line ends with `\n`, and what `\r` is before it is trimmed: with the reader's own way of ending lines, a record
+        // after `\r\n` is said to begin one line too early.
+        let mut builder = csv::ReaderBuilder::new();
+        builder.comment(Some(b'#')).trim(csv::Trim::All).terminator(csv::Terminator::Any(b'\n'));
+        let mut reader = builder.from_reader(bytes);
         let not_a_table =
             || BadInput::whole(file, "not a table of costs: its first line without `#` must be `call,bytes,us`");
         let header = reader.headers().map_err(|_| not_a_table())?;

@@ -25,6 +25,8 @@ const NEEDED: usize = 4;
 
 /// Reads a table.
 pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, BadInput> {
+    // With the reader's own way of ending lines, a record after `\r\n` is said to begin one line too early.
+    let text = text.replace("\r\n", "\n");
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
     let (mut lines, mut numbers) = (Vec::new(), Vec::new());
     for record in reader.records() {
