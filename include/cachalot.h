@@ -261,6 +261,96 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * describes every setting.
  *
  * The settings, generated: see tests/tests/configuration_page.rs.
+ * allow_growth (`bfc`): `True` or `False`; default `True`.
+ *     Segments begin at `first_region_mb` and double. With `False`, the first segment takes
+ *     everything up to the memory limit.
+ * arena_mb (`buddy`): a power of two in MiB up to 1048576; default `64`.
+ *     The size of a segment. A larger request gets a separate segment with the next power of two.
+ * backend (every policy): `native`: the driver's own pool is not an allocator of this library;
+ * default `native`.
+ *     No effect. The key is accepted for existing strings.
+ * chunk_mb (`size_class`): a whole number of MiB from 2 to 1099511627776; default `1024`.
+ *     The size of a segment from which blocks are cut. A larger request gets a larger segment.
+ * expandable_segments (`caching` and `bfc`): `True` or `False`; default `False`.
+ *     Segments grow and shrink in virtual memory, and neighbouring free memory forms a single
+ *     block.
+ * expandable_segments_reserve (`caching` and `bfc`): a positive part of the device like `0.5` or a
+ * size in GiB like `40G`; default 9/8 of the device.
+ *     The address space of an expandable segment, 9/8 of the device at most.
+ * expandable_segments_reserve_by_class (`caching` and `bfc`): a list like `[name:0.5,other:40G]`;
+ * default none.
+ *     No effect: the library knows no classes of streams. Up to 8 classes are checked and reported.
+ * fallback (`planned`): `caching`, `bfc`, `buddy`, `size_class` or `slab`; default `caching`.
+ *     The policy for all requests outside of the plan. The keys of the fallback are accepted as
+ *     well.
+ * first_region_mb (`bfc`): a whole number of MiB from 1 to 1099511627776; default `2`.
+ *     The size of the first segment of a stream.
+ * garbage_collection_threshold (`caching`): a number above 0 and below 1; default off.
+ *     A part of the memory limit. While more is held, old and wholly free segments are released
+ *     before the driver is asked for memory. Without a limit nothing is released.
+ * graph_capture_record_stream_reuse (`caching`): `True` or `False`; default `False`.
+ *     No effect. A block with recorded streams, freed during a capture, always stays pending until
+ *     the capture ends.
+ * large_segment_size_mb (`caching` and `slab`): a whole number of MiB from 11 to 1099511627776;
+ * default `20`.
+ *     The size of a segment for several large blocks. Without expandable segments, a request of 10
+ *     MiB or more gets a separate segment.
+ * largest_object_kb (`slab`): a whole number of KiB from 1 to 512; default `512`.
+ *     The largest request for a slab, rounded down to a size of slabs. Larger requests are placed
+ *     as under `caching`.
+ * max_internal_fragmentation_mb (`bfc`): a whole number of MiB from 0 to 1099511627776; default
+ * `128`.
+ *     A free block is split if at least this much is left, or if the block is at least twice as
+ *     large as the request.
+ * max_non_split_rounding_mb (`caching`): a whole number of MiB from 20 to 1099511627776; default
+ * `large_segment_size_mb`.
+ *     A block of `max_split_size_mb` or more serves a request only if the difference in size is
+ *     less than this.
+ * max_split_size_mb (`caching`): a whole number of MiB from 20 to 1099511627776; default no limit.
+ *     Blocks of this size and above are never split, and serve only requests of this size and
+ *     above.
+ * per_process_memory_fraction (every policy): a number from 0 to 1; default `1`.
+ *     The largest part of the device's memory for this allocator. 1 means no limit.
+ * pinned_free_catch_all (every policy): `True` or `False`; default `False`.
+ *     No effect: the library manages device memory only.
+ * pinned_max_cached_size_mb (every policy): a whole number of MiB from 0 to 1099511627776; default
+ * no limit.
+ *     No effect: the library manages device memory only.
+ * pinned_max_round_threshold_mb (every policy): a whole number of MiB from 0 to 1099511627776;
+ * default no limit.
+ *     No effect: the library manages device memory only.
+ * pinned_num_register_threads (every policy): a power of two up to 128; default `1`.
+ *     No effect: the library manages device memory only.
+ * pinned_reserve_segment_size_mb (every policy): a whole number of MiB from 1 to 1099511627776;
+ * default none.
+ *     No effect: the library manages device memory only.
+ * pinned_use_background_threads (every policy): `True` or `False`; default `False`.
+ *     No effect: the library manages device memory only.
+ * pinned_use_cuda_host_register (every policy): `True` or `False`; default `False`.
+ *     No effect: the library manages device memory only.
+ * pinned_use_hip_host_register (every policy): `True` or `False`; default `False`.
+ *     No effect: the library manages device memory only.
+ * plan_deadline_ms (`planned`): a whole number of milliseconds; default `2000`.
+ *     The longest search for a better plan, in the background.
+ * policy (every policy): `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct` or `planned`;
+ * default `caching`.
+ *     The rules for the placement of blocks. The policy of an allocator cannot change.
+ * region_garbage_collection (`bfc`): `True` or `False`; default `True`.
+ *     Wholly free segments are released for a request without any other memory.
+ * release_lock_on_cudamalloc (every policy): `True` or `False`; default `False`.
+ *     No effect: cached requests never wait for a lock during a call of the driver.
+ * release_lock_on_hipmalloc (every policy): `True` or `False`; default `False`.
+ *     No effect: cached requests never wait for a lock during a call of the driver.
+ * retry_ms (`bfc`): a whole number of milliseconds; default `0`.
+ *     How long a failing request waits for other threads to free memory. TensorFlow waits 10,000
+ *     ms.
+ * roundup_power2_divisions (`caching`): a power of two up to 2147483648 or a list like
+ * `[256:1,512:2,>:4]`; default off.
+ *     Sizes are rounded up to N equal steps in each doubling of the size, and at least to multiples
+ *     of 512 bytes.
+ * throw_on_cudamalloc_oom (every policy): `True` or `False`; default `False`.
+ *     A segment beyond `per_process_memory_fraction` is refused at once. Nothing is released and
+ *     nothing is retried.
  * End of the generated settings.
  */
 typedef struct cachalot_options {
