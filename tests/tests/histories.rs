@@ -50,7 +50,7 @@ impl Tally {
 }
 
 /// Cuts every record of these files, and fails if a replay differs from its record in what follows the cut or in the final state.
-fn cut_all(files: Vec<PathBuf>, cuts: u64, seed: Option<u64>) {
+fn cut_all(files: &[PathBuf], cuts: u64, seed: Option<u64>) {
     let cuts = number("CACHALOT_HISTORY_CUTS").unwrap_or(cuts);
     let seed = number("CACHALOT_HISTORY_SEED").or(seed).unwrap_or_else(|| fastrand::u64(..));
     println!("CACHALOT_HISTORY_SEED={seed}");
@@ -74,7 +74,7 @@ fn cut_all(files: Vec<PathBuf>, cuts: u64, seed: Option<u64>) {
 
 #[test]
 fn a_snapshot_cut_anywhere_is_replayed_without_a_difference() {
-    cut_all(records(".pickle.gz"), 4, None);
+    cut_all(&records(".pickle.gz"), 4, None);
 }
 
 #[test]
@@ -84,5 +84,5 @@ fn a_record_with_a_final_state_cut_anywhere_is_replayed_without_a_difference() {
     // pool they belonged is lost, and with it the order in which one call releases them.
     files.retain(|file| !file.ends_with("cuda_graphs__graph.csv.gz"));
     // A size that had to be assumed shows in 1 of 127 cuts, so these are the same each time.
-    cut_all(files, 1, Some(1));
+    cut_all(&files, 1, Some(1));
 }

@@ -4,7 +4,7 @@
 //! The map is built from a snapshot, so it holds no lock and calls no device. A snapshot taken
 //! before a request failed can be examined later.
 
-use crate::device::oom::Size;
+use crate::device::oom::PyTorchSize;
 use crate::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 use crate::units::GRAIN;
 use alloc::collections::BTreeMap;
@@ -222,7 +222,7 @@ fn most(character: &[u128; KINDS.len()]) -> char {
 impl fmt::Display for Bin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [from, bytes, in_use, requested] =
-            [self.from, self.bytes, self.bytes_in_use, self.requested_in_use].map(Size);
+            [self.from, self.bytes, self.bytes_in_use, self.requested_in_use].map(PyTorchSize);
         write!(f, "from {from}: blocks {}, in use {}; ", self.chunks, self.chunks_in_use)?;
         write!(f, "{bytes}, in use {in_use}, asked for {requested}")
     }
@@ -252,10 +252,11 @@ impl fmt::Display for MemoryMap {
         }
         writeln!(f, "Blocks in use by size:")?;
         for &SizeInUse { size, chunks } in &self.sizes_in_use {
-            writeln!(f, "  {chunks} of {size} bytes: {}", Size(size * chunks))?;
+            writeln!(f, "  {chunks} of {size} bytes: {}", PyTorchSize(size * chunks))?;
         }
         let [bytes, in_use, requested, free, largest] =
-            [self.bytes, self.bytes_in_use, self.requested_in_use, self.bytes_free(), self.largest_free].map(Size);
+            [self.bytes, self.bytes_in_use, self.requested_in_use, self.bytes_free(), self.largest_free]
+                .map(PyTorchSize);
         writeln!(
             f,
             "Of {bytes}: in use {in_use}, asked for {requested}, free {free}, at most {largest} in one piece."
