@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import unittest
@@ -25,7 +26,8 @@ class Command(unittest.TestCase):
 
     def test_the_script(self) -> None:
         self.assertEqual(cachalot_gpu.command_path(), str(SCRIPT))
-        self.assertEqual(done(str(SCRIPT), "--version").stdout, f"cachalot {cachalot_gpu.__version__}\n")
+        # A command that was built in a repository names the commit too.
+        self.assertRegex(done(str(SCRIPT), "--version").stdout, rf"^cachalot {re.escape(cachalot_gpu.__version__)}( \(commit \w+\))?\n$")
 
     def test_the_module(self) -> None:
         module = sys.executable, "-m", "cachalot_gpu"

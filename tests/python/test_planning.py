@@ -39,7 +39,7 @@ class Planning(unittest.TestCase):
     def test_mistakes(self) -> None:
         with self.assertRaisesRegex(PlanningError, r"^buffers\[1\]: column \d: size `-1`"):
             plan([(0, 1, 1), (0, 1, -1)])
-        with self.assertRaisesRegex(PlanningError, r"^buffers\[1\]: the offset is that of buffers\[0\]"):
+        with self.assertRaisesRegex(PlanningError, r"^buffers\[1\]: bytes 50\.\.150 overlap 0\.\.100 of buffers\[0\]"):
             plan([(0, 2, 100, 1, 0), (1, 3, 100, 1, 50)])
         self.assertRaisesRegex(ValueError, "the deadline must be above 0, not 0", plan, [(0, 1, 1)], 0)
         self.assertTrue(issubclass(PlanningError, ValueError) and issubclass(PlanningError, cachalot_gpu.CachalotError))
