@@ -152,6 +152,24 @@ fn lengths_beyond_the_end_are_refused() {
     }
 }
 
+/// Operations on the stack that Python's own pickler does not write, or writes in old protocols only.
+#[test]
+fn the_stack_is_moved_as_python_moves_it() {
+    let cases: [(&[u8], Value); 7] = [
+        (b"K\x052\x86.", json!([5, 5])),
+        (b"K\x01K\x020.", json!(1)),
+        (b"K\x07(K\x01K\x021.", json!(7)),
+        (b"(K\x01K\x02l.", json!([1, 2])),
+        (b"(K\x01K\x02t.", json!([1, 2])),
+        (b"(X\x01\0\0\0aK\x01X\x01\0\0\0bK\x02d.", json!({"a": 1, "b": 2})),
+        (b"K\x09(X\x01\0\0\0aK\x01d\x86.", json!([9, {"a": 1}])),
+    ];
+    for (operations, wanted) in cases {
+        let pickle = [b"\x80\x02", operations].concat();
+        assert_eq!(from_slice::<Value>(&pickle).expect("a pickle"), wanted, "{operations:x?}");
+    }
+}
+
 #[test]
 fn long_lists_and_dictionaries_come_in_parts() {
     let list: Vec<u32> = (0..2500).collect();
