@@ -313,6 +313,23 @@ fn what_outlives_its_iteration_occupies_its_bytes_in_the_next() {
 }
 
 #[test]
+fn two_consecutive_requests_locate_the_program_a_little_further_on() {
+    let program = |sizes: &mut dyn Iterator<Item = u64>| {
+        let mut ops: Vec<Op> = sizes.map(Op::Malloc).collect();
+        ops.extend(core::iter::repeat_n(Op::Free(0), ops.len()));
+        ops
+    };
+    let mut run = Run::new(&observe(&program(&mut (1..=60))));
+    // A single match so far ahead may be chance, and moves nothing.
+    run.iterate(&program(&mut (1..=10).chain([21]).chain(11..=60)));
+    assert_eq!((run.fallback, run.sequence.deviations.counts.missing), (1, 0));
+    // Ten requests are missing. The first request behind them is served elsewhere, the second shows
+    // where the program is.
+    run.iterate(&program(&mut (1..=10).chain(21..=60)));
+    assert_eq!((run.fallback, run.sequence.deviations.counts.missing), (2, 11));
+}
+
+#[test]
 fn eight_consecutive_requests_locate_the_program_anywhere() {
     let ops: Vec<Op> = (1..=200).flat_map(|units| [Op::Malloc(units), Op::Free(0)]).collect();
     let mut run = Run::new(&observe(&ops));
