@@ -12,7 +12,6 @@ pub mod btree;
 pub mod cachalot;
 pub mod crowd;
 pub mod floor;
-pub mod instructions;
 pub mod lanes;
 pub mod locks;
 pub mod machine;

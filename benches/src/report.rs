@@ -1,7 +1,6 @@
 //! Tables of `results/core.md`, each measured in one run.
 
 use crate::crowd::{Crowd, Layout, SIZES};
-use crate::instructions;
 use crate::lanes::{BASELINE, OURS, PEERS, POLICIES, SUBJECTS, lanes, policy_lanes};
 use crate::measure::{Clock, Effort, Lane, Timing, interleave};
 use crate::program::Program;
@@ -211,7 +210,7 @@ pub fn threads(effort: Effort) -> String {
 
 /// Counts the instructions of a pair with the binary at `program`.
 pub fn instructions(program: &Path) -> String {
-    if !instructions::available() {
+    if !cachalot_instructions::available() {
         return String::new();
     }
     let mut table = table(0, ["request", "free blocks"].into_iter().chain(SUBJECTS));
@@ -219,7 +218,7 @@ pub fn instructions(program: &Path) -> String {
         for around in [0, 1, 1000] {
             let counts = (0..SUBJECTS.len()).map(|subject| {
                 let arguments = ["run".into(), subject.to_string(), bytes.to_string(), around.to_string()];
-                let count = instructions::per_pair(program, &arguments);
+                let count = cachalot_instructions::per_pair(program, &arguments);
                 count.map_or(NONE.into(), |count| format!("{count:.0}"))
             });
             table.add_row([size(bytes), around.to_string()].into_iter().chain(counts));

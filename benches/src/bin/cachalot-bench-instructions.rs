@@ -2,10 +2,10 @@
 //! one measured loop for `valgrind`.
 
 use cachalot_benches::crowd::{Crowd, Layout};
-use cachalot_benches::instructions::available;
 use cachalot_benches::lanes::{POLICIES, SUBJECTS, lane};
 use cachalot_benches::program::Program;
 use cachalot_benches::report::instructions;
+use cachalot_instructions::available;
 use clap::{Args, Parser, Subcommand};
 use std::error::Error;
 use std::path::PathBuf;

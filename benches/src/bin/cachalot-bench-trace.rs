@@ -3,11 +3,11 @@
 
 use cachalot::abi::{CACHALOT_JSON, CACHALOT_PICKLE};
 use cachalot_benches::crowd::{Crowd, Layout};
-use cachalot_benches::instructions::{available, per_pair_of};
 use cachalot_benches::measure::{Clock, Effort, Lane, interleave};
 use cachalot_benches::recorder::{FRAMES, Recorder, Recording};
 use cachalot_benches::subject::Subject;
 use cachalot_benches::workload::Workload;
+use cachalot_instructions::{available, per_pair_of};
 use clap::{Args, Parser, Subcommand};
 use std::time::{Duration, Instant};
 

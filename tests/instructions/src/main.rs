@@ -9,6 +9,7 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Allocator, Config, DeviceIndex, DevicePtr, Growable, StreamId};
+use cachalot_instructions::{available, per_pair_of};
 use clap::{Parser, Subcommand};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -21,8 +22,8 @@ const POLICIES: [&str; 5] = ["caching", "bfc", "buddy", "size_class", "slab"];
 const COLUMNS: [(&str, bool); 2] = [("split off a larger block", false), ("block of that size cached", true)];
 /// The size of each request, in bytes.
 const BYTES: u64 = 4096;
-/// Pairs of the two runs. The start of the program is the same in both, and vanishes in the difference.
-const PAIRS: [u64; 2] = [1_000, 11_000];
+/// Pairs of the shorter of the two runs.
+const PAIRS: u64 = 10_000;
 /// The largest share by which a count may exceed the table's.
 const TOLERANCE: f64 = 0.01;
 
@@ -77,17 +78,6 @@ fn make_pairs(policy: &str, cached: bool, pairs: u64) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-/// Counts the instructions of one run of this program.
-fn count(policy: &str, cached: bool, pairs: u64) -> Result<u64, Box<dyn Error>> {
-    let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(std::env::current_exe()?);
-    valgrind.args(["pairs", policy, &pairs.to_string()]).args(cached.then_some("--cached"));
-    let output = valgrind.output()?;
-    let printed = String::from_utf8_lossy(&output.stderr);
-    let counted = printed.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok());
-    counted.filter(|_| output.status.success()).ok_or_else(|| format!("valgrind failed:\n{printed}").into())
-}
-
 /// The committed table: the compiler, and the instructions by policy and column.
 struct Table {
     compiler: String,
@@ -117,7 +107,7 @@ fn compiler() -> Result<String, Box<dyn Error>> {
 
 /// Counts every policy, prints the table, and returns whether each count is within the committed one.
 fn check() -> Result<bool, Box<dyn Error>> {
-    if Command::new("valgrind").arg("--version").output().is_err() {
+    if !available() {
         println!("skipped: instructions of a pair, since valgrind is not installed");
         return Ok(true);
     }
@@ -128,11 +118,13 @@ fn check() -> Result<bool, Box<dyn Error>> {
     if !is_comparable {
         println!("skipped: the counts of results/instructions.md are of {}, this is {compiler}", table.compiler);
     }
+    let program = std::env::current_exe()?;
     let mut is_within = true;
     for policy in POLICIES {
         for (column, cached) in COLUMNS {
-            let [less, more] = PAIRS.map(|pairs| count(policy, cached, pairs));
-            let pair = (more? - less?) as f64 / (PAIRS[1] - PAIRS[0]) as f64;
+            let arguments: Vec<String> =
+                ["pairs", policy].into_iter().chain(cached.then_some("--cached")).map(str::to_owned).collect();
+            let pair = per_pair_of(&program, &arguments, PAIRS).ok_or("valgrind could not count the instructions")?;
             let allowed = table.counts.get(&(policy.to_owned(), column.to_owned())).copied();
             let more = allowed.map_or(0.0, |allowed| pair / allowed - 1.0);
             println!("{policy:10} {column:28} {pair:6.0} instructions a pair ({:+.1} %)", more * 100.0);
