@@ -1,4 +1,4 @@
-//! Memory use of a device by process, as far as the driver reports.
+//! Memory use of a device by process. A process that the driver does not report is left out.
 //!
 //! The driver interface reports free memory and the size of the driver's own pool. The driver's
 //! management library (NVML), installed beside the driver, reports the memory of each process. Both
@@ -29,7 +29,7 @@ pub struct ProcessMemory {
     pub bytes: Option<u64>,
 }
 
-/// Memory use of a device, as far as the driver reports.
+/// Memory use of a device by the processes that the driver reports.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct MemoryUsers {

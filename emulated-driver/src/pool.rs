@@ -313,8 +313,8 @@ fn supported(call: &Call) -> Answer<()> {
     if device::all_have(&call.state, MEMORY_POOLS) { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
-/// Takes memory: what this stream freed and nobody has since, what is free, or more of the
-/// device's.
+/// Takes `bytes` for an allocation. Memory that the same stream has freed comes first, then free
+/// memory of the pool, then more memory of the device.
 fn take(state: &mut State, number: u64, context: u64, queue: u64, bytes: u64) -> Answer<(u64, Span)> {
     let taken = memory::taken_by(bytes)?;
     let again = |freed: &Freed| {

@@ -45,7 +45,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 /// heap's lock.
 const UNNAMED: PoolId = PoolId(u64::MAX, u64::MAX);
 
-/// The segments of one device, as far as they are copied into a snapshot.
+/// The segments of one device that have been copied into a snapshot so far.
 struct Copied<'a, R: Lock> {
     device: DeviceIndex,
     sites: &'a CallSites<R>,

@@ -87,8 +87,8 @@ impl Driver {
     /// [`LoadError`].
     ///
     /// # Safety
-    /// Each function behaves, as far as memory safety depends on the behaviour, like the driver's
-    /// function of the same name. The functions may be called from any thread for the life of the
+    /// Each function must access the same memory as the driver's function of the same name, and give
+    /// the same guarantees. The functions may be called from any thread for the life of the
     /// process.
     pub unsafe fn from_table(table: &Table) -> Result<&'static Self, LoadError> {
         Self::start(table, "the caller's table".to_owned(), false)
@@ -167,8 +167,8 @@ impl Driver {
         if code.is_success() { Ok(bytes as u64) } else { Err(code) }
     }
 
-    /// Describes a code by the driver's name and text, as far as the driver knows the code. Calls
-    /// the driver.
+    /// Describes a code by the driver's name and text, or by the number alone if the driver does not
+    /// know the code. Calls the driver.
     pub fn describe(&self, code: CuResult) -> String {
         let text = |write: &dyn Fn(*mut *const c_char) -> CuResult| -> Option<String> {
             let mut text: *const c_char = core::ptr::null();
