@@ -41,6 +41,8 @@ mod planned;
 #[cfg_attr(not(feature = "alloc"), path = "no_plans.rs")]
 pub(crate) mod plans;
 pub(crate) mod policy;
+#[cfg_attr(not(test), allow(dead_code, reason = "policies that give memory back early use it"))]
+mod quiet;
 mod reclaim;
 mod release;
 pub(crate) mod request;
@@ -63,6 +65,7 @@ use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::stats::DevicePeaks;
+use crate::streams::epochs::Epochs;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
 use crate::sync::{AtomicU32, CachePadded, Lock, Rank, Ranked};
@@ -84,6 +87,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub plans: Plans<R>,
     /// Blocks that wait for events.
     pub event_queues: CachePadded<Ranked<R, EventQueues<S>>>,
+    /// Events that tell which free blocks the device has finished with.
+    pub epochs: Ranked<R, Epochs<S>>,
     /// Blocks that wait for the safe frontier.
     pub frontier: Ranked<R, Frontier<S>>,
     /// Locked while peaks are reconciled. Holds the slot for which that was done last.
@@ -134,6 +139,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
             event_queues: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
+            epochs: Ranked::new(Rank::Epochs, Epochs::default()),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
             peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),
             device_peaks: CachePadded(DevicePeaks::new(config.max_split_size())),

@@ -83,9 +83,12 @@ pub(crate) struct Heap<S: Storage> {
     /// If `Some`, an entry of `blocks` is in state `Allocated` or `Pending` iff the entry is a live
     /// sub-block. Vacant entries keep another state for that reason.
     pub suballocator: Option<AnySubAllocator<S>>,
-    /// The pool's search count when the heap was last searched. Ages of free blocks are differences
-    /// of this count.
+    /// The pool's search count when the heap was last searched, or when an epoch of the heap last
+    /// began. Ages of free blocks are differences of this count.
     pub clock: u64,
+    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses them any
+    /// longer (see [`epochs`](crate::streams::epochs)). At most `clock`; 0: none is known to be.
+    pub quiet: u64,
     /// Bytes of the next segment, under policies whose segments grow.
     pub region: u64,
     /// All blocks, linked to their neighbours in address order.
@@ -115,6 +118,7 @@ impl<S: Storage> Heap<S> {
             ended: false,
             suballocator: None,
             clock: 0,
+            quiet: 0,
             region: 0,
             blocks: SlotTable::default(),
             live: HashIndex::default(),
@@ -134,6 +138,8 @@ impl<S: Storage> Heap<S> {
     ) {
         debug_assert!(self.is_empty(), "a heap changes hands without memory");
         (self.stream, self.pool, self.rules, self.suballocator) = (stream, pool, rules, suballocator);
+        // Stamps of another stream or pool say nothing of this one.
+        self.quiet = 0;
         self.set_ended(false);
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum Rank {
     Ended,
     /// Pending events and deferred frees.
     EventQueue,
+    /// Events that tell when free memory is no longer in use.
+    Epochs,
     /// Frees at a count.
     Frontier,
     /// What the planned policy has observed, and its plans.
@@ -87,7 +89,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 13] = [
+        const ALL: [Self; 14] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
@@ -95,6 +97,7 @@ mod paranoid {
             Self::LargeHeap,
             Self::Ended,
             Self::EventQueue,
+            Self::Epochs,
             Self::Frontier,
             Self::Planner,
             Self::PageMapWriter,
@@ -107,9 +110,13 @@ mod paranoid {
         fn tier(self) -> Self {
             match self {
                 Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap => self,
-                Self::Ended | Self::EventQueue | Self::Frontier | Self::Planner | Self::PageMapWriter | Self::Peaks => {
-                    Self::Ended
-                }
+                Self::Ended
+                | Self::EventQueue
+                | Self::Epochs
+                | Self::Frontier
+                | Self::Planner
+                | Self::PageMapWriter
+                | Self::Peaks => Self::Ended,
                 Self::TraceRing | Self::CallSites => Self::TraceRing,
             }
         }
