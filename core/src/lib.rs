@@ -77,6 +77,7 @@ mod device;
 mod error;
 mod heap;
 mod page_map;
+mod pages;
 #[cfg(feature = "alloc")]
 mod planned;
 mod pool;
