@@ -111,6 +111,11 @@ impl DeviceMemory for MeteredDevice {
         self.simulated.wait(event)
     }
 
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.charge(Call::OrderBehind, 0);
+        self.simulated.order_behind(stream, event)
+    }
+
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         self.charge(Call::Synchronize, 0);
         self.simulated.synchronize(stream)
