@@ -57,6 +57,7 @@ mod open;
 mod planner;
 mod snapshot;
 mod stacks;
+mod upkeep;
 
 #[cfg(test)]
 mod tests;
