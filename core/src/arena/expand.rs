@@ -179,7 +179,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
 
     /// Unmaps a detached range, and releases the addresses of the segment if no part of the segment
     /// is mapped any more.
-    fn unmap_detached(&self, slot: u32, block: u32, range: Range) -> Result<(), Error> {
+    pub(super) fn unmap_detached(&self, slot: u32, block: u32, range: Range) -> Result<(), Error> {
         let counters = &self.device.heaps.slot(slot).counters;
         self.device.pages.remove(range.at, range.bytes);
         self.device.device_peaks.count(Event::DeviceFree);

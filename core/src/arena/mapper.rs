@@ -267,17 +267,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     pub(crate) fn destroy_spares(&self) -> Result<bool, Error> {
         let (mut any, mut result) = (false, Ok(()));
         loop {
-            let taken = {
-                let mut pages = self.device.page_pool.lock();
-                pages.take_destroyable().map(|page| pages.remove(page))
-            };
-            let Some(page) = taken else { break };
-            match self.destroy(page) {
-                Ok(()) => any = true,
+            match self.destroy_spare() {
+                Ok(true) => any = true,
+                Ok(false) => return result.map(|()| any),
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        result.map(|()| any)
+    }
+
+    /// Destroys one spare page without aliases. Returns false if there is none.
+    pub(super) fn destroy_spare(&self) -> Result<bool, Error> {
+        let taken = {
+            let mut pages = self.device.page_pool.lock();
+            pages.take_destroyable().map(|page| pages.remove(page))
+        };
+        taken.map_or(Ok(false), |page| self.destroy(page).map(|()| true))
     }
 
     /// Destroys the handle of a page that is in no table, and refunds the bytes.

@@ -224,6 +224,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 self.release_segment(slot, heap, block)?;
             }
         }
+        if self.ledger.reserved() > keep
+            && let Some(stitcher) = self.stitcher()
+        {
+            stitcher.unmap_all_stale()?;
+        }
         for (_used, slot) in self.heaps.releasable_slots() {
             if self.ledger.reserved() > keep {
                 self.unmap_cached(slot)?;

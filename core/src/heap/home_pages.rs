@@ -117,6 +117,11 @@ impl<S: Storage> HomePages<S> {
         }
     }
 
+    /// Returns the bytes of the pinned pages.
+    pub(crate) fn pinned(&self) -> u64 {
+        self.within(0, u64::MAX).filter(|page| page.pins > 0).map(|page| page.bytes).sum()
+    }
+
     /// Iterates over the pages that lie wholly within the addresses from `begin` to `end`.
     pub(crate) fn within(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
         let next = move |at: u64| self.from(at).filter(|page| page.end() <= end);

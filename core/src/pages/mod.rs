@@ -190,6 +190,7 @@ impl<S: Storage> Pages<S> {
     pub(crate) fn make_spare(&mut self, page: u32) {
         debug_assert!(self.table[page].place == Place::Moving, "a page in hand becomes spare");
         self.put(page, Place::Spare);
+        self.table[page].origin = None;
         self.table[page].next = self.spare;
         self.spare = page;
     }

@@ -10,6 +10,7 @@ use super::Stitcher;
 use crate::arena::request::Request;
 use crate::config::Stitched;
 use crate::device::DeviceMemory;
+use crate::pages::counts::PageCounts;
 use crate::stats::Stat;
 use crate::sync::{AtomicU64, Lock, Ordering};
 use crate::tables::Storage;
@@ -97,6 +98,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         // A long request gets longer pages, so that creating them ends in time.
         let most = (u64::from(self.options.max_stall_us) * 10 / u64::from(CREATE_TENTHS_US)).max(1);
         let shortest = missing.div_ceil(most).next_multiple_of(step);
-        (longest / step * step).max(shortest)
+        (longest / step * step).max(shortest).min(PageCounts::largest(step))
     }
 }

@@ -21,7 +21,7 @@ use crate::units::StreamId;
 
 /// Which pages of a pair of heaps may move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wanted {
+pub(super) enum Wanted {
     /// All free pages.
     Free,
     /// Free pages that no work uses any longer.
@@ -85,7 +85,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Takes free pages of one pair, so that the batch has `end` bytes if the pages suffice.
-    fn take_from(&self, wanted: Wanted, pair: u32, end: u64, moves: &mut u32, batch: &mut Batch) {
+    pub(super) fn take_from(&self, wanted: Wanted, pair: u32, end: u64, moves: &mut u32, batch: &mut Batch) {
         let device = self.device();
         let (step, quiet_only) = (self.step(), wanted == Wanted::Quiet);
         let slots = slots_of(pair);

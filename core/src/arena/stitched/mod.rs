@@ -18,6 +18,7 @@
 
 mod budget;
 mod gather;
+mod maintain;
 mod stale;
 
 pub(crate) use budget::Budget;
