@@ -79,6 +79,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Ok(ptr);
             }
             if self.settings.policy.releases_cache() {
+                // A page with a stale mapping cannot go back to the device for a longer one.
+                self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
                 self.empty_heaps(None)?;
                 self.device_peaks.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
