@@ -40,15 +40,9 @@ impl<S: Storage> Heap<S> {
     /// blocks was made.
     pub(crate) fn hold_end(&mut self, size: u64, spare_room: u64) -> Option<HeldEnd> {
         let tail = self.tail()?;
-        let Block { addr, size: room, prev, segment, .. } = self.blocks[tail];
-        let end_block = Some(prev).filter(|&prev| prev != NONE && self.blocks[prev].is_free());
-        let at_hand = end_block.map_or(0, |block| self.blocks[block].size);
-        let granule = self.segments[segment].granule;
-        // At least a granule, also if another thread has made the end block large enough.
-        let needed = size.saturating_sub(at_hand).next_multiple_of(granule).max(granule);
-        if needed + spare_room > room {
-            return None;
-        }
+        let needed = self.lacking_at_end(size, spare_room)?;
+        let Block { addr, size: room, .. } = self.blocks[tail];
+        let end_block = self.end_block(tail);
         self.sets.detach(tail, &mut self.blocks);
         let mut last = tail;
         if needed + spare_room < room {
@@ -61,6 +55,23 @@ impl<S: Storage> Heap<S> {
             self.sets.detach(block, &mut self.blocks);
         }
         Some(HeldEnd { run: Run { first: end_block.unwrap_or(last), last }, at: DevicePtr(addr), needed })
+    }
+
+    /// Returns how many bytes to map at the end of the newest range for a request of `size` bytes.
+    /// `None` if the range does not have the addresses, and `spare_room` more.
+    pub(crate) fn lacking_at_end(&self, size: u64, spare_room: u64) -> Option<u64> {
+        let tail = self.tail()?;
+        let at_hand = self.end_block(tail).map_or(0, |block| self.blocks[block].size);
+        let granule = self.segments[self.blocks[tail].segment].granule;
+        // At least a granule, also if another thread has made the end block large enough.
+        let needed = size.saturating_sub(at_hand).next_multiple_of(granule).max(granule);
+        (needed + spare_room <= self.blocks[tail].size).then_some(needed)
+    }
+
+    /// Returns the free block before the unmapped block at the end of the newest range.
+    fn end_block(&self, tail: u32) -> Option<u32> {
+        let prev = self.blocks[tail].prev;
+        (prev != NONE && self.blocks[prev].is_free()).then_some(prev)
     }
 
     /// Returns the held room to the heap. Returns the range of addresses to release if nothing of
@@ -141,7 +152,8 @@ impl<S: Storage> Heap<S> {
             let mut pages = self.sets.pages.within(from, end).filter(|page| page.pins == 0);
             let Some(page) = pages.find(|page| wanted.has(page.bytes)) else { break };
             drop(pages);
-            if self.make_room().is_err() {
+            // What is cut off here becomes unmapped later, one block at a time.
+            if self.make_room().is_err() || !self.sets.make_room_for_unmapped(self.blocks.len() + 2) {
                 return false;
             }
             wanted.take(page.bytes);
