@@ -2,8 +2,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Growable, PlannedReport, PoolId, PoolOptions,
-    Route, SnapshotSegment, StreamId,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, PlannedReport, PoolId, PoolOptions, Route,
+    SnapshotSegment, StreamId,
 };
 use std::time::{Duration, Instant};
 
@@ -22,26 +22,11 @@ pub struct Settings {
     pub limit: Option<u64>,
 }
 
-/// A device that is simulated, whatever else it does.
-pub trait Simulation: DeviceMemory {
-    /// The simulation.
-    fn simulated(&self) -> &SimulatedDevice;
-}
-
-impl Simulation for SimulatedDevice {
-    fn simulated(&self) -> &SimulatedDevice {
-        self
-    }
-}
-
 /// An allocator under test, as a program calls it. Errors are those of the allocator.
 #[allow(clippy::missing_errors_doc, reason = "said once, above")]
 pub trait Subject {
-    /// Its device.
-    type Device: Simulation;
-
     /// The device.
-    fn device(&self) -> &Self::Device;
+    fn device(&self) -> &SimulatedDevice;
     /// A block of at least `bytes` for use on `stream`.
     fn malloc(&self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error>;
     /// Frees a block. Null, the block of a request that failed, is fine.
@@ -67,13 +52,13 @@ pub trait Subject {
 }
 
 /// The core's allocator on one simulated device.
-pub type OnDevice<D> = Allocator<D, parking_lot::RawMutex, Growable>;
+pub type OnDevice = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
 
 /// An allocator over `device`.
 ///
 /// # Errors
 /// Those of the allocator.
-pub fn allocator<D: Simulation>(device: D, settings: &Settings) -> Result<OnDevice<D>, Error> {
+pub fn allocator(device: SimulatedDevice, settings: &Settings) -> Result<OnDevice, Error> {
     let allocator = OnDevice::new([device], &settings.config)?;
     // Without a limit of its own, one that the configuration sets as a fraction stays in force.
     if settings.limit.is_some() {
@@ -82,10 +67,8 @@ pub fn allocator<D: Simulation>(device: D, settings: &Settings) -> Result<OnDevi
     Ok(allocator)
 }
 
-impl<D: Simulation> Subject for OnDevice<D> {
-    type Device = D;
-
-    fn device(&self) -> &D {
+impl Subject for OnDevice {
+    fn device(&self) -> &SimulatedDevice {
         Allocator::device(self, DEVICE).expect("an allocator under test has one device")
     }
 
@@ -141,7 +124,7 @@ impl<D: Simulation> Subject for OnDevice<D> {
 
 /// Announces an iteration, plans what was observed, if anything was, and puts the plan in force at once; with the first one
 /// the peaks of the statistics begin anew.
-fn announce<D: Simulation>(allocator: &OnDevice<D>) -> Result<(), Error> {
+fn announce(allocator: &OnDevice) -> Result<(), Error> {
     allocator.iteration(DEVICE)?;
     if let Some(observed) = allocator.observed(DEVICE)? {
         let config = allocator.config(DEVICE)?;

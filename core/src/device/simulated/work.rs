@@ -8,7 +8,7 @@
 //! stream 2   place 1 ───────────── waits for (1, 2) ── place 2
 //! ```
 
-use super::{DeviceError, DeviceResult, ErrorKind};
+use super::{DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, SimulatedDevice};
 use crate::units::StreamId;
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -44,6 +44,33 @@ struct Work {
     place: Place,
     addresses: Range<u64>,
     pieces: Vec<Piece>,
+}
+
+impl SimulatedDevice {
+    /// Queues work on `stream` that uses the `bytes` from `at` on. The work is done when `stream`
+    /// has come so far. Until then the memory cannot be unmapped.
+    ///
+    /// # Errors
+    /// A sentence that names the mistake: part of the memory cannot be accessed, the stream is
+    /// capturing, or work that is not ordered before this work uses the same physical memory, at
+    /// whichever address.
+    pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
+        let mut state = self.0.lock();
+        let pieces = state.pieces(at.0..at.0 + bytes).ok_or("work uses memory that is not accessible")?;
+        match state.streams.launch(stream, at.0..at.0 + bytes, pieces) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("work uses memory that other work uses, with no order between them"),
+            Err(_) => Err("work is queued on a capturing stream"),
+        }
+    }
+
+    /// Returns the physical memory under the `bytes` from `at` on: handles, and the bytes within. A
+    /// segment has handle 0, and its bytes are addresses. `None` if part of the memory cannot be
+    /// accessed.
+    pub fn physical(&self, at: DevicePtr, bytes: u64) -> Option<Vec<(PhysicalHandle, Range<u64>)>> {
+        let pieces = self.0.lock().pieces(at.0..at.0 + bytes)?;
+        Some(pieces.into_iter().map(|(handle, bytes)| (PhysicalHandle(handle), bytes)).collect())
+    }
 }
 
 /// All streams of a device.
