@@ -1,4 +1,4 @@
-//! A program's run: an allocator, and what the program holds of it.
+//! The run of a program: an allocator with the program's blocks.
 
 use super::subject::{Simulation, Subject};
 use super::{Operation, Program};
@@ -9,30 +9,30 @@ use cachalot_core::{DevicePtr, Error, StreamId};
 pub(crate) struct Run<A> {
     /// The allocator.
     pub(crate) allocator: A,
-    /// The block of every slot; null where there is none.
+    /// The block of every slot, or null for an empty slot.
     pub(crate) blocks: Vec<DevicePtr>,
-    /// The streams that take part in the present capture.
+    /// The streams of the present capture.
     capturing: Vec<StreamId>,
-    /// How many requests ran out of memory.
+    /// Number of requests that ran out of memory.
     pub(crate) ooms: u64,
-    /// The largest of those in bytes.
+    /// Size of the largest failed request in bytes.
     pub(crate) largest_failed: u64,
-    /// How many of them the recorded program was served.
+    /// Number of failed requests that succeeded in the recorded program.
     pub(crate) new_ooms: u64,
 }
 
 impl<A: Subject> Run<A> {
-    /// A run on a fresh allocator.
+    /// Starts a run on a fresh allocator.
     pub(crate) fn new(allocator: A) -> Self {
         Self { allocator, blocks: Vec::new(), capturing: Vec::new(), ooms: 0, largest_failed: 0, new_ooms: 0 }
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &SimulatedDevice {
         self.allocator.device().simulated()
     }
 
-    /// Makes one call. Running out of memory is an outcome, not an error.
+    /// Makes a call. Running out of memory is an outcome, not an error.
     pub(crate) fn perform(&mut self, operation: Operation) -> Result<(), Error> {
         match operation {
             Operation::Malloc { bytes, stream, slot } => {
@@ -65,7 +65,7 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// A block, or null if there is no memory for it.
+    /// Requests a block. Returns null without enough memory.
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         match self.allocator.malloc(bytes, stream) {
             Err(Error::OutOfMemory(_)) => {
@@ -77,7 +77,7 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// The calls that have to do with graphs.
+    /// Makes a call about graphs.
     fn turn_capture(&mut self, operation: Operation) -> Result<(), Error> {
         match operation {
             Operation::BeginCapture => self.allocator.begin_capture(),
@@ -96,13 +96,14 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// Makes these calls.
+    /// Makes several calls.
     pub(crate) fn perform_all(&mut self, operations: &[Operation]) -> Result<(), Error> {
         operations.iter().try_for_each(|&operation| self.perform(operation))
     }
 
-    /// Runs a program to its end, and calls `watch` after each call with the bytes that the program asked for and holds.
-    /// Answers how many those were at the highest, since a plan came into force if there is to be one, or which call was refused.
+    /// Runs a program to the end, and calls `watch` after each call with the requested bytes of all
+    /// live blocks. Returns the peak of the requested bytes, counted from the moment a plan takes
+    /// effect if announced, or the number of a refused call.
     pub(crate) fn perform_watching(
         &mut self,
         program: &Program,
@@ -128,7 +129,8 @@ impl<A: Subject> Run<A> {
         Ok(peak)
     }
 
-    /// Gives back what the program left behind, so that it can run again. The cache stays.
+    /// Frees all blocks and graphs left by the program, so that the program can run again. The
+    /// cache stays.
     pub(crate) fn clean_up(&mut self) -> Result<(), Error> {
         if !self.capturing.is_empty() {
             self.perform(Operation::EndCapture)?;
