@@ -138,6 +138,17 @@ pub struct cachalot_outlook {
     pub reserved: u32,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_pages {
+    pub struct_size: usize,
+    pub mapped_bytes: u64,
+    pub spare_bytes: u64,
+    pub stale_bytes: u64,
+    pub pinned_bytes: u64,
+    pub moved_bytes: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]
 pub struct cachalot_counter {

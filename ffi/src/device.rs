@@ -184,6 +184,10 @@ impl DeviceMemory for Device {
         self.memory()?.wait(event)
     }
 
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.memory()?.order_behind(stream, event)
+    }
+
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         self.memory()?.synchronize(stream)
     }

@@ -15,6 +15,7 @@ use crate::status::{
     CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Host,
     Outcome, Status,
 };
+use crate::upkeep::Upkeep;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, Growable, StreamId};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
@@ -60,6 +61,8 @@ impl cachalot_options {
 
 /// An allocator with callbacks and settings.
 pub(crate) struct Instance {
+    /// Declared before the allocator that its thread uses: dropped first.
+    pub(crate) upkeep: Upkeep,
     pub(crate) allocator: Allocator<Device, HeapLock, Growable>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
@@ -96,7 +99,8 @@ impl Instance {
             stacks: Arc::clone(&stacks),
         });
         let allocator = Allocator::new(devices, &parsed.config)?;
-        let instance = Box::new(Self { allocator, callbacks, stacks, planner: Planner::default() });
+        let instance =
+            Box::new(Self { upkeep: Upkeep::default(), allocator, callbacks, stacks, planner: Planner::default() });
         for device in instance.devices() {
             if parsed.limit.is_some() {
                 instance.allocator.set_limit(device, parsed.limit)?;

@@ -9,7 +9,7 @@ use crate::arena::Arena;
 use crate::device::DeviceMemory;
 use crate::streams::epochs::Epoch;
 use crate::sync::{Lock, Ordering};
-use crate::tables::Storage;
+use crate::tables::{Lazy, Storage};
 use crate::units::NO_STREAM;
 
 /// The epochs of one device: the operations that call the device.
@@ -58,7 +58,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
         recorded.is_ok()
     }
 
-    /// Polls the events of all unfinished epochs, and moves [`Heap::quiet`](crate::heap::Heap::quiet)
+    /// Polls the events of all unfinished epochs, and moves [`Sets::quiet`](crate::heap::sets::Sets::quiet)
     /// up to the epochs whose events are complete.
     pub(crate) fn poll(&self) {
         let arena = self.arena;
@@ -68,8 +68,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
             if complete == Ok(true) {
                 let mut heap = arena.heaps.lock(epoch.slot);
                 // The heap may belong to another stream by now: the event says nothing of its work.
-                if (heap.stream, heap.pool) == (epoch.stream, epoch.pool) {
-                    heap.quiet = heap.quiet.max(epoch.stamp);
+                if (heap.stream, heap.pool) == (epoch.stream, epoch.pool) && heap.sets.is_made() {
+                    heap.sets.quiet = heap.sets.quiet.max(epoch.stamp);
                 }
             }
             let mut epochs = arena.epochs.lock();
@@ -114,7 +114,7 @@ mod tests {
     fn is_quiet(allocator: &Simulated) -> bool {
         let heap = allocator.arena(DEVICE).unwrap().heaps.lock(slot(allocator));
         let block = heap.sets.free.last(heap.blocks.entries()).expect("a free block");
-        heap.blocks[block].freed_at < heap.quiet
+        heap.blocks[block].freed_at < heap.sets.quiet
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(heap(old).stream, StreamId(9), "the heap has changed hands");
         device.complete(STREAM);
         quiet.poll();
-        assert_eq!(heap(old).quiet, 0);
+        assert_eq!(heap(old).sets.quiet, 0);
         assert!(allocator.arena(DEVICE).unwrap().epochs.lock().is_idle());
     }
 }

@@ -5,11 +5,13 @@
 //! beginning. No requests could reproduce that state: where a free block begins and ends depends on
 //! requests that are not known any more.
 
-use crate::arena::expand::{Expandable, map, range_to_reserve};
+use crate::arena::expand::range_to_reserve;
+use crate::arena::mapper::Mapper;
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
+use crate::device::{DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
+use crate::heap::block::Backing;
 use crate::heap::expandable::Range;
 use crate::heap::restore::Restoring;
 use crate::page_map::Owner;
@@ -66,8 +68,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
         Restoring { heap: &mut self.0.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
         require(self.0.ledger.has_room_for(bytes), "the segments exceed the limit")?;
         if segment.is_expandable {
-            let expandable = self.0.expandable().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
-            expandable.map_part(slot, segment)?;
+            let mapper = self.0.mapper().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+            mapper.map_part(slot, segment)?;
         } else {
             let obtained = self.0.call(|device| device.obtain(bytes))?;
             self.0.ledger.add(bytes);
@@ -95,7 +97,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Maps memory for a part of an expandable segment, and lists the memory in the page map.
     /// Reserves addresses for the segment if the part is its first one.
     fn map_part(&self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
@@ -111,14 +113,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
         let whole = granule != 0 && (at.0 - entry.base).is_multiple_of(granule) && bytes.is_multiple_of(granule);
         drop(heap);
         require(inside && whole, "a part of an expandable segment does not begin and end on granules")?;
-        self.device.pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
-        let mapped = map(self.memory, Range { at, bytes, granule }).map_err(|failure| failure.error);
-        if mapped.is_err() {
-            self.device.pages.remove(at, bytes);
-        }
-        self.device.note_loss(mapped)?;
-        self.device.ledger.add(bytes);
-        Ok(())
+        self.map_range(slot, Range { at, bytes, granule })
+            .map_err(|failure| failure.error.unwrap_or(Error::Device(DeviceError::new(ErrorKind::OutOfMemory, 0))))
     }
 
     /// Reserves addresses around the first part of an expandable segment.
@@ -130,7 +126,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
             self.unreserve(Some((base, bytes)));
             return Err(NOT_AROUND);
         }
-        self.device.heaps.lock(slot).add_range(base, bytes, granule);
+        self.device.heaps.lock(slot).add_range(base, bytes, granule, Backing::Expandable);
         Ok(())
     }
 }

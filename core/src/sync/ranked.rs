@@ -22,6 +22,8 @@ pub(crate) enum Rank {
     LargeHeap,
     /// The heaps of ended streams that wait to be released.
     Ended,
+    /// The pool of pages.
+    Pages,
     /// Pending events and deferred frees.
     EventQueue,
     /// Events that tell when free memory is no longer in use.
@@ -89,13 +91,14 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 14] = [
+        const ALL: [Self; 15] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
             Self::SmallHeap,
             Self::LargeHeap,
             Self::Ended,
+            Self::Pages,
             Self::EventQueue,
             Self::Epochs,
             Self::Frontier,
@@ -111,6 +114,7 @@ mod paranoid {
             match self {
                 Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap => self,
                 Self::Ended
+                | Self::Pages
                 | Self::EventQueue
                 | Self::Epochs
                 | Self::Frontier
