@@ -16,7 +16,7 @@ const LIMITS: [(&str, f64); 15] = [
     ("planner/src", 4.0),
     ("tests/src", 4.0),
     ("tests/tests", 4.0),
-    ("ffi/src", 4.0),
+    ("ffi", 4.0),
     ("snapshot", 4.0),
     ("emulated-driver", 4.0),
     ("emulated-runtime", 4.0),
