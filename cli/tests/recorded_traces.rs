@@ -160,6 +160,50 @@ fn another_configuration_leads_to_other_segments_and_is_not_checked() {
 }
 
 #[test]
+fn passes_are_run_on_one_allocator() {
+    let file = || [trace("mlp_seed.csv.gz")];
+    let once = replay(&["--json", "--passes=1", "--ignore-empty-cache"], file()).json().remove(0);
+    let twice = replay(&["--json", "--passes=2", "--ignore-empty-cache"], file()).json().remove(0);
+    // The second pass obtains a segment that the first could do without, and nothing is released.
+    for (line, obtained) in [(&once, 20), (&twice, 21)] {
+        assert_eq!((number(line, "device_allocs"), number(line, "device_frees")), (obtained, 0), "{line}");
+    }
+    for line in [&once, &twice] {
+        assert_eq!((number(line, "allocations"), number(line, "checked")), (64, 0));
+        assert_eq!(line["peak_live_bytes"], once["peak_live_bytes"]);
+        assert_eq!(line["cold_us_per_allocation"], once["cold_us_per_allocation"]);
+    }
+    assert_eq!((number(&once, "passes"), number(&twice, "passes")), (1, 2));
+    assert_eq!(once["steady_us_per_allocation"], Value::Null);
+    // A segment of 48 MiB, between 32 µs for 20 MiB and 49 µs for 200 MiB, for 64 requests.
+    let steady = twice["steady_us_per_allocation"].as_f64().expect("a second pass");
+    assert!((steady - 34.644 / 64.0).abs() < 1e-9, "{steady}");
+    // With its own calls that empty the cache the program releases 8 segments in a pass, as the record says.
+    let emptied = replay(&["--json", "--passes=1"], file()).json().remove(0);
+    assert_eq!((number(&emptied, "device_allocs"), number(&emptied, "device_frees")), (24, 8));
+}
+
+#[test]
+fn a_limit_that_follows_from_what_is_live_is_kept_to() {
+    let finished = replay(&["--json", "--limit-factor=1.05"], [trace("llm_generate.csv.gz")]);
+    assert_eq!(finished.status, 1);
+    assert!(finished.errors.starts_with("llm_generate: out of memory: "), "{}", finished.errors);
+    let line = finished.json().remove(0);
+    // 1.05 times 1,409,217,536 bytes.
+    assert!(number(&line, "ooms") > 0 && number(&line, "peak_reserved_bytes") <= 1_479_678_412, "{line}");
+}
+
+#[test]
+fn what_is_checked_is_not_varied() {
+    for option in
+        ["--passes=2", "--ignore-empty-cache", "--ignore-record-stream", "--ignore-captures", "--limit-factor=2"]
+    {
+        let finished = replay(&["--check", option], [trace("mlp_seed.csv.gz")]);
+        assert!(finished.status == 2 && finished.errors.contains("cannot be used with"), "{}", finished.errors);
+    }
+}
+
+#[test]
 fn another_limit_is_kept_to() {
     let finished = replay(&["--json", "--limit", "300MiB"], [trace("mlp_seed.csv.gz")]);
     let complaint =

@@ -41,7 +41,7 @@ const NOT_PINNED: &str = "No effect: the library manages device memory only.";
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 36] = [
+pub static REFERENCE: [SettingReference; 37] = [
     setting(
         key::ALLOW_GROWTH,
         Value("True"),
@@ -145,8 +145,8 @@ pub static REFERENCE: [SettingReference; 36] = [
         key::MAX_STALL_US,
         Value("2000"),
         "500",
-        "How long a request spends in mapping pages, at most. A request that would take longer allocates memory \
-         beyond `slack`.",
+        "How long a request spends in mapping pages. A request that would take longer allocates up to 2 % of the peak \
+         of live memory beyond `slack`; beyond that, it takes longer.",
     ),
     setting(
         key::PER_PROCESS_MEMORY_FRACTION,
@@ -195,6 +195,12 @@ pub static REFERENCE: [SettingReference; 36] = [
         "0.05",
         "The memory held may exceed the peak of live memory by this part of the peak. Beyond, free pages move to where \
          a request needs them.",
+    ),
+    setting(
+        key::STRICT_STALL,
+        Value("False"),
+        "True",
+        "No request takes longer than `max_stall_us`, whatever it allocates beyond `slack`.",
     ),
     setting(
         key::THROW_ON_CUDAMALLOC_OOM,

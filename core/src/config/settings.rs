@@ -42,6 +42,7 @@ pub(super) mod key {
     pub(crate) const RETRY_MS: &str = "retry_ms";
     pub(crate) const ROUNDUP_POWER2_DIVISIONS: &str = "roundup_power2_divisions";
     pub(crate) const SLACK: &str = "slack";
+    pub(crate) const STRICT_STALL: &str = "strict_stall";
     pub(crate) const THROW_ON_CUDAMALLOC_OOM: &str = "throw_on_cudamalloc_oom";
     /// Another name of [`PINNED_USE_CUDA_HOST_REGISTER`].
     pub(crate) const PINNED_USE_HIP_HOST_REGISTER: &str = "pinned_use_hip_host_register";
@@ -86,7 +87,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 36] = [
+pub(super) static SETTINGS: [Setting; 37] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -227,6 +228,7 @@ pub(super) static SETTINGS: [Setting; 36] = [
         config.stitched().slack = (slack * f64::from(Stitched::SLACK_PARTS) + 0.5) as u32;
         Ok(())
     }),
+    stitched(key::STRICT_STALL, |config, key, value| value.read_boolean(key, &mut config.stitched().strict_stall)),
     setting(key::THROW_ON_CUDAMALLOC_OOM, |config, key, value| {
         value.read_boolean(key, &mut config.throw_on_device_oom)
     })
@@ -425,6 +427,7 @@ impl Writer<'_, '_> {
         let slack = f64::from(stitched.slack) / f64::from(Stitched::SLACK_PARTS);
         self.some(key::SLACK, (stitched.slack != default.slack).then_some(Exact(slack)))?;
         self.some(key::MAX_STALL_US, (stitched.max_stall_us != default.max_stall_us).then_some(stitched.max_stall_us))?;
+        self.flag(key::STRICT_STALL, stitched.strict_stall)?;
         self.flag(key::COMPLETED_PAGES_ONLY, stitched.completed_pages_only)
     }
 

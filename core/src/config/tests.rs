@@ -222,7 +222,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 36 keys";
+    let list = " docs/configuration.md lists the 37 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -616,7 +616,7 @@ fn a_policy_has_its_own_keys_wherever_it_is_named() {
     for text in [
         "policy:buddy,arena_mb:8",
         "policy:slab",
-        "policy:stitched,slack:0.05,max_stall_us:500,completed_pages_only:True",
+        "policy:stitched,slack:0.05,max_stall_us:500,strict_stall:True,completed_pages_only:True",
     ] {
         assert_eq!(parsed(text).to_string(), text);
     }

@@ -42,6 +42,11 @@ impl PageCounts {
         }
     }
 
+    /// Returns the sum of all pages, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (1..).zip(self.of).map(|(size, count)| size * self.step * u64::from(count)).sum()
+    }
+
     /// Returns the number of pages.
     pub(crate) fn count(&self) -> u32 {
         self.of.iter().sum()

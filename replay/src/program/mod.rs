@@ -1,13 +1,18 @@
 //! Recorded programs as explicit calls of an allocator. Calls implied by a record are spelled out.
 
 mod learn;
+mod leave_out;
+mod passes;
 mod run;
 mod subject;
 mod time;
 
+pub use leave_out::LeftOut;
+pub use passes::DriverTime;
+pub(crate) use passes::{Position, Refusal};
 pub(crate) use run::Run;
 pub(crate) use subject::DEVICE;
-pub use subject::{OnDevice, Settings, Simulation, Subject, allocator};
+pub use subject::{OnDevice, Settings, Subject, allocator};
 pub use time::median;
 pub(crate) use time::nanoseconds_per_call;
 

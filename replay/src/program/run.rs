@@ -1,7 +1,7 @@
 //! The run of a program: an allocator with the program's blocks.
 
-use super::subject::{Simulation, Subject};
-use super::{Operation, Program};
+use super::Operation;
+use super::subject::Subject;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{DevicePtr, Error, StreamId};
 
@@ -29,7 +29,7 @@ impl<A: Subject> Run<A> {
 
     /// Returns the device.
     pub(crate) fn device(&self) -> &SimulatedDevice {
-        self.allocator.device().simulated()
+        self.allocator.device()
     }
 
     /// Makes a call. Running out of memory is an outcome, not an error.
@@ -101,43 +101,8 @@ impl<A: Subject> Run<A> {
         operations.iter().try_for_each(|&operation| self.perform(operation))
     }
 
-    /// Runs a program to the end, and calls `watch` after each call with the requested bytes of all
-    /// live blocks. Returns the peak of the requested bytes, counted from the moment a plan takes
-    /// effect if announced, or the number of a refused call.
-    pub(crate) fn perform_watching(
-        &mut self,
-        program: &Program,
-        mut watch: impl FnMut(&Self, u64),
-    ) -> Result<u64, (usize, Error)> {
-        let mut held = vec![0; program.slots as usize];
-        let (mut live, mut peak) = (0, 0);
-        let plan_begins = program.plan_begins();
-        for (at, &operation) in program.operations.iter().enumerate() {
-            self.perform(operation).map_err(|error| (at, error))?;
-            match operation {
-                Operation::Malloc { bytes, slot, .. } if self.blocks[slot as usize] != DevicePtr::NULL => {
-                    held[slot as usize] = bytes;
-                    live += bytes;
-                }
-                Operation::Free { slot } => live -= std::mem::take(&mut held[slot as usize]),
-                Operation::Announce if Some(at) == plan_begins => peak = 0,
-                _ => {}
-            }
-            peak = peak.max(live);
-            watch(self, live);
-        }
-        Ok(peak)
-    }
-
-    /// Frees all blocks and graphs left by the program, so that the program can run again. The
-    /// cache stays.
-    pub(crate) fn clean_up(&mut self) -> Result<(), Error> {
-        if !self.capturing.is_empty() {
-            self.perform(Operation::EndCapture)?;
-        }
-        for block in &mut self.blocks {
-            self.allocator.free(std::mem::take(block))?;
-        }
-        self.perform(Operation::DestroyGraphs)
+    /// Returns whether a graph is being captured.
+    pub(crate) fn is_capturing(&self) -> bool {
+        !self.capturing.is_empty()
     }
 }

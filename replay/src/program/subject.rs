@@ -2,8 +2,8 @@
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Growable, PlannedReport, PoolId, PoolOptions,
-    Route, SnapshotSegment, StreamId,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, PlannedReport, PoolId, PoolOptions, Route,
+    SnapshotSegment, StreamId,
 };
 use std::time::{Duration, Instant};
 
@@ -23,26 +23,11 @@ pub struct Settings {
     pub limit: Option<u64>,
 }
 
-/// A device with a simulation underneath.
-pub trait Simulation: DeviceMemory {
-    /// Returns the simulation.
-    fn simulated(&self) -> &SimulatedDevice;
-}
-
-impl Simulation for SimulatedDevice {
-    fn simulated(&self) -> &SimulatedDevice {
-        self
-    }
-}
-
 /// An allocator under test, with the calls of a program. Every error comes from the allocator.
 #[allow(clippy::missing_errors_doc, reason = "said once, above")]
 pub trait Subject {
-    /// The type of the device.
-    type Device: Simulation;
-
     /// Returns the device.
-    fn device(&self) -> &Self::Device;
+    fn device(&self) -> &SimulatedDevice;
     /// Requests a block of at least `bytes` for use on `stream`.
     fn malloc(&self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error>;
     /// Frees a block. Null, the block of a failed request, is valid.
@@ -69,13 +54,13 @@ pub trait Subject {
 }
 
 /// The core's allocator over a simulated device.
-pub type OnDevice<D> = Allocator<D, parking_lot::RawMutex, Growable>;
+pub type OnDevice = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
 
 /// Creates an allocator over `device`.
 ///
 /// # Errors
 /// The errors of the allocator.
-pub fn allocator<D: Simulation>(device: D, settings: &Settings) -> Result<OnDevice<D>, Error> {
+pub fn allocator(device: SimulatedDevice, settings: &Settings) -> Result<OnDevice, Error> {
     let allocator = OnDevice::new([device], &settings.config)?;
     // Without a limit in the settings, a fraction in the configuration stays in force.
     if settings.limit.is_some() {
@@ -84,10 +69,8 @@ pub fn allocator<D: Simulation>(device: D, settings: &Settings) -> Result<OnDevi
     Ok(allocator)
 }
 
-impl<D: Simulation> Subject for OnDevice<D> {
-    type Device = D;
-
-    fn device(&self) -> &D {
+impl Subject for OnDevice {
+    fn device(&self) -> &SimulatedDevice {
         Allocator::device(self, DEVICE).expect("an allocator under test has one device")
     }
 
@@ -143,7 +126,7 @@ impl<D: Simulation> Subject for OnDevice<D> {
 
 /// Announces an iteration. Plans the observed iteration, if any, and lets the plan take effect at
 /// once. The first plan resets the peaks of the statistics.
-fn announce<D: Simulation>(allocator: &OnDevice<D>) -> Result<(), Error> {
+fn announce(allocator: &OnDevice) -> Result<(), Error> {
     allocator.iteration(DEVICE)?;
     if let Some(observed) = allocator.observed(DEVICE)? {
         let config = allocator.config(DEVICE)?;

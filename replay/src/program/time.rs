@@ -12,7 +12,7 @@ pub(crate) fn nanoseconds_per_call(run: &mut Run<impl Subject>, program: &Progra
     let (before, served) = program.at_plan();
     let mut times = Vec::with_capacity(repeat as usize);
     for _ in 0..repeat {
-        run.clean_up()?;
+        run.clean_up(program)?;
         run.perform_all(before)?;
         let start = Instant::now();
         run.perform_all(served)?;

@@ -3,7 +3,7 @@
 use cachalot_core::Config;
 use cachalot_core::simulated::Call;
 use cachalot_planner::verify;
-use cachalot_replay::compare::Costs;
+use cachalot_replay::compare::parse_costs;
 use cachalot_replay::inspect;
 use cachalot_replay::plan::solve::{Method, PORTFOLIO, solve};
 use cachalot_replay::plan::{self, Reading, Source, Task};
@@ -199,13 +199,15 @@ fn solve_task(task: &Task) {
 /// Reads a table of costs, and looks up costs.
 ///
 /// # Panics
-/// If a cost is not a number.
+/// If an estimate panics, or differs from the table for a size in the table.
 pub fn costs(bytes: &[u8]) {
-    let Some(costs) = accepted(Costs::load_bytes(file(), bytes)) else { return };
+    let Some(costs) = accepted(parse_costs(file(), bytes)) else { return };
     for call in Call::ALL {
         for size in [0, 1, 4096, 2 << 20, u64::MAX] {
-            let us = costs.us(call, size);
-            assert!(us >= 0.0, "{call:?} on {size} bytes: {us}");
+            costs.ns(call, size);
+        }
+        for point in costs.points(call) {
+            assert_eq!(costs.ns(call, point.bytes), point.ns, "{call:?} on {} bytes", point.bytes);
         }
     }
 }

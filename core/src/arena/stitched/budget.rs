@@ -9,6 +9,7 @@
 use super::Stitcher;
 use crate::arena::request::Request;
 use crate::config::Stitched;
+use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::pages::counts::PageCounts;
 use crate::stats::Stat;
@@ -30,9 +31,20 @@ const PAGES_HELD: u64 = 512;
 /// Length of the longest page of an ordinary request, in bytes.
 const LONGEST_PAGE: u64 = 16 << 20;
 
-/// Divisor of a request for the length of its pages: a request is made of four pages at least, so
-/// that parts of its memory can move later.
-const PAGES_OF_REQUEST: u64 = 4;
+/// Divisor of a request for the longest page: a request is made of four pages at least, so that
+/// parts of its memory can move later.
+const FEWEST_PAGES: u64 = 4;
+
+/// Divisor of a request for the shortest page. A request of 48 pages is mapped within 1.2 ms, also
+/// when its pages move.
+const MOST_PAGES: u64 = 48;
+
+/// Number of new pages for which a request that moves as many pages as the time allows keeps time.
+const PAGES_KEPT: u32 = 6;
+
+/// Divisor of the peak of live memory for what a request may allocate beyond the budget to save
+/// time. With 1/50, a request that would exceed the budget by more takes longer instead.
+const BEYOND_BUDGET: u64 = 50;
 
 /// The peak of live memory, and counts of the pages that have moved.
 #[derive(Debug)]
@@ -84,20 +96,44 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         peak.saturating_add(slack as u64)
     }
 
-    /// Returns how many pages one request may move.
-    pub(super) fn most_moves(&self) -> u32 {
-        (u64::from(self.options.max_stall_us) * 10 / u64::from(MOVE_TENTHS_US)) as u32
+    /// Returns how many pages a request may move that lacks `wanted` bytes beyond the budget, where
+    /// `free` are the pages that could move.
+    ///
+    /// Within the time bound if the bytes fit, or if few enough are left to be allocated beyond the
+    /// budget. Else as many as it takes: the bound on time gives way, unless it is strict.
+    pub(super) fn most_moves(&self, wanted: u64, free: &PageCounts) -> u32 {
+        let in_time = self.options.max_stall_us.saturating_mul(10) / MOVE_TENTHS_US;
+        if free.choose(wanted, u32::MAX).count() <= in_time {
+            return in_time;
+        }
+        let device = self.device();
+        if device.ledger.limit_if_set().is_some() {
+            // The limit allows nothing beyond it.
+            return u32::MAX;
+        }
+        let kept = PAGES_KEPT * CREATE_TENTHS_US / MOVE_TENTHS_US;
+        let bounded = in_time.saturating_sub(kept);
+        let beyond = wanted.saturating_sub(free.choose(wanted, bounded).bytes());
+        let bearable = beyond <= device.budget.peak_live.load(Ordering::Relaxed) / BEYOND_BUDGET;
+        if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
 
-    /// Returns the length of the new pages for a request that `missing` bytes are to be created
-    /// for, in bytes.
-    pub(super) fn new_page_sizes(&self, request: &Request, missing: u64) -> u64 {
+    /// Returns the length of the new pages for a request that `missing` bytes are to be created for,
+    /// after `moves` pages have moved, in bytes.
+    pub(super) fn new_page_sizes(&self, request: &Request, missing: u64, moves: u32) -> u64 {
         let step = self.step();
+        if request.kind == PoolKind::Small {
+            return step;
+        }
         let held = self.device().ledger.reserved() / PAGES_HELD;
-        let longest = (request.size / PAGES_OF_REQUEST).min(1 << held.max(1).ilog2()).min(LONGEST_PAGE);
-        // A long request gets longer pages, so that creating them ends in time.
-        let most = (u64::from(self.options.max_stall_us) * 10 / u64::from(CREATE_TENTHS_US)).max(1);
-        let shortest = missing.div_ceil(most).next_multiple_of(step);
-        (longest / step * step).max(shortest).min(PageCounts::largest(step))
+        let longest = (request.size / FEWEST_PAGES).min(1 << held.max(1).ilog2()).min(LONGEST_PAGE);
+        let mut shortest = request.size.div_ceil(MOST_PAGES);
+        // Longer pages are created in less time. Not under a limit: they move less easily later.
+        if self.device().ledger.limit_if_set().is_none() {
+            let used = moves.saturating_mul(MOVE_TENTHS_US);
+            let left = self.options.max_stall_us.saturating_mul(10).saturating_sub(used) / CREATE_TENTHS_US;
+            shortest = shortest.max(missing.div_ceil(u64::from(left.max(PAGES_KEPT))));
+        }
+        (longest / step * step).max(shortest.next_multiple_of(step)).min(PageCounts::largest(step))
     }
 }

@@ -71,6 +71,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         })
     }
 
+    /// Counts the pages that could move for a request.
+    pub(super) fn free_pages(&self, request: &Request) -> Result<PageCounts, Error> {
+        let mut counts = PageCounts::new(self.step());
+        let only = self.options.completed_pages_only;
+        self.count_free(request.slot / 2, only, &mut counts);
+        self.for_others(request, |pair| {
+            self.count_free(pair, only, &mut counts);
+            Ok(true)
+        })?;
+        Ok(counts)
+    }
+
+    /// Counts the free pages of a pair of heaps.
+    fn count_free(&self, pair: u32, quiet_only: bool, counts: &mut PageCounts) {
+        for slot in slots_of(pair) {
+            let mut heap = self.device().arena.heaps.lock(slot);
+            if !heap.retained {
+                heap.count_free_pages(counts, self.step(), quiet_only);
+            }
+        }
+    }
+
     /// Calls `act` with each pair whose pages may move to another stream, except for the request's
     /// own pair, until `act` returns false.
     fn for_others(&self, request: &Request, mut act: impl FnMut(u32) -> Result<bool, Error>) -> Result<(), Error> {
@@ -90,12 +112,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let (step, quiet_only) = (self.step(), wanted == Wanted::Quiet);
         let slots = slots_of(pair);
         let mut counts = PageCounts::new(step);
-        for slot in slots {
-            let mut heap = device.heaps.lock(slot);
-            if !heap.retained {
-                heap.count_free_pages(&mut counts, step, quiet_only);
-            }
-        }
+        self.count_free(pair, quiet_only, &mut counts);
         let mut chosen = counts.choose(end.saturating_sub(batch.bytes), *moves);
         for slot in slots {
             let mut heap = device.heaps.lock(slot);

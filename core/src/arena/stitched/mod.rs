@@ -118,12 +118,15 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn provide(&self, request: &Request, needed: u64, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         self.take_spares(needed, batch);
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
-        let mut moves = self.most_moves();
+        let mut moved = 0;
         let to_move = missing(batch).saturating_sub(allowed);
         if to_move > 0 && self.may_move(request) {
+            let mut moves = self.most_moves(to_move, &self.free_pages(request)?);
+            let before = batch.count;
             self.gather(request, to_move, &mut moves, batch)?;
+            moved = batch.count - before;
         }
-        let sizes = self.new_page_sizes(request, missing(batch));
+        let sizes = self.new_page_sizes(request, missing(batch), moved);
         while batch.bytes < needed {
             let bytes = sizes.min(missing(batch));
             if !self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
