@@ -42,8 +42,8 @@ const MOST_PAGES: u64 = 48;
 /// Number of new pages for which a request that moves as many pages as the time allows keeps time.
 const PAGES_KEPT: u32 = 6;
 
-/// Divisor of the peak of live memory for what a request may allocate beyond the budget to save
-/// time. With 1/50, a request that would exceed the budget by more takes longer instead.
+/// Divisor of the peak of live memory for what requests may hold beyond the budget to save time.
+/// With 1/50, a request that would exceed the budget by more takes longer instead.
 const BEYOND_BUDGET: u64 = 50;
 
 /// The peak of live memory, and counts of the pages that have moved.
@@ -113,7 +113,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
         let kept = PAGES_KEPT * CREATE_TENTHS_US / MOVE_TENTHS_US;
         let bounded = in_time.saturating_sub(kept);
-        let beyond = wanted.saturating_sub(free.choose(wanted, bounded).bytes());
+        // What earlier requests hold beyond the budget counts as well.
+        let debt = device.ledger.reserved().saturating_sub(self.most_held(0));
+        let beyond = wanted.saturating_sub(free.choose(wanted, bounded).bytes()) + debt;
         let bearable = beyond <= device.budget.peak_live.load(Ordering::Relaxed) / BEYOND_BUDGET;
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
