@@ -2,6 +2,7 @@
 //!
 //! The order of the checks is the order of the reclaim ladder in reclaim.rs.
 
+use crate::arena::compact::Compact;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::request::Request;
@@ -73,11 +74,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(Forecast::OutOfMemory);
         }
         // Step 3.
+        let compact = Compact::on(self);
+        if compact.excess(request).is_some()
+            && let Some(ptr) = compact.peek_any(request)
+        {
+            return Ok(Forecast::Hit(ptr));
+        }
+        if let Some(first) = compact.first_victim(request) {
+            return Ok(Forecast::Release(first));
+        }
         if self.ledger.has_room_for(bytes) && !self.heaps.expands(request) {
             return Ok(Forecast::Obtain(bytes));
         }
         if self.ledger.has_room_for(bytes) && self.has_addresses(request)? {
             return Ok(Forecast::Expand);
+        }
+        if let Some(ptr) = compact.peek_any(request) {
+            return Ok(Forecast::Hit(ptr));
         }
         // Step 4.
         if let Some(ptr) = self.in_oom_pools(request, |request| self.heaps.lock(request.slot).peek(request.size)) {

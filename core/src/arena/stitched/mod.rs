@@ -88,7 +88,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
 
     /// Serves a request from the stream's heap of the other kind, which costs nothing.
     fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if request.pool != 0 || self.device().heaps.lock(request.slot).rules.no_split {
+        if request.pool != 0 || self.device().heaps.lock(request.slot).rules.no_split() {
             return Ok(None);
         }
         // The small heap of a pair has an even slot, and the large heap the slot behind.
