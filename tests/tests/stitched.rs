@@ -131,6 +131,9 @@ fn moving() -> Vec<Step> {
         Step::CompleteOne { stream: 2 },
         malloc(36, 1),
         Step::Free { block: 1 },
+        // The first takes new memory where only complete work lets pages move, and begins epochs.
+        malloc(40, 2),
+        Step::Complete { stream: 1 },
         malloc(40, 2),
         Step::Malloc { bytes: 3000, stream: 2 },
         Step::Maintain { us: 1000 },
@@ -162,7 +165,7 @@ fn calls_of(policy: &str) -> BTreeMap<Call, u64> {
         let taken = take(&mut working, step);
         assert!(matches!(taken, Ok(None | Some(Error::OutOfMemory(_)))), "step {number}, {step:?}: {taken:?}");
     }
-    assert!(moved(&working) > 60 * MIB, "{} bytes moved", moved(&working));
+    assert!(moved(&working) >= 20 * MIB, "`{policy}`: {} bytes moved", moved(&working));
     Call::ALL.into_iter().map(|call| (call, working.host.device().calls(call))).collect()
 }
 

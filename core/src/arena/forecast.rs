@@ -2,6 +2,7 @@
 //!
 //! The order of the checks is the order of the reclaim ladder in reclaim.rs.
 
+use crate::arena::compact::Compact;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::request::Request;
@@ -73,8 +74,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return Ok(Forecast::OutOfMemory);
         }
         // Step 3.
+        let compact = Compact::on(self.arena);
+        if compact.excess(request).is_some()
+            && let Some(ptr) = compact.peek_any(request)
+        {
+            return Ok(Forecast::Hit(ptr));
+        }
+        if let Some(first) = compact.first_victim(request) {
+            return Ok(Forecast::Release(first));
+        }
         if let Some(growth) = self.forecast_of_growth(request, bytes)? {
             return Ok(growth);
+        }
+        if let Some(ptr) = compact.peek_any(request) {
+            return Ok(Forecast::Hit(ptr));
         }
         // Step 4.
         if let Some(ptr) = self.in_oom_pools(request, |request| self.heaps.lock(request.slot).peek(request.size)) {

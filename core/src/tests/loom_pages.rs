@@ -63,7 +63,7 @@ impl Device {
             let mut locked = self.heaps[heap].lock().unwrap();
             locked.make_room().unwrap();
             assert!(locked.make_room_for_range());
-            locked.hold_end(room, STEP).unwrap()
+            locked.hold_room(room, STEP).unwrap()
         };
         let mut batch = Batch::EMPTY;
         self.take_from(1 - heap, held.needed, &mut batch);
@@ -75,18 +75,19 @@ impl Device {
         }
         // Here the device maps the pages, with no lock held.
         let numbers = self.numbers(&batch);
-        let ptr = {
+        let (ptr, at) = {
             let mut locked = self.heaps[heap].lock().unwrap();
             locked.make_room().unwrap();
             assert!(locked.make_room_for_range());
             locked.sets.pages.make_room(batch.count).unwrap();
-            for (&page, at) in numbers.iter().zip((held.at.0..).step_by(STEP as usize)) {
+            let begin = locked.place_in(held, batch.bytes);
+            for (&page, at) in numbers.iter().zip((begin.0..).step_by(STEP as usize)) {
                 locked.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 1 });
             }
             let extended = locked.extend(held, batch.bytes, &self.counters[heap]);
-            locked.allocate_from(extended.value, size, size, &self.counters[heap]).value
+            (locked.allocate_from(extended.value, size, size, &self.counters[heap]).value, begin)
         };
-        self.finish_moves(heap, &numbers, held.at);
+        self.finish_moves(heap, &numbers, at);
         ptr
     }
 
@@ -94,7 +95,7 @@ impl Device {
         let mut locked = self.heaps[donor].lock().unwrap();
         let mut counts = PageCounts::new(STEP);
         locked.count_free_pages(&mut counts, STEP, false);
-        let mut chosen = counts.choose(wanted, 8);
+        let mut chosen = counts.choose(wanted, u64::MAX, 8);
         locked.take_pages(&mut chosen, STEP, false, |home, block| {
             let mut pages = self.pages.lock().unwrap();
             pages.begin_move(home.page, donor as u32, block);

@@ -20,10 +20,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         {
             return Ok(Some(Forecast::Hit(ptr)));
         }
-        let spare_room = self.spare_room();
-        let held = heaps.lock(request.slot).lacking_at_end(request.size, spare_room);
-        let needed = held.unwrap_or(request.size.next_multiple_of(self.step()));
-        if held.is_none() && self.range_to_reserve()? < request.size + self.step() + spare_room {
+        let lacking = heaps.lock(request.slot).lacking(request.size);
+        let needed = lacking.unwrap_or(request.size.next_multiple_of(self.step()));
+        if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
             return Ok(None);
         }
         let limit = self.device().ledger.limit();

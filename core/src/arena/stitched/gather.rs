@@ -29,30 +29,39 @@ pub(super) enum Wanted {
     Quiet,
 }
 
+/// How large a batch is to become, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wish {
+    /// The batch suffices with this length.
+    pub(super) end: u64,
+    /// The batch must not become longer than this.
+    pub(super) room: u64,
+}
+
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Appends free pages of at least `wanted` bytes to `batch`, or as many bytes as there are, with
-    /// at most `moves` pages, which are counted down.
+    /// Appends free pages to `batch`, as many as are wished for or as there are, but at most `moves`
+    /// pages, which are counted down.
     pub(super) fn gather(
         &self,
         request: &Request,
-        wanted: u64,
+        wish: Wish,
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
-        let end = batch.bytes + wanted;
+        let end = wish.end;
         let completed_only = self.options.completed_pages_only;
         if completed_only {
             self.begin_epochs(request.slot / 2);
             self.device().quiet().poll();
         }
         let own = if completed_only { Wanted::Quiet } else { Wanted::Free };
-        self.take_from(own, request.slot / 2, end, moves, batch);
+        self.take_from(own, request.slot / 2, wish, moves, batch);
         if batch.bytes >= end {
             return Ok(());
         }
         self.device().quiet().poll();
         self.for_others(request, |pair| {
-            self.take_from(Wanted::Quiet, pair, end, moves, batch);
+            self.take_from(Wanted::Quiet, pair, wish, moves, batch);
             if completed_only {
                 // The free pages of this moment are quiet for one of the next requests.
                 self.begin_epochs(pair);
@@ -68,7 +77,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             if permission.is_none() {
                 return Ok(false);
             }
-            self.take_in_order(request, pair, end, moves, batch)?;
+            self.take_in_order(request, pair, wish, moves, batch)?;
             Ok(batch.bytes < end)
         })
     }
@@ -80,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         &self,
         request: &Request,
         pair: u32,
-        end: u64,
+        wish: Wish,
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
@@ -90,7 +99,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
         let (before, mut taken) = (*moves, Batch::EMPTY);
-        self.take_from(Wanted::Free, pair, end - batch.bytes, moves, &mut taken);
+        let rest = Wish { end: wish.end - batch.bytes, room: wish.room - batch.bytes };
+        self.take_from(Wanted::Free, pair, rest, moves, &mut taken);
         if taken.count == 0 {
             return Ok(());
         }
@@ -141,14 +151,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(())
     }
 
-    /// Takes free pages of one pair, so that the batch has `end` bytes if the pages suffice.
-    pub(super) fn take_from(&self, wanted: Wanted, pair: u32, end: u64, moves: &mut u32, batch: &mut Batch) {
+    /// Takes free pages of one pair, as many as are wished for if the pages suffice.
+    pub(super) fn take_from(&self, wanted: Wanted, pair: u32, wish: Wish, moves: &mut u32, batch: &mut Batch) {
         let device = self.device();
         let (step, quiet_only) = (self.step(), wanted == Wanted::Quiet);
         let slots = slots_of(pair);
         let mut counts = PageCounts::new(step);
         self.count_free(pair, quiet_only, &mut counts);
-        let mut chosen = counts.choose(end.saturating_sub(batch.bytes), *moves);
+        let mut chosen = counts.choose(wish.end.saturating_sub(batch.bytes), wish.room - batch.bytes, *moves);
         for slot in slots {
             let mut heap = device.heaps.lock(slot);
             if heap.retained {
