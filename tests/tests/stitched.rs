@@ -189,7 +189,8 @@ fn survive(policy: &str, failure: Failure) -> Result<(), String> {
     working.host.device().clear_failures();
     give_back(&mut working)?;
     let (used, leaked) = (working.host.device().used(), working.host.allocator.leaked_bytes(DEVICE));
-    if leaked == Ok(used) { working.check() } else { Err(format!("{used} bytes are held, {leaked:?} lost")) }
+    let pages = working.host.allocator.pages(DEVICE).and_then(|pages| pages.stats());
+    if leaked == Ok(used) { working.check() } else { Err(format!("{used} bytes are held, {leaked:?} lost, {pages:?}")) }
 }
 
 fn fail_everywhere(kind: ErrorKind, persistent: bool) {
