@@ -6,7 +6,7 @@ use common::{SHORT, good, run};
 use serde_json::Value;
 
 /// Every policy, and configurations that use different parts of the allocator.
-const CONFIGS: [&str; 9] = [
+const CONFIGS: [&str; 11] = [
     "",
     "expandable_segments:True",
     "roundup_power2_divisions:4",
@@ -16,6 +16,8 @@ const CONFIGS: [&str; 9] = [
     "policy:size_class,chunk_mb:64",
     "policy:slab",
     "policy:direct",
+    "policy:stitched,slack:0",
+    "policy:stitched,slack:0,completed_pages_only:True",
 ];
 /// Counts raised by every run.
 const DONE: [&str; 10] = [
