@@ -41,7 +41,7 @@ fn number(line: &Value, key: &str) -> u64 {
     line[key].as_u64().unwrap_or_else(|| panic!("{key} of {line} is no whole number"))
 }
 
-/// The rows of the table in the traces' own description, by trace.
+/// Returns the rows of the table in the traces' own description, by trace.
 fn described() -> BTreeMap<String, Vec<u64>> {
     let text = fs::read_to_string(trace("README.md")).expect("the description of the traces");
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| trace"));
@@ -212,7 +212,7 @@ fn another_limit_is_kept_to() {
     let line = finished.json().remove(0);
     assert_eq!((number(&line, "ooms"), number(&line, "largest_failed_bytes")), (11, 48 << 20));
     assert!(number(&line, "peak_reserved_bytes") <= 300 << 20);
-    // What was refused was never live.
+    // Refused requests were never live.
     assert!(number(&line, "peak_live_bytes") <= number(&line, "peak_reserved_bytes"));
     assert!(line["stats"]["num_ooms"].as_u64().expect("a number") > 0);
 }
@@ -231,7 +231,7 @@ fn a_request_that_failed_in_the_recording_too_is_counted_and_no_failure() {
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
     let row: Vec<&str> = finished.output.lines().last().expect("a row").split_whitespace().collect();
     assert_eq!((row[0], row.last()), ("gpt2_varlen__oom", Some(&"1")));
-    // The limit's failures come on top of the recorded one.
+    // The limit causes failures besides the recorded failure.
     let finished = replay(&["--limit", "7GiB"], [trace("gpt2_varlen__oom.csv.gz")]);
     assert_eq!(finished.status, 1);
     let complaint = "that the recorded program was served, and 1 that failed in the recording too; the largest has ";
@@ -263,7 +263,8 @@ fn the_first_difference_shows_both_decisions_and_the_blocks_considered() {
     assert!(finished.errors.ends_with(considered), "{}", finished.errors);
 }
 
-/// `mlp_seed` with another word in the file about its end. Answers what checking it says.
+/// Checks `mlp_seed` with a changed word in the file about the end. Returns the result of the
+/// check.
 fn check_with_end(test: &str, from: &str, to: &str) -> Finished {
     let folder = folder(test);
     let record = write(&folder, "mlp.csv", text_of("mlp_seed.csv.gz"));

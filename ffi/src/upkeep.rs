@@ -11,23 +11,24 @@ use std::thread::{Builder, JoinHandle};
 
 type Shared = Allocator<Device, HeapLock, Growable>;
 
-/// How often upkeep is due, and for how long.
+/// The interval between rounds of upkeep, and the time for each round.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     /// Pause between two rounds; `None` ends the thread.
     interval: Option<Duration>,
-    /// Microseconds of the driver's time for one round and device.
+    /// Driver time for each device in a round, in microseconds.
     max_us: u64,
 }
 
-/// The thread, if one runs, and its orders.
+/// The thread, if running, and the orders for the thread.
 #[derive(Default)]
 pub(crate) struct Upkeep {
     orders: Arc<(Mutex<Option<Pace>>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// An allocator that outlives the thread that uses it: [`Upkeep::stop`] joins the thread first.
+/// A reference to an allocator, for the upkeep thread. The allocator outlives the thread, because
+/// [`Upkeep::stop`] joins the thread first.
 struct Borrowed(*const Shared);
 
 // SAFETY: `Allocator` may be used from any thread, and the pointer is valid while the thread runs.
@@ -38,7 +39,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Upkeep {
-    /// Starts the thread, changes its pace, or ends it (`interval` is `None`).
+    /// Starts the thread or changes the pace. `None` for `interval` ends the thread.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -57,7 +58,7 @@ impl Upkeep {
             let (orders, allocator) = (Arc::clone(&self.orders), Borrowed(core::ptr::from_ref(allocator)));
             let run = move || {
                 let borrowed = allocator;
-                // SAFETY: the caller of `set` joins this thread before the allocator goes.
+                // SAFETY: the caller of `set` joins the thread before the end of the allocator.
                 run(&orders, unsafe { &*borrowed.0 });
             };
             let started = Builder::new().name("cachalot-upkeep".into()).spawn(run);
@@ -67,7 +68,7 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Ends the thread, and returns when it has ended.
+    /// Ends the thread, and returns after the end.
     pub(crate) fn stop(&self) {
         let mut thread = locked(&self.thread);
         if let Some(running) = thread.take() {

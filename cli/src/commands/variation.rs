@@ -1,27 +1,28 @@
-//! Options that vary how a recorded program is run.
+//! Options that vary the run of a recorded program.
 
 use cachalot_replay::program::{DriverTime, LeftOut};
 
-/// The options of `replay` and `compare`.
+/// Options of `replay` and `compare`.
 #[derive(clap::Args)]
 pub(crate) struct Variation {
-    /// Run each program N times on the same allocator, and show the driver's time; between two passes all blocks are freed in
-    /// the order of their requests, and the cache stays
+    /// Run each program N times on one allocator, and show the driver's time; between two passes
+    /// all blocks are freed in the order of the requests, and the cache stays
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) passes: Option<u32>,
-    /// Make freed blocks free at once, at `f` of the record instead of `c`, though other streams still use them
+    /// Make freed blocks free at once, at `f` of the record instead of `c`, even if still in use on
+    /// other streams
     #[arg(long)]
     ignore_record_stream: bool,
     /// Serve the requests of captured graphs from the default pool
     #[arg(long)]
     ignore_captures: bool,
-    /// The memory limit as a multiple of the most bytes that the program asks for and holds, such as 1.05
+    /// The memory limit as a multiple of the program's peak of requested bytes, such as 1.05
     #[arg(long, value_name = "FACTOR", value_parser = factor, conflicts_with = "limit")]
     pub(crate) limit_factor: Option<f64>,
 }
 
 impl Variation {
-    /// The recorded calls that are left out.
+    /// Returns the recorded calls to leave out.
     pub(crate) fn left_out(&self, empty_cache: bool) -> LeftOut {
         LeftOut { empty_cache, record_stream: self.ignore_record_stream, captures: self.ignore_captures }
     }

@@ -6,12 +6,11 @@
 //! after    | allocated | stale         | allocated | free: A ▼ | unmapped ……… |
 //! ```
 //!
-//! The heap grows at the end of its newest range only. A free block at that end, which the new
-//! memory continues, is the *end block*. A page moves in three steps, each under the lock of the
-//! heap concerned: [`take_pages`](Heap::take_pages) detaches wholly free pages,
-//! [`hold_end`](Heap::hold_end) detaches the room at the end, and the device maps the pages with no
-//! lock held. [`extend`](Heap::extend) then makes the room a free block, and the old places become
-//! [stale](State::Stale).
+//! The heap grows into unmapped addresses: at the end of its newest range, or between blocks, where
+//! pages have left a gap. A page moves in three steps, each under the lock of the heap concerned:
+//! [`hold_room`](Heap::hold_room) detaches the addresses, [`take_pages`](Heap::take_pages) detaches
+//! wholly free pages, and the device maps the pages with no lock held. [`extend`](Heap::extend) then
+//! makes the room a free block, and the old places become [stale](State::Stale).
 
 use super::{Heap, Outcome};
 use crate::heap::block::{Block, State};
@@ -23,70 +22,148 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
-/// Room at the end of a heap's newest range, held for pages to be mapped there.
+/// Unmapped addresses of a heap, held for pages to be mapped there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldEnd {
-    /// The end block, if there is one, and the block of the room behind.
+pub(crate) struct HeldRoom {
+    /// The room, and the free blocks beside it that the request uses as well.
     run: Run,
-    /// Address at which the room begins.
-    pub at: DevicePtr,
-    /// Bytes to map: what the request needs beyond the end block.
+    /// The block of the room.
+    gap: u32,
+    /// Bytes to map: what the request needs beyond the free blocks.
     pub needed: u64,
+    /// Bytes that can be mapped.
+    pub room: u64,
+    /// Whether the pages are mapped at the upper end of the room, below a free block.
+    upper: bool,
+}
+
+impl HeldRoom {
+    /// Returns the free block before or behind the room, whichever the request uses.
+    fn beside(&self) -> u32 {
+        if self.upper { self.run.last } else { self.run.first }
+    }
+}
+
+/// A place for a request: an unmapped block, and which of its free neighbours are used.
+#[derive(Clone, Copy)]
+struct Gap {
+    block: u32,
+    /// Bytes to map.
+    needed: u64,
+    /// Uses the free block before the gap.
+    before: bool,
+    /// Uses the free block behind the gap.
+    behind: bool,
 }
 
 impl<S: Storage> Heap<S> {
-    /// Detaches the end block, and behind it as many unmapped bytes as a request of `size` bytes
-    /// lacks, and `spare_room` more. Returns `None` if no range has the addresses. Room for two
-    /// blocks was made.
-    pub(crate) fn hold_end(&mut self, size: u64, spare_room: u64) -> Option<HeldEnd> {
-        let tail = self.tail()?;
-        let Block { addr, size: room, prev, segment, .. } = self.blocks[tail];
-        let end_block = Some(prev).filter(|&prev| prev != NONE && self.blocks[prev].is_free());
-        let at_hand = end_block.map_or(0, |block| self.blocks[block].size);
+    /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks beside them:
+    /// where the fewest bytes are to be mapped, and else at the end of the newest range. Up to
+    /// `spare_room` bytes more than needed are held. Returns `None` if no range has the addresses.
+    /// Room for two blocks was made.
+    pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
+        let Gap { block, needed, before, behind } = self.least_gap(size)?;
+        let Block { size: gap_bytes, prev, next, .. } = self.blocks[block];
+        let upper = behind && !before;
+        let room = gap_bytes.min(if before && behind { gap_bytes } else { needed + spare_room });
+        self.sets.detach(block, &mut self.blocks);
+        let mut gap = block;
+        if room < gap_bytes {
+            let front_bytes = if upper { gap_bytes - room } else { room };
+            let front = self.blocks.cut(block, front_bytes, &mut self.segments);
+            let rest = if upper { front } else { block };
+            gap = if upper { block } else { front };
+            self.blocks[rest].requested = 0;
+            self.sets.insert_unmapped(rest, &mut self.blocks);
+        }
+        self.blocks[gap].state = State::Mapping;
+        self.blocks[gap].requested = 0;
+        let mut run = Run { first: gap, last: gap };
+        if before {
+            self.sets.detach(prev, &mut self.blocks);
+            run.first = prev;
+        }
+        if behind {
+            self.sets.detach(next, &mut self.blocks);
+            run.last = next;
+        }
+        Some(HeldRoom { run, gap, needed, room, upper })
+    }
+
+    /// Finds the unmapped block at which a request of `size` bytes needs the fewest bytes mapped.
+    /// Of equal ones, the end of the newest range comes first, then the lowest address.
+    fn least_gap(&self, size: u64) -> Option<Gap> {
+        let mut best = self.tail().and_then(|block| self.gap_at(block, size));
+        let mut from = 0;
+        while !self.is_empty()
+            && let Some(block) = self.sets.unmapped_from(from, &self.blocks)
+        {
+            from = self.blocks[block].end();
+            best = match (best, self.gap_at(block, size)) {
+                (Some(best), Some(gap)) if gap.needed < best.needed => Some(gap),
+                (None, gap) => gap,
+                (best, _) => best,
+            };
+        }
+        best
+    }
+
+    /// Returns how the unmapped `block` and the free blocks beside it can hold `size` bytes with the
+    /// fewest bytes mapped, if they can.
+    fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
+        let Block { size: room, prev, next, segment, .. } = self.blocks[block];
         let granule = self.segments[segment].granule;
-        // At least a granule, also if another thread has made the end block large enough.
-        let needed = size.saturating_sub(at_hand).next_multiple_of(granule).max(granule);
-        if needed + spare_room > room {
-            return None;
-        }
-        self.sets.detach(tail, &mut self.blocks);
-        let mut last = tail;
-        if needed + spare_room < room {
-            last = self.blocks.cut(tail, needed + spare_room, &mut self.segments);
-            self.sets.insert_unmapped(tail, &mut self.blocks);
-        }
-        self.blocks[last].state = State::Mapping;
-        self.blocks[last].requested = 0;
-        if let Some(block) = end_block {
-            self.sets.detach(block, &mut self.blocks);
-        }
-        Some(HeldEnd { run: Run { first: end_block.unwrap_or(last), last }, at: DevicePtr(addr), needed })
+        let free = |block: u32| if block != NONE && self.blocks[block].is_free() { self.blocks[block].size } else { 0 };
+        let (left, right) = (free(prev), free(next));
+        // At least a granule, also if another thread has made a free block large enough.
+        let missing = |held: u64| size.saturating_sub(held).next_multiple_of(granule).max(granule);
+        let lower = Gap { block, needed: missing(left), before: left > 0, behind: false };
+        let upper = Gap { block, needed: missing(right), before: false, behind: right > 0 };
+        let whole = Gap { block, needed: room, before: left > 0, behind: right > 0 };
+        let holds = left + room + right >= size;
+        [lower, upper, whole]
+            .into_iter()
+            .filter(|gap| gap.needed < room || gap.needed == room && holds)
+            .min_by_key(|gap| gap.needed)
     }
 
     /// Returns the held room to the heap. Returns the range of addresses to release if nothing of
     /// the range is mapped.
-    pub(crate) fn release_end(&mut self, held: HeldEnd) -> Option<(DevicePtr, u64)> {
+    pub(crate) fn release_room(&mut self, held: HeldRoom) -> Option<(DevicePtr, u64)> {
         self.attach_run(held.run)
     }
 
     /// Gives the held room up: the device failed to remove a mapping there.
-    pub(crate) fn lose_end(&mut self, held: HeldEnd) {
-        self.blocks[held.run.last].state = State::Lost;
+    pub(crate) fn lose_room(&mut self, held: HeldRoom) {
+        self.blocks[held.gap].state = State::Lost;
     }
 
-    /// Makes the first `bytes` of the held room, mapped since, a free block together with the end
-    /// block, and returns the rest of the room. Room for two blocks was made. Returns the free
-    /// block. The caller lists the pages.
-    pub(crate) fn extend(&mut self, held: HeldEnd, bytes: u64, counters: &HeapCounters) -> Outcome<u32> {
-        let HeldEnd { run: Run { first, last }, .. } = held;
-        debug_assert!(0 < bytes && bytes <= self.blocks[last].size, "the room holds the pages");
-        let mut run = Run { first, last };
-        if bytes < self.blocks[last].size {
-            let mapped = self.blocks.cut(last, bytes, &mut self.segments);
-            run = Run { first: if first == last { mapped } else { first }, last: mapped };
-            self.join_unmapped(last);
+    /// Returns the address at which `bytes` of pages are to be mapped in the held room.
+    pub(crate) fn place_in(&self, held: HeldRoom, bytes: u64) -> DevicePtr {
+        let gap = &self.blocks[held.gap];
+        DevicePtr(if held.upper { gap.end() - bytes } else { gap.addr })
+    }
+
+    /// Makes `bytes` of the held room, mapped since, a free block together with the free blocks
+    /// beside them, and returns the rest of the room. Room for two blocks was made. Returns the
+    /// free block. The caller lists the pages.
+    pub(crate) fn extend(&mut self, held: HeldRoom, bytes: u64, counters: &HeapCounters) -> Outcome<u32> {
+        let HeldRoom { mut run, gap, room, upper, .. } = held;
+        debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
+        let mut mapped = gap;
+        if bytes < room {
+            let front = self.blocks.cut(gap, if upper { room - bytes } else { bytes }, &mut self.segments);
+            let rest = if upper { front } else { gap };
+            mapped = if upper { gap } else { front };
+            // The end of the run that was the whole room is now the mapped part of the room.
+            let end = if held.beside() == gap { None } else { Some(held.beside()) };
+            run = match (upper, end) {
+                (true, end) => Run { first: mapped, last: end.unwrap_or(mapped) },
+                (false, end) => Run { first: end.unwrap_or(mapped), last: mapped },
+            };
+            self.join_unmapped(rest);
         }
-        self.blocks[run.last].state = State::Mapped;
+        self.blocks[mapped].state = State::Mapped;
         let joined = self.join_run(run, counters);
         Outcome { value: joined.value.0, peaks_stale: joined.peaks_stale }
     }

@@ -52,19 +52,23 @@ impl PageCounts {
         self.of.iter().sum()
     }
 
-    /// Chooses the fewest pages that have `wanted` bytes together, but at most `most` pages: again
-    /// and again the smallest page that suffices for the rest, or the largest if none does.
-    /// Returns the choice, which has fewer bytes than `wanted` if all pages together do.
-    pub(crate) fn choose(&self, wanted: u64, most: u32) -> Self {
+    /// Chooses the fewest pages that have `wanted` bytes together, but not more than `room` bytes
+    /// and not more than `most` pages: again and again the smallest page that suffices for the
+    /// rest, or the largest if none does. Returns the choice, which has fewer bytes than `wanted`
+    /// if the pages do not allow it.
+    pub(crate) fn choose(&self, wanted: u64, room: u64, most: u32) -> Self {
         let (mut left, mut chosen) = (self.of, Self::new(self.step));
-        let (mut rest, mut allowed) = (wanted.div_ceil(self.step), most);
+        let (mut rest, mut room, mut allowed) = (wanted.div_ceil(self.step), room / self.step, most);
         while rest > 0 && allowed > 0 {
             let least = (rest - 1).min(SIZES as u64) as usize;
-            let suffices = (least..SIZES).find(|&size| left[size] > 0);
-            let Some(size) = suffices.or_else(|| (0..least).rev().find(|&size| left[size] > 0)) else { break };
+            let longest = room.min(SIZES as u64) as usize;
+            let suffices = (least..longest).find(|&size| left[size] > 0);
+            let largest = || (0..least.min(longest)).rev().find(|&size| left[size] > 0);
+            let Some(size) = suffices.or_else(largest) else { break };
             left[size] -= 1;
             chosen.of[size] += 1;
             rest = rest.saturating_sub(size as u64 + 1);
+            room -= size as u64 + 1;
             allowed -= 1;
         }
         chosen
@@ -96,12 +100,14 @@ mod tests {
         for (wanted, chosen) in
             [(1, &[1][..]), (2, &[2]), (3, &[4]), (5, &[8]), (9, &[8, 1]), (11, &[8, 4]), (16, &[8, 4, 2, 1, 1])]
         {
-            assert_eq!(all.choose(wanted * STEP, 99), counts(chosen), "{wanted} steps");
+            assert_eq!(all.choose(wanted * STEP, u64::MAX, 99), counts(chosen), "{wanted} steps");
         }
-        assert_eq!(all.choose(17 * STEP, 99), all, "all pages together do not suffice");
-        assert_eq!(all.choose(16 * STEP, 2), counts(&[8, 4]), "two pages, the largest");
-        assert_eq!(all.choose(1, 99), counts(&[1]), "part of a page takes a page");
-        assert_eq!(all.choose(0, 99).count(), 0);
+        assert_eq!(all.choose(17 * STEP, u64::MAX, 99), all, "all pages together do not suffice");
+        assert_eq!(all.choose(16 * STEP, u64::MAX, 2), counts(&[8, 4]), "two pages, the largest");
+        assert_eq!(all.choose(1, u64::MAX, 99), counts(&[1]), "part of a page takes a page");
+        assert_eq!(all.choose(0, u64::MAX, 99).count(), 0);
+        assert_eq!(all.choose(3 * STEP, 3 * STEP, 99), counts(&[2, 1]), "a page of 4 has no room");
+        assert_eq!(all.choose(8 * STEP, 7 * STEP, 99), counts(&[4, 2, 1]), "the room ends the choice");
     }
 
     #[test]
@@ -111,6 +117,6 @@ mod tests {
         assert!(!all.has(129 * STEP) && all.has(128 * STEP));
         all.take(128 * STEP);
         assert!(!all.has(128 * STEP));
-        assert_eq!(counts(&[128]).choose(1000 * STEP, 99).count(), 1);
+        assert_eq!(counts(&[128]).choose(1000 * STEP, u64::MAX, 99).count(), 1);
     }
 }

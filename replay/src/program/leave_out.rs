@@ -1,15 +1,15 @@
-//! Programs without some of their calls, and what they hold.
+//! Programs without some calls, and the live bytes of a program.
 
 use super::{Operation, Program};
 
-/// The calls of a recorded program that are left out.
+/// Calls of a recorded program to leave out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Calls that give back what is cached.
+    /// Calls that release cached memory.
     pub empty_cache: bool,
-    /// Uses by other streams: a freed block is free at once.
+    /// Uses on other streams. A freed block is then free at once.
     pub record_stream: bool,
-    /// Captures of graphs: their requests come from the default pool.
+    /// Captures of graphs. Requests of a capture then come from the default pool.
     pub captures: bool,
 }
 
@@ -29,14 +29,14 @@ impl LeftOut {
 }
 
 impl Program {
-    /// The program without these calls.
+    /// Returns the program without the left-out calls.
     #[must_use]
     pub fn without(mut self, left_out: LeftOut) -> Self {
         self.operations.retain(|&operation| !left_out.is(operation));
         self
     }
 
-    /// The bytes that the program asks for and has not given back, after each of its calls.
+    /// Returns the requested bytes of all live blocks after each call.
     pub fn live_bytes(&self) -> impl Iterator<Item = u64> {
         let mut held = vec![0; self.slots as usize];
         self.operations.iter().scan(0, move |live, &operation| {
@@ -52,7 +52,7 @@ impl Program {
         })
     }
 
-    /// `factor` times the most bytes that the program asks for and holds.
+    /// Returns `factor` times the peak of [`live_bytes`](Self::live_bytes).
     pub fn limit_of(&self, factor: f64) -> u64 {
         (self.live_bytes().max().unwrap_or(0) as f64 * factor) as u64
     }

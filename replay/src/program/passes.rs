@@ -1,41 +1,44 @@
-//! A program run several times on one allocator, and the driver's time that the passes take.
+//! Runs a program several times on one allocator, and adds up the driver time of the passes.
 
 use super::{Operation, Program, Run, Subject};
 use cachalot_core::{DevicePtr, Error, StreamId};
 use std::collections::BTreeSet;
 
-/// What a program leaves at its end.
+/// Memory and work left at the end of a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Remainder {
-    /// The blocks that it holds, in the order of their requests.
+    /// The live blocks, in the order of the requests.
     slots: Vec<u32>,
-    /// The streams whose work freed blocks wait for.
+    /// The streams for whose work freed blocks wait.
     streams: BTreeSet<StreamId>,
 }
 
-/// The estimated time of the driver's calls over the passes of a program. Waiting for the device's work is not included.
+/// The estimated time of driver calls over the passes of a program, without waits for the device's
+/// work.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DriverTime {
-    /// The requests of one pass.
+    /// Number of requests in a pass.
     pub allocations: u64,
-    /// Nanoseconds of each pass. What frees the blocks that a pass leaves belongs to the next pass.
+    /// Nanoseconds of each pass. The frees of a pass's remaining blocks belong to the next pass.
     pub passes_ns: Vec<u64>,
-    /// The most nanoseconds that a single request took, over all passes.
+    /// Longest driver time of a request over all passes, in nanoseconds.
     pub longest_stall_ns: u64,
 }
 
 impl DriverTime {
-    /// Microseconds an allocation in the first pass, which begins on an empty allocator.
+    /// Returns the mean driver time of an allocation in the first pass, in microseconds. The first
+    /// pass begins on an empty allocator.
     pub fn cold_us(&self) -> f64 {
         self.us_per_allocation(self.passes_ns.get(..1).unwrap_or_default())
     }
 
-    /// Microseconds an allocation in the later passes, their mean; `None` if there is only one pass.
+    /// Returns the mean driver time of an allocation in all later passes, in microseconds. `None`
+    /// with a single pass.
     pub fn steady_us(&self) -> Option<f64> {
         self.passes_ns.get(1..).filter(|later| !later.is_empty()).map(|later| self.us_per_allocation(later))
     }
 
-    /// The times of several programs with equally many passes, as those of one program.
+    /// Adds up the times of several programs with equally many passes.
     pub fn sum<'a>(programs: impl IntoIterator<Item = &'a Self>) -> Self {
         programs.into_iter().fold(Self::default(), |mut sum, program| {
             sum.allocations += program.allocations;
@@ -52,28 +55,30 @@ impl DriverTime {
     }
 }
 
-/// A place in the passes.
+/// A position in the passes.
 #[derive(Clone, Copy)]
 pub(crate) struct Position {
-    /// The number of the pass, from 0 on.
+    /// Number of the pass, from 0.
     pub(crate) pass: u32,
-    /// The number of the operation in it, from 0 on.
+    /// Number of the operation in the pass, from 0.
     pub(crate) operation: usize,
 }
 
-/// What all passes of a program came to.
+/// The results of all passes of a program.
 pub(crate) struct Passes {
-    /// Bytes that the program asked for and held, at the highest: since a plan is in force, if there is to be one.
+    /// Peak of the requested bytes of all live blocks, counted from the moment a plan takes effect
+    /// if announced.
     pub(crate) peak_live_bytes: u64,
-    /// The driver's time.
+    /// The driver time.
     pub(crate) driver: DriverTime,
 }
 
-/// Why and at which operation of a pass an allocator refused a call, other than for lack of memory.
+/// The operation of a pass refused by an allocator for another reason than lack of memory, with the
+/// reason.
 pub(crate) type Refusal = (usize, Error);
 
 impl Program {
-    /// What the program leaves at its end.
+    /// Returns memory and work left at the end of the program.
     fn remainder(&self) -> Remainder {
         let mut requests = vec![None; self.slots as usize];
         let mut streams = BTreeSet::new();
@@ -98,8 +103,8 @@ impl Program {
 }
 
 impl<A: Subject> Run<A> {
-    /// Runs a program to its end `passes` times. Calls `watch` after each call. Between two passes everything is freed
-    /// that the program holds, and the cache stays.
+    /// Runs a program `passes` times. Calls `watch` after each call. Between two passes all blocks
+    /// of the program are freed, and the cache stays.
     pub(crate) fn perform_passes(
         &mut self,
         program: &Program,
@@ -140,8 +145,8 @@ impl<A: Subject> Run<A> {
         Ok(Passes { peak_live_bytes, driver })
     }
 
-    /// Frees what a program leaves at its end, in the order of its requests, so that it can run again. Blocks that are freed
-    /// and still used become free, and graphs are destroyed. The cache stays.
+    /// Frees all blocks left by a program in the order of the requests, so that the program can run
+    /// again. Completes pending frees and destroys graphs. The cache stays.
     pub(crate) fn clean_up(&mut self, program: &Program) -> Result<(), Error> {
         if self.is_capturing() {
             self.perform(Operation::EndCapture)?;
@@ -169,7 +174,8 @@ mod tests {
         Run::new(allocator(SimulatedDevice::new(1 << 40), &settings).expect("an allocator"))
     }
 
-    /// Two blocks in one slot after the other, a third that stays, and a fourth that another stream still uses.
+    /// Two blocks in a slot one after another, a third block that stays, and a fourth still in use
+    /// on another stream.
     fn program() -> Program {
         let side = StreamId(7);
         let operations = vec![

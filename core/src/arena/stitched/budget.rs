@@ -42,8 +42,8 @@ const MOST_PAGES: u64 = 48;
 /// Number of new pages for which a request that moves as many pages as the time allows keeps time.
 const PAGES_KEPT: u32 = 6;
 
-/// Divisor of the peak of live memory for what a request may allocate beyond the budget to save
-/// time. With 1/50, a request that would exceed the budget by more takes longer instead.
+/// Divisor of the peak of live memory for what requests may hold beyond the budget to save time.
+/// With 1/50, a request that would exceed the budget by more takes longer instead.
 const BEYOND_BUDGET: u64 = 50;
 
 /// The peak of live memory, and counts of the pages that have moved.
@@ -97,14 +97,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Returns how many pages a request may move that lacks `wanted` bytes beyond the budget, where
-    /// `free` are the pages that could move.
+    /// `free` are the pages that could move, into `room` bytes.
     ///
     /// Within the time bound if the bytes fit, or if few enough are left to be allocated beyond the
     /// budget. Else as many as it takes: the bound on time gives way, unless it is strict.
-    pub(super) fn most_moves(&self, wanted: u64, free: &PageCounts) -> u32 {
+    pub(super) fn most_moves(&self, wanted: u64, room: u64, free: &PageCounts) -> u32 {
         let in_time = self.options.max_stall_us.saturating_mul(10) / MOVE_TENTHS_US;
-        if free.choose(wanted, u32::MAX).count() <= in_time {
-            return in_time;
+        if free.choose(wanted, room, u32::MAX).count() <= in_time {
+            return u32::MAX;
         }
         let device = self.device();
         if device.ledger.limit_if_set().is_some() {
@@ -113,7 +113,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
         let kept = PAGES_KEPT * CREATE_TENTHS_US / MOVE_TENTHS_US;
         let bounded = in_time.saturating_sub(kept);
-        let beyond = wanted.saturating_sub(free.choose(wanted, bounded).bytes());
+        // What earlier requests hold beyond the budget counts as well.
+        let debt = device.ledger.reserved().saturating_sub(self.most_held(0));
+        let beyond = wanted.saturating_sub(free.choose(wanted, room, bounded).bytes()) + debt;
         let bearable = beyond <= device.budget.peak_live.load(Ordering::Relaxed) / BEYOND_BUDGET;
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
@@ -128,8 +130,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let held = self.device().ledger.reserved() / PAGES_HELD;
         let longest = (request.size / FEWEST_PAGES).min(1 << held.max(1).ilog2()).min(LONGEST_PAGE);
         let mut shortest = request.size.div_ceil(MOST_PAGES);
-        // Longer pages are created in less time. Not under a limit: they move less easily later.
-        if self.device().ledger.limit_if_set().is_none() {
+        // Longer pages are created in the time that moves have left. Not under a limit: they move
+        // less easily later.
+        if moves > 0 && self.device().ledger.limit_if_set().is_none() {
             let used = moves.saturating_mul(MOVE_TENTHS_US);
             let left = self.options.max_stall_us.saturating_mul(10).saturating_sub(used) / CREATE_TENTHS_US;
             shortest = shortest.max(missing.div_ceil(u64::from(left.max(PAGES_KEPT))));

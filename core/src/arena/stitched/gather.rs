@@ -28,30 +28,39 @@ pub(super) enum Wanted {
     Quiet,
 }
 
+/// How large a batch is to become, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Wish {
+    /// The batch suffices with this length.
+    pub(super) end: u64,
+    /// The batch must not become longer than this.
+    pub(super) room: u64,
+}
+
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
-    /// Appends free pages of at least `wanted` bytes to `batch`, or as many bytes as there are, with
-    /// at most `moves` pages, which are counted down.
+    /// Appends free pages to `batch`, as many as are wished for or as there are, but at most `moves`
+    /// pages, which are counted down.
     pub(super) fn gather(
         &self,
         request: &Request,
-        wanted: u64,
+        wish: Wish,
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
-        let end = batch.bytes + wanted;
+        let end = wish.end;
         let own = if self.options.completed_pages_only {
             self.begin_epochs(request.slot / 2);
             Wanted::Quiet
         } else {
             Wanted::Free
         };
-        self.take_from(own, request.slot / 2, end, moves, batch);
+        self.take_from(own, request.slot / 2, wish, moves, batch);
         if batch.bytes >= end {
             return Ok(());
         }
         self.device().quiet().poll();
         self.for_others(request, |pair| {
-            self.take_from(Wanted::Quiet, pair, end, moves, batch);
+            self.take_from(Wanted::Quiet, pair, wish, moves, batch);
             Ok(batch.bytes < end)
         })?;
         if batch.bytes >= end || self.options.completed_pages_only {
@@ -63,7 +72,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             if permission.is_none() {
                 return Ok(false);
             }
-            self.take_from(Wanted::Free, pair, end, moves, batch);
+            self.take_from(Wanted::Free, pair, wish, moves, batch);
             if batch.count > before {
                 self.order_behind(pair, request.stream)?;
             }
@@ -106,14 +115,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(())
     }
 
-    /// Takes free pages of one pair, so that the batch has `end` bytes if the pages suffice.
-    pub(super) fn take_from(&self, wanted: Wanted, pair: u32, end: u64, moves: &mut u32, batch: &mut Batch) {
+    /// Takes free pages of one pair, as many as are wished for if the pages suffice.
+    pub(super) fn take_from(&self, wanted: Wanted, pair: u32, wish: Wish, moves: &mut u32, batch: &mut Batch) {
         let device = self.device();
         let (step, quiet_only) = (self.step(), wanted == Wanted::Quiet);
         let slots = slots_of(pair);
         let mut counts = PageCounts::new(step);
         self.count_free(pair, quiet_only, &mut counts);
-        let mut chosen = counts.choose(end.saturating_sub(batch.bytes), *moves);
+        let mut chosen = counts.choose(wish.end.saturating_sub(batch.bytes), wish.room - batch.bytes, *moves);
         for slot in slots {
             let mut heap = device.heaps.lock(slot);
             if heap.retained {

@@ -6,7 +6,7 @@
 //!    work uses any longer.
 
 use super::Stitcher;
-use super::gather::Wanted;
+use super::gather::{Wanted, Wish};
 use crate::arena::heaps::pairs::PairUse;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -82,7 +82,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             }
             let mut batch = Batch::EMPTY;
             self.for_every_pair(|pair| {
-                self.take_from(Wanted::Quiet, pair, self.step(), &mut 1, &mut batch);
+                let any = Wish { end: self.step(), room: u64::MAX };
+                self.take_from(Wanted::Quiet, pair, any, &mut 1, &mut batch);
                 Ok(batch.count == 0)
             })?;
             if batch.count == 0 {

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! grow ─▶ a free block of the stream's other heap fits ─▶ done
-//!   └─▶ hold the end of the range ─▶ spare pages, and new ones within the budget ─┐
+//!   └─▶ hold unmapped addresses ──▶ spare pages, and new ones within the budget ─┐
 //!         └─▶ budget spent: wholly free pages of this stream, then of others ─────┤
 //!                                              map all, set access once, extend ◀─┘
 //! ```
 //!
-//! A page that moves is mapped a second time, at the end of the heap that needs it, and its old
-//! mapping becomes stale. Nothing waits: work on the page's own stream precedes the work of the
+//! A page that moves is mapped a second time, in the heap that needs it, and its old mapping becomes
+//! stale. Nothing waits: work on the page's own stream precedes the work of the
 //! request in stream order, and for pages of other streams the requesting stream is ordered behind
 //! theirs. A stale mapping is removed once its work is complete (stale.rs). Only wholly free pages
 //! move, so no two live blocks ever see one page, and a live block never moves.
@@ -22,6 +22,7 @@ mod maintain;
 mod stale;
 
 pub(crate) use budget::Budget;
+use gather::Wish;
 
 use crate::arena::OnDevice;
 use crate::arena::mapper::{Charge, Mapper};
@@ -30,7 +31,7 @@ use crate::config::{Policy, Stitched};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::block::Backing;
-use crate::heap::stitched::HeldEnd;
+use crate::heap::stitched::HeldRoom;
 use crate::page_map::Owner;
 use crate::pages::Batch;
 use crate::stats::Event;
@@ -97,9 +98,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages
     /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice.
     fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
-        let Some(held) = self.hold_end(request)? else { return Ok(None) };
+        let Some(held) = self.hold_room(request)? else { return Ok(None) };
         let mut batch = Batch::EMPTY;
-        let result = self.provide(request, held.needed, allowed, &mut batch);
+        let result = self.provide(request, &held, allowed, &mut batch);
         let served = match result {
             Ok(true) => self.extend(request, held, &batch),
             Ok(false) => Ok(None),
@@ -107,7 +108,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         };
         if !matches!(served, Ok(Some(_))) {
             self.give_back(&batch);
-            let emptied = self.device().heaps.lock(request.slot).release_end(held);
+            let emptied = self.device().heaps.lock(request.slot).release_room(held);
             self.mapper.unreserve(emptied);
         }
         served
@@ -115,15 +116,17 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
 
     /// Collects pages of at least `needed` bytes: spare ones, free ones of this stream and of
     /// others, and new ones. Returns false if the limit or the device does not allow the rest.
-    fn provide(&self, request: &Request, needed: u64, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
+    fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
+        let HeldRoom { needed, room, .. } = *held;
         self.take_spares(needed, batch);
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
         let mut moved = 0;
         let to_move = missing(batch).saturating_sub(allowed);
         if to_move > 0 && self.may_move(request) {
-            let mut moves = self.most_moves(to_move, &self.free_pages(request)?);
+            let mut moves = self.most_moves(to_move, room, &self.free_pages(request)?);
             let before = batch.count;
-            self.gather(request, to_move, &mut moves, batch)?;
+            let wanted = Wish { end: batch.bytes + to_move, room };
+            self.gather(request, wanted, &mut moves, batch)?;
             moved = batch.count - before;
         }
         let sizes = self.new_page_sizes(request, missing(batch), moved);
@@ -151,9 +154,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         request.pool == 0 && !request.capturing
     }
 
-    /// Detaches the end of the request's heap, for the bytes that the request lacks there. Reserves
-    /// a new range of addresses if none has the room. Returns `None` without enough addresses.
-    fn hold_end(&self, request: &Request) -> Result<Option<HeldEnd>, Error> {
+    /// Detaches unmapped addresses of the request's heap, for the bytes that the request lacks there.
+    /// Reserves a new range if none has the addresses. Returns `None` without enough addresses.
+    fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
         let heaps = &self.device().arena.heaps;
         // The choice of pages may have more bytes than wanted, by less than the largest page.
         let spare_room = self.device().page_pool.lock().largest.max(self.step());
@@ -165,12 +168,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 self.mapper.unreserve(reserved);
                 return Err(Error::TableFull("blocks"));
             }
-            let mut held = heap.hold_end(request.size, spare_room);
+            let mut held = heap.hold_room(request.size, spare_room);
             if held.is_none()
                 && let Some((base, bytes)) = reserved.take()
             {
                 heap.add_range(base, bytes, self.step(), Backing::Stitched);
-                held = heap.hold_end(request.size, spare_room);
+                held = heap.hold_room(request.size, spare_room);
             }
             drop(heap);
             if held.is_some() {
@@ -179,7 +182,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 return Ok(held);
             }
             let bytes = self.range_to_reserve()?;
-            if bytes < request.size + self.step() + spare_room {
+            if bytes < request.size + self.step() {
                 return Ok(None);
             }
             match self.device().call(|_| self.mapper.memory.reserve(bytes)) {
@@ -196,16 +199,17 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
     }
 
-    /// Maps the batch at the held end, and serves the request there. Returns `None` if the device
+    /// Maps the batch in the held room, and serves the request there. Returns `None` if the device
     /// lacks memory for the mapping. On `Ok(None)` and on errors nothing is mapped.
-    fn extend(&self, request: &Request, held: HeldEnd, batch: &Batch) -> Result<Option<DevicePtr>, Error> {
+    fn extend(&self, request: &Request, held: HeldRoom, batch: &Batch) -> Result<Option<DevicePtr>, Error> {
         let device = self.device();
         let owner = Owner::Heap(device.heaps.heap_ref(request.slot));
-        device.pages.insert(held.at, batch.bytes, owner)?;
-        if let Err(failure) = self.mapper.map_batch(batch, held.at) {
-            device.pages.remove(held.at, batch.bytes);
+        let at = device.heaps.lock(request.slot).place_in(held, batch.bytes);
+        device.pages.insert(at, batch.bytes, owner)?;
+        if let Err(failure) = self.mapper.map_batch(batch, at) {
+            device.pages.remove(at, batch.bytes);
             if failure.addresses_lost {
-                device.heaps.lock(request.slot).lose_end(held);
+                device.heaps.lock(request.slot).lose_room(held);
             }
             return failure.error.map_or(Ok(None), Err);
         }
@@ -214,18 +218,18 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         // Room was made before the lock was dropped; other calls may have used the room since.
         if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
             drop(heap);
-            device.pages.remove(held.at, batch.bytes);
-            if !self.mapper.unmap_unlisted(batch, held.at) {
-                device.heaps.lock(request.slot).lose_end(held);
+            device.pages.remove(at, batch.bytes);
+            if !self.mapper.unmap_unlisted(batch, at) {
+                device.heaps.lock(request.slot).lose_room(held);
             }
             return Err(Error::TableFull("blocks"));
         }
         // Pinned until their old places are stale: another request must not move them again yet.
-        self.mapper.list_batch(&mut heap, batch, held.at, 1);
+        self.mapper.list_batch(&mut heap, batch, at, 1);
         let extended = heap.extend(held, batch.bytes, &slot.counters);
         device.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
-            recorder.segment(&mut heap, Action::SegmentMap, request.site, held.at, batch.bytes);
+            recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
         }
         // Served under the lock that extended the heap: no other request can take the block first.
         let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
@@ -233,7 +237,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             recorder.alloc(&mut heap, request.site, served.value, request.bytes);
         }
         drop(heap);
-        self.finish_moves(request.slot, batch, held.at);
+        self.finish_moves(request.slot, batch, at);
         served.peaks_stale |= extended.peaks_stale;
         Ok(Some(device.reconcile(slot, served)))
     }

@@ -14,7 +14,7 @@ use crate::tables::Storage;
 use crate::units::DevicePtr;
 
 /// Number of stale mappings of a heap from which a request removes some.
-const MANY: u32 = 64;
+const MANY: u32 = 16;
 
 /// Number of mappings that one request removes at most: some 0.25 ms (15 µs each on an H100).
 const FEW: u32 = 16;
