@@ -68,7 +68,7 @@ constexpr std::size_t kBlockBytes = 3 * kMiB;
 // Requests while the kernel runs: the fewest bytes, the most, and the most that are live at one time. All of them
 // together need more than the holes have, so that pages are created, too.
 constexpr std::size_t kFewestBytes = 4 * kMiB, kMostBytes = 12 * kMiB;
-constexpr std::size_t kMostHeld = 48;
+constexpr std::size_t kMostHeld = 56;
 // Steps between two calls of cachalot_maintain, and the driver's time that each may take.
 constexpr int kMaintainEvery = 4;
 constexpr std::uint64_t kMaintainUs = 200;
@@ -233,7 +233,7 @@ class Round {
         runs = upkeep.time(busy_.end, [&] {
           check_status(cachalot_maintain(allocator_, 0, kMaintainUs, nullptr), "cachalot_maintain");
         });
-      } else if (held.size() == kMostHeld || (!held.empty() && random_.below(100) < 40)) {
+      } else if (held.size() == kMostHeld || (!held.empty() && random_.below(100) < 30)) {
         std::swap(held[random_.below(held.size())], held.back());
         runs = frees.time(busy_.end, [&] { free(held.back().first); });
         held.pop_back();

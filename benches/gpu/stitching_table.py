@@ -26,15 +26,16 @@ Line = dict[str, str]
 Runs = dict[tuple[str, str], list[Line]]
 
 HOW_RECORDED = """\
-Programs recorded in PyTorch's default configuration, replayed {passes} times with real memory, each on an allocator of \
-its own. Memory is freed where the program freed it, recorded `empty_cache` calls are left out, graphs use the default \
-pool, and the begin of each block is written after the request. *utilisation*: peak live requested bytes / the most \
-memory that the driver reports as used (`cudaMemGetInfo`, less what was used before the first request), over all \
-passes. *reserved*: the same with the allocator's own count. *driver*: microseconds an allocation in requests and frees \
-that took more than 1 µs, with cudaMallocAsync in all of them, with PyTorch, which is called from Python, in those of \
-more than 10 µs. *first*, *later*: in the first pass, and in the others. *all calls*: nanoseconds of a call, two \
-readings of the clock included, in the later passes. *longest*: the longest call of the first pass and of the later \
-ones, and the size of its request. Utilisation is the geometric mean over the programs in the first table.
+Programs recorded in PyTorch's default configuration, replayed {passes} times with real memory, each on an allocator \
+of its own. Memory is freed where the program freed it, recorded `empty_cache` calls are left out, graphs use the \
+default pool, and the begin of each block is written after the request. *utilisation*: peak live requested bytes / \
+the most memory that the driver reports as used (`cudaMemGetInfo`, less what was used before the first request), \
+over all passes. *reserved*: the same with the allocator's own count. *driver*: microseconds an allocation in \
+requests and frees that took more than 1 µs, with cudaMallocAsync in all of them, with PyTorch, which is called from \
+Python, in those of more than 10 µs. *first*, *later*: in the first pass, and in the others. *all calls*: \
+nanoseconds of a call, two readings of the clock included, in the later passes. *longest*: the longest call of the \
+first pass and of the later ones, and the size of its request. *moved*: all passes together. Utilisation is the \
+geometric mean over the programs in the first table.
 """
 
 HOW_NO_WAIT = """\
@@ -83,13 +84,19 @@ def call_ns(lines: list[Line]) -> str:
     return f"{total(lines, 'call_us') / requests / 2 * 1000:.0f}" if requests else ""
 
 
+def size(bytes_: int) -> str:
+    """The size of a request, or that the call was a free."""
+    if not bytes_:
+        return "a free"
+    return f"{bytes_ / MIB:,.0f} MiB" if bytes_ >= MIB else f"{math.ceil(bytes_ / 1024)} KiB"
+
+
 def longest(lines: list[Line]) -> str:
     """The longest call in milliseconds, and what the call was."""
     if not lines:
         return ""
     line = max(lines, key=lambda line: float(line["longest_us"]))
-    bytes_ = int(line["longest_bytes"])
-    return f"{float(line['longest_us']) / 1000:.2f} ({f'{bytes_ / MIB:,.0f} MiB' if bytes_ else 'a free'})"
+    return f"{float(line['longest_us']) / 1000:.2f} ({size(int(line['longest_bytes']))})"
 
 
 def times(lines: list[Line]) -> list[str]:
