@@ -69,6 +69,8 @@ constexpr std::size_t kBlockBytes = 3 * kMiB;
 // together need more than the holes have, so that pages are created, too.
 constexpr std::size_t kFewestBytes = 4 * kMiB, kMostBytes = 12 * kMiB;
 constexpr std::size_t kMostHeld = 56;
+// Steps of a round: with more, so much work waits behind the kernel that the driver itself waits for room.
+constexpr int kSteps = 300;
 // Steps between two calls of cachalot_maintain, and the driver's time that each may take.
 constexpr int kMaintainEvery = 4;
 constexpr std::uint64_t kMaintainUs = 200;
@@ -228,7 +230,7 @@ class Round {
     }
     std::vector<std::pair<void *, cudaStream_t>> held;
     bool runs = true;
-    for (int step = 0; runs; step++) {
+    for (int step = 0; runs && step < kSteps; step++) {
       if (step % kMaintainEvery == 0) {
         runs = upkeep.time(busy_.end, [&] {
           check_status(cachalot_maintain(allocator_, 0, kMaintainUs, nullptr), "cachalot_maintain");
