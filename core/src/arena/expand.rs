@@ -315,7 +315,7 @@ pub(super) struct Failure {
     pub(super) error: DeviceError,
     /// Number of bytes whose former state could not be restored: the device may or may not hold
     /// the bytes.
-    in_doubt: u64,
+    pub(super) in_doubt: u64,
 }
 
 impl Failure {

@@ -10,7 +10,8 @@ use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::expandable::Range;
+use crate::heap::block::State;
+use crate::heap::expandable::{Range, Run};
 use crate::heap::restore::Restoring;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
@@ -21,6 +22,8 @@ use crate::units::{DevicePtr, NO_STREAM};
 
 /// The device's answer to a reservation does not contain the part that needs it.
 const NOT_AROUND: Error = Error::SnapshotRefused("the device does not reserve addresses around a part");
+
+const OVER_LIMIT: &str = "the segments exceed the limit";
 
 /// Returns [`Error::SnapshotRefused`] with this reason unless `holds`.
 fn require(holds: bool, why: &'static str) -> Result<(), Error> {
@@ -64,32 +67,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
         let slot = pair.slot(segment.kind);
         let counters = &self.0.heaps.slot(slot).counters;
         Restoring { heap: &mut self.0.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
-        require(self.0.ledger.has_room_for(bytes), "the segments exceed the limit")?;
-        if segment.is_expandable {
-            let expandable = self.0.expandable().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
-            expandable.map_part(slot, segment)?;
-        } else {
-            let obtained = self.0.call(|device| device.obtain(bytes))?;
-            self.0.ledger.add(bytes);
-            if obtained != base {
-                self.0.release_memory(obtained, bytes)?;
-                return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
-            }
-            if let Err(error) = self.0.pages.insert(base, bytes, Owner::Heap(self.0.heaps.heap_ref(slot))) {
-                self.0.release_memory(base, bytes)?;
-                return Err(error);
-            }
-        }
-        let mut heap = self.0.heaps.lock(slot);
-        let mut restoring = Restoring { heap: &mut heap, counters };
         let peaks_stale = if segment.is_expandable {
-            restoring.restore_part(base, bytes, &segment.blocks)
+            require(self.0.ledger.has_room_for(bytes), OVER_LIMIT)?;
+            let expandable = self.0.expandable().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+            let part = expandable.map_part(slot, segment)?;
+            Restoring { heap: &mut self.0.heaps.lock(slot), counters }.restore_part(part, &segment.blocks)
         } else {
-            restoring.restore_segment(base, bytes, &segment.blocks)
+            self.obtain_at(base, bytes, Owner::Heap(self.0.heaps.heap_ref(slot)))?;
+            Restoring { heap: &mut self.0.heaps.lock(slot), counters }.restore_segment(base, bytes, &segment.blocks)
         };
-        drop(heap);
         if peaks_stale {
             self.0.reconcile_peaks(self.0.heaps.slot(slot));
+        }
+        Ok(())
+    }
+
+    /// Allocates the memory of an ordinary segment, which has to be placed at `base`.
+    fn obtain_at(&self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
+        require(self.0.ledger.charge(bytes), OVER_LIMIT)?;
+        let lacks_memory = Error::SnapshotRefused("the device lacks the memory for the segments");
+        let obtained = self.0.allocate_charged(bytes, owner)?.ok_or(lacks_memory)?;
+        if obtained != base {
+            self.0.undo_allocation(obtained, bytes)?;
+            return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
         }
         Ok(())
     }
@@ -97,27 +97,46 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
     /// Maps memory for a part of an expandable segment, and lists the memory in the page map.
-    /// Reserves addresses for the segment if the part is its first one.
-    fn map_part(&self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
+    /// Reserves addresses for the segment if the part is its first one. Returns the part's detached
+    /// block.
+    fn map_part(&self, slot: u32, segment: &SnapshotSegment) -> Result<u32, Error> {
         let (at, bytes) = (segment.address, segment.total_size);
         let block = self.device.heaps.lock(slot).containing(at);
         if block.is_none() {
             self.reserve_range(slot, segment)?;
         }
-        let heap = self.device.heaps.lock(slot);
+        let mut heap = self.device.heaps.lock(slot);
         let block = heap.containing(at).ok_or(NOT_AROUND)?;
         let entry = &heap.segments[heap.blocks[block].segment];
         let (granule, inside) = (entry.granule, at.0 + bytes <= entry.base + entry.bytes);
         let whole = granule != 0 && (at.0 - entry.base).is_multiple_of(granule) && bytes.is_multiple_of(granule);
-        drop(heap);
         require(inside && whole, "a part of an expandable segment does not begin and end on granules")?;
-        self.device.pages.insert(at, bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
-        let mapped = map(self.memory, Range { at, bytes, granule }).map_err(|failure| failure.error);
+        let part = heap.detach_part(block, at, bytes);
+        drop(heap);
+        let mapped = self.map_listed(slot, part, Range { at, bytes, granule });
         if mapped.is_err() {
-            self.device.pages.remove(at, bytes);
+            let emptied = self.device.heaps.lock(slot).attach_run(Run { first: part, last: part });
+            self.unreserve(emptied);
         }
-        self.device.note_loss(mapped)?;
-        self.device.ledger.add(bytes);
+        mapped.map(|()| part)
+    }
+
+    /// Lists `range`, which is the range of the detached block `part`, in the page map, and maps
+    /// memory there.
+    fn map_listed(&self, slot: u32, part: u32, range: Range) -> Result<(), Error> {
+        self.device.health()?;
+        self.device.pages.insert(range.at, range.bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
+        if let Err(failure) = map(self.memory, range) {
+            self.device.pages.remove(range.at, range.bytes);
+            // As in `map_run`: the device may still hold bytes that the undo did not release.
+            if failure.in_doubt > 0 {
+                self.device.ledger.add(failure.in_doubt);
+                self.device.ledger.leak(failure.in_doubt);
+                self.device.heaps.lock(slot).blocks[part].state = State::Lost;
+            }
+            return Ok(self.device.note_loss(Err(failure.error))?);
+        }
+        self.device.ledger.add(range.bytes);
         Ok(())
     }
 
