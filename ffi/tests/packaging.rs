@@ -11,6 +11,9 @@ use std::process::Command;
 /// What a consumer prints.
 const SAYS: &str = concat!("cachalot ", env!("CARGO_PKG_VERSION"), "\n");
 
+/// Variables for a build by cargo whose library is linked and hardly run.
+const QUICKLY: [(&str, &str); 2] = [("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "0")];
+
 /// The consumer in C or C++.
 fn consumer(ending: &str) -> PathBuf {
     root().join("tests/c_abi/consumer/consumer").with_extension(ending)
@@ -137,8 +140,7 @@ fn build_with_cmake(arguments: &[&str], name: &str) {
         return skip("the CMake package", "no cmake; CMAKE can name one");
     }
     let mut command = cmake();
-    // What cargo builds for this test needs no debug information.
-    command.arg("--build").arg(&build).env("CARGO_PROFILE_DEV_DEBUG", "0");
+    command.arg("--build").arg(&build).envs(QUICKLY);
     succeed(&mut command).expect("it was there before");
     for language in ["c", "cpp"] {
         for target in ["cachalot", "static", "shared"] {
@@ -304,7 +306,7 @@ fn cargo_c_builds_and_installs_the_library() {
     command.args(["cinstall", "--profile", "dev", "--libdir", "lib", "--manifest-path"]);
     command.arg(root().join("ffi/Cargo.toml")).arg("--prefix").arg(&prefix);
     // A folder of its own: what it builds differs from what the tests build.
-    command.arg("--target-dir").arg(scratch("cargo-c-target"));
+    command.arg("--target-dir").arg(scratch("cargo-c-target")).envs(QUICKLY);
     succeed(&mut command).expect("cargo is there");
     for header in ["cachalot.h", "cachalot.hpp", "cachalot_torch.h"] {
         assert!(prefix.join("include").join(header).is_file(), "{header}");
