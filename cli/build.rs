@@ -1,4 +1,5 @@
-//! Builds the text of `cachalot --version`: the version, the commit if git knows it, and the features.
+//! Builds the text of `cachalot --version`: the version, the commit if known to git, and the
+//! features.
 
 use std::env;
 use std::process::Command;
@@ -6,7 +7,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let mut parts = Vec::new();
-    // A copy of this crate inside another repository is not tracked there, and has no commit.
+    // A copy of the crate inside another repository is untracked there, and has no commit.
     if git(&["ls-files", "--error-unmatch", "Cargo.toml"]).is_some() {
         // The log of HEAD grows with every commit and every change of branch.
         if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
@@ -22,7 +23,7 @@ fn main() {
     println!("cargo::rustc-env=CACHALOT_VERSION={version}{details}");
 }
 
-/// The first line that git prints, or nothing if there is no git, or if it fails.
+/// Returns the first line of git's output, or `None` without git or after a failure.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
     String::from_utf8(output.stdout).ok()?.lines().next().map(str::to_owned)

@@ -1,9 +1,12 @@
-//! Gives the built library the name that programs ask the loader for, and keeps it in memory once loaded.
+//! Sets the SONAME of the built library to `libcuda.so.1`, and keeps the library in memory once
+//! loaded.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // A program linked with `-lcuda` records this name, so it finds the file wherever it was installed.
+    // A program linked with `-lcuda` records the SONAME, so the loader finds the file in any
+    // installation.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // Stream threads run this library's code: unloading it under them would be a crash no test asked for.
+    // Stream threads run code of the library: unloading during their work would be a crash
+    // outside every test.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

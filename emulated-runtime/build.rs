@@ -1,8 +1,10 @@
-//! Gives the built library the name that programs ask the loader for, and keeps it in memory once loaded.
+//! Sets the SONAME of the built library to `libcudart.so.13`, and keeps the library in memory once
+//! loaded.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // A program linked with `-lcudart` records this name, so it finds the file wherever it was installed.
+    // A program linked with `-lcudart` records the SONAME, so the loader finds the file in any
+    // installation.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcudart.so.13");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

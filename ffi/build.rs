@@ -1,4 +1,5 @@
-//! Gives the shared library its SONAME: the part of the version within which programs need not be linked anew.
+//! Sets the SONAME of the shared library: the part of the version within which programs need not be
+//! relinked.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -413,6 +413,16 @@ typedef struct cachalot_outlook {
   uint32_t reserved;        /**< 0. */
 } cachalot_outlook;
 
+/** What the pages of virtual memory of a device are used for; see cachalot_page_stats. */
+typedef struct cachalot_pages {
+  size_t struct_size;    /**< sizeof(cachalot_pages). */
+  uint64_t mapped_bytes; /**< Pages mapped where blocks can use them. */
+  uint64_t spare_bytes;  /**< Pages mapped nowhere. They serve the next mapping. */
+  uint64_t stale_bytes;  /**< Addresses that pages have left, still mapped until their work is done. No memory. */
+  uint64_t pinned_bytes; /**< Mapped pages that neither move nor return to the driver. */
+  uint64_t moved_bytes;  /**< Pages moved so far. */
+} cachalot_pages;
+
 /** A quantity over time. */
 typedef struct cachalot_counter {
   int64_t current;   /**< The current value. */
@@ -707,6 +717,26 @@ CACHALOT_API cachalot_status cachalot_empty_cache(const cachalot_allocator *allo
  *   - Driver: if a segment is released.
  *   - Errors: TABLE_FULL. */
 CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, int device, size_t keep_bytes);
+
+/** Does what requests under `policy:stitched` have put off, for about `max_us` microseconds of the driver's time:
+ * removes the mappings that moved pages have left, and returns memory beyond `slack` to the driver. Writes 1 to
+ * `more` if something is left for another call, otherwise 0; `more` may be NULL. Under other policies, there is nothing
+ * to do. Call it when the program is idle. It never waits for the device, and other threads go on meanwhile.
+ *   - Driver: yes, if there is something to do. */
+CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocator, int device, uint64_t max_us,
+                                               int *more);
+
+/** Lets a thread of the library call cachalot_maintain for every device, with a pause of `interval_us` microseconds
+ * between two rounds. A further call changes the pace; an interval of 0 ends the thread and waits for its end.
+ * cachalot_destroy ends the thread, too.
+ *   - Errors: BUSY if no thread can be started. */
+CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *allocator, uint64_t interval_us,
+                                                     uint64_t max_us);
+
+/** Tells what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments.
+ *   - Errors: STRUCT_SIZE. */
+CACHALOT_API cachalot_status cachalot_page_stats(const cachalot_allocator *allocator, int device,
+                                                 cachalot_pages *out);
 
 /** Turns the cache off (0) or on. While the cache is off, every request and every free goes to the driver. Allocated
  * blocks stay valid. */

@@ -320,6 +320,26 @@ class allocator {
   void empty_cache(int device = 0) const { check(cachalot_empty_cache(get(), device)); }
   /** Releases free segments until at most `keep_bytes` are reserved. */
   void trim(std::size_t keep_bytes, int device = 0) const { check(cachalot_trim(get(), device, keep_bytes)); }
+
+  /** Does what requests under `policy:stitched` have put off: cachalot_maintain. Returns whether something is left. */
+  bool maintain(std::uint64_t max_us, int device = 0) const {
+    int more = 0;
+    check(cachalot_maintain(get(), device, max_us, &more));
+    return more != 0;
+  }
+
+  /** Lets a thread of the library do the same for every device; 0 ends the thread: cachalot_maintain_every. */
+  void maintain_every(std::uint64_t interval_us, std::uint64_t max_us) const {
+    check(cachalot_maintain_every(get(), interval_us, max_us));
+  }
+
+  /** Tells what the pages of virtual memory are used for: cachalot_page_stats. */
+  cachalot_pages page_stats(int device = 0) const {
+    cachalot_pages pages = {};
+    pages.struct_size = sizeof pages;
+    check(cachalot_page_stats(get(), device, &pages));
+    return pages;
+  }
   /** Turns the cache on or off. */
   void set_caching(bool on, int device = 0) const { check(cachalot_set_caching(get(), device, on)); }
   /** Limits the reserved bytes; CACHALOT_NO_LIMIT removes the limit. */

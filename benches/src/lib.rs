@@ -5,6 +5,7 @@
 //! workload   the work of a subject                   crowd (pairs) · program (recorded programs) · threads
 //! lanes      every subject, by name, with a workload
 //! measure    all subjects in turn, in rounds         → the table, or criterion
+//! stitching  recorded programs in passes           → utilisation and driver time of policies
 //! recorder   the C ABI with its trace on or off      → the cost of recording, and a snapshot
 //! ```
 
@@ -21,6 +22,7 @@ pub mod program;
 pub mod recorder;
 pub mod report;
 pub mod settings;
+pub mod stitching;
 pub mod subject;
 pub mod threads;
 pub mod workload;

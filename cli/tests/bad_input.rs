@@ -1,4 +1,4 @@
-//! What cannot be used gets one clear line with its place, and exit status 2.
+//! Invalid input gets one clear line with the place, and exit status 2.
 
 mod common;
 
@@ -13,14 +13,14 @@ fn replay(file: &Path) -> Finished {
     cachalot([Path::new("replay"), Path::new("--json"), file])
 }
 
-/// Replays a file that cannot be used. The complaint must be one line, that of `place` in the file.
+/// Replays an invalid file. The error must be one line with `place` in the file.
 fn refuse(file: &Path, place: &str, what: &str) {
     let finished = replay(file);
     assert_eq!((finished.status, finished.output.as_str()), (2, ""), "{}", finished.errors);
     assert_eq!(finished.errors, format!("{}{place}: {what}\n", file.display()));
 }
 
-/// Refuses a record of these lines behind the header, at `line`.
+/// Expects an error at `line` for a record with the given lines after the header.
 fn refuse_lines(test: &str, lines: &str, line: u64, what: &str) {
     let file = write(&folder(test), "record.csv", format!("{HEADER}\n{lines}"));
     refuse(&file, &format!(":{line}"), what);
@@ -44,7 +44,7 @@ fn an_empty_file() {
 fn a_truncated_gzip_stream() {
     let folder = folder("truncated_gzip");
     let whole = fs::read(trace("mlp_seed.csv.gz")).expect("a trace");
-    // Long enough for some lines, too short for all.
+    // Long enough for some lines, too short for all lines.
     let file = write(&folder, "cut.csv.gz", &whole[..whole.len() - 100]);
     let finished = replay(&file);
     assert_eq!((finished.status, finished.output.as_str()), (2, ""));
@@ -181,7 +181,7 @@ fn an_end_that_is_none() {
     assert!(finished.errors.starts_with(&place), "{}", finished.errors);
 }
 
-/// A snapshot of one device with these events.
+/// Builds a snapshot of one device with the given events.
 fn snapshot(events: &serde_json::Value) -> Vec<u8> {
     let snapshot = json!({ "segments": [], "device_traces": [events], "allocator_settings": {} });
     serde_pickle::to_vec(&snapshot, serde_pickle::SerOptions::new()).expect("a pickle")

@@ -1,4 +1,4 @@
-//! Short files that expand to long ones are refused by their bound.
+//! Short files with a long expansion are refused by a bound.
 
 mod common;
 
@@ -8,14 +8,14 @@ use flate2::write::GzEncoder;
 use std::io::Write;
 use std::path::Path;
 
-/// A gzip file of `start`, and 65 MiB of a byte behind it.
+/// Builds a gzip file of `start` followed by 65 MiB of a byte.
 fn bomb(start: &str, byte: u8) -> Vec<u8> {
     let gzip = |content: &[u8]| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(content).expect("memory takes it");
         encoder.finish().expect("memory takes it")
     };
-    // A gzip file may consist of several.
+    // A gzip file may be a concatenation of gzip files.
     [gzip(start.as_bytes()), gzip(&vec![byte; 1 << 20]).repeat(65)].concat()
 }
 
@@ -42,7 +42,7 @@ fn compressed_files_that_expand_beyond_their_bound_are_refused() {
         assert!(file.metadata().expect("it was just written").len() < 100_000);
         refuse(command, &file, complaint);
     }
-    // As the end of a run, it stands beside a record.
+    // The end of a run is a file beside the record.
     let record = write(&folder, "run.csv", "action,addr,size,stream\nA,200,512,0\n");
     let expected = write(&folder, "run.expected.json.gz", bomb("{", b' '));
     let finished = cachalot([Path::new("replay"), &record]);
@@ -51,7 +51,8 @@ fn compressed_files_that_expand_beyond_their_bound_are_refused() {
 
 #[test]
 fn a_pickle_whose_values_refer_to_each_other_is_refused() {
-    // A list of two of the list before it, 40 times: EMPTY_LIST, BINPUT, POP; then BINGET twice, TUPLE2, BINPUT, POP.
+    // Each list has the previous list twice, 40 levels deep: EMPTY_LIST, BINPUT, POP; then BINGET
+    // twice, TUPLE2, BINPUT, POP.
     let key = |key: &str| [b"X", &(key.len() as u32).to_le_bytes()[..], key.as_bytes()].concat();
     let lists = [&b"]q\x000"[..], &b"h\x00h\x00\x86q\x000".repeat(40), b"h\x00"].concat();
     let parts = [b"\x80\x02}(".to_vec(), key("segments"), b"]".to_vec(), key("device_traces"), b"]".to_vec(), key("x")];

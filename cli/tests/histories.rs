@@ -1,4 +1,4 @@
-//! Memory histories that begin in the middle, in every command that takes records.
+//! Memory histories that begin in the middle of a program, in every command for records.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A recorded snapshot whose history lacks its first events, as `max_entries` leaves it.
+/// Writes a recorded snapshot without the first events, as after `max_entries`.
 fn cut(test: &str, events: usize) -> PathBuf {
     let mut pickle = Vec::new();
     let file = File::open(trace("mlp_seed__stacks.pickle.gz")).expect("a recorded snapshot");

@@ -1,4 +1,5 @@
-//! `cachalot inspect` and `cachalot snapshot`: what snapshots tell, and the snapshot that a record ends in.
+//! `cachalot inspect` and `cachalot snapshot`: the report on snapshots, and the snapshot at the end
+//! of a record.
 
 mod common;
 
@@ -22,7 +23,7 @@ fn text(file: &Path) -> String {
     finished.output
 }
 
-/// A block as a snapshot has it.
+/// Builds a block in the form of a snapshot.
 fn block(address: u64, size: u64, state: &str, function: &str) -> Value {
     let frames = if function.is_empty() {
         json!([])
@@ -36,7 +37,8 @@ fn event(action: &str, addr: u64, size: u64, stream: u64, time_us: u64) -> Value
     json!({"action": action, "addr": addr, "size": size, "stream": stream, "time_us": time_us, "frames": []})
 }
 
-/// Two segments, of two streams. A request of 24 MiB fails on the first stream; then what was pending completes, and a block is freed.
+/// Builds two segments on two streams. A request of 24 MiB fails on the first stream. Then the
+/// pending free completes, and a block is freed.
 fn made_up() -> Value {
     let segment = |address: u64, total: u64, stream: u64, blocks: Value| {
         json!({"device": 0, "address": address, "total_size": total, "stream": stream, "segment_type": "large",
@@ -81,7 +83,8 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
             "releasable": 30 * MIB, "streams": 2, "events": 10,
         }])
     );
-    // Before the fifth event, 5 ms before the end, the most was held: 8 + 12 + 4 + 30 MiB. All memory was there from the start.
+    // The peak is before the fifth event, 5 ms before the end: 8 + 12 + 4 + 30 MiB. All memory was
+    // there from the start.
     let [allocated] = report["peaks"].as_array().expect("a list").as_slice() else { panic!("{report}") };
     let sizes =
         ["event", "before_end_us", "reserved", "allocated", "pending", "releasable", "in_holes", "largest_hole"]
@@ -102,7 +105,8 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
     assert_eq!((&segment["blocks_in_use"], &segment["free_blocks"]), (&2.into(), &2.into()));
 
     let [first, second] = report["failures"].as_array().expect("a list").as_slice() else { panic!("{report}") };
-    // The other stream's segment was held, and of this one's 16 MiB were free and 12 MiB beside them pending.
+    // The other stream's segment was full. In the first stream's segment 16 MiB were free, and 12
+    // MiB beside them pending.
     let then = |failure: &Value| {
         ["allocated", "pending", "cached", "largest_free_here", "largest_free_elsewhere", "largest_free_if_waited"]
             .map(|key| failure[key].as_u64().expect(key) / MIB)
@@ -119,7 +123,7 @@ fn totals_stacks_segments_and_failures_of_a_snapshot_that_can_be_done_by_hand() 
         "42.9 %",
         "8.00 MiB  in 1 block, the largest 8.00 MiB; the oldest 8.0 ms old\n              model.py:3 forward\n",
         "Out of memory on device 0 (event 9): 24.00 MiB wanted on stream default",
-        "Enough would have been: to give back what was wholly free; a free block of another stream or pool; free memory in one \
+        "Enough would have been: to release wholly free segments; a free block of another stream or pool; free memory in one \
          piece, as expandable segments can have it.",
     ] {
         assert!(text.contains(part), "{part}\n{text}");
@@ -134,7 +138,7 @@ fn pytorchs_own_snapshots_are_told_of() {
     assert_eq!(totals["reserved"].as_u64().expect("bytes") % (2 * MIB), 0);
     let sum = ["allocated", "pending", "cached"].map(|key| totals[key].as_u64().expect(key)).iter().sum::<u64>();
     assert_eq!(sum, totals["reserved"].as_u64().expect("bytes"));
-    // The most was reserved long before the end, for a request that was then the last.
+    // The peak of reserved memory was long before the end, for the latest request at the time.
     let peak = &report["peaks"][0];
     assert_eq!((&peak["of"], &peak["reserved"]), (&json!("reserved"), &totals["reserved"]));
     assert!(
@@ -151,7 +155,7 @@ fn pytorchs_own_snapshots_are_told_of() {
     assert!(bytes.is_sorted_by(|one, other| one >= other));
 }
 
-/// A block of `stack`, the innermost frame first, in a state.
+/// Builds a block with `stack`, the innermost frame first, in a state.
 fn with_stack(state: &str, stack: &[&str]) -> Value {
     let frames: Vec<Value> = stack.iter().map(|file| json!({"name": "call", "filename": file, "line": 1})).collect();
     json!({"address": 0x1000_0000, "size": 2 * MIB, "requested_size": MIB, "state": state, "frames": frames})
@@ -215,7 +219,7 @@ fn the_snapshot_of_a_replay_is_the_recorded_programs_and_can_be_replayed_itself(
         let [written, read] = [&pickle, &text].map(|file| cachalot_snapshot::read(&fs::read(file).expect("written")));
         let written = written.expect("a pickle");
         assert_eq!(written, read.expect("JSON"));
-        // Every event of the record is in it, and leads to the same end.
+        // The snapshot has every event of the record, and leads to the recorded end.
         let events = written.device_traces[0].len();
         let csv = common::text_of(&record.file_name().expect("a name").to_string_lossy());
         assert_eq!(events, csv.lines().count() - 1, "{}", record.display());
@@ -235,7 +239,7 @@ fn another_policy_ends_in_another_snapshot() {
     let finished = snapshot(&["--policy", "bfc"], &trace("mlp_seed.csv.gz"), &to);
     assert_eq!(finished.status, 0, "{}", finished.errors);
     let report = inspect(&to);
-    // Its segments double; the record's own 16 do not.
+    // The segments of `bfc` double in size, unlike the 16 segments of the record.
     assert_eq!(report["totals"][0]["segments"], 6, "{report}");
     let written: Value = serde_json::from_slice(&fs::read(&to).expect("written")).expect("JSON");
     assert_eq!(written["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"], "policy:bfc");

@@ -1,4 +1,5 @@
-//! The files that commands write: what they leave of an old file, of a link, of a device, and on a full disk.
+//! Output files of the commands: the effect on an old file, on a link, on a device, and on a full
+//! disk.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Every way to name an output, behind the rest of its command.
+/// Returns every way to name an output, after the rest of the command.
 fn commands(folder: &Path) -> Vec<Vec<String>> {
     let mut table = "id,lower,upper,size\n".to_owned();
     for row in 0..200 {
@@ -39,7 +40,7 @@ fn a_link_stays_and_its_target_is_written() {
     for (number, mut command) in commands(&place).into_iter().enumerate() {
         let [target, link] = ["target", "link"].map(|name| place.join(format!("{name}{number}")));
         symlink(&target, &link).expect("a link");
-        // A file of this name is the user's own.
+        // A file with the name is the user's own.
         let neighbour = write(&place, &format!("link{number}.part"), "the user's");
         command.push(link.display().to_string());
         let finished = cachalot(&command);
@@ -52,7 +53,8 @@ fn a_link_stays_and_its_target_is_written() {
 #[test]
 fn a_full_device_is_a_complaint_and_stays() {
     let place = folder("outputs_device");
-    // By a link: a command that replaces what it is told to write replaces that, and not the machine's device.
+    // Writes through a link: a command that replaces the named file replaces the link, not the
+    // machine's device.
     symlink("/dev/full", place.join("full")).expect("a link");
     for mut command in commands(&place) {
         command.push("full".to_owned());
@@ -91,7 +93,7 @@ fn a_full_disk_leaves_the_old_file_and_nothing_else() {
 #[test]
 fn standard_output_is_written_in_order_wherever_it_leads() {
     let place = folder("outputs_stdout");
-    // By a link, as above.
+    // Writes through a link, as above.
     let link = place.join("stdout");
     symlink("/dev/stdout", &link).expect("a link");
     for mut command in commands(&place) {
@@ -103,7 +105,7 @@ fn standard_output_is_written_in_order_wherever_it_leads() {
         };
         let piped = run().output().expect("the command runs");
         assert!(piped.status.success() && piped.stderr.is_empty(), "{command:?}");
-        // What measures time differs from run to run, in bytes and not in lines.
+        // Measured times differ from run to run, in bytes but not in the number of lines.
         let lines = |bytes: &[u8]| bytes.split(|&byte| byte == b'\n').count();
         let file = write(&place, "file", "before\n");
         let to = fs::File::options().append(true).open(&file).expect("the test's own");

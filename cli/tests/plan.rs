@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// `MiniMalloc`'s example of five buffers; 12 is the optimum.
+/// `MiniMalloc`'s example of five buffers, with the optimum 12.
 const FIVE: &str = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n";
 
 fn plan<'a>(options: impl IntoIterator<Item = &'a str>, file: &'a Path) -> Finished {
@@ -17,7 +17,7 @@ fn plan<'a>(options: impl IntoIterator<Item = &'a str>, file: &'a Path) -> Finis
     cachalot(["plan"].into_iter().chain(options).chain([file]))
 }
 
-/// The one line of `--json`.
+/// Returns the line of `--json`.
 fn line<'a>(options: impl IntoIterator<Item = &'a str>, file: &'a Path) -> Value {
     let finished = plan(["--json"].into_iter().chain(options), file);
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""), "{}", finished.output);
@@ -26,7 +26,7 @@ fn line<'a>(options: impl IntoIterator<Item = &'a str>, file: &'a Path) -> Value
     lines.remove(0)
 }
 
-/// The lines of a table, by the names of the columns.
+/// Returns the lines of a table, by the names of the columns.
 fn rows(file: &Path) -> Vec<HashMap<String, String>> {
     let mut reader = csv::Reader::from_path(file).expect("a table");
     reader.deserialize().map(|row| row.expect("a row")).collect()
@@ -72,7 +72,7 @@ fn columns_in_any_order_alignment_and_fixed_offsets() {
     let file = write(&folder, "columns.csv.gz", gzip(table));
     let output = folder.join("plan.csv");
     let line = line(["-o", output.to_str().expect("UTF-8")], &file);
-    // `a` is fixed at 64 and aligned to 64, so the peak is 128 wherever the others lie.
+    // `a` is fixed at 64 and aligned to 64, so the peak is 128 with any position of the rest.
     assert_eq!((&line["peak_bytes"], &line["lower_bound_bytes"]), (&json!(128), &json!(128)));
     let text = fs::read_to_string(&output).expect("a table");
     assert!(text.starts_with("size,offset,lower,id,upper,alignment\n10,64,0,a,4,64\n"), "{text}");
@@ -119,7 +119,8 @@ fn whether_it_fits() {
 
 #[test]
 fn what_only_a_search_can_answer() {
-    // `MiniMalloc`'s `InfeasibleTricky`: no step has more than 4 bytes, but no plan needs fewer than 5.
+    // `MiniMalloc`'s `InfeasibleTricky`: at most 4 bytes are live in any step, but every plan needs
+    // 5 bytes.
     let table = "id,lower,upper,size\na,0,1,3\nb,0,3,1\nc,4,5,3\nd,2,5,1\ne,1,2,2\nf,3,4,2\ng,1,4,1\n";
     let file = write(&folder("plan_tricky"), "tricky.csv", table);
     for (algorithm, answer) in [("portfolio", "does not fit"), ("exact", "does not fit"), ("squeeze", "not decided")] {
@@ -178,7 +179,8 @@ fn operators() {
     assert_eq!(names(&lines[0]["refused"]), ["part", "y", "z"]);
 }
 
-/// A record in which every step allocates 300, then 700 until the 300 are freed, then holds a 900 over into the next step.
+/// Builds a record in which every step allocates 300, then 700 until the 300 are freed, then keeps
+/// a 900 into the next step.
 fn steps(count: u64) -> String {
     let mut record = String::from("action,addr,size,stream\nA,10000000,2097152,0\n");
     for step in 0..count {
@@ -200,7 +202,8 @@ fn a_record_is_planned_by_its_repeated_section() {
     let file = write(&folder, "steps.csv", steps(8));
     let output = folder.join("plan.csv");
     let one = line(["-o", output.to_str().expect("UTF-8")], &file);
-    // Three allocations a step; the 900 are held for more than a step, so two of them are there at once, all the time.
+    // Three allocations a step. The 900 live for more than a step, so two copies exist at all
+    // times.
     assert!(one["part"].as_str().is_some_and(|part| part.ends_with("repeated")), "{one}");
     assert_eq!((&one["buffers"], &one["peak_bytes"]), (&json!(4), &json!(512 + 1024 + 2 * 1024)));
     let rows = rows(&output);
@@ -222,7 +225,7 @@ fn a_recorded_trace() {
     let whole = plan(["--algorithm", "pushdown", "--section", "0..64", "--json"], &trace("mlp_seed.csv.gz"));
     assert_eq!(whole.json()[0]["part"], json!("all allocations"));
     assert_eq!(whole.json()[0]["buffers"], json!(64));
-    // A snapshot holds the record of each device that has one.
+    // A snapshot has a record for each device with events.
     let snapshot = plan(["--algorithm", "pushdown", "--json"], &trace("mlp_seed__stacks.pickle.gz"));
     assert_eq!((snapshot.status, snapshot.json()[0]["peak_bytes"].clone()), (0, line["peak_bytes"].clone()));
 }
@@ -282,7 +285,7 @@ fn what_a_plan_of_a_section_leaves_out_is_said() {
 #[test]
 fn a_picture_shows_every_buffer() {
     let folder = folder("plan_narrow");
-    // One step of 100,000, and one byte of a million: less than a pixel, both.
+    // A step of 100,000, and a byte of a million: both less than a pixel.
     let table = "id,lower,upper,size\nlong,0,100000,1000000\nshort,500,501,1000000\nflat,0,100000,1\n";
     let file = write(&folder, "narrow.csv", table);
     let picture = folder.join("plan.svg");

@@ -1,4 +1,5 @@
-//! What cannot be planned gets one line with its place and what is accepted there, and exit status 2.
+//! Invalid input of `cachalot plan` gets one line with the place and the accepted values, and exit
+//! status 2.
 
 mod common;
 
@@ -7,14 +8,14 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Plans a file that cannot be used; the complaint must be this line about the file.
+/// Plans an invalid file. The error must be the line `complaint` about the file.
 fn refuse(file: &Path, complaint: &str) {
     let finished = cachalot([Path::new("plan"), file]);
     assert_eq!((finished.status, finished.output.as_str()), (2, ""), "{}", finished.errors);
     assert_eq!(finished.errors, format!("{}{complaint}\n", file.display()));
 }
 
-/// Refuses a table whose third line is wrong, however its lines end.
+/// Expects an error in the third line of a table, with any line ending.
 fn refuse_line(test: &str, header: &str, line: &str, complaint: &str) {
     let good = "a,0,9,100,64,0".split(',').take(header.split(',').count()).collect::<Vec<_>>().join(",");
     for end in ["\n", "\r\n"] {
@@ -111,7 +112,7 @@ const PROGRAM: &str = r#"{
 }
 "#;
 
-/// Refuses the program with a change.
+/// Expects an error for the program after a change.
 fn refuse_program(test: &str, (from, to): (&str, &str), complaint: &str) {
     assert!(PROGRAM.contains(from), "{from}");
     let file = write(&folder(test), "program.json", PROGRAM.replace(from, to));
@@ -179,7 +180,7 @@ fn fields_of_programs() {
         complaint.contains("unknown field `live`, expected one of `name`, `size`, `device`, `life`"),
         "{complaint}"
     );
-    // The JSON parser stops inside the character before it.
+    // The JSON parser stops inside the preceding character.
     let what = ":5: column 15: control character (\\u0000-\\u001F) found while parsing a string";
     refuse_program("plan_program_control", (r#""y""#, "\"\u{467}\u{1}\""), what);
     let file = write(&folder("plan_program_cut"), "program.json", &PROGRAM[..PROGRAM.len() - 4]);

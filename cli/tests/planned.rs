@@ -1,4 +1,4 @@
-//! `--policy planned`: one part of a record is observed, and what follows is served from a plan.
+//! `--policy planned`: observes a part of a record, and serves the following part from a plan.
 
 mod common;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Three requests, of which the third takes the place of the first.
+/// Three requests. The third takes the place of the first.
 const STEP: &str = "\
 a,100000000,1000,0
 a,100000400,2000,0
@@ -20,7 +20,7 @@ f,100000000,500,0
 c,100000000,500,0
 ";
 
-/// A program of eight such steps; `odd` comes before the last.
+/// Builds a program of eight steps, with `odd` before the last step.
 fn steps(odd: &str) -> String {
     let head = "action,addr,size,stream\nA,100000000,2097152,0\n";
     format!("{head}{}{odd}{}", STEP.repeat(7), STEP)
@@ -86,7 +86,7 @@ fn the_table_has_a_column_for_each_deviation() {
 
 #[test]
 fn a_program_that_does_not_repeat_is_cut_in_two() {
-    // The second half has nothing of the first.
+    // The second half has no request of the first half.
     let head = "action,addr,size,stream\nA,100000000,2097152,0\n";
     let step = |step: u64| {
         let bytes = step * 1000;

@@ -41,7 +41,7 @@ fn number(line: &Value, key: &str) -> u64 {
     line[key].as_u64().unwrap_or_else(|| panic!("{key} of {line} is no whole number"))
 }
 
-/// The rows of the table in the traces' own description, by trace.
+/// Returns the rows of the table in the traces' own description, by trace.
 fn described() -> BTreeMap<String, Vec<u64>> {
     let text = fs::read_to_string(trace("README.md")).expect("the description of the traces");
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| trace"));
@@ -160,6 +160,50 @@ fn another_configuration_leads_to_other_segments_and_is_not_checked() {
 }
 
 #[test]
+fn passes_are_run_on_one_allocator() {
+    let file = || [trace("mlp_seed.csv.gz")];
+    let once = replay(&["--json", "--passes=1", "--ignore-empty-cache"], file()).json().remove(0);
+    let twice = replay(&["--json", "--passes=2", "--ignore-empty-cache"], file()).json().remove(0);
+    // The second pass obtains a segment that the first could do without, and nothing is released.
+    for (line, obtained) in [(&once, 20), (&twice, 21)] {
+        assert_eq!((number(line, "device_allocs"), number(line, "device_frees")), (obtained, 0), "{line}");
+    }
+    for line in [&once, &twice] {
+        assert_eq!((number(line, "allocations"), number(line, "checked")), (64, 0));
+        assert_eq!(line["peak_live_bytes"], once["peak_live_bytes"]);
+        assert_eq!(line["cold_us_per_allocation"], once["cold_us_per_allocation"]);
+    }
+    assert_eq!((number(&once, "passes"), number(&twice, "passes")), (1, 2));
+    assert_eq!(once["steady_us_per_allocation"], Value::Null);
+    // A segment of 48 MiB, between 32 µs for 20 MiB and 49 µs for 200 MiB, for 64 requests.
+    let steady = twice["steady_us_per_allocation"].as_f64().expect("a second pass");
+    assert!((steady - 34.644 / 64.0).abs() < 1e-9, "{steady}");
+    // With its own calls that empty the cache the program releases 8 segments in a pass, as the record says.
+    let emptied = replay(&["--json", "--passes=1"], file()).json().remove(0);
+    assert_eq!((number(&emptied, "device_allocs"), number(&emptied, "device_frees")), (24, 8));
+}
+
+#[test]
+fn a_limit_that_follows_from_what_is_live_is_kept_to() {
+    let finished = replay(&["--json", "--limit-factor=1.05"], [trace("llm_generate.csv.gz")]);
+    assert_eq!(finished.status, 1);
+    assert!(finished.errors.starts_with("llm_generate: out of memory: "), "{}", finished.errors);
+    let line = finished.json().remove(0);
+    // 1.05 times 1,409,217,536 bytes.
+    assert!(number(&line, "ooms") > 0 && number(&line, "peak_reserved_bytes") <= 1_479_678_412, "{line}");
+}
+
+#[test]
+fn what_is_checked_is_not_varied() {
+    for option in
+        ["--passes=2", "--ignore-empty-cache", "--ignore-record-stream", "--ignore-captures", "--limit-factor=2"]
+    {
+        let finished = replay(&["--check", option], [trace("mlp_seed.csv.gz")]);
+        assert!(finished.status == 2 && finished.errors.contains("cannot be used with"), "{}", finished.errors);
+    }
+}
+
+#[test]
 fn another_limit_is_kept_to() {
     let finished = replay(&["--json", "--limit", "300MiB"], [trace("mlp_seed.csv.gz")]);
     let complaint =
@@ -168,7 +212,7 @@ fn another_limit_is_kept_to() {
     let line = finished.json().remove(0);
     assert_eq!((number(&line, "ooms"), number(&line, "largest_failed_bytes")), (11, 48 << 20));
     assert!(number(&line, "peak_reserved_bytes") <= 300 << 20);
-    // What was refused was never live.
+    // Refused requests were never live.
     assert!(number(&line, "peak_live_bytes") <= number(&line, "peak_reserved_bytes"));
     assert!(line["stats"]["num_ooms"].as_u64().expect("a number") > 0);
 }
@@ -187,7 +231,7 @@ fn a_request_that_failed_in_the_recording_too_is_counted_and_no_failure() {
     assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
     let row: Vec<&str> = finished.output.lines().last().expect("a row").split_whitespace().collect();
     assert_eq!((row[0], row.last()), ("gpt2_varlen__oom", Some(&"1")));
-    // The limit's failures come on top of the recorded one.
+    // The limit causes failures besides the recorded failure.
     let finished = replay(&["--limit", "7GiB"], [trace("gpt2_varlen__oom.csv.gz")]);
     assert_eq!(finished.status, 1);
     let complaint = "that the recorded program was served, and 1 that failed in the recording too; the largest has ";
@@ -219,7 +263,8 @@ fn the_first_difference_shows_both_decisions_and_the_blocks_considered() {
     assert!(finished.errors.ends_with(considered), "{}", finished.errors);
 }
 
-/// `mlp_seed` with another word in the file about its end. Answers what checking it says.
+/// Checks `mlp_seed` with a changed word in the file about the end. Returns the result of the
+/// check.
 fn check_with_end(test: &str, from: &str, to: &str) -> Finished {
     let folder = folder(test);
     let record = write(&folder, "mlp.csv", text_of("mlp_seed.csv.gz"));

@@ -1,4 +1,5 @@
-//! `cachalot replay --check` on programs that join the rules which recorded programs only follow one at a time.
+//! `cachalot replay --check` on programs with combinations of rules. A recorded program follows
+//! only one of the rules at a time.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What a person sees: tables in terminals of any width, colours, help, completions, manual pages, and the documented output.
+//! Output for people: tables in terminals of any width, colours, help, completions, manual pages,
+//! and the documented output.
 
 mod common;
 
@@ -7,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The commands that print tables, run in the root of the repository.
-const TABLES: [&[&str]; 8] = [
+/// The commands with tables, run in the root of the repository.
+const TABLES: [&[&str]; 10] = [
     &["replay", "tests/traces/mlp_seed.csv.gz", "tests/traces/multistream_prefetch__expandable.csv.gz"],
     &["replay", "--check", "tests/traces/mlp_seed.csv.gz"],
     &["replay", "--policy=planned", "tests/traces/mlp_seed.csv.gz"],
@@ -17,6 +18,15 @@ const TABLES: [&[&str]; 8] = [
         "compare",
         "--repeat=1",
         "--policy=caching,bfc",
+        "tests/traces/mlp_seed.csv.gz",
+        "tests/traces/resnet50_amp.csv.gz",
+    ],
+    &["replay", "--passes=2", "tests/traces/mlp_seed.csv.gz"],
+    &[
+        "compare",
+        "--repeat=1",
+        "--passes=2",
+        "--policy=caching,direct",
         "tests/traces/mlp_seed.csv.gz",
         "tests/traces/resnet50_amp.csv.gz",
     ],
@@ -39,7 +49,7 @@ fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Finished {
     common::finish(&mut command)
 }
 
-/// The lines above each line of dashes: titles of tables.
+/// Returns the lines above each line of dashes: the titles of tables.
 fn titles(text: &str) -> Vec<Vec<&str>> {
     let lines: Vec<&str> = text.lines().collect();
     let rules = lines.iter().enumerate().filter(|(_, line)| line.starts_with('─')).map(|(at, _)| at);
@@ -66,7 +76,8 @@ fn every_table_fits_the_terminal_with_at_most_six_columns() {
     for arguments in TABLES {
         for width in [80, 140] {
             let finished = run(arguments, &[("COLUMNS", &width.to_string())]);
-            // A table reaches from its titles to an empty line; inspect has other lines as well.
+            // A table reaches from the titles to an empty line. `inspect` also prints lines outside
+            // of tables.
             let mut in_table = false;
             let rows = finished.output.lines().filter(|line| {
                 in_table = !line.is_empty() && (in_table || line.starts_with('─'));
@@ -94,7 +105,7 @@ fn every_table_fits_the_terminal_with_at_most_six_columns() {
 
 #[test]
 fn wide_tables_have_every_column_once_and_a_line_for_each_row() {
-    for (arguments, columns) in TABLES.iter().zip([9, 13, 17, 14, 14, 7, 8, 14]) {
+    for (arguments, columns) in TABLES.iter().zip([9, 13, 17, 14, 14, 12, 17, 7, 8, 14]) {
         let finished = run(&[*arguments, &["--wide"]].concat(), &[("COLUMNS", "80")]);
         let titles = titles(&finished.output);
         let first = titles.first().expect("a table");
@@ -173,7 +184,8 @@ fn shells_and_man_know_every_command() {
 /// The page with the documented output.
 const PAGE: &str = "docs/command.md";
 
-/// A block of the page: fenced, with its command behind a prompt in the first line.
+/// Returns width and arguments of a documented command, the first line of a fenced block after the
+/// prompt.
 fn documented(block: &str) -> Option<(usize, Vec<String>)> {
     let command = block.lines().next()?.strip_prefix("$ ")?;
     let mut words = command.split_whitespace();
@@ -181,7 +193,8 @@ fn documented(block: &str) -> Option<(usize, Vec<String>)> {
     (words.next()? == "cachalot").then(|| (width, words.map(str::to_owned).collect()))
 }
 
-/// The output without the measured seconds: they stand at the ends of lines, with three digits behind the point.
+/// Removes measured seconds from the output: at the ends of lines, with three digits after the
+/// point.
 fn without_seconds(text: &str) -> String {
     let line = |line: &str| {
         let is_measured = line.rsplit_once(' ').is_some_and(|(_, word)| {
@@ -226,7 +239,7 @@ fn the_documented_output_is_that_of_the_command() {
     }
 }
 
-/// The pictures of the pages, and the commands that draw them.
+/// The pictures of the pages, and the commands for drawing.
 const PICTURES: [(&str, &[&str]); 2] = [
     (
         "docs/pictures/compare.svg",

@@ -5,12 +5,14 @@
 
 mod block;
 mod buffer;
+mod pages;
 mod pools;
 #[cfg(feature = "alloc")]
 mod restore;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
+pub use pages::{PageStats, Pages};
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
@@ -291,32 +293,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
                 let device = self.on_owner(lane.device);
                 act(device, device.home_of(lane, ptr)?)
             }
-            Owner::Shared => self.search_every_heap(ptr, &act),
+            Owner::Shared => search_every_heap(self, ptr, &act),
             Owner::None => Err(Error::foreign(ptr)),
         }
-    }
-
-    /// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two
-    /// segments.
-    #[cold]
-    fn search_every_heap<T>(
-        &self,
-        ptr: DevicePtr,
-        act: &impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        for arena in self.arenas.iter() {
-            // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
-            // there.
-            arena.delegate_lanes();
-            for slot in arena.heaps.slot_numbers() {
-                match act(OnDevice { arena, pages: &self.pages }, arena.heaps.heap_ref(slot)) {
-                    // The address lies in none of this heap's segments.
-                    Err(Error::InvalidPointer { fault: PointerFault::Foreign, .. }) => {}
-                    acted => return acted,
-                }
-            }
-        }
-        Err(Error::foreign(ptr))
     }
 
     /// Announces that work queued on `stream` uses the block at `ptr`.
@@ -595,6 +574,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
+        arena.budget.raise(arena.device_peaks.active_bytes());
         arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
         Ok(())
     }
@@ -676,4 +656,26 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         }
         Ok(())
     }
+}
+
+/// Calls `act` with one heap after another until one owns `ptr`, for a page shared by two segments.
+#[cold]
+fn search_every_heap<D: DeviceMemory, R: Lock, S: Storage, T>(
+    allocator: &Allocator<D, R, S>,
+    ptr: DevicePtr,
+    act: &impl Fn(OnDevice<'_, Called<D>, R, S>, HeapRef) -> Result<T, Error>,
+) -> Result<T, Error> {
+    for arena in allocator.arenas.iter() {
+        // Delegate the blocks of lanes first: a walk over heaps finds only blocks with an entry
+        // there.
+        arena.delegate_lanes();
+        for slot in arena.heaps.slot_numbers() {
+            match act(OnDevice { arena, pages: &allocator.pages }, arena.heaps.heap_ref(slot)) {
+                // The address lies in none of this heap's segments.
+                Err(Error::InvalidPointer { fault: PointerFault::Foreign, .. }) => {}
+                acted => return acted,
+            }
+        }
+    }
+    Err(Error::foreign(ptr))
 }

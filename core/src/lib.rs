@@ -77,6 +77,7 @@ mod device;
 mod error;
 mod heap;
 mod page_map;
+mod pages;
 #[cfg(feature = "alloc")]
 mod planned;
 mod pool;
@@ -89,7 +90,7 @@ mod tables;
 mod trace;
 mod units;
 
-pub use allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop};
+pub use allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages};
 pub use arena::allocation::Allocation;
 pub use arena::forecast::Forecast;
 pub use config::Config;

@@ -56,7 +56,7 @@ fn addresses(sheet: &Sheet) {
     }
 }
 
-/// The stack of contexts and the life of a context.
+/// Asks about the stack of contexts and the life of a context.
 pub(crate) fn contexts(sheet: &Sheet) {
     assert_eq!(sheet.cuInit(0), 0, "cuInit");
     let mut current = 1;
@@ -83,7 +83,7 @@ pub(crate) fn contexts(sheet: &Sheet) {
     sheet.line("cuMemAlloc_v2 in the new life", code(sheet.alloc(1)));
 }
 
-/// A created context beside the primary one.
+/// Asks about a created context beside the primary context.
 fn created(sheet: &Sheet) {
     let address = sheet.alloc(4096).expect("memory");
     let event = sheet.event().expect("an event");
@@ -103,10 +103,11 @@ fn created(sheet: &Sheet) {
     sheet.line("cuCtxPopCurrent_v2 of the destroyed context", sheet.cuCtxPopCurrent_v2(&mut current));
 }
 
-/// Every call while no context is current.
+/// Makes every call while no context is current.
 pub(crate) fn without_context(sheet: &Sheet) {
     let context = sheet.begin();
-    // The last release would take the objects away; so would the calls that change the current context.
+    // The last release would destroy the objects, as would the calls that change the current
+    // context.
     sheet.cuDevicePrimaryCtxRetain(&mut 0, 0);
     for (name, call) in CALLS {
         sheet.cuCtxSetCurrent(context);
@@ -118,7 +119,7 @@ pub(crate) fn without_context(sheet: &Sheet) {
     }
 }
 
-/// Peer access, where there are two devices.
+/// Peer access between two devices, if present.
 pub(crate) fn peers(sheet: &Sheet) {
     assert_eq!(sheet.cuInit(0), 0, "cuInit");
     let mut count = 0;

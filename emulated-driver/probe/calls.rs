@@ -1,18 +1,19 @@
-//! One call of each function, with arguments that are right: the circumstances are what a question is about.
+//! One call of each function with valid arguments. The questions vary the state around the call.
 
 use crate::sheet::{PAGE, Sheet, code};
 use cachalot_emulated_driver::api::{Api, Properties};
 use std::ffi::c_void;
 
-/// Objects for one round of calls. Some calls use theirs up, so that each call finds fresh ones.
+/// Objects for one round of calls. Some calls consume their objects, so every call gets fresh
+/// objects.
 pub(crate) struct Things {
     pub(crate) context: u64,
-    /// Not blocking, idle: to be captured on.
+    /// A non-blocking idle stream for a capture.
     pub(crate) stream: u64,
-    /// Not blocking, idle.
+    /// A further non-blocking idle stream.
     pub(crate) other: u64,
     spare_stream: u64,
-    /// Recorded on `other` and done.
+    /// An event recorded on `other`, already complete.
     pub(crate) event: u64,
     spare_event: u64,
     address: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Things {
     spare_handle: u64,
 }
 
-/// A call and its name.
+/// Name and code of a call.
 pub(crate) type Call = (&'static str, fn(&Api, &Things) -> u32);
 
 /// A page as an offset.
@@ -33,7 +34,7 @@ const STEP: u64 = PAGE as u64;
 
 pub(crate) unsafe extern "C" fn do_nothing(_argument: *mut c_void) {}
 
-/// Calls whose answer depends on the circumstances.
+/// Calls whose answer depends on the state.
 pub(crate) const CALLS: &[Call] = &[
     ("cuMemAlloc_v2", |api, _| code(api.alloc(4096))),
     ("cuMemFree_v2", |api, things| api.cuMemFree_v2(things.spare_address)),
@@ -101,7 +102,7 @@ pub(crate) const CALLS: &[Call] = &[
 ];
 
 impl Things {
-    /// Fresh objects; `blocking` makes the first stream one that the legacy stream waits for.
+    /// Creates fresh objects. With `blocking`, the legacy stream waits for the first stream.
     pub(crate) fn new(sheet: &Sheet, context: u64, blocking: bool) -> Self {
         let page = || sheet.create(PAGE).expect("physical memory");
         let things = Self {
@@ -125,7 +126,7 @@ impl Things {
         things
     }
 
-    /// Gives everything back that the calls have left. What is gone already is not an error here.
+    /// Releases all objects left by the calls. An object released already is no error.
     pub(crate) fn close(self, sheet: &Sheet) {
         for stream in [self.stream, self.other] {
             sheet.cuStreamDestroy_v2(stream);

@@ -1,4 +1,4 @@
-//! Stream capture: what each call does to a capture in each mode.
+//! Stream capture: the effect of each call on a capture in each mode.
 
 use crate::calls::{CALLS, Things, do_nothing};
 use crate::sheet::{Sheet, code};
@@ -7,7 +7,8 @@ const GLOBAL: i32 = 0;
 const THREAD_LOCAL: i32 = 1;
 const RELAXED: i32 = 2;
 
-/// Makes a capture on the first stream, acts, and says: the answer, the capture's status after it, how it ended.
+/// Begins a capture on the first stream and acts. Returns the answer, the status of the capture
+/// afterwards, and the code of the end.
 fn during(sheet: &Sheet, things: &Things, mode: i32, act: impl FnOnce() -> u32) -> String {
     assert_eq!(sheet.cuStreamBeginCapture_v2(things.stream, mode), 0, "cuStreamBeginCapture");
     let answer = act();
@@ -20,7 +21,7 @@ fn during(sheet: &Sheet, things: &Things, mode: i32, act: impl FnOnce() -> u32) 
     format!("{answer} status {status} end {}", code(end))
 }
 
-/// Every call by the capturing thread.
+/// Makes every call on the capturing thread.
 fn calls(sheet: &Sheet, mode: i32) {
     let context = sheet.begin();
     sheet.cuDevicePrimaryCtxRetain(&mut 0, 0);
@@ -31,22 +32,23 @@ fn calls(sheet: &Sheet, mode: i32) {
     }
 }
 
-/// Every call, in a capture of the global mode.
+/// Makes every call in a capture of the global mode.
 pub(crate) fn calls_global(sheet: &Sheet) {
     calls(sheet, GLOBAL);
 }
 
-/// Every call, in a capture of the thread-local mode.
+/// Makes every call in a capture of the thread-local mode.
 pub(crate) fn calls_thread_local(sheet: &Sheet) {
     calls(sheet, THREAD_LOCAL);
 }
 
-/// Every call, in a capture of the relaxed mode.
+/// Makes every call in a capture of the relaxed mode.
 pub(crate) fn calls_relaxed(sheet: &Sheet) {
     calls(sheet, RELAXED);
 }
 
-/// Every call by another thread in its default mode, during a capture of the global mode.
+/// Makes every call on another thread in the default mode of the thread, during a capture of the
+/// global mode.
 pub(crate) fn calls_of_another_thread(sheet: &Sheet) {
     let context = sheet.begin();
     sheet.cuDevicePrimaryCtxRetain(&mut 0, 0);
@@ -66,7 +68,8 @@ pub(crate) fn calls_of_another_thread(sheet: &Sheet) {
     }
 }
 
-/// A question about a relaxed capture: its name, whether the capturing stream is a blocking one, what to do meanwhile.
+/// A question about a relaxed capture: the name, whether the capturing stream is a blocking stream,
+/// and the action during the capture.
 type Question = (&'static str, bool, fn(&Sheet, &Things) -> String);
 
 /// Ends, events, forks, the legacy stream.
@@ -126,7 +129,7 @@ const QUESTIONS: &[Question] = &[
     }),
 ];
 
-/// All questions but those about the single calls.
+/// Asks all questions about captures except for the single calls.
 pub(crate) fn questions(sheet: &Sheet) {
     let context = sheet.begin();
     sheet.line("cuStreamBeginCapture_v2 on the legacy stream", sheet.cuStreamBeginCapture_v2(0, RELAXED));
@@ -149,7 +152,7 @@ pub(crate) fn questions(sheet: &Sheet) {
     graph(sheet, context);
 }
 
-/// `cuStreamEndCapture` by a thread that did not begin it.
+/// Calls `cuStreamEndCapture` on another thread than the capturing thread.
 fn by_another_thread(sheet: &Sheet, things: &Things) -> u32 {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -160,7 +163,7 @@ fn by_another_thread(sheet: &Sheet, things: &Things) -> u32 {
     })
 }
 
-/// Lets the other stream join the capture, do work or not, and come back or not.
+/// Lets the other stream join the capture, optionally queue work, and optionally join back.
 fn fork(sheet: &Sheet, things: &Things, work: bool, join: bool) -> String {
     let mut codes =
         vec![sheet.cuEventRecord(things.event, things.stream), sheet.cuStreamWaitEvent(things.other, things.event, 0)];
@@ -174,7 +177,7 @@ fn fork(sheet: &Sheet, things: &Things, work: bool, join: bool) -> String {
     format!("{codes:?}")
 }
 
-/// Makes one capture wait for another.
+/// Makes a capture wait for another capture.
 fn merge(sheet: &Sheet, things: &Things) -> String {
     let begun = sheet.cuStreamBeginCapture_v2(things.other, RELAXED);
     let recorded = sheet.cuEventRecord(things.event, things.other);
@@ -182,7 +185,7 @@ fn merge(sheet: &Sheet, things: &Things) -> String {
     format!("{begun} {recorded} {waited} other end {}", code(sheet.end_capture(things.other)))
 }
 
-/// A forbidden call twice: the second finds the capture broken already.
+/// Makes a forbidden call twice. The second call finds a broken capture.
 fn unsafe_after_break(sheet: &Sheet, context: u64) {
     let things = Things::new(sheet, context, false);
     let mut codes = Vec::new();
@@ -194,7 +197,7 @@ fn unsafe_after_break(sheet: &Sheet, context: u64) {
     things.close(sheet);
 }
 
-/// An event recorded in a capture, asked after its end.
+/// Queries an event recorded in a capture after the end of the capture.
 fn captured_event_after_the_end(sheet: &Sheet, context: u64) {
     let things = Things::new(sheet, context, false);
     during(sheet, &things, RELAXED, || sheet.cuEventRecord(things.event, things.stream));

@@ -1,17 +1,18 @@
-//! Comparing answers with those written down.
+//! Compares answers with expected answers.
 //!
-//! A file of expected answers has the lines of a run. A line may end in a remark in brackets; `[real: x]` is a second
-//! answer that agrees as well. Empty lines and lines that begin with `#` are passed over, but for a group's remark that
-//! it had one device only: its missing answers are then no difference.
+//! A file of expected answers has the lines of a run. A line may end in a remark in brackets.
+//! `[real: x]` is a second accepted answer. Empty lines and lines that begin with `#` are skipped,
+//! except for the remark of a group about a single device: missing answers of the group then count
+//! as not asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What begins the remark with a second answer.
+/// Prefix of a remark with a second answer.
 const SECOND: &str = "real: ";
-/// What a group remarks that has more questions where there are two devices.
+/// Remark of a group with further questions for a second device.
 pub(crate) const ONE_DEVICE: &str = "one device only: nothing more to ask";
 
-/// The answers in a text, by question: the first, and the second if there is one.
+/// Returns the answers in a text by question: the first answer, and the optional second answer.
 fn answers(text: &str) -> BTreeMap<&str, (&str, Option<&str>)> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let split = |line| {
@@ -23,23 +24,24 @@ fn answers(text: &str) -> BTreeMap<&str, (&str, Option<&str>)> {
     lines.filter_map(split).collect()
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(crate) struct Comparison {
-    /// How many answers are the expected ones.
+    /// Number of expected answers.
     agree: usize,
-    /// Expected one answer, found the second: where the emulated driver differs from a real one on purpose.
+    /// Lines with the second answer, where the emulated driver differs from a real driver on
+    /// purpose.
     second: Vec<String>,
-    /// Not asked, because the machine has one device.
+    /// Questions not asked, for want of a second device.
     not_asked: Vec<String>,
-    /// What differs, one line a question.
+    /// Differences, a line for each question.
     pub(crate) differences: Vec<String>,
 }
 
 impl Comparison {
-    /// Compares the lines of a run with the expected ones.
+    /// Compares the lines of a run with the expected lines.
     pub(crate) fn new(expected: &str, found: &str) -> Self {
-        // The groups that say of themselves that they asked no more for want of a second device.
+        // Groups whose remark says that further questions need a second device.
         let short: BTreeSet<&str> = found
             .lines()
             .filter_map(|line| line.trim().strip_prefix("# ")?.strip_suffix(ONE_DEVICE)?.strip_suffix(' '))
@@ -64,7 +66,7 @@ impl Comparison {
         comparison
     }
 
-    /// What agrees and why the rest need not, as remarks for the reader.
+    /// Returns the agreements, and the reasons for all exceptions, as remarks for the reader.
     pub(crate) fn remarks(&self) -> String {
         let Self { agree, second, not_asked, differences } = self;
         let mut text = format!(
@@ -83,7 +85,7 @@ impl Comparison {
 mod tests {
     use super::Comparison;
 
-    /// What differs.
+    /// Returns the differences.
     fn differences(expected: &str, found: &str) -> Vec<String> {
         Comparison::new(expected, found).differences
     }
@@ -111,7 +113,8 @@ mod tests {
         let remark = "# peer one device only: nothing more to ask";
         let found = Comparison::new(expected, &format!("peer a = 1\n{remark}\nother c = 3"));
         assert_eq!((found.agree, found.not_asked, found.differences), (2, vec!["peer b".to_owned()], vec![]));
-        // Not without the remark, not in another group, and not for a wrong answer.
+        // An answer may not be missing without the remark or in another group, and may not be
+        // wrong.
         assert_eq!(differences(expected, "peer a = 1\nother c = 3"), ["peer b: expected 2, answered nothing"]);
         let wanted = ["other c: expected 3, answered nothing", "peer a: expected 1, answered 7"];
         assert_eq!(differences(expected, &format!("peer a = 7\n{remark}")), wanted);

@@ -1,11 +1,11 @@
-//! What ends a context or a process: broken contexts, forks, the exit.
+//! Events that end a context or a process: broken contexts, forks, the exit.
 
 use crate::calls::{CALLS, Things};
 use crate::sheet::{Sheet, code};
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// Kernels that break their context, for a real driver.
+/// Kernels for a real driver. Each breaks the context.
 const KERNELS: &str = "
 .version 6.3
 .target sm_75
@@ -21,7 +21,8 @@ const KERNELS: &str = "
 }
 \0";
 
-/// Breaks the current context by a kernel, or by the emulated driver's control with the code a device is known to give.
+/// Breaks the current context by a kernel, or by the emulated driver's control with the known code
+/// of a device.
 fn break_context(sheet: &Sheet, stream: u64, kernel: &std::ffi::CStr, emulated: u32) {
     if let Some(control) = &sheet.control {
         control.fail_later(stream, emulated).expect("a stream");
@@ -34,7 +35,7 @@ fn break_context(sheet: &Sheet, stream: u64, kernel: &std::ffi::CStr, emulated: 
     assert_eq!(sheet.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, extra), 0, "cuLaunchKernel");
 }
 
-/// Every call in a broken context.
+/// Makes every call in a broken context.
 fn broken(sheet: &Sheet, kernel: &std::ffi::CStr, emulated: u32) {
     let context = sheet.begin();
     let things = Things::new(sheet, context, false);
@@ -46,17 +47,17 @@ fn broken(sheet: &Sheet, kernel: &std::ffi::CStr, emulated: u32) {
     sheet.line("cuCtxSynchronize at the end", sheet.cuCtxSynchronize());
 }
 
-/// After an instruction that traps.
+/// Makes every call after an instruction that traps.
 pub(crate) fn trap(sheet: &Sheet) {
     broken(sheet, c"trap", 719);
 }
 
-/// After a store to an address that is not memory.
+/// Makes every call after a store to an address without memory.
 pub(crate) fn bad_address(sheet: &Sheet) {
     broken(sheet, c"address", 700);
 }
 
-/// Every call in a forked child of its own: some drivers crash there.
+/// Makes every call in a separate forked child, because some drivers crash there.
 pub(crate) fn fork(sheet: &Sheet) {
     let context = sheet.begin();
     let things = Things::new(sheet, context, false);
@@ -67,13 +68,14 @@ pub(crate) fn fork(sheet: &Sheet) {
     sheet.line("cuMemAlloc_v2 in the parent", code(sheet.alloc(1)));
 }
 
-/// Makes a call in a forked child, which hands the code over as its exit code; all codes that matter here are small.
+/// Makes a call in a forked child. The exit code of the child carries the answer. All expected
+/// codes fit.
 fn in_child(sheet: &Sheet, name: &str, call: impl FnOnce() -> u32) {
     flush();
     // SAFETY: the child makes the call in question and ends without cleaning up.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: ends a child that is stuck in a call.
+        // SAFETY: ends the child if a call hangs.
         unsafe { libc::alarm(10) };
         let answer = call().min(255) as libc::c_int;
         // SAFETY: ends the child at once.
@@ -89,12 +91,12 @@ fn in_child(sheet: &Sheet, name: &str, call: impl FnOnce() -> u32) {
     }
 }
 
-/// Writes out what is printed so far.
+/// Flushes the standard output.
 fn flush() {
     std::io::stdout().flush().expect("standard output");
 }
 
-/// What the exit handler asks.
+/// The objects for the calls of the exit handler.
 static LAST: OnceLock<(Sheet, u64, u64)> = OnceLock::new();
 
 extern "C" fn ask_at_exit() {
@@ -107,13 +109,14 @@ extern "C" fn ask_at_exit() {
     }
 }
 
-/// Registers the handler.
+/// Registers the exit handler.
 fn register() {
     // SAFETY: the handler takes nothing and lives as long as the process.
     assert_eq!(unsafe { libc::atexit(ask_at_exit) }, 0);
 }
 
-/// Keeps what the handler needs. It gets a sheet of its own: the caller's lives on the stack.
+/// Stores the objects for the exit handler, with a separate sheet, because the caller's sheet is on
+/// the stack.
 fn prepare(sheet: &Sheet) {
     sheet.begin();
     let own = Sheet::new(&sheet.library, &sheet.group).expect("loaded already");
@@ -121,13 +124,15 @@ fn prepare(sheet: &Sheet) {
     assert!(LAST.set(kept).is_ok(), "prepared once");
 }
 
-/// Calls from an exit handler registered after `cuInit`: it runs before the driver's own.
+/// Makes calls from an exit handler registered after `cuInit`, which runs before the driver's own
+/// handler.
 pub(crate) fn exit_before_driver(sheet: &Sheet) {
     prepare(sheet);
     register();
 }
 
-/// Calls from an exit handler registered before `cuInit`: it runs after the driver's own.
+/// Makes calls from an exit handler registered before `cuInit`, which runs after the driver's own
+/// handler.
 pub(crate) fn exit_after_driver(sheet: &Sheet) {
     register();
     prepare(sheet);

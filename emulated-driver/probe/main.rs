@@ -1,8 +1,10 @@
-//! Asks a `libcuda.so.1` what its documentation leaves open, one line an answer: `name = answer`.
+//! Asks a `libcuda.so.1` questions that the documentation leaves open. Each answer is a
+//! line: `name = answer`.
 //!
-//! The same program runs on a real driver and on the emulated one, and the two outputs are compared line by line.
-//! Lines that begin with `#` are for the reader and are not compared. Every group of questions runs in a process of
-//! its own, because some end the process; how one ended, if not by itself, is a line as well.
+//! The program runs on a real driver and on the emulated driver, and the two outputs are compared
+//! line by line. Lines that begin with `#` are for the reader and are not compared. Every group of
+//! questions runs in a separate process, because some groups end the process. An abnormal end is
+//! also reported as a line.
 
 mod basics;
 mod calls;
@@ -22,30 +24,30 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-/// Asks a CUDA driver what its documentation leaves open.
+/// Asks a CUDA driver the questions that the documentation leaves open.
 #[derive(Parser)]
 struct Arguments {
     /// The library to ask.
     #[arg(long, default_value = "libcuda.so.1")]
     library: String,
-    /// A file of expected answers: what differs is told at the end, and the exit code is 1 then.
+    /// File of expected answers: differences are printed at the end, with exit code 1.
     #[arg(long)]
     compare: Option<PathBuf>,
-    /// A file that holds the output of an earlier run, which is compared instead of asking.
+    /// File with the output of an earlier run, compared instead of asking.
     #[arg(long, requires = "compare", conflicts_with_all = ["library", "group"])]
     answers: Option<PathBuf>,
-    /// Only this group of questions, in this process.
+    /// Ask only the named group of questions, in the calling process.
     #[arg(long)]
     group: Option<String>,
 }
 
-/// A group that takes longer is stuck.
+/// Seconds until a group counts as stuck.
 const PATIENCE_SECONDS: u32 = 180;
 
-/// A group of questions: its name and the function that asks them.
+/// The name of a group, and the function that asks the questions.
 type Group = (&'static str, fn(&Sheet));
 
-/// All of them, in the order of the output.
+/// All groups, in the order of the output.
 const GROUPS: &[Group] = &[
     ("start", basics::start),
     ("context", basics::contexts),
@@ -87,7 +89,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has the answers, from the library or from a file, and returns what differs from the expected ones.
+/// Gets the answers from the library or from a file, and returns the differences from the expected
+/// answers.
 fn ask_and_compare(arguments: &Arguments) -> std::io::Result<Vec<String>> {
     let expected = arguments.compare.as_ref().map(std::fs::read_to_string).transpose()?;
     let answers = match &arguments.answers {
@@ -100,7 +103,7 @@ fn ask_and_compare(arguments: &Arguments) -> std::io::Result<Vec<String>> {
     Ok(comparison.differences)
 }
 
-/// Asks one group in this process.
+/// Asks a group in the calling process.
 fn ask(library: &str, name: &str) -> ExitCode {
     let Some((group, questions)) = GROUPS.iter().find(|(group, _)| *group == name) else {
         eprintln!("no group {name}");
@@ -108,7 +111,7 @@ fn ask(library: &str, name: &str) -> ExitCode {
     };
     match Sheet::new(library, group) {
         Ok(sheet) => {
-            // SAFETY: ends a process that is stuck in a question.
+            // SAFETY: ends the process if a question hangs.
             unsafe { libc::alarm(PATIENCE_SECONDS) };
             questions(&sheet);
             ExitCode::SUCCESS
@@ -120,7 +123,7 @@ fn ask(library: &str, name: &str) -> ExitCode {
     }
 }
 
-/// Asks every group in a process of its own, prints the answers and returns them.
+/// Asks every group in a separate process, prints the answers and returns all lines.
 fn ask_all(library: &str) -> std::io::Result<String> {
     let program = std::env::current_exe()?;
     let mut all = String::new();

@@ -1,9 +1,9 @@
-//! `cuMemAlloc` and its family.
+//! Asks about `cuMemAlloc` and related functions.
 
 use crate::sheet::{PAGE, Sheet, code, yes};
 use std::time::Instant;
 
-/// What codes say and what sizes cost.
+/// Asks for codes of wrong calls and for the cost of sizes.
 pub(crate) fn questions(sheet: &Sheet) {
     sheet.begin();
     sheet.line("cuMemAlloc_v2 of 0", code(sheet.alloc(0)));
@@ -25,7 +25,7 @@ pub(crate) fn questions(sheet: &Sheet) {
     sheet.line("cuCtxSynchronize at the end", sheet.cuCtxSynchronize());
 }
 
-/// Frees that are wrong.
+/// Asks about wrong frees.
 fn frees(sheet: &Sheet) {
     let address = sheet.alloc(3 * PAGE).expect("memory");
     let local = 0_u64;
@@ -47,10 +47,10 @@ fn frees(sheet: &Sheet) {
     sheet.cuMemFree_v2(keeper);
 }
 
-/// What allocations take.
+/// Asks for the memory taken by allocations.
 fn sizes(sheet: &Sheet) {
     let free = || sheet.info().expect("cuMemGetInfo").0;
-    // The first small allocation may open a page that stays open.
+    // The first small allocation may open a page for good.
     let warm = sheet.alloc(1).expect("memory");
     let mut addresses: Vec<u64> = (0..16).map(|_| sheet.alloc(1).expect("memory")).collect();
     addresses.sort_unstable();
@@ -88,7 +88,7 @@ fn ranges(sheet: &Sheet) {
     sheet.line("cuMemGetAddressRange_v2 after the free", range(address));
 }
 
-/// For the reader: what new memory holds, and what filling costs.
+/// Reports the contents of new memory and the cost of filling, for the reader.
 pub(crate) fn contents(sheet: &Sheet) {
     sheet.begin();
     let mark = vec![0x3c; PAGE];

@@ -1,35 +1,36 @@
-//! Streams and events: order, identity, and what waits for work.
+//! Streams and events: order, identity, and calls that wait for work.
 
 use crate::sheet::{PAGE, Sheet, code, yes};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a busy stream is busy. Long beside any call that does not wait, so that none is mistaken for one.
+/// Duration of a busy stream's work. Far longer than any call that does not wait.
 const BUSY: Duration = Duration::from_millis(500);
 
 unsafe extern "C" fn be_busy(argument: *mut c_void) {
-    // SAFETY: the questions pass a flag that lives until the stream is synchronised.
+    // SAFETY: the questions pass a flag that lives until the stream is synchronized.
     let done = unsafe { &*argument.cast::<AtomicBool>() };
     std::thread::sleep(BUSY);
     done.store(true, Ordering::SeqCst);
 }
 
-/// Runs `action` while a stream is busy; whether it returned before the stream was done, and its answer.
+/// Runs `action` while a stream is busy. Returns whether the action ended before the work, and the
+/// action's result.
 fn meanwhile<T>(sheet: &Sheet, stream: u64, action: impl FnOnce() -> T) -> (bool, T) {
     let done = AtomicBool::new(false);
     let argument = std::ptr::from_ref(&done).cast_mut().cast();
     assert_eq!(sheet.cuLaunchHostFunc(stream, be_busy, argument), 0, "cuLaunchHostFunc");
     let answer = action();
     let before = !done.load(Ordering::SeqCst);
-    // The stream's handle may be gone, so wait for the flag itself.
+    // The handle of the stream may be destroyed already, so wait for the flag.
     while !done.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(1));
     }
     (before, answer)
 }
 
-/// Events that stand for nothing, reused handles, the default streams.
+/// Asks about events without work, reused handles and the default streams.
 pub(crate) fn questions(sheet: &Sheet) {
     sheet.begin();
     let (event, stream) = (sheet.event().expect("an event"), sheet.stream(1).expect("a stream"));
@@ -79,12 +80,12 @@ fn identity(sheet: &Sheet) {
     sheet.line("cuStreamDestroy_v2 of the legacy stream", sheet.cuStreamDestroy_v2(0));
 }
 
-/// What the legacy stream is ordered with.
+/// Asks for the streams ordered with the legacy stream.
 fn defaults(sheet: &Sheet) {
     let event = sheet.event().expect("an event");
     for (name, flags) in [("blocking", 0), ("not blocking", 1)] {
         let stream = sheet.stream(flags).expect("a stream");
-        // Returns while the stream is busy only if the event does not come after its work.
+        // Returns early only if the event does not come after the stream's work.
         let (free, answer) = meanwhile(sheet, stream, || {
             let recorded = sheet.cuEventRecord(event, 0);
             (recorded, sheet.cuEventSynchronize(event))
@@ -111,7 +112,7 @@ fn defaults(sheet: &Sheet) {
     sheet.line("an event on the legacy stream waits for the per-thread stream", format!("{} {answer:?}", yes(!free)));
 }
 
-/// Which calls wait for a busy stream that they have nothing to do with.
+/// Asks which calls wait for an unrelated busy stream.
 pub(crate) fn waits(sheet: &Sheet) {
     sheet.begin();
     let stream = sheet.stream(1).expect("a stream");

@@ -11,20 +11,20 @@ const RESERVED: i32 = 5;
 const RESERVED_HIGH: i32 = 6;
 const USED: i32 = 7;
 const USED_HIGH: i32 = 8;
-/// Larger than what a driver adds to its memory at once.
+/// A size above every step in which a driver extends a pool.
 const LARGE: usize = 128 << 20;
 
-/// Opens the gate behind which a stream waits.
+/// Whether the gate of the waiting stream is open.
 static OPEN: AtomicBool = AtomicBool::new(false);
 
-/// A host function that occupies its stream until the gate is open.
+/// Host function that occupies the stream until the gate is open.
 unsafe extern "C" fn wait_for_gate(_: *mut c_void) {
     while !OPEN.load(Ordering::Acquire) {
         std::thread::yield_now();
     }
 }
 
-/// What the calls answer, what is used again, and what a pool keeps.
+/// Asks for the codes of the calls, for reuse, and for the memory kept by a pool.
 pub(crate) fn questions(sheet: &Sheet) {
     sheet.begin();
     let stream = sheet.stream(1).expect("a stream");
@@ -38,7 +38,7 @@ pub(crate) fn questions(sheet: &Sheet) {
     capture(sheet, stream);
 }
 
-/// The attributes of a device's default pool.
+/// Asks for the attributes of a device's default pool.
 fn attributes(sheet: &Sheet, pool: u64) {
     for attribute in 0..=USED_HIGH {
         let value =
@@ -85,7 +85,7 @@ fn allocations(sheet: &Sheet, stream: u64) {
     sheet.line("cuMemAllocAsync on the thread's stream", code_and_free(sheet, 2));
 }
 
-/// Allocates on a stream, and frees there.
+/// Allocates on a stream, and frees on the stream.
 fn code_and_free(sheet: &Sheet, stream: u64) -> String {
     match sheet.alloc_async(PAGE, stream) {
         Ok(address) => format!("0 then {}", sheet.cuMemFreeAsync(address, stream)),
@@ -116,7 +116,7 @@ fn frees(sheet: &Sheet, stream: u64) {
     sheet.cuStreamDestroy_v2(other);
 }
 
-/// What is used again, and when.
+/// Asks for the allocations that reuse freed memory, and when.
 fn order(sheet: &Sheet, stream: u64) {
     let other = sheet.stream(1).expect("a stream");
     let pool = sheet.default_pool(0).expect("a pool");
@@ -142,7 +142,7 @@ fn order(sheet: &Sheet, stream: u64) {
     sheet.cuStreamDestroy_v2(other);
 }
 
-/// What a pool keeps of freed memory.
+/// Asks for the freed memory kept by a pool.
 fn keeping(sheet: &Sheet, pool: u64, stream: u64) {
     let read = |attribute| sheet.pool_attribute(pool, attribute).expect("cuMemPoolGetAttribute");
     let set = |attribute, mut value: u64| sheet.cuMemPoolSetAttribute(pool, attribute, &mut value);
@@ -217,7 +217,7 @@ fn pools(sheet: &Sheet, default: u64, stream: u64) {
     sheet.line("cuMemPoolDestroy of pool 0", sheet.cuMemPoolDestroy(0));
 }
 
-/// Calls for a stream that captures.
+/// Asks about calls for a capturing stream.
 fn capture(sheet: &Sheet, stream: u64) {
     let address = sheet.alloc_async(PAGE, stream).expect("memory");
     sheet.cuStreamSynchronize(stream);

@@ -1,4 +1,4 @@
-//! The sheet that answers are written on, and the objects that questions are asked about.
+//! The sheet for answers, and the objects of the questions.
 
 use cachalot_emulated_driver::api::{Api, Given};
 use cachalot_emulated_driver::client::Client;
@@ -8,14 +8,14 @@ use std::ops::Deref;
 /// 2 MiB, the granularity of every device so far.
 pub(crate) const PAGE: usize = 2 << 20;
 
-/// Where a group's answers go.
+/// The sheet for the answers of a group.
 pub(crate) struct Sheet {
     api: Api,
-    /// The library's path, as it was given.
+    /// The path of the library, as given by the caller.
     pub(crate) library: String,
-    /// What every line begins with.
+    /// The prefix of every line.
     pub(crate) group: String,
-    /// The library's own controls, if it is the emulated driver.
+    /// The control functions of the library, if the library is the emulated driver.
     pub(crate) control: Option<Client>,
 }
 
@@ -28,7 +28,7 @@ impl Deref for Sheet {
 }
 
 impl Sheet {
-    /// A sheet for a group of questions to a library.
+    /// Creates a sheet for a group of questions to a library.
     pub(crate) fn new(library: &str, group: &str) -> Result<Self, libloading::Error> {
         let api = Api::load(library)?;
         let control = Client::load(library).ok();
@@ -45,14 +45,15 @@ impl Sheet {
         println!("# {} {text}", self.group);
     }
 
-    /// Initialises the driver and makes device 0's context current, without which there is nothing to ask.
+    /// Initializes the driver and makes the context of device 0 current, as every question
+    /// requires.
     pub(crate) fn begin(&self) -> u64 {
         assert_eq!(self.cuInit(0), 0, "cuInit");
         self.enter(0).expect("a context on device 0")
     }
 }
 
-/// The code of an outcome.
+/// Returns the code of an outcome.
 pub(crate) fn code<T>(outcome: Given<T>) -> u32 {
     outcome.err().unwrap_or(0)
 }

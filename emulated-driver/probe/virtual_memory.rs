@@ -8,7 +8,7 @@ const STEP: u64 = PAGE as u64;
 /// Full access for device 0.
 static FULL: Access = Access { location_kind: 1, location: 0, flags: 3 };
 
-/// What codes say about reservations, physical memory, mappings and access.
+/// Asks for codes of reservations, physical memory, mappings and access.
 pub(crate) fn questions(sheet: &Sheet) {
     sheet.begin();
     reservations(sheet);
@@ -84,7 +84,7 @@ fn mappings(sheet: &Sheet) {
     sheet.line("cuMemMap with a flag", map(base, 2 * PAGE, 0, 1));
     sheet.line("cuMemMap off the granularity", map(base + 4096, 2 * PAGE, 0, 0));
     sheet.line("cuMemMap past the reservation", map(base + 15 * STEP, 2 * PAGE, 0, 0));
-    // Some drivers let a mapping reach into the next reservation; it must not stay there.
+    // Some drivers let a mapping reach into the next reservation, so remove the mapping.
     sheet.cuMemUnmap(base + 15 * STEP, 2 * PAGE);
     sheet.line("cuMemMap of a part of the handle", map(base + 8 * STEP, PAGE, 0, 0));
     sheet.cuMemUnmap(base + 8 * STEP, PAGE);
@@ -155,7 +155,7 @@ fn access(sheet: &Sheet) {
     sheet.cuMemAddressFree(base, 4 * PAGE);
 }
 
-/// Handles and mappings that outlive each other, and aliases.
+/// Asks about lifetimes of handles and mappings, and about aliases.
 fn lifetimes(sheet: &Sheet) {
     let free = || sheet.info().expect("cuMemGetInfo").0;
     let before = free();

@@ -1,10 +1,10 @@
-//! The driver functions as Rust methods that return the plain code: for tests and the probe, and for any `libcuda`,
-//! not only the emulated one.
+//! The driver functions as Rust methods that return the plain code, for tests and the probe. Works
+//! with any `libcuda`, emulated or real.
 
 use libloading::{Library, Symbol};
 use std::ffi::{OsStr, c_char, c_int, c_void};
 
-/// What a method returns whose symbol the library does not have: `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.
+/// Code of a method without a symbol in the library: `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.
 pub const MISSING: u32 = 36;
 
 /// `CUmemAllocationProp` for plain memory of a device.
@@ -26,7 +26,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Plain memory of a device.
+    /// Returns the properties of plain memory of a device.
     pub fn of_device(device: i32) -> Self {
         Self { kind: 1, handle_types: 0, location_kind: 1, location: device, metadata: 0, flags: [0; 8] }
     }
@@ -45,7 +45,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Full access for a device.
+    /// Returns full access for a device.
     pub fn full(device: i32) -> Self {
         Self { location_kind: 1, location: device, flags: 3 }
     }
@@ -65,14 +65,14 @@ pub struct PoolProperties {
     pub location: i32,
     /// Null.
     pub security: u64,
-    /// The most that the pool may hold; 0 for no limit of its own.
+    /// Most bytes of the pool. 0 for no limit.
     pub max_bytes: usize,
     /// Zero.
     pub reserved: [u8; 56],
 }
 
 impl PoolProperties {
-    /// Plain memory of a device.
+    /// Returns the properties of a pool of plain memory of a device.
     pub fn of_device(device: i32) -> Self {
         let (kind, location_kind) = (1, 1);
         Self { kind, handle_types: 0, location_kind, location: device, security: 0, max_bytes: 0, reserved: [0; 56] }
@@ -85,7 +85,7 @@ pub struct Api {
     library: Library,
 }
 
-/// Declares a method for each function. The arguments are those of the C function.
+/// Declares a method for each function. The arguments are the arguments of the C function.
 macro_rules! api {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         #[allow(non_snake_case, missing_docs, reason = "the driver's own names; its documentation holds")]
@@ -94,13 +94,14 @@ macro_rules! api {
             $(
                 pub fn $name(&self, $($arg: $type),*) -> u32 {
                     let name = concat!(stringify!($name), "\0");
-                    // SAFETY: the type is that of the driver's header.
+                    // SAFETY: the type comes from the driver's header.
                     let found = unsafe { self.library.get(name) };
                     let found: Symbol<'_, unsafe extern "C" fn($($type),*) -> u32> = match found {
                         Ok(found) => found,
                         Err(_) => return MISSING,
                     };
-                    // SAFETY: pointers come from references or are null where the driver allows it.
+                    // SAFETY: pointers come from references, or are null where the driver allows
+                    // null.
                     unsafe { found($($arg),*) }
                 }
             )*
@@ -197,10 +198,10 @@ api! {
     cuGraphDestroy(graph: u64);
 }
 
-/// What a driver call gives, or its code.
+/// The result of a driver call, or the code of the failure.
 pub type Given<T> = Result<T, u32>;
 
-/// Runs a call that writes one result, and returns it if the call succeeded.
+/// Runs a call with one result. Returns the result if the call succeeded.
 fn given<T: Default>(call: impl FnOnce(&mut T) -> u32) -> Given<T> {
     let mut value = T::default();
     match call(&mut value) {
@@ -209,27 +210,27 @@ fn given<T: Default>(call: impl FnOnce(&mut T) -> u32) -> Given<T> {
     }
 }
 
-/// The calls that nearly every test makes, with results instead of pointers.
+/// Frequent calls, with results instead of pointers.
 ///
-/// Each returns the driver's code as its error.
+/// Each method returns the driver's code as the error.
 #[allow(clippy::missing_errors_doc, reason = "said once, above")]
 impl Api {
     /// Loads a library.
     ///
     /// # Errors
-    /// The loader's.
+    /// The error of the loader.
     pub fn load(path: impl AsRef<OsStr>) -> Result<Self, libloading::Error> {
         // SAFETY: a libcuda's initialisers may run at any time.
         unsafe { Library::new(path.as_ref()) }.map(|library| Self { library })
     }
 
-    /// Whether the library exports a symbol.
+    /// Returns whether the library exports a symbol.
     pub fn has(&self, name: &str) -> bool {
         // SAFETY: the symbol is not used.
         unsafe { self.library.get::<*const c_void>(name) }.is_ok()
     }
 
-    /// Retains a device's primary context and makes it current.
+    /// Retains a device's primary context and makes the context current.
     pub fn enter(&self, device: i32) -> Given<u64> {
         let context = given(|out| self.cuDevicePrimaryCtxRetain(out, device))?;
         match self.cuCtxSetCurrent(context) {
@@ -248,17 +249,17 @@ impl Api {
         given(|out| self.cuMemAllocAsync(out, bytes, stream))
     }
 
-    /// The device's default pool.
+    /// Returns a device's default pool.
     pub fn default_pool(&self, device: i32) -> Given<u64> {
         given(|out| self.cuDeviceGetDefaultMemPool(out, device))
     }
 
-    /// An attribute of a pool; the switches have 4 bytes, which are the low ones.
+    /// Returns an attribute of a pool. A switch is in the low 4 bytes.
     pub fn pool_attribute(&self, pool: u64, attribute: i32) -> Given<u64> {
         given(|out| self.cuMemPoolGetAttribute(pool, attribute, out))
     }
 
-    /// Free and total memory.
+    /// Returns free and total memory.
     pub fn info(&self) -> Given<(usize, usize)> {
         let mut free = 0;
         given(|total| self.cuMemGetInfo_v2(&mut free, total)).map(|total| (free, total))
@@ -269,7 +270,7 @@ impl Api {
         given(|out| self.cuStreamCreate(out, flags))
     }
 
-    /// The stream's identity.
+    /// Returns the stream's identity.
     pub fn stream_id(&self, stream: u64) -> Given<u64> {
         given(|out| self.cuStreamGetId(stream, out))
     }
@@ -279,7 +280,7 @@ impl Api {
         given(|out| self.cuEventCreate(out, 2))
     }
 
-    /// The stream's capture status.
+    /// Returns the stream's capture status.
     pub fn capturing(&self, stream: u64) -> Given<i32> {
         given(|out| self.cuStreamIsCapturing(stream, out))
     }

@@ -1,4 +1,5 @@
-//! One driver call from entry to answer: latches, fault plan, context, capture, the body, the log.
+//! Runs one driver call from entry to answer: latches, fault plan, context, capture, the body, the
+//! log.
 
 use crate::capture;
 use crate::code::{Answer, Code};
@@ -11,35 +12,37 @@ use crate::sync::Guard;
 use crate::{latch, thread};
 use std::time::Duration;
 
-/// A call under way: the state, locked, and who calls.
+/// A driver call in progress: the locked state, and the caller.
 pub(crate) struct Call {
-    /// Everything, for this thread alone.
+    /// The locked state of the driver.
     pub(crate) state: Guard<'static, State>,
-    /// The driver, for its condition.
+    /// The driver, with the condition for waits.
     pub(crate) driver: &'static Driver,
-    /// The context current to the calling thread when it called; 0 for none.
+    /// The calling thread's current context, or 0.
     pub(crate) context: u64,
-    /// What the call hands out, for the log.
+    /// The result of the call, for the log.
     pub(crate) out: Option<u64>,
-    /// What the call made and its caller is to give back.
+    /// Kind and handle of an object created by the call, to be released by the caller.
     made: Option<(&'static str, u64)>,
 }
 
 impl Call {
-    /// The state for something that is no driver call: a control function, work that breaks its context.
+    /// Locks the state for work outside a driver call: a control function, or work that breaks a
+    /// context.
     pub(crate) fn open() -> Self {
         let driver = driver();
         let context = thread::current();
         Self { state: driver.state.lock(), driver, context, out: None, made: None }
     }
 
-    /// Notes what the call made: an object that leaks if the caller never hears of it.
+    /// Records an object created by the call. The object leaks if the caller never receives the
+    /// handle.
     pub(crate) fn made(&mut self, kind: &'static str, handle: u64) {
         self.out = Some(handle);
         self.made = Some((kind, handle));
     }
 
-    /// Lets other threads go on until `done`. In step mode the calling thread runs the work itself.
+    /// Lets other threads run until `done`. In step mode the calling thread runs the work.
     pub(crate) fn wait(&mut self, done: impl Fn(&State) -> bool) {
         while !done(&self.state) {
             if !(self.state.config.step && stream::step(self)) {
@@ -48,12 +51,12 @@ impl Call {
         }
     }
 
-    /// Tells everybody that something changed that they may wait for.
+    /// Wakes all waiting threads after a change of the state.
     pub(crate) fn changed(&self) {
         self.driver.progress.notify_all();
     }
 
-    /// In step mode, lets a few pieces of work run: a driver call is where time passes.
+    /// In step mode, runs a few pieces of work, so that time passes during driver calls.
     fn pass_time(&mut self) {
         if self.state.config.step {
             for _ in 0..self.state.random.below(3) {
@@ -62,7 +65,7 @@ impl Call {
         }
     }
 
-    /// What must be so before `function` acts.
+    /// Checks the conditions for a call of `function`.
     fn admit(&mut self, function: Function) -> Answer<()> {
         let required = function.requires();
         if required != Requires::Nothing && !latch::is_ready() {
@@ -81,8 +84,8 @@ impl Call {
     }
 }
 
-/// Makes a call of `function`: `body` acts and answers, `write` hands the answer out, which happens only if the call
-/// succeeds in the caller's eyes. Returns the code for the caller.
+/// Makes a call of `function`. `body` acts and answers. `write` returns the result to the caller
+/// and is called only if the caller sees a success. Returns the code for the caller.
 pub(crate) fn make<T>(
     function: Function,
     args: &[u64],
@@ -130,7 +133,7 @@ pub(crate) fn make<T>(
     result.0
 }
 
-/// Sleeps with the lock given up: a slow driver call does not stop the others.
+/// Sleeps without the lock, so that a slow driver call does not stop other calls.
 fn pause(call: &mut Call, delay_us: u64) {
     if delay_us > 0 {
         call.state.unlocked(|| std::thread::sleep(Duration::from_micros(delay_us)));

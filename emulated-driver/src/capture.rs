@@ -1,9 +1,10 @@
-//! Stream capture: work that is recorded instead of done, who may do what meanwhile, and the graph that results.
+//! Stream capture: records work instead of running the work, checks which calls a capture permits,
+//! and builds the graph.
 //!
-//! A capture begins on one stream, its origin. Another stream joins when it is made to wait for an event recorded
-//! in the capture, and must be joined back before the end. Each stream has a frontier: the nodes after which its
-//! next node comes. A mistake invalidates the capture: everything in it answers `STREAM_CAPTURE_INVALIDATED` until
-//! the origin ends it.
+//! A capture begins on one stream, the origin. Another stream joins by waiting for an event
+//! recorded in the capture, and must be joined back before the end. Each stream has a frontier: the
+//! predecessors of the stream's next node. A mistake invalidates the capture: every call on the
+//! capture answers `STREAM_CAPTURE_INVALIDATED` until the origin ends the capture.
 
 use crate::call::Call;
 use crate::code::{Answer, Code};
@@ -26,7 +27,7 @@ const STATUS_NONE: i32 = 0;
 const STATUS_ACTIVE: i32 = 1;
 const STATUS_INVALIDATED: i32 = 2;
 
-/// A recorded piece of work and the nodes it comes after. Those have lower numbers.
+/// A recorded piece of work with the predecessors. Every predecessor has a lower number.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     work: Work,
@@ -36,14 +37,14 @@ pub(crate) struct Node {
 /// A capture under way.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// The queue it began on.
+    /// The queue on which the capture began.
     origin: u64,
-    /// The thread that began it.
+    /// The thread that began the capture.
     thread: u32,
     mode: i32,
     valid: bool,
     nodes: Vec<Node>,
-    /// The frontier of each queue in it.
+    /// The frontier of each captured queue.
     frontiers: BTreeMap<u64, Vec<usize>>,
 }
 
@@ -53,11 +54,11 @@ pub(crate) struct Graph {
     nodes: Vec<Node>,
 }
 
-/// The capture a queue is part of, `None` if none.
+/// Returns the capture of a queue, or `None` without a capture.
 ///
 /// # Errors
-/// `STREAM_CAPTURE_INVALIDATED` if that capture is broken; `STREAM_CAPTURE_IMPLICIT`, breaking captures, if the queue
-/// is a legacy one and a blocking stream of its context captures.
+/// `STREAM_CAPTURE_INVALIDATED` if the capture is broken. `STREAM_CAPTURE_IMPLICIT`, which also
+/// breaks captures, if the queue is a legacy queue and a blocking stream of the context captures.
 pub(crate) fn of_queue(state: &mut State, number: u64) -> Answer<Option<u64>> {
     let queue = state.streams.queue(number)?;
     if queue.kind == Kind::Legacy {
@@ -76,7 +77,7 @@ pub(crate) fn of_queue(state: &mut State, number: u64) -> Answer<Option<u64>> {
     }
 }
 
-/// Queues work, or records it if the stream captures.
+/// Queues work, or records the work if the stream captures.
 pub(crate) fn submit(call: &mut Call, stream: u64, work: Work) -> Answer<()> {
     let queue = stream::find(&mut call.state, stream, call.context)?;
     let context = call.state.streams.queue(queue)?.context;
@@ -90,12 +91,12 @@ pub(crate) fn submit(call: &mut Call, stream: u64, work: Work) -> Answer<()> {
     }
 }
 
-/// The nodes after which a queue's next node of a capture comes.
+/// Returns the predecessors of a queue's next node in a capture.
 pub(crate) fn frontier(state: &State, id: u64, queue: u64) -> Vec<usize> {
     state.captures.get(&id).and_then(|capture| capture.frontiers.get(&queue)).cloned().unwrap_or_default()
 }
 
-/// `cuStreamWaitEvent`: makes a queue's further work come after a point.
+/// `cuStreamWaitEvent`: orders a queue's further work after a point.
 pub(crate) fn wait(state: &mut State, queue: u64, point: &Point) -> Answer<()> {
     let capturing = of_queue(state, queue)?;
     match (capturing, point) {
@@ -109,7 +110,8 @@ pub(crate) fn wait(state: &mut State, queue: u64, point: &Point) -> Answer<()> {
     }
 }
 
-/// Makes a queue's further work come after nodes of a capture, entering it if need be.
+/// Orders a queue's further work after nodes of a capture. The queue enters the capture if
+/// necessary.
 fn join(state: &mut State, queue: u64, capturing: Option<u64>, id: u64, nodes: &[usize]) -> Answer<()> {
     if let Some(own) = capturing.filter(|&own| own != id) {
         invalidate(state, &[own, id]);
@@ -130,7 +132,8 @@ fn join(state: &mut State, queue: u64, capturing: Option<u64>, id: u64, nodes: &
     Ok(())
 }
 
-/// Refuses a potentially unsafe call where the rules of the capture modes forbid it, and breaks the captures that do.
+/// Refuses a potentially unsafe call if a capture forbids the call, and breaks the forbidding
+/// captures.
 pub(crate) fn check_unsafe(state: &mut State) -> Answer<()> {
     let (thread, mode) = (thread::number(), thread::capture_mode());
     if mode == RELAXED || state.captures.is_empty() {
@@ -147,7 +150,7 @@ pub(crate) fn check_unsafe(state: &mut State) -> Answer<()> {
     Err(Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Refuses to wait for a queue that captures, which also breaks the capture.
+/// Refuses to wait for a capturing queue, and breaks the capture.
 pub(crate) fn check_wait(state: &mut State, queue: u64) -> Answer<()> {
     match of_queue(state, queue)? {
         None => Ok(()),
@@ -158,7 +161,7 @@ pub(crate) fn check_wait(state: &mut State, queue: u64) -> Answer<()> {
     }
 }
 
-/// Refuses to wait for a context in which a stream captures, which also breaks the capture, in every mode.
+/// Refuses to wait for a context with a capturing stream, and breaks the capture, in every mode.
 pub(crate) fn check_context_wait(state: &mut State, context: u64) -> Answer<()> {
     let its = state.streams.queues.values().filter(|queue| queue.context == context);
     let broken: Vec<u64> = its.filter_map(|queue| queue.capture).collect();
@@ -169,7 +172,7 @@ pub(crate) fn check_context_wait(state: &mut State, context: u64) -> Answer<()> 
     state.answers.outcome("wait_capturing")
 }
 
-/// Refuses to ask for an event recorded in a capture, which also breaks the capture, in every mode.
+/// Refuses to query an event recorded in a capture, and breaks the capture, in every mode.
 pub(crate) fn check_event(state: &mut State, id: u64) -> Answer<()> {
     if !state.captures.get(&id).is_some_and(|capture| capture.valid) {
         return state.answers.outcome("query_stale_event");
@@ -239,7 +242,8 @@ pub(crate) fn end(call: &mut Call, stream: u64) -> Answer<u64> {
     Ok(graph)
 }
 
-/// `cuStreamIsCapturing` and the first half of `cuStreamGetCaptureInfo`: status and id. Breaks nothing.
+/// `cuStreamIsCapturing` and the first half of `cuStreamGetCaptureInfo`: returns status and id, and
+/// breaks no capture.
 pub(crate) fn status(call: &mut Call, stream: u64) -> Answer<(i32, u64)> {
     let number = stream::find(&mut call.state, stream, call.context)?;
     let queue = call.state.streams.queue(number)?;
@@ -264,7 +268,7 @@ pub(crate) fn exchange_mode(mode: i32) -> Answer<i32> {
 
 /// `cuGraphInstantiateWithFlags`.
 pub(crate) fn instantiate(call: &mut Call, graph: u64) -> Answer<u64> {
-    // Nodes come after nodes of lower numbers only, so the order of recording is an order of execution.
+    // Predecessors have lower numbers, so the order of recording is an order of execution.
     let nodes = &call.state.graphs.get(graph).map_err(|_| Code::INVALID_VALUE)?.nodes;
     let works: Arc<[Work]> = nodes.iter().map(|node| node.work.clone()).collect();
     let handle = call.state.executables.add(works);
@@ -307,7 +311,8 @@ fn invalidate(state: &mut State, ids: &[u64]) {
     }
 }
 
-/// Captures that work on a legacy queue would depend on: those of blocking streams of its context.
+/// Returns the captures of the context's blocking streams, on which work of a legacy queue would
+/// depend.
 fn implicit(state: &State, legacy: u64) -> Vec<u64> {
     let Ok(queue) = state.streams.queue(legacy) else { return Vec::new() };
     let context = queue.context;
@@ -316,7 +321,7 @@ fn implicit(state: &State, legacy: u64) -> Vec<u64> {
     others.filter_map(|other| other.capture).collect()
 }
 
-/// Whether every node of every queue comes before the origin's frontier.
+/// Returns whether every node of every queue comes before the origin's frontier.
 fn is_joined(capture: &Capture) -> bool {
     let mut before: BTreeSet<usize> = BTreeSet::new();
     let mut open: Vec<usize> = capture.frontiers.get(&capture.origin).cloned().unwrap_or_default();

@@ -1,53 +1,55 @@
-//! The control functions for Rust tests: [`Client`] loads the library (or finds the loaded one) and steers it.
+//! The control functions for Rust tests. [`Client`] loads the library, or finds the loaded library,
+//! and controls the emulated driver.
 
 use crate::install::built_library;
 use libloading::{Library, Symbol};
 use serde_json::Value;
 use std::ffi::{CString, OsStr, c_char, c_int, c_void};
 
-/// A loaded emulated driver. Loading the same file twice gives the same driver, so a test may load it here and let the
-/// program under test load it by its own means.
+/// A loaded emulated driver. Loading a file twice gives one driver, so a test and the program under
+/// test may both load the file.
 #[derive(Debug)]
 pub struct Client {
     library: Library,
 }
 
-/// What a control function answered that is not zero: the driver's code, or -1 for a request that makes no sense.
+/// A refusal of a control function: the driver's code, or -1 for an invalid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused(pub i32);
 
 impl Client {
-    /// Loads the library at `path`, or of a name that the loader knows.
+    /// Loads the library from a path or by name.
     ///
     /// # Errors
-    /// The loader's.
+    /// The error of the loader.
     pub fn load(path: impl AsRef<OsStr>) -> Result<Self, libloading::Error> {
-        // SAFETY: the library's initialisers do nothing; its functions are called with the types they have here.
+        // SAFETY: the library's initializers do nothing, and the methods below call each
+        // function with the declared type.
         let library = unsafe { Library::new(path.as_ref()) }?;
         let client = Self { library };
-        // Any other libcuda is refused here and not at the first control call.
+        // Refuses any other libcuda now instead of at the first control call.
         client.find::<unsafe extern "C" fn() -> c_int>("cachalot_emulated_driver")?;
         Ok(client)
     }
 
-    /// Loads the library as it was built.
+    /// Loads the library from the build folder.
     ///
     /// # Panics
-    /// If there is none beside the running program, or it cannot be loaded.
+    /// If the library is not beside the running program, or cannot be loaded.
     pub fn built() -> Self {
         let path = built_library().expect("the built library");
         Self::load(path).expect("the library loads")
     }
 
-    /// The library, for its driver functions.
+    /// Returns the library, for calls of driver functions.
     pub fn library(&self) -> &Library {
         &self.library
     }
 
-    /// Adds rules to the fault plan, a JSON list.
+    /// Adds rules to the fault plan, given as a JSON list.
     ///
     /// # Errors
-    /// If it cannot be understood; the reason is on stderr.
+    /// If the list is malformed. The reason is printed on stderr.
     pub fn plan(&self, json: &str) -> Result<(), Refused> {
         let json = text(json);
         let add: Symbol<'_, unsafe extern "C" fn(*const c_char) -> c_int> = self.get("emu_plan");
@@ -60,17 +62,17 @@ impl Client {
         self.act("emu_plan_clear");
     }
 
-    /// How many calls the plan has hit.
+    /// Returns the number of calls hit by the plan.
     pub fn faults(&self) -> u64 {
         let faults: Symbol<'_, unsafe extern "C" fn() -> u64> = self.get("emu_faults");
         // SAFETY: the function takes nothing.
         unsafe { faults() }
     }
 
-    /// How often a driver function was called.
+    /// Returns the number of calls of a driver function.
     ///
     /// # Panics
-    /// On a name that is not one of its symbols.
+    /// On a name that is no symbol of the driver.
     pub fn calls(&self, function: &str) -> u64 {
         let name = text(function);
         let count: Symbol<'_, unsafe extern "C" fn(*const c_char) -> u64> = self.get("emu_calls");
@@ -80,14 +82,15 @@ impl Client {
         count
     }
 
-    /// How many driver calls there were in all.
+    /// Returns the number of all driver calls.
     pub fn all_calls(&self) -> u64 {
         let count: Symbol<'_, unsafe extern "C" fn(*const c_char) -> u64> = self.get("emu_calls");
         // SAFETY: null asks for all.
         unsafe { count(std::ptr::null()) }
     }
 
-    /// The remembered calls, oldest first: objects with `call`, `fn`, `args`, `out`, `thread`, `context`, `result`.
+    /// Returns the remembered calls, oldest first: objects with `call`, `fn`, `args`, `out`,
+    /// `thread`, `context`, `result`.
     ///
     /// # Panics
     /// Never: the library writes JSON.
@@ -101,7 +104,7 @@ impl Client {
         self.act("emu_log_clear");
     }
 
-    /// What is alive: an object of counts.
+    /// Returns an object with counts of all live objects.
     ///
     /// # Panics
     /// Never: the library writes JSON.
@@ -117,7 +120,7 @@ impl Client {
         self.on_stream("emu_hold_stream", stream)
     }
 
-    /// Undoes one [`hold`](Self::hold).
+    /// Cancels one [`hold`](Self::hold).
     ///
     /// # Errors
     /// The driver's code for an unknown stream.
@@ -125,12 +128,12 @@ impl Client {
         self.on_stream("emu_release_stream", stream)
     }
 
-    /// How many pieces of work on a stream are not done.
+    /// Returns the number of unfinished pieces of work on a stream.
     pub fn pending(&self, stream: u64) -> u64 {
         self.count_of("emu_pending", stream)
     }
 
-    /// Step mode: does up to `count` pieces of work and returns how many there were.
+    /// In step mode, runs up to `count` pieces of work and returns the number of pieces run.
     pub fn step(&self, count: u64) -> u64 {
         self.count_of("emu_step", count)
     }
@@ -145,8 +148,8 @@ impl Client {
         outcome(unsafe { set(on.into()) })
     }
 
-    /// Sets how many bytes of addresses the devices have (4 TiB if not set): a process that loads many copies of the
-    /// library runs out of addresses otherwise.
+    /// Sets the number of address bytes of the devices (4 TiB by default). A process with many
+    /// copies of the library otherwise runs out of addresses.
     ///
     /// # Errors
     /// After `cuInit`.
@@ -161,7 +164,7 @@ impl Client {
         self.set("emu_set_seed", seed);
     }
 
-    /// Lets each piece of work wait a random time up to this before it runs.
+    /// Delays each piece of work by a random time up to `delay_us`.
     pub fn set_delay_us(&self, delay_us: u64) {
         self.set("emu_set_delay_us", delay_us);
     }
@@ -171,7 +174,8 @@ impl Client {
         self.switch("emu_set_quarantine", on);
     }
 
-    /// Aborts at calls with the handle of a destroyed stream or event from now on, or answers a code.
+    /// Sets strict mode: a call with the handle of a destroyed stream or event aborts instead of
+    /// answering a code.
     pub fn set_strict(&self, on: bool) {
         self.switch("emu_set_strict", on);
     }
@@ -184,7 +188,7 @@ impl Client {
     /// Changes an entry of the table of answers.
     ///
     /// # Errors
-    /// If there is none of this name.
+    /// If no entry has the name.
     pub fn answer(&self, name: &str, code: u32) -> Result<(), Refused> {
         let name = text(name);
         let set: Symbol<'_, unsafe extern "C" fn(*const c_char, u32) -> c_int> = self.get("emu_answer");
@@ -192,7 +196,7 @@ impl Client {
         outcome(unsafe { set(name.as_ptr(), code) })
     }
 
-    /// Breaks a context (0: the current one) with a sticky error.
+    /// Breaks a context with a sticky error. 0 means the current context.
     ///
     /// # Errors
     /// The driver's code for an unknown context.
@@ -202,7 +206,7 @@ impl Client {
         outcome(unsafe { act(context, code) })
     }
 
-    /// Queues work that breaks its context when it runs.
+    /// Queues work that breaks the stream's context on execution.
     ///
     /// # Errors
     /// The driver's code for an unknown stream.
@@ -237,32 +241,33 @@ impl Client {
         outcome(unsafe { act(device, bytes) })
     }
 
-    /// Device memory as it is now, without waiting for anything.
+    /// Returns the present contents of device memory, without waiting for work.
     ///
     /// # Errors
-    /// The driver's code for a range that is not all memory.
+    /// The driver's code for a range that is not wholly memory.
     pub fn peek(&self, address: u64, bytes: usize) -> Result<Vec<u8>, Refused> {
         let mut buffer = vec![0; bytes];
         let act: Symbol<'_, unsafe extern "C" fn(u64, *mut u8, u64) -> c_int> = self.get("emu_peek");
-        // SAFETY: the buffer has the size that is passed.
+        // SAFETY: the buffer has the passed size.
         outcome(unsafe { act(address, buffer.as_mut_ptr(), bytes as u64) }).map(|()| buffer)
     }
 
-    /// Where work of a device finds a device address; a host function that plays a kernel uses it.
+    /// Returns the address under which work of a device finds a device address, for a host function
+    /// in the role of a kernel.
     pub fn seen_by(&self, device: i32, address: u64) -> *mut c_void {
         let act: Symbol<'_, unsafe extern "C" fn(c_int, u64) -> *mut c_void> = self.get("emu_seen_by");
         // SAFETY: the function takes numbers.
         unsafe { act(device, address) }
     }
 
-    /// A symbol that every emulated driver has.
+    /// Returns a symbol present in every emulated driver.
     fn get<T>(&self, name: &str) -> Symbol<'_, T> {
         self.find(name).expect("every emulated driver has the control functions")
     }
 
-    /// A symbol of the library.
+    /// Returns a symbol of the library.
     fn find<T>(&self, name: &str) -> Result<Symbol<'_, T>, libloading::Error> {
-        // SAFETY: callers ask for the types that `control` defines.
+        // SAFETY: callers request the types defined in `control`.
         unsafe { self.library.get(name) }
     }
 
@@ -273,14 +278,14 @@ impl Client {
         unsafe { act() };
     }
 
-    /// Calls a function that takes a number.
+    /// Calls a function with a number.
     fn set(&self, name: &str, value: u64) {
         let set: Symbol<'_, unsafe extern "C" fn(u64)> = self.get(name);
         // SAFETY: the function takes a number.
         unsafe { set(value) };
     }
 
-    /// Calls a function that takes yes or no.
+    /// Calls a function with a switch.
     fn switch(&self, name: &str, on: bool) {
         let set: Symbol<'_, unsafe extern "C" fn(c_int)> = self.get(name);
         // SAFETY: the function takes a number.
@@ -294,20 +299,20 @@ impl Client {
         outcome(unsafe { act(stream) })
     }
 
-    /// Calls a function that counts.
+    /// Calls a function that returns a count.
     fn count_of(&self, name: &str, value: u64) -> u64 {
         let count: Symbol<'_, unsafe extern "C" fn(u64) -> u64> = self.get(name);
         // SAFETY: the function takes a number.
         unsafe { count(value) }
     }
 
-    /// Calls a function that hands a text out; the text may grow between the two calls.
+    /// Calls a function that returns a text. The text may grow between the two calls.
     fn text_of(&self, name: &str) -> String {
         let read: Symbol<'_, unsafe extern "C" fn(*mut c_char, u64) -> u64> = self.get(name);
         let mut size = 1 << 12;
         loop {
             let mut buffer = vec![0_u8; size];
-            // SAFETY: the buffer has the size that is passed.
+            // SAFETY: the buffer has the passed size.
             let length = unsafe { read(buffer.as_mut_ptr().cast(), size as u64) } as usize;
             if length < size {
                 buffer.truncate(length);
@@ -318,12 +323,12 @@ impl Client {
     }
 }
 
-/// A text for C.
+/// Converts a text for C.
 fn text(text: &str) -> CString {
     CString::new(text).expect("no NUL inside")
 }
 
-/// The outcome that a number stands for.
+/// Converts the number of an outcome.
 fn outcome(number: c_int) -> Result<(), Refused> {
     if number == 0 { Ok(()) } else { Err(Refused(number)) }
 }

@@ -1,11 +1,12 @@
-//! Result codes: a plain number with names for those that exist, so that any number can be returned on purpose.
+//! Result codes: plain numbers, with names for the known codes. Any number can be returned on
+//! purpose.
 
-/// What a call answers: the driver API's `CUresult`.
+/// The result of a driver call: the driver API's `CUresult`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(transparent)]
 pub(crate) struct Code(pub(crate) u32);
 
-/// The answer of a body: a value, or the code that the call returns instead.
+/// The answer of a body: a value, or the code for the caller.
 pub(crate) type Answer<T> = Result<T, Code>;
 
 /// Declares each code once: constant, number, name and text.

@@ -1,24 +1,26 @@
-//! What the environment asks for. Every variable begins with `CACHALOT_EMU_`; the README lists them.
+//! Settings from the environment. Every variable begins with `CACHALOT_EMU_`. The README lists all
+//! variables.
 
 use std::collections::BTreeMap;
 
-/// What happens to a call that must not be made: after the driver's teardown at process exit, or in a forked child.
+/// Treatment of a forbidden call: after the driver's teardown at process exit, or in a forked
+/// child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Manner {
-    /// It answers a code, as a driver may.
+    /// The call answers a code, as a driver may.
     Polite,
-    /// The process aborts, as it may with a driver whose memory or threads are gone.
+    /// The process aborts, as with a driver without memory or threads.
     Crash,
 }
 
-/// How much of a new or freed range is filled with the poison bytes.
+/// The part of a new or freed range that is filled with poison bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Poison {
     /// Nothing.
     Off,
-    /// All of it up to 2 MiB, the first and the last 64 KiB of more.
+    /// The whole range up to 2 MiB, otherwise the first and the last 64 KiB.
     Edges,
-    /// All of it.
+    /// The whole range.
     Full,
 }
 
@@ -32,7 +34,7 @@ pub(crate) struct Config {
     pub(crate) devices: usize,
     /// `CACHALOT_EMU_DRIVER_VERSION`: 1000 × major + 10 × minor.
     pub(crate) driver_version: i32,
-    /// `CACHALOT_EMU_HIDE`: symbols that `cuGetProcAddress_v2` does not find.
+    /// `CACHALOT_EMU_HIDE`: symbols hidden from `cuGetProcAddress_v2`.
     pub(crate) hidden: Vec<String>,
     /// `CACHALOT_EMU_PLAN`: the fault plan, JSON.
     pub(crate) plan: Option<String>,
@@ -44,21 +46,21 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
     /// `CACHALOT_EMU_STEP`: work runs only inside driver calls, in the order the seed says.
     pub(crate) step: bool,
-    /// `CACHALOT_EMU_DELAY_US`: each piece of work waits up to so long before it runs.
+    /// `CACHALOT_EMU_DELAY_US`: longest random delay before each piece of work, in microseconds.
     pub(crate) delay_us: u64,
     /// `CACHALOT_EMU_QUARANTINE`: freed addresses and handles are not used again.
     pub(crate) quarantine: bool,
     /// `CACHALOT_EMU_TEARDOWN`: `polite` or `crash`.
     pub(crate) teardown: Manner,
-    /// `CACHALOT_EMU_FORK`: `polite` or `crash`: what a call in a forked child does.
+    /// `CACHALOT_EMU_FORK`: `polite` or `crash`, the treatment of a call in a forked child.
     pub(crate) fork: Manner,
     /// `CACHALOT_EMU_POISON`: `off`, `edges` or `full`.
     pub(crate) poison: Poison,
-    /// `CACHALOT_EMU_FREE_WAITS`: `cuMemFree` waits for the context's work, as the real one does.
+    /// `CACHALOT_EMU_FREE_WAITS`: `cuMemFree` waits for the context's work, as in a real driver.
     pub(crate) free_waits: bool,
-    /// `CACHALOT_EMU_ATTRIBUTES`: device attributes that differ, JSON of number to value.
+    /// `CACHALOT_EMU_ATTRIBUTES`: changed device attributes, JSON of number to value.
     pub(crate) attributes: BTreeMap<i32, i32>,
-    /// `CACHALOT_EMU_ANSWERS`: answers of the oracle table that differ, JSON of name to code.
+    /// `CACHALOT_EMU_ANSWERS`: changed entries of the table of answers, JSON of name to code.
     pub(crate) answers: BTreeMap<String, u32>,
     /// `CACHALOT_EMU_STRICT`: a call with the handle of a destroyed stream or event aborts.
     pub(crate) strict: bool,
@@ -68,16 +70,17 @@ pub(crate) struct Config {
     pub(crate) address_space_bytes: u64,
 }
 
-/// Valgrind keeps tables of the whole address space, so a large reservation costs it real memory and minutes.
+/// Bytes of device addresses under valgrind. Valgrind's tables cover the whole address space, so a
+/// larger reservation would cost real memory and minutes.
 const ADDRESS_SPACE_UNDER_VALGRIND: u64 = 64 << 30;
-/// Enough for reservations far larger than any device.
+/// Bytes of device addresses. Enough for reservations far larger than any device.
 const ADDRESS_SPACE: u64 = 4 << 40;
 
 impl Config {
     /// Reads the environment.
     ///
     /// # Panics
-    /// On a variable that cannot be understood: a test that misspells its settings must not pass.
+    /// On a malformed variable, so that no test passes with a misspelled setting.
     pub(crate) fn from_environment() -> Self {
         Self {
             memory_bytes: number("MEMORY", 1 << 30),
@@ -112,18 +115,18 @@ impl Config {
     }
 }
 
-/// The address space asked for when the environment names none.
+/// Returns the address space without a setting in the environment.
 fn default_address_space() -> u64 {
     let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
     if preloaded.contains("vgpreload") { ADDRESS_SPACE_UNDER_VALGRIND } else { ADDRESS_SPACE }
 }
 
-/// The variable `CACHALOT_EMU_<name>`, if set and not empty.
+/// Returns the variable `CACHALOT_EMU_<name>`, if set and not empty.
 fn text(name: &str) -> Option<String> {
     std::env::var(format!("CACHALOT_EMU_{name}")).ok().filter(|value| !value.is_empty())
 }
 
-/// The variable as a manner of refusal.
+/// Returns the variable as a manner of refusal.
 fn manner(name: &str) -> Manner {
     match text(name).as_deref() {
         None | Some("polite") => Manner::Polite,
@@ -132,21 +135,21 @@ fn manner(name: &str) -> Manner {
     }
 }
 
-/// The variable as a number.
+/// Returns the variable as a number.
 fn number(name: &str, default: u64) -> u64 {
     text(name).map_or(default, |value| {
         value.parse().unwrap_or_else(|_| panic!("CACHALOT_EMU_{name} is a number, not {value}"))
     })
 }
 
-/// The variable as a JSON object of names and numbers.
+/// Returns the variable as a JSON object of names and numbers.
 fn map(name: &str) -> BTreeMap<String, i64> {
     text(name).map_or_else(BTreeMap::new, |value| {
         serde_json::from_str(&value).unwrap_or_else(|why| panic!("CACHALOT_EMU_{name} is an object of numbers: {why}"))
     })
 }
 
-/// The parts of a comma-separated list.
+/// Returns the parts of a comma-separated list.
 pub(crate) fn split(list: &str) -> Vec<String> {
     list.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }

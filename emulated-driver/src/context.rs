@@ -1,4 +1,5 @@
-//! Contexts: the primary one of each device, created ones, each thread's stack of them, and how they break.
+//! Contexts: the primary context of each device, created contexts, each thread's stack of contexts,
+//! and errors that break a context.
 
 use crate::call::Call;
 use crate::code::{Answer, Code};
@@ -7,7 +8,7 @@ use crate::driver::State;
 use crate::{capture, memory, pool, stream, thread};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The first primary context's handle; real ones are addresses of structures too.
+/// Handle of the first primary context. Handles of a real driver are also addresses of structures.
 const PRIMARY_BASE: u64 = 0x5c00_0000_0000;
 /// The first created context's handle.
 const CREATED_BASE: u64 = 0x5d00_0000_0000;
@@ -18,33 +19,33 @@ const STRIDE: u64 = 0x1000;
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: usize,
-    /// Retains of a primary context; 1 for a created one.
+    /// Number of retains of a primary context. 1 for a created context.
     retains: u64,
-    /// The first error of its work that cannot be undone: every later call answers it.
+    /// The first unrecoverable error of the context's work. Every later call answers the error.
     pub(crate) sticky: Option<Code>,
-    /// The queues of its legacy stream (`None`) and of its threads' own streams.
+    /// The queues of the legacy stream (key `None`) and of the threads' own default streams.
     pub(crate) own_queues: BTreeMap<Option<u32>, u64>,
-    /// Contexts whose memory its device may access.
+    /// Contexts whose memory the device may access.
     pub(crate) peers: BTreeSet<u64>,
 }
 
 impl Context {
-    /// A context without work.
+    /// Creates a context without work.
     fn new(device: usize) -> Self {
         Self { device, retains: 1, sticky: None, own_queues: BTreeMap::new(), peers: BTreeSet::new() }
     }
 }
 
-/// Whether work may be given to a context.
+/// Checks that a context accepts work.
 ///
 /// # Errors
-/// `CONTEXT_IS_DESTROYED` if it is gone, its sticky error if it is broken.
+/// `CONTEXT_IS_DESTROYED` for a dead context, the sticky error for a broken context.
 pub(crate) fn check(state: &State, handle: u64) -> Answer<()> {
     let context = state.contexts.get(&handle).ok_or(Code::CONTEXT_IS_DESTROYED)?;
     context.sticky.map_or(Ok(()), Err)
 }
 
-/// The device of a context; of a primary one also while nobody retains it.
+/// Returns the device of a context. A primary context need not be retained.
 pub(crate) fn device_of(state: &State, handle: u64) -> Answer<usize> {
     let alive = state.contexts.get(&handle).map(|context| context.device);
     alive.or_else(|| primary_of(state, handle)).ok_or(Code::CONTEXT_IS_DESTROYED)
@@ -63,7 +64,7 @@ pub(crate) fn retain(call: &mut Call, device: i32) -> Answer<u64> {
     Ok(handle)
 }
 
-/// `cuDevicePrimaryCtxRelease_v2`: the last one ends the context and everything in it.
+/// `cuDevicePrimaryCtxRelease_v2`: the last release ends the context with all objects.
 pub(crate) fn release(call: &mut Call, device: i32) -> Answer<()> {
     let index = device::index(&call.state, device)?;
     let handle = PRIMARY_BASE + index as u64 * STRIDE;
@@ -91,7 +92,8 @@ pub(crate) fn create(call: &mut Call, device: i32) -> Answer<u64> {
     Ok(handle)
 }
 
-/// `cuCtxDestroy_v2`. Other threads may still have it on their stacks; their calls are refused from now on.
+/// `cuCtxDestroy_v2`. The handle may remain on stacks of other threads, whose calls are then
+/// refused.
 pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
     if handle < CREATED_BASE || !call.state.contexts.contains_key(&handle) {
         return Err(Code::INVALID_CONTEXT);
@@ -126,7 +128,8 @@ pub(crate) fn set_current(call: &Call, handle: u64) -> Answer<()> {
     Ok(())
 }
 
-/// `cuCtxEnablePeerAccess`: the current context's device may use the peer's memory, present and future.
+/// `cuCtxEnablePeerAccess`: gives the current context's device access to the peer's memory, present
+/// and future.
 pub(crate) fn enable_peer(call: &mut Call, peer: u64, flags: u32) -> Answer<()> {
     if flags != 0 {
         return Err(Code::INVALID_VALUE);
@@ -155,13 +158,13 @@ pub(crate) fn disable_peer(call: &mut Call, peer: u64) -> Answer<()> {
     memory::share(&mut call.state, peer, device, false)
 }
 
-/// Devices other than its own that may use a context's memory.
+/// Returns the other devices with access to a context's memory.
 pub(crate) fn accessors(state: &State, handle: u64) -> Vec<usize> {
     let others = state.contexts.values().filter(|context| context.peers.contains(&handle));
     others.map(|context| context.device).collect()
 }
 
-/// `cuCtxSynchronize`: waits for everything queued in a context so far.
+/// `cuCtxSynchronize`: waits for all work queued in a context so far.
 pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
     capture::check_context_wait(&mut call.state, handle)?;
     let marks = call.state.streams.ends_of_context(handle);
@@ -170,7 +173,8 @@ pub(crate) fn synchronize(call: &mut Call, handle: u64) -> Answer<()> {
     check(&call.state, handle)
 }
 
-/// Breaks a context with an error that cannot be undone: work not begun is dropped, every later call answers it.
+/// Breaks a context with an unrecoverable error: work not begun is dropped, and every later call
+/// answers the error.
 pub(crate) fn break_down(state: &mut State, handle: u64, code: Code) {
     if let Some(context) = state.contexts.get_mut(&handle) {
         context.sticky.get_or_insert(code);
@@ -178,7 +182,7 @@ pub(crate) fn break_down(state: &mut State, handle: u64, code: Code) {
     }
 }
 
-/// Loses a device: its contexts break, and none can be had again.
+/// Loses a device: the contexts of the device break, and no new context can be created.
 pub(crate) fn lose_device(state: &mut State, index: usize, code: Code) {
     state.devices[index].lost = Some(code);
     let its: Vec<u64> =
@@ -188,25 +192,26 @@ pub(crate) fn lose_device(state: &mut State, index: usize, code: Code) {
     }
 }
 
-/// How often each primary context is retained, and every created one: handle and count.
+/// Returns the number of retains of each primary context, and every created context, by handle.
 pub(crate) fn held(state: &State) -> Vec<(u64, u64)> {
     state.contexts.iter().map(|(&handle, context)| (handle, context.retains)).collect()
 }
 
-/// Whether a handle names a context that may be made current: a primary one also while nobody retains it.
+/// Checks that a handle names a context that may be made current. A primary context need not be
+/// retained.
 fn known(call: &Call, handle: u64) -> Answer<()> {
     let alive = call.state.contexts.contains_key(&handle) || primary_of(&call.state, handle).is_some();
     if alive { Ok(()) } else { Err(Code::INVALID_CONTEXT) }
 }
 
-/// The device whose primary context has this handle, retained or not.
+/// Returns the device whose primary context has the given handle, retained or not.
 fn primary_of(state: &State, handle: u64) -> Option<usize> {
     let index = handle.checked_sub(PRIMARY_BASE)?;
     let device = (index / STRIDE) as usize;
     (index.is_multiple_of(STRIDE) && device < state.devices.len()).then_some(device)
 }
 
-/// Ends a context once its work is done: streams, events, modules and memory go with it.
+/// Ends a context after the work is done, with all streams, events, modules and memory.
 fn end(call: &mut Call, handle: u64) {
     let marks = call.state.streams.ends_of_context(handle);
     call.wait(|state| marks.iter().all(|&mark| state.streams.reached(mark)));

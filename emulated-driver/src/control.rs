@@ -1,8 +1,9 @@
-//! The control functions, `emu_*`: how a test steers the driver and looks inside. They are no driver calls: the fault
-//! plan does not know them and the call log does not show them. In a forked child they do nothing and answer -1.
+//! Control functions, `emu_*`: a test controls the driver and inspects the state. The functions are
+//! no driver calls: the fault plan and the call log ignore them. In a forked child they do nothing
+//! and answer -1.
 //!
-//! Texts are handed out by copying: a function takes a buffer and its size, fills what fits and always ends it with
-//! NUL, and returns how many bytes the whole text has.
+//! Texts are copied to the caller: a function takes a buffer and a size, writes as much as fits
+//! with a final NUL, and returns the length of the whole text.
 
 use crate::call::Call;
 use crate::code::Code;
@@ -15,32 +16,32 @@ use crate::work::Work;
 use crate::{capture, latch, memory, report, stream};
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// What a control function answers that cannot do what it is asked.
+/// Answer of a control function to an invalid request.
 const REFUSED: c_int = -1;
 
-/// Runs `action` on the state, unless this is a forked child.
+/// Runs `action` on the state, or returns `refused` in a forked child.
 fn control<T>(refused: T, action: impl FnOnce(&mut Call) -> T) -> T {
     if latch::is_forked() { refused } else { action(&mut Call::open()) }
 }
 
-/// The number for C of an outcome.
+/// Converts an outcome to a number for C.
 fn number(outcome: Result<(), Code>) -> c_int {
     outcome.map_or_else(|code| code.0 as c_int, |()| 0)
 }
 
-/// Marks this library for programs that want to know: always 1.
+/// Marks the library as the emulated driver. Always 1.
 #[unsafe(no_mangle)]
 extern "C" fn cachalot_emulated_driver() -> c_int {
     1
 }
 
-/// Adds the rules of a JSON text to the fault plan; -1 and a line on stderr if it cannot be understood.
+/// Adds the rules of a JSON text to the fault plan. Malformed text gives -1 and a line on stderr.
 ///
 /// # Safety
 /// `json` is a C string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_plan(json: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let json = unsafe { CStr::from_ptr(json) }.to_string_lossy();
     control(REFUSED, |call| match call.state.plan.add(&json) {
         Ok(()) => 0,
@@ -57,14 +58,14 @@ extern "C" fn emu_plan_clear() {
     control((), |call| call.state.plan.clear());
 }
 
-/// How many calls the fault plan has hit.
+/// Returns the number of calls hit by the fault plan.
 #[unsafe(no_mangle)]
 extern "C" fn emu_faults() -> u64 {
     control(0, |call| call.state.plan.fired())
 }
 
-/// How often a function was called, or how many calls there were in all if `name` is null; `u64::MAX` for an unknown
-/// name.
+/// Returns the number of calls of a function, or of all calls if `name` is null. `u64::MAX` for an
+/// unknown name.
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -73,20 +74,20 @@ unsafe extern "C" fn emu_calls(name: *const c_char) -> u64 {
     if name.is_null() {
         return control(0, |call| call.state.log.calls());
     }
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, the rest is guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let Some(function) = Function::named(&name) else { return u64::MAX };
     control(0, |call| call.state.log.count(function))
 }
 
-/// The remembered calls, one JSON object a line.
+/// Copies the remembered calls, one JSON object a line.
 ///
 /// # Safety
 /// `buffer` is null or has `size` writable bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_log(buffer: *mut c_char, size: u64) -> u64 {
     let text = control(String::new(), |call| call.state.log.to_lines());
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { hand_out(&text, buffer, size) }
 }
 
@@ -96,18 +97,19 @@ extern "C" fn emu_log_clear() {
     control((), |call| call.state.log.clear());
 }
 
-/// What is alive, a JSON object.
+/// Copies a JSON object of all live objects.
 ///
 /// # Safety
 /// `buffer` is null or has `size` writable bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_report(buffer: *mut c_char, size: u64) -> u64 {
     let text = control(String::new(), |call| report::to_json(&call.state).to_string());
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { hand_out(&text, buffer, size) }
 }
 
-/// Closes a gate on a stream of the current context: no work begins there until it is released as often as held.
+/// Closes a gate on a stream of the current context. No work begins until as many releases as
+/// holds.
 #[unsafe(no_mangle)]
 extern "C" fn emu_hold_stream(handle: u64) -> c_int {
     control(REFUSED, |call| number(stream::hold(call, handle, true)))
@@ -119,7 +121,8 @@ extern "C" fn emu_release_stream(handle: u64) -> c_int {
     control(REFUSED, |call| number(stream::hold(call, handle, false)))
 }
 
-/// How many pieces of work on a stream are not done; `u64::MAX` if there is no such stream.
+/// Returns the number of unfinished pieces of work on a stream, or `u64::MAX` for an unknown
+/// stream.
 #[unsafe(no_mangle)]
 extern "C" fn emu_pending(handle: u64) -> u64 {
     control(u64::MAX, |call| {
@@ -128,7 +131,7 @@ extern "C" fn emu_pending(handle: u64) -> u64 {
     })
 }
 
-/// Step mode: does up to `count` pieces of work and returns how many there were.
+/// In step mode, runs up to `count` pieces of work and returns the number of pieces run.
 #[unsafe(no_mangle)]
 extern "C" fn emu_step(count: u64) -> u64 {
     control(0, |call| {
@@ -149,7 +152,7 @@ extern "C" fn emu_set_step(on: c_int) -> c_int {
     })
 }
 
-/// Sets how many bytes of addresses the devices have. Only before `cuInit`: -1 afterwards.
+/// Sets the number of address bytes of the devices. Only before `cuInit`: -1 afterwards.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_address_space(bytes: u64) -> c_int {
     control(REFUSED, |call| {
@@ -167,7 +170,7 @@ extern "C" fn emu_set_seed(seed: u64) {
     control((), |call| call.state.random = Random::new(seed));
 }
 
-/// Lets each piece of work wait a random time up to this before it runs, from now on.
+/// Delays each further piece of work by a random time up to `delay_us`.
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_delay_us(delay_us: u64) {
     control((), |call| call.state.config.delay_us = delay_us);
@@ -179,30 +182,31 @@ extern "C" fn emu_set_quarantine(on: c_int) {
     control((), |call| call.state.set_quarantine(on != 0));
 }
 
-/// Aborts at calls with the handle of a destroyed stream or event from now on (1), or answers a code (0).
+/// Sets strict mode (1): a call with the handle of a destroyed stream or event aborts instead of
+/// answering a code (0).
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_strict(on: c_int) {
     control((), |call| call.state.set_strict(on != 0));
 }
 
-/// Lets `cuMemFree` wait for the context's work (1, as the real one does) or not (0).
+/// Lets `cuMemFree` wait for the context's work (1, as in a real driver) or not (0).
 #[unsafe(no_mangle)]
 extern "C" fn emu_set_free_waits(on: c_int) {
     control((), |call| call.state.config.free_waits = on != 0);
 }
 
-/// Changes an entry of the table of answers; -1 if there is none of this name.
+/// Changes an entry of the table of answers. -1 if no entry has the name.
 ///
 /// # Safety
 /// `name` is a C string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_answer(name: *const c_char, code: u32) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     control(REFUSED, |call| if call.state.answers.set(&name, code) { 0 } else { REFUSED })
 }
 
-/// Breaks a context (0: the current one) with a sticky error at once.
+/// Breaks a context with a sticky error at once. 0 means the current context.
 #[unsafe(no_mangle)]
 extern "C" fn emu_break_context(context: u64, code: u32) -> c_int {
     control(REFUSED, |call| {
@@ -213,13 +217,13 @@ extern "C" fn emu_break_context(context: u64, code: u32) -> c_int {
     })
 }
 
-/// Queues work that breaks its context with a sticky error when it runs.
+/// Queues work that breaks the stream's context with a sticky error on execution.
 #[unsafe(no_mangle)]
 extern "C" fn emu_fail_later(handle: u64, code: u32) -> c_int {
     control(REFUSED, |call| number(capture::submit(call, handle, Work::Fail(Code(code)))))
 }
 
-/// Loses a device: its contexts break with `code` and no new one can be had.
+/// Loses a device: the contexts of the device break with `code`, and no new context can be created.
 #[unsafe(no_mangle)]
 extern "C" fn emu_lose_device(device: c_int, code: u32) -> c_int {
     control(REFUSED, |call| {
@@ -230,7 +234,7 @@ extern "C" fn emu_lose_device(device: c_int, code: u32) -> c_int {
     })
 }
 
-/// Tears the driver down now: calls answer `DEINITIALIZED`, or abort the process if `crash` is not 0.
+/// Tears the driver down: calls answer `DEINITIALIZED`, or abort the process if `crash` is not 0.
 #[unsafe(no_mangle)]
 extern "C" fn emu_tear_down(crash: c_int) {
     latch::tear_down(if crash == 0 { Manner::Polite } else { Manner::Crash });
@@ -245,18 +249,19 @@ extern "C" fn emu_set_others_bytes(device: c_int, bytes: u64) -> c_int {
     })
 }
 
-/// Copies device memory as it is at this moment, without waiting for anything.
+/// Copies the present contents of device memory, without waiting for work.
 ///
 /// # Safety
 /// `buffer` has `bytes` writable bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_peek(address: u64, buffer: *mut u8, bytes: u64) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let into = unsafe { std::slice::from_raw_parts_mut(buffer, bytes as usize) };
     control(REFUSED, |call| number(memory::peek(&call.state, address, into)))
 }
 
-/// Where work of a device finds a device address: for host functions that play a kernel. Null before `cuInit`.
+/// Returns the address under which work of a device finds a device address, for host functions in
+/// the role of a kernel. Null before `cuInit`.
 #[unsafe(no_mangle)]
 extern "C" fn emu_seen_by(device: c_int, address: u64) -> *mut c_void {
     let seen = control(0, |call| {
@@ -270,16 +275,16 @@ extern "C" fn emu_seen_by(device: c_int, address: u64) -> *mut c_void {
     seen as *mut c_void
 }
 
-/// Copies a text and its NUL into a buffer, cut to fit, and returns its whole length.
+/// Copies as much of a text as fits into a buffer, with a final NUL, and returns the whole length.
 ///
 /// # Safety
 /// `buffer` is null or has `size` writable bytes.
 unsafe fn hand_out(text: &str, buffer: *mut c_char, size: u64) -> u64 {
     if !buffer.is_null() && size > 0 {
         let kept = &text.as_bytes()[..text.len().min(size as usize - 1)];
-        // SAFETY: the caller's promise; the kept part is shorter than the buffer.
+        // SAFETY: guaranteed by the caller. The copied part is shorter than the buffer.
         unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), buffer.cast(), kept.len()) };
-        // SAFETY: as above, the NUL has its room.
+        // SAFETY: as above, and the buffer has room for the NUL.
         unsafe { buffer.wrapping_add(kept.len()).write(0) };
     }
     text.len() as u64

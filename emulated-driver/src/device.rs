@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::driver::State;
 use crate::pages::Pages;
 
-/// Attributes that are not zero: a device of the Hopper family, as far as programs ask.
+/// Attributes other than zero: a device of the Hopper family, as far as programs ask.
 const ATTRIBUTES: &[(i32, i32)] = &[
     (1, 1024),
     (2, 1024),
@@ -27,7 +27,7 @@ const ATTRIBUTES: &[(i32, i32)] = &[
 ];
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSOR_COUNT: i32 = 16;
-/// `CU_DEVICE_ATTRIBUTE_PCI_BUS_ID`; the device's ordinal plus one.
+/// `CU_DEVICE_ATTRIBUTE_PCI_BUS_ID`: the device's ordinal plus one.
 const PCI_BUS_ID: i32 = 33;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
 const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
@@ -35,43 +35,43 @@ const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 pub(crate) const VIRTUAL_MEMORY_MANAGEMENT: i32 = 102;
 /// `CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED`.
 pub(crate) const MEMORY_POOLS: i32 = 115;
-/// The highest attribute that exists, of CUDA 13.0's header; a higher number is refused.
+/// The highest attribute in CUDA 13.0's header. A higher number is refused.
 const LAST_ATTRIBUTE: i32 = 148;
 
-/// One device.
+/// A device.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// Its memory.
+    /// The memory of the device.
     pub(crate) pages: Pages,
-    /// What "other processes" use of it, for `cuMemGetInfo`.
+    /// Bytes in use by pretended other processes, for `cuMemGetInfo`.
     pub(crate) others_bytes: u64,
-    /// What every call for it answers, once it is lost.
+    /// Answer to every call for the device after the loss of the device.
     pub(crate) lost: Option<Code>,
 }
 
 impl Device {
-    /// A device as configured.
+    /// Creates a device as configured.
     pub(crate) fn new(config: &Config) -> Self {
         Self { pages: Pages::new(config.memory_bytes, config.poison), others_bytes: 0, lost: None }
     }
 
-    /// Free and total bytes, as `cuMemGetInfo` tells them.
+    /// Returns free and total bytes for `cuMemGetInfo`.
     pub(crate) fn info(&self) -> (u64, u64) {
         (self.pages.free().saturating_sub(self.others_bytes), self.pages.total())
     }
 
-    /// Whether `bytes` may be taken in view of what others use.
+    /// Returns whether `bytes` are free, given the pretended use by other processes.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         bytes <= self.info().0
     }
 }
 
-/// The index of a `CUdevice`.
+/// Returns the index of a `CUdevice`.
 pub(crate) fn index(state: &State, device: i32) -> Answer<usize> {
     usize::try_from(device).ok().filter(|&index| index < state.devices.len()).ok_or(Code::INVALID_DEVICE)
 }
 
-/// An attribute of a device.
+/// Returns an attribute of a device.
 pub(crate) fn attribute(state: &State, attribute: i32, device: i32) -> Answer<i32> {
     let ordinal = index(state, device)? as i32;
     if !(1..=LAST_ATTRIBUTE).contains(&attribute) {
@@ -86,22 +86,22 @@ pub(crate) fn attribute(state: &State, attribute: i32, device: i32) -> Answer<i3
     Ok(ATTRIBUTES.iter().find(|entry| entry.0 == attribute).map_or(0, |entry| entry.1))
 }
 
-/// Whether every device has an attribute.
+/// Returns whether every device has an attribute.
 pub(crate) fn all_have(state: &State, wanted: i32) -> bool {
     state.config.attributes.get(&wanted).is_none_or(|&value| value != 0)
 }
 
-/// The device's name.
+/// Returns the device's name.
 pub(crate) fn name(state: &State, device: i32) -> Answer<String> {
     index(state, device).map(|ordinal| format!("Emulated device {ordinal}"))
 }
 
-/// Domain, bus and device number, as `cuDeviceGetPCIBusId` writes them.
+/// Formats domain, bus and device number for `cuDeviceGetPCIBusId`.
 pub(crate) fn bus_id(state: &State, device: i32) -> Answer<String> {
     index(state, device).map(|ordinal| format!("0000:{:02X}:00.0", ordinal + 1))
 }
 
-/// A UUID that tells the devices apart.
+/// Returns a UUID, different for each device.
 pub(crate) fn uuid(state: &State, device: i32) -> Answer<[u8; 16]> {
     let ordinal = index(state, device)?;
     let mut bytes = *b"cachalot-emu-00\0";
@@ -109,7 +109,7 @@ pub(crate) fn uuid(state: &State, device: i32) -> Answer<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Whether one device may be given access to another's memory.
+/// Returns whether a device may get access to another device's memory.
 pub(crate) fn can_access_peer(state: &State, device: i32, peer: i32) -> Answer<bool> {
     let (device, peer) = (index(state, device)?, index(state, peer)?);
     Ok(device != peer && state.answers.number("can_access_peer") != 0)

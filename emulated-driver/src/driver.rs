@@ -1,7 +1,8 @@
-//! The one driver of the process: its state behind one lock, and the condition that tells of progress.
+//! The driver of the process: the state behind one lock, and a condition for progress.
 //!
-//! One lock for everything is slow and right: what a call does is one step for every other thread. Work on streams
-//! runs outside it. Threads that wait (for a stream, an event, a context) wait for `progress`.
+//! One lock for everything is slow and right: every call is a single step for all other threads.
+//! Work on streams runs outside the lock. A thread that waits for a stream, an event or a context
+//! waits for `progress`.
 
 use crate::answers::Answers;
 use crate::capture::{Capture, Graph};
@@ -32,13 +33,14 @@ use std::sync::{Arc, OnceLock};
 
 /// The driver.
 pub(crate) struct Driver {
-    /// Everything.
+    /// The whole state.
     pub(crate) state: Mutex<State>,
-    /// Notified whenever a piece of work ended, a gate opened or a wait may be over for another reason.
+    /// Notified at the end of a piece of work, at the opening of a gate, and at any further change
+    /// that may end a wait.
     pub(crate) progress: Condition,
 }
 
-/// Everything the driver knows.
+/// The whole state of the driver.
 pub(crate) struct State {
     pub(crate) config: Config,
     pub(crate) answers: Answers,
@@ -64,18 +66,19 @@ pub(crate) struct State {
     pub(crate) executables: Handles<Arc<[Work]>>,
     pub(crate) modules: Handles<Module>,
     pub(crate) functions: Handles<module::Function>,
-    /// What calls made that the fault plan then let fail, so that nobody can give it back: kind and handle.
+    /// Kind and handle of objects that no caller can release, because the fault plan let the
+    /// creating call fail afterwards.
     pub(crate) abandoned: Vec<(&'static str, u64)>,
 }
 
-/// The driver of this process, made when first asked for.
+/// Returns the driver of the process, created on the first use.
 pub(crate) fn driver() -> &'static Driver {
     static DRIVER: OnceLock<Driver> = OnceLock::new();
     DRIVER.get_or_init(|| Driver { state: Mutex::new(State::new()), progress: Condition::new() })
 }
 
 impl State {
-    /// A driver before `cuInit`, as the environment wants it.
+    /// Creates a driver before `cuInit`, with the settings of the environment.
     fn new() -> Self {
         let config = Config::from_environment();
         let mut plan = Plan::default();
@@ -108,7 +111,7 @@ impl State {
         state
     }
 
-    /// Makes the devices, once.
+    /// Creates the devices, once.
     pub(crate) fn initialise(&mut self) {
         if self.space.is_none() {
             let config = &self.config;
@@ -120,24 +123,24 @@ impl State {
         }
     }
 
-    /// The device addresses.
+    /// Returns the device addresses.
     ///
     /// # Panics
-    /// Before `cuInit`; no call that needs them gets so far.
+    /// Before `cuInit`. No call that needs addresses gets so far.
     pub(crate) fn space(&mut self) -> &mut Space {
         self.space.as_mut().expect("only initialised drivers have addresses")
     }
 
-    /// From now on: abort at a call with the handle of a destroyed stream or event, or answer a code.
-    /// Such a handle is then never handed out again, because it could not be told from a living one.
+    /// Sets strict mode: a call with the handle of a destroyed stream or event aborts instead of
+    /// answering a code. In strict mode no handle is reused, because a reused handle looks alive.
     pub(crate) fn set_strict(&mut self, on: bool) {
         self.config.strict = on;
         self.streams.handles.set_quarantine(on || self.config.quarantine);
         self.events.set_quarantine(on || self.config.quarantine);
     }
 
-    /// Aborts in strict mode if the handle of a `kind` is one of a destroyed object: a real driver may
-    /// read the memory of what was there.
+    /// Aborts in strict mode on the handle of a destroyed object of the given kind. A real driver
+    /// may read freed memory in such a call.
     pub(crate) fn refuse_retired<T>(&self, kind: &str, handles: &Handles<T>, handle: u64) {
         if self.config.strict && handles.is_retired(handle) {
             let function = thread::calling().map_or("a control function", Function::name);
@@ -146,7 +149,7 @@ impl State {
         }
     }
 
-    /// From now on: never use a freed address or a destroyed handle again, or do.
+    /// Sets quarantine: freed addresses and destroyed handles are never reused.
     pub(crate) fn set_quarantine(&mut self, on: bool) {
         self.config.quarantine = on;
         if let Some(space) = &mut self.space {
@@ -162,8 +165,8 @@ impl State {
     }
 }
 
-/// What happens at process exit: the leak report, if asked for, and the end of the idle threads. Returns how the driver
-/// is to be torn down.
+/// Handles the process exit: writes the leak report if asked for, and ends the idle threads.
+/// Returns the manner of the teardown.
 pub(crate) fn at_exit() -> Manner {
     worker::end_all(driver());
     let state = driver().state.lock();

@@ -1,4 +1,4 @@
-//! Events: a name for a point in a stream's order.
+//! Events: named points in the order of a stream.
 
 use crate::call::Call;
 use crate::capture;
@@ -10,14 +10,14 @@ use crate::stream::{self, Mark};
 use crate::work::{Stamp, Work};
 use std::sync::Arc;
 
-/// What an event was last recorded at.
+/// The point of an event's latest record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Point {
-    /// Never: it stands for no work, which is done.
+    /// Never recorded. The event counts as complete.
     Never,
-    /// A point that a queue reaches.
+    /// A point in the order of a queue.
     At(Mark),
-    /// A point inside a capture: its id, and the nodes that come before.
+    /// A point inside a capture: the capture's id, and the preceding nodes.
     Captured(u64, Vec<usize>),
 }
 
@@ -26,11 +26,11 @@ pub(crate) enum Point {
 pub(crate) struct Event {
     pub(crate) context: u64,
     pub(crate) point: Point,
-    /// When that point was reached; `None` for an event without timing.
+    /// The time at which the point was reached. `None` for an event without timing.
     stamp: Option<Stamp>,
 }
 
-/// The flags that exist: blocking synchronisation, no timing, interprocess.
+/// All valid flags: blocking synchronization, no timing, interprocess.
 const FLAGS: u32 = 7;
 /// `CU_EVENT_DISABLE_TIMING`.
 const WITHOUT_TIMING: u32 = 2;
@@ -48,7 +48,7 @@ pub(crate) fn create(call: &mut Call, flags: u32) -> Answer<u64> {
     Ok(handle)
 }
 
-/// `cuEventDestroy_v2`. Work that waits for the event's last point goes on waiting for it.
+/// `cuEventDestroy_v2`. Work that waits for the event's last point continues to wait for the point.
 pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
     let context = find(&call.state, handle)?.context;
     context::check(&call.state, context)?;
@@ -112,7 +112,7 @@ pub(crate) fn elapsed(call: &mut Call, from: u64, to: u64) -> Answer<f32> {
             let forward = to.saturating_duration_since(from).as_secs_f32();
             Ok(1e3 * (forward - from.saturating_duration_since(to).as_secs_f32()))
         }
-        // Work that a broken context dropped has no time.
+        // Work dropped by a broken context has no time.
         (true, ..) => Err(Code::INVALID_HANDLE),
         (false, ..) => Err(Code::NOT_READY),
     }
@@ -130,14 +130,14 @@ pub(crate) fn make_stream_wait(call: &mut Call, stream: u64, handle: u64, flags:
     capture::wait(&mut call.state, queue, &point)
 }
 
-/// The event of a living handle.
+/// Returns the event of a live handle.
 pub(crate) fn find(state: &State, handle: u64) -> Answer<&Event> {
     state.refuse_retired("event", &state.events, handle);
     state.events.get(handle).map_err(|code| state.answers.outcome("event_unknown").err().unwrap_or(code))
 }
 
-/// The mark an event stands for, `None` if it was never recorded. Asking is unsafe during captures, and more so if the
-/// event belongs to one.
+/// Returns the mark of an event, or `None` if the event was never recorded. A query is unsafe
+/// during captures, and above all if the event belongs to a capture.
 fn waitable(state: &mut State, handle: u64) -> Answer<Option<Mark>> {
     let event = find(state, handle)?;
     context::check(state, event.context)?;

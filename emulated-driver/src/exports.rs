@@ -1,7 +1,8 @@
-//! The exported driver functions: each checks its pointers, makes its call and writes its results.
+//! The exported driver functions. Each function checks the pointers, makes the call and writes the
+//! results.
 //!
-//! The bodies are elsewhere; here is only the C interface. A function writes to its result pointers if and only if
-//! it returns `CUDA_SUCCESS`.
+//! Only the C interface is here, without the bodies. A function writes to the result pointers if
+//! and only if the function returns `CUDA_SUCCESS`.
 
 #![allow(non_snake_case, reason = "the driver's own names")]
 #![allow(clippy::too_many_arguments, reason = "the driver's own signatures")]
@@ -26,7 +27,7 @@ impl<T> Out<T> {
         if self.0.is_null() { Err(Code::INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Writes the result; a null pointer, where a function allows one, is passed over.
+    /// Writes the result. Skips a null pointer, where a function allows null.
     fn write(&self, value: T) {
         if !self.0.is_null() {
             // SAFETY: the caller of the exported function promised a valid pointer to write to.

@@ -1,38 +1,39 @@
-//! The fault plan: which calls fail, how, and whether they act.
+//! The fault plan: a list of rules for failing or slow calls.
 //!
-//! A plan is a JSON list of rules. Each names a function (`"*"` for any) and says which of its calls are hit: the
-//! `nth` since the plan was set (from 1), or `percent` of them; how often: `count` times (once if not said) or for
-//! good (`"persistent": true`); what happens: `code` is answered, after `delay_us`, `"when": "before"` the call acts
-//! (the default; it then does not act) or `"after"` it acted. Without a code the call is only slow.
+//! A plan is a JSON list of rules. Each rule names a function (`"*"` for any) and selects calls of
+//! the function: the calls from the `nth` on (from 1, counted since the plan was set), or `percent`
+//! of all calls. A rule hits `count` calls (1 by default), or every call with `"persistent": true`.
+//! A hit call answers `code` after `delay_us`. With `"when": "before"` (the default) the call does
+//! not act, with `"after"` the call has acted. Without a code the call is only slow.
 
 use crate::code::Code;
 use crate::functions::Function;
 use crate::random::Random;
 use serde_json::Value;
 
-/// When a rule strikes.
+/// The moment at which a rule applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum When {
     Before,
     After,
 }
 
-/// Which calls a rule strikes.
+/// The calls selected by a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Which {
-    /// The calls from this number on, until the rule is spent.
+    /// All calls from the given number on, until the rule is spent.
     From(u64),
-    /// Each with this probability.
+    /// Each call with the given probability.
     Percent(u64),
 }
 
-/// One rule of the plan.
+/// A rule of the plan.
 #[derive(Clone, Debug)]
 struct Rule {
     /// The function; `None` for any.
     function: Option<Function>,
     which: Which,
-    /// How often it may still strike; `None` for ever.
+    /// Number of further hits. `None` for no limit.
     left: Option<u64>,
     code: Option<Code>,
     delay_us: u64,
@@ -41,16 +42,16 @@ struct Rule {
     seen: u64,
 }
 
-/// What the plan does to one call.
+/// The effect of the plan on a call.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Verdict {
-    /// Microseconds to wait before it acts.
+    /// Microseconds of delay before the call acts.
     pub(crate) delay_before_us: u64,
-    /// Answered instead of acting.
+    /// Code answered instead of acting.
     pub(crate) before: Option<Code>,
-    /// Answered although it acted.
+    /// Code answered although the call acted.
     pub(crate) after: Option<Code>,
-    /// Microseconds to wait after it acted.
+    /// Microseconds of delay after the call acted.
     pub(crate) delay_after_us: u64,
 }
 
@@ -65,7 +66,7 @@ impl Plan {
     /// Adds the rules of a JSON list, or of one JSON object.
     ///
     /// # Errors
-    /// What is wrong with it, in words; then nothing is added.
+    /// A description of the mistake. No rule is added.
     pub(crate) fn add(&mut self, json: &str) -> Result<(), String> {
         let value: Value = serde_json::from_str(json).map_err(|why| why.to_string())?;
         let rules = match value {
@@ -81,12 +82,13 @@ impl Plan {
         self.rules.clear();
     }
 
-    /// How many calls were hit so far.
+    /// Returns the number of calls hit so far.
     pub(crate) fn fired(&self) -> u64 {
         self.fired
     }
 
-    /// Counts a call and says what happens to it. Codes of earlier rules win; delays add up.
+    /// Counts a call and returns the effect of all rules. Codes of earlier rules win. Delays add
+    /// up.
     pub(crate) fn judge(&mut self, function: Function, random: &mut Random) -> Verdict {
         let mut verdict = Verdict::default();
         let mut hit = false;
@@ -111,7 +113,7 @@ impl Plan {
 }
 
 impl Rule {
-    /// Reads one rule.
+    /// Reads a rule.
     fn parse(value: &Value) -> Result<Self, String> {
         const KNOWN: [&str; 8] = ["fn", "nth", "percent", "count", "persistent", "code", "delay_us", "when"];
         let object = value.as_object().ok_or("a rule is an object")?;
@@ -143,7 +145,7 @@ impl Rule {
         Ok(Self { function, which, left, code, delay_us: number("delay_us")?.unwrap_or(0), when, seen: 0 })
     }
 
-    /// Counts a matching call; whether the rule strikes it.
+    /// Counts a matching call. Returns whether the rule hits the call.
     fn strikes(&mut self, random: &mut Random) -> bool {
         self.seen += 1;
         let due = match self.which {

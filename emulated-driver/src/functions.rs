@@ -1,6 +1,6 @@
-//! Every driver function the library exports: its name, the driver version that brought it, what it requires.
+//! The exported driver functions: name, first driver version, and conditions of each.
 
-/// What must be so before a function acts.
+/// Condition of a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Requires {
     /// Nothing: callable before `cuInit`.
@@ -11,12 +11,12 @@ pub(crate) enum Requires {
     Context,
 }
 
-/// What a function does to captures under way.
+/// The effect of a function on captures in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum InCapture {
-    /// Nothing, or it depends on the stream or event and is decided where that is known.
+    /// No effect, or an effect that depends on the stream or event and is decided elsewhere.
     Safe,
-    /// "Potentially unsafe" in CUDA's words: refused, and breaks the captures that forbid it.
+    /// "Potentially unsafe" in CUDA's words: refused, and breaks every forbidding capture.
     Unsafe,
 }
 
@@ -32,22 +32,22 @@ macro_rules! functions {
         pub(crate) const FUNCTIONS: &[Function] = &[$(Function::$name),*];
 
         impl Function {
-            /// The exported symbol.
+            /// Returns the exported symbol.
             pub(crate) fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name)),* }
             }
 
-            /// The first driver version with this symbol: 1000 × major + 10 × minor.
+            /// Returns the first driver version with the symbol: 1000 × major + 10 × minor.
             pub(crate) fn since(self) -> i32 {
                 match self { $(Self::$name => $version),* }
             }
 
-            /// What must be so before it acts.
+            /// Returns the condition of the function.
             pub(crate) fn requires(self) -> Requires {
                 match self { $(Self::$name => Requires::$requires),* }
             }
 
-            /// What it does to captures under way.
+            /// Returns the effect of the function on captures in progress.
             pub(crate) fn in_capture(self) -> InCapture {
                 match self { $(Self::$name => InCapture::$capture),* }
             }
@@ -145,12 +145,12 @@ functions! {
 }
 
 impl Function {
-    /// The function with this exported symbol.
+    /// Returns the function with an exported symbol.
     pub(crate) fn named(name: &str) -> Option<Self> {
         FUNCTIONS.iter().copied().find(|function| function.name() == name)
     }
 
-    /// The name without its version suffix, as `cuGetProcAddress_v2` is asked for it.
+    /// Returns the name without version suffix, as used by `cuGetProcAddress_v2`.
     pub(crate) fn base_name(self) -> &'static str {
         let name = self.name();
         name.rsplit_once("_v").filter(|(_, digits)| digits.parse::<u32>().is_ok()).map_or(name, |(base, _)| base)

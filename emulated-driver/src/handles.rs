@@ -1,41 +1,42 @@
-//! Tables of objects behind opaque handles, strict about which handle is alive.
+//! Tables of objects behind opaque handles. Only live handles are valid.
 //!
-//! A destroyed object's handle is the next one handed out (the newest first), as a real driver's freed memory comes
-//! back: a program that keeps a stale handle meets a living object of another life. In quarantine no handle returns.
+//! The next object gets the handle of the object destroyed last, as freed memory comes back in a
+//! real driver: a stale handle in a program then names a new object. In quarantine no handle
+//! returns.
 
 use crate::code::{Answer, Code};
 use std::collections::BTreeMap;
 
-/// Distance between handles; real ones are addresses of structures.
+/// Distance between handles. Handles of a real driver are addresses of structures.
 const STRIDE: u64 = 0x100;
 
-/// Objects of one kind and the handles they are known by.
+/// Objects of one kind with the handles.
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
-    /// The kind's first handle; kinds lie far apart, so that a handle of one is never a handle of another.
+    /// First handle of the kind. Kinds are far apart, so no two kinds share a handle.
     base: u64,
     live: BTreeMap<u64, T>,
     /// Handles of destroyed objects, newest last.
     retired: Vec<u64>,
-    /// How many handles were ever made.
+    /// Number of handles ever created.
     made: u64,
     quarantine: bool,
 }
 
 impl<T> Handles<T> {
-    /// No objects; `kind` tells the tables apart.
+    /// Creates an empty table. `kind` distinguishes the tables.
     pub(crate) fn new(kind: u64) -> Self {
-        // Above 65536 and below 2^48, where a program expects pointers to be, and never dereferenced.
+        // Above 65536 and below 2^48, in the range of pointers. Never dereferenced.
         let base = 0x5000_0000_0000 + (kind << 36);
         Self { base, live: BTreeMap::new(), retired: Vec::new(), made: 0, quarantine: false }
     }
 
-    /// From now on: never use a handle again, or do.
+    /// Sets quarantine: handles are never reused.
     pub(crate) fn set_quarantine(&mut self, on: bool) {
         self.quarantine = on;
     }
 
-    /// Adds an object and returns its handle.
+    /// Adds an object and returns the handle.
     pub(crate) fn add(&mut self, object: T) -> u64 {
         let reused = if self.quarantine { None } else { self.retired.pop() };
         let handle = reused.unwrap_or_else(|| {
@@ -46,24 +47,24 @@ impl<T> Handles<T> {
         handle
     }
 
-    /// The object of a living handle.
+    /// Returns the object of a live handle.
     pub(crate) fn get(&self, handle: u64) -> Answer<&T> {
         self.live.get(&handle).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// The object of a living handle, to change.
+    /// Returns the object of a live handle for changes.
     pub(crate) fn get_mut(&mut self, handle: u64) -> Answer<&mut T> {
         self.live.get_mut(&handle).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// Takes a living handle's object out; the handle may come again.
+    /// Removes the object of a live handle. The handle may be reused.
     pub(crate) fn remove(&mut self, handle: u64) -> Answer<T> {
         let object = self.live.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
         self.retired.push(handle);
         Ok(object)
     }
 
-    /// Whether a handle was handed out once and its object is destroyed.
+    /// Returns whether a handle belongs to a destroyed object.
     pub(crate) fn is_retired(&self, handle: u64) -> bool {
         let distance = handle.wrapping_sub(self.base);
         let made = distance.is_multiple_of(STRIDE) && (1..=self.made).contains(&(distance / STRIDE));
@@ -75,7 +76,7 @@ impl<T> Handles<T> {
         self.live.iter().map(|(&handle, object)| (handle, object))
     }
 
-    /// How many objects are alive.
+    /// Returns the number of live objects.
     pub(crate) fn len(&self) -> usize {
         self.live.len()
     }

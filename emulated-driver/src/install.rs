@@ -1,24 +1,25 @@
-//! Finding the built library, and installing it as a `libcuda.so.1`, whole or as an older driver.
+//! Finds the built library, and installs a `libcuda.so.1`, complete or as an older driver.
 //!
-//! `dlsym` cannot be told to hide a symbol, so a hidden symbol is renamed in the installed copy's own table of names:
-//! its first letter is changed. The loader then does not find it, as in a driver that never had it.
+//! `dlsym` cannot hide a symbol, so the first letter of a hidden symbol is changed in the name
+//! table of the installed copy. The loader then fails to find the symbol, as in a driver without
+//! the symbol.
 
 use crate::functions::{FUNCTIONS, Function};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
-/// What the build calls the library.
+/// File name of the library in the build folder.
 const BUILT_NAME: &str = "libcachalot_emulated_driver.so";
-/// What programs ask the loader for.
+/// File name for the loader.
 pub const INSTALLED_NAME: &str = "libcuda.so.1";
-/// What a linker asks for (`-lcuda`).
+/// File name for the linker (`-lcuda`).
 const LINKED_NAME: &str = "libcuda.so";
 
-/// The built library: beside the running program or in a folder above it, which is where a build puts it for every
-/// program that depends on this package.
+/// Finds the built library: beside the running program or in a folder above. Cargo puts the library
+/// there for every program that depends on the package.
 ///
 /// # Errors
-/// `NotFound` if there is none.
+/// `NotFound` if no library is there.
 pub fn built_library() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let folders = program.ancestors().skip(1).take(3);
@@ -27,11 +28,11 @@ pub fn built_library() -> Result<PathBuf> {
     found.into_iter().find(|path| path.is_file()).ok_or_else(missing)
 }
 
-/// Copies the built library to `folder` as `libcuda.so.1` and `libcuda.so`, without the symbols in `hidden`, and
-/// returns the path of the first. The folder is made if need be.
+/// Copies the built library to `folder` as `libcuda.so.1` and `libcuda.so`, without the symbols in
+/// `hidden`, and returns the path of `libcuda.so.1`. Creates the folder if necessary.
 ///
 /// # Errors
-/// Those of the file system; `InvalidInput` for a name that is not one of the driver's symbols.
+/// The errors of the file system. `InvalidInput` for an unknown symbol.
 pub fn install(folder: &Path, hidden: &[&str]) -> Result<PathBuf> {
     let mut image = std::fs::read(built_library()?)?;
     for name in hidden {
@@ -42,28 +43,28 @@ pub fn install(folder: &Path, hidden: &[&str]) -> Result<PathBuf> {
     }
     std::fs::create_dir_all(folder)?;
     let path = folder.join(INSTALLED_NAME);
-    // Not in place: a process may have the old one mapped.
+    // Replaces the file instead of overwriting, because a process may have the old file mapped.
     cachalot_atomic_file::write(&path, |to| to.write_all(&image))?;
     let linked = folder.join(LINKED_NAME);
     if linked.symlink_metadata().is_ok() {
         std::fs::remove_file(&linked)?;
     }
-    // A link and not a copy: two files would be two drivers in one process.
+    // A link, because two files would be two drivers in a process.
     std::os::unix::fs::symlink(INSTALLED_NAME, linked)?;
     Ok(path)
 }
 
-/// The symbols that a driver of this version (1000 × major + 10 × minor) does not have.
+/// Returns the symbols absent from a driver of the given version (1000 × major + 10 × minor).
 pub fn newer_than(version: i32) -> Vec<&'static str> {
     FUNCTIONS.iter().filter(|function| function.since() > version).map(|function| function.name()).collect()
 }
 
-/// Every driver symbol that the library exports.
+/// Returns all driver symbols of the library.
 pub fn symbols() -> Vec<&'static str> {
     FUNCTIONS.iter().map(|function| function.name()).collect()
 }
 
-/// Renames a symbol wherever the image names it whole.
+/// Renames a symbol wherever the image has the whole name.
 fn hide(image: &mut [u8], name: &str) {
     let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
     let found: Vec<usize> =

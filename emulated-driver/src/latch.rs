@@ -1,7 +1,7 @@
-//! The states of the whole library from which there is no way back: a forked child, and a driver torn down.
+//! Final states of the whole library: a forked child, and a driver torn down.
 //!
-//! Looked at before anything else and without a lock: in a forked child the lock may be held for ever by a thread
-//! that was not copied, and after the teardown the state may be gone.
+//! Every call checks the state first and without a lock. In a forked child a thread that was not
+//! copied may hold the lock forever, and after the teardown the state may be gone.
 
 use crate::code::Code;
 use crate::config::Manner;
@@ -11,30 +11,30 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const OPEN: u32 = 0;
 /// Initialised and well: a fork from here leaves the child with [`FORKED`].
 const READY: u32 = 1;
-/// A child of the process that initialised; calls answer `NOT_INITIALIZED`.
+/// A child of the initializing process. Calls answer `NOT_INITIALIZED`.
 const FORKED: u32 = 2;
-/// The same; calls abort the process.
+/// A child of the initializing process. Calls abort the process.
 const FORKED_CRASH: u32 = 3;
 /// Torn down; calls answer `DEINITIALIZED`.
 const TORN_DOWN: u32 = 4;
-/// The same; calls abort the process.
+/// Torn down. Calls abort the process.
 const TORN_DOWN_CRASH: u32 = 5;
 
 static LATCH: AtomicU32 = AtomicU32::new(OPEN);
-/// What a fork makes of the child's latch.
+/// State of a child after a fork.
 static AFTER_FORK: AtomicU32 = AtomicU32::new(FORKED);
 
-/// Whether `cuInit` has succeeded and nothing happened since.
+/// Returns whether `cuInit` has succeeded, with no fork or teardown since.
 pub(crate) fn is_ready() -> bool {
     LATCH.load(Ordering::Acquire) == READY
 }
 
-/// Whether this process is a child of the one that initialised.
+/// Returns whether the process is a child of the initializing process.
 pub(crate) fn is_forked() -> bool {
     matches!(LATCH.load(Ordering::Acquire), FORKED | FORKED_CRASH)
 }
 
-/// The answer to every call in the present state, or `None` if calls may go on.
+/// Returns the answer to every call in the present state, or `None` if calls are allowed.
 pub(crate) fn refusal() -> Option<Code> {
     match LATCH.load(Ordering::Acquire) {
         OPEN | READY => None,
@@ -48,7 +48,8 @@ pub(crate) fn refusal() -> Option<Code> {
     }
 }
 
-/// Marks the library as initialised; the first time, also watches for forks and for the end of the process.
+/// Marks the library as initialized. The first call also registers handlers for forks and for the
+/// end of the process.
 pub(crate) fn ready(fork: Manner) {
     AFTER_FORK.store(if fork == Manner::Crash { FORKED_CRASH } else { FORKED }, Ordering::Release);
     if LATCH.compare_exchange(OPEN, READY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -59,7 +60,7 @@ pub(crate) fn ready(fork: Manner) {
     }
 }
 
-/// Ends the driver for this process, as its own exit handler does.
+/// Ends the driver of the process, as does the driver's exit handler.
 pub(crate) fn tear_down(how: Manner) {
     let state = if how == Manner::Crash { TORN_DOWN_CRASH } else { TORN_DOWN };
     LATCH.store(state, Ordering::Release);

@@ -1,12 +1,14 @@
 //! A `libcuda.so.1` for machines without a GPU.
 //!
-//! The shared library exports the driver API's symbols that the CUDA backend resolves, and behaves as the driver does:
-//! streams are threads, device memory is real mappings that only work on a stream can touch, every code is strict.
-//! Beyond that it does what no driver does on demand: it fails the n-th call of a function, holds a stream, reuses
-//! addresses and handles at once, loses its device, and tells what leaked. See the README beside this crate.
+//! The shared library exports the driver API's symbols that the CUDA backend resolves, and behaves
+//! as a driver: streams are threads, device memory consists of real mappings that only work on a
+//! stream can touch, and every code is strict. On demand the library also does what no driver does:
+//! fails the n-th call of a function, holds a stream, reuses addresses and handles at once, loses a
+//! device, and reports leaks. See the README beside the crate.
 //!
-//! The Rust library of the same name serves tests: [`install`](mod@install) finds the built shared library and installs it, whole
-//! or as an older driver; [`client`](mod@client) loads it and steers it.
+//! The Rust library serves tests: [`install`](mod@install) finds and installs the built shared
+//! library, complete or as an older driver. [`client`](mod@client) loads and controls the shared
+//! library.
 
 mod answers;
 pub mod api;

@@ -1,4 +1,4 @@
-//! The call log: what was called, by whom, and what it answered.
+//! The call log: function, caller and answer of each call.
 
 use crate::code::Code;
 use crate::functions::Function;
@@ -7,25 +7,26 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::Write;
 
-/// How many calls are remembered; older ones are forgotten first. The counts per function are complete.
+/// Number of remembered calls. The oldest are forgotten first. The counts per function are
+/// complete.
 const REMEMBERED: usize = 1 << 16;
 
-/// One call.
+/// A call.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// The first call of the process is 1.
+    /// Number of the call. The first call of the process is 1.
     pub(crate) number: u64,
-    /// What was called.
+    /// The called function.
     pub(crate) function: Function,
     /// The arguments as the caller passed them, pointers as numbers.
     pub(crate) args: Vec<u64>,
-    /// What the call handed out: an address, a handle, a status.
+    /// The result of the call: an address, a handle, a status.
     pub(crate) out: Option<u64>,
     /// The calling thread's number.
     pub(crate) thread: u32,
-    /// The context current to it.
+    /// The context current to the thread.
     pub(crate) context: u64,
-    /// What the call answered.
+    /// The answer of the call.
     pub(crate) result: Code,
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// A log that is also appended to `path`, if there is one.
+    /// Creates a log, which is also appended to the file `path` if given.
     ///
     /// # Panics
     /// If the file cannot be opened.
@@ -49,18 +50,18 @@ impl Log {
         Self { file, ..Self::default() }
     }
 
-    /// Counts a call that begins, and returns its number.
+    /// Counts the beginning of a call, and returns the number of the call.
     pub(crate) fn begin(&mut self, function: Function) -> u64 {
         self.calls += 1;
         *self.counts.entry(function).or_default() += 1;
         self.calls
     }
 
-    /// Adds a call that ended.
+    /// Adds a finished call.
     pub(crate) fn add(&mut self, entry: Entry) {
         if let Some(file) = &mut self.file {
             let line = format!("{}\n", entry.to_json());
-            // One write a line, so that the lines of several processes do not mix.
+            // One write per line, so that lines of several processes do not mix.
             file.write_all(line.as_bytes()).expect("the file of CACHALOT_EMU_LOG");
         }
         if self.entries.len() == REMEMBERED {
@@ -74,17 +75,17 @@ impl Log {
         self.entries.clear();
     }
 
-    /// How often a function was called, whatever it answered.
+    /// Returns the number of calls of a function, with any answer.
     pub(crate) fn count(&self, function: Function) -> u64 {
         self.counts.get(&function).copied().unwrap_or(0)
     }
 
-    /// How many calls there were in all.
+    /// Returns the number of all calls.
     pub(crate) fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// The remembered calls, one JSON object a line.
+    /// Returns the remembered calls, one JSON object a line.
     pub(crate) fn to_lines(&self) -> String {
         let lines: Vec<String> = self.entries.iter().map(|entry| entry.to_json().to_string()).collect();
         lines.join("\n")
@@ -92,7 +93,7 @@ impl Log {
 }
 
 impl Entry {
-    /// The call as a JSON object.
+    /// Returns the call as a JSON object.
     fn to_json(&self) -> Value {
         json!({
             "call": self.number,

@@ -1,4 +1,4 @@
-//! `emulated-driver install <folder>`: puts a `libcuda.so.1` there, whole or as an older driver.
+//! `emulated-driver install <folder>`: installs a `libcuda.so.1`, complete or as an older driver.
 
 use cachalot_emulated_driver::install;
 use clap::{Parser, Subcommand};
@@ -14,17 +14,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Copies the library to a folder as libcuda.so.1 and libcuda.so, and prints the first one's path.
+    /// Copies the library to a folder as libcuda.so.1 and libcuda.so, and prints the path of
+    /// libcuda.so.1.
     Install {
         folder: PathBuf,
-        /// Symbols that the copy is to lack.
+        /// Symbols missing from the copy.
         #[arg(long, value_delimiter = ',')]
         hide: Vec<String>,
-        /// The copy lacks what came after this driver version (1000 * major + 10 * minor).
+        /// Driver version of the copy (1000 * major + 10 * minor): later symbols are missing.
         #[arg(long)]
         version: Option<i32>,
     },
-    /// Prints the driver symbols that the library exports.
+    /// Prints the driver symbols of the library.
     Symbols,
 }
 

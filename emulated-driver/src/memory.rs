@@ -1,5 +1,5 @@
-//! Device memory: regions mapped at addresses of their own, and small allocations that share a
-//! page. `cuMemAlloc` is here, and what the pools of stream-ordered memory take.
+//! Device memory: regions mapped at unique addresses, and small allocations in shared pages. Serves
+//! `cuMemAlloc` and the pools of stream-ordered memory.
 
 use crate::call::Call;
 use crate::code::{Answer, Code};
@@ -13,25 +13,25 @@ use crate::space::Access;
 use crate::work::Span;
 use std::collections::BTreeMap;
 
-/// Every address handed out is a multiple of this, as with real devices.
+/// Alignment of every allocated address, as with real devices.
 pub(crate) const ALIGNMENT: u64 = 512;
-/// Below, allocations share pages.
+/// Allocations below `SMALL` bytes share pages.
 const SMALL: u64 = PAGE;
 
-/// Memory obtained in one piece: whole pages, mapped for their own device and its peers.
+/// Memory allocated as a unit: whole pages, mapped for the owning device and the device's peers.
 #[derive(Debug)]
 struct Region {
     context: u64,
     device: usize,
-    /// The pool that it belongs to.
+    /// The pool of the region, if any.
     pool: Option<u64>,
     bytes: u64,
     extents: Vec<Extent>,
-    /// The free parts, if small allocations share it.
+    /// The free parts, if small allocations share the region.
     parts: Option<Ranges>,
-    /// Allocations whose memory was not given back yet, those being freed included.
+    /// Number of allocations with memory in the region, including allocations during a free.
     users: u64,
-    /// When an allocation in it was given back last, as a number that grows.
+    /// Value of [`Memory::returned`] at the latest release of an allocation in the region.
     returned: u64,
 }
 
@@ -39,35 +39,35 @@ struct Region {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocation {
     pub(crate) context: u64,
-    /// As asked for.
+    /// The requested size.
     pub(crate) bytes: u64,
-    /// As taken.
+    /// The size after rounding.
     pub(crate) taken: u64,
-    /// The region it lies in.
+    /// Start of the region with the allocation.
     pub(crate) region: u64,
-    /// The pool that its memory belongs to.
+    /// The pool of the memory, if any.
     pub(crate) pool: Option<u64>,
 }
 
 impl Allocation {
-    /// Where it lies in its region.
+    /// Returns the position of the allocation in the region.
     pub(crate) fn span(&self, address: u64) -> Span {
         Span { region: self.region, offset: address - self.region, bytes: self.taken }
     }
 }
 
-/// All of it, by address.
+/// All memory, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     regions: BTreeMap<u64, Region>,
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     quarantine: bool,
-    /// How often memory was given back.
+    /// Number of releases so far.
     returned: u64,
 }
 
 impl Memory {
-    /// From now on: never use a freed part of a shared page again, or do.
+    /// Sets quarantine: freed parts of shared pages are never reused.
     pub(crate) fn set_quarantine(&mut self, on: bool) {
         self.quarantine = on;
         for parts in self.regions.values_mut().filter_map(|region| region.parts.as_mut()) {
@@ -75,7 +75,7 @@ impl Memory {
         }
     }
 
-    /// The allocation that an address lies in, and where it begins.
+    /// Returns the allocation that contains an address, with the start of the allocation.
     pub(crate) fn containing(&self, address: u64) -> Option<(u64, &Allocation)> {
         let (&start, allocation) = self.allocations.range(..=address).next_back()?;
         (address - start < allocation.bytes).then_some((start, allocation))
@@ -100,7 +100,8 @@ pub(crate) fn allocate(call: &mut Call, bytes: u64) -> Answer<u64> {
     Ok(address)
 }
 
-/// `cuMemFree_v2`. The address may be handed out again before the call returns, as by a real driver.
+/// `cuMemFree_v2`. Another thread may get the address before the call returns, as with a real
+/// driver.
 pub(crate) fn free(call: &mut Call, address: u64) -> Answer<()> {
     let state = &call.state;
     if address == 0 {
@@ -129,19 +130,20 @@ pub(crate) fn free(call: &mut Call, address: u64) -> Answer<()> {
     Ok(())
 }
 
-/// `cuMemGetAddressRange_v2`: base and size of what an address lies in. A mapping has them while a device may use it:
-/// without, a real driver says that there is nothing; with, that the mapping is the range (UCX and libfabric rely on it).
+/// `cuMemGetAddressRange_v2`: start and size of the allocation or mapping that contains an address.
+/// An accessible mapping counts as a range, and UCX and libfabric rely on the range. A real driver
+/// finds nothing in a mapping without access.
 pub(crate) fn range_of(call: &Call, address: u64) -> Answer<(u64, u64)> {
     let state = &call.state;
     let allocation = state.memory.containing(address).map(|(start, allocation)| (start, allocation.bytes));
     allocation.or_else(|| state.virtual_memory.accessible_containing(address)).ok_or(Code::NOT_FOUND)
 }
 
-/// The device through whose eyes `[address, address + bytes)` is to be used by work of `device`: the owner's, or for
-/// mapped memory one that has the access needed to all of it.
+/// Returns the device in whose view work of `device` uses `[address, address + bytes)`: the owner
+/// of an allocation, or for mapped memory a device with the needed access to the whole range.
 ///
 /// # Errors
-/// `INVALID_VALUE` if part of it is nothing, or nobody's.
+/// `INVALID_VALUE` if part of the range is no memory, or no device has access.
 pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, needed: Access) -> Answer<usize> {
     let end = address.checked_add(bytes).ok_or(Code::INVALID_VALUE)?;
     if let Some((start, allocation)) = state.memory.containing(address) {
@@ -156,7 +158,7 @@ pub(crate) fn resolve(state: &State, address: u64, bytes: u64, device: usize, ne
         .ok_or(Code::INVALID_VALUE)
 }
 
-/// Lets `device` use all memory of a context, or takes that from it.
+/// Gives `device` access to all memory of a context, or removes the access.
 pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) -> Answer<()> {
     let Some(space) = &state.space else { return Err(Code::NOT_INITIALIZED) };
     let its = |region: &Region| region.context == context && region.pool.is_none();
@@ -171,7 +173,7 @@ pub(crate) fn share(state: &mut State, context: u64, device: usize, on: bool) ->
     Ok(())
 }
 
-/// Frees everything of a context that ends.
+/// Frees all memory of an ending context.
 pub(crate) fn free_all(state: &mut State, context: u64) {
     let its = state.memory.allocations.iter().filter(|(_, allocation)| allocation.context == context);
     let its: Vec<(u64, Allocation)> = its.map(|(&address, &allocation)| (address, allocation)).collect();
@@ -187,25 +189,24 @@ pub(crate) fn free_all(state: &mut State, context: u64) {
     }
 }
 
-/// Bytes of the regions of a pool.
+/// Returns the bytes of the regions of a pool.
 pub(crate) fn reserved_by(state: &State, pool: u64) -> u64 {
     let its = state.memory.regions.values().filter(|region| region.pool == Some(pool));
     its.map(|region| region.bytes).sum()
 }
 
-/// The region of a pool that was given back first, of those in which nothing is allocated.
+/// Returns the pool's idle region with the earliest release. An idle region has no allocation.
 pub(crate) fn oldest_idle(state: &State, pool: u64) -> Option<u64> {
     let idle = state.memory.regions.iter().filter(|(_, region)| region.pool == Some(pool) && region.users == 0);
     idle.min_by_key(|(_, region)| region.returned).map(|(&start, _)| start)
 }
 
-/// How much of the device an allocation takes: pages of its own, or a part of one.
+/// Returns the size of an allocation on the device: whole pages, or a part of a shared page.
 pub(crate) fn taken_by(bytes: u64) -> Answer<u64> {
     bytes.checked_next_multiple_of(if bytes < SMALL { ALIGNMENT } else { PAGE }).ok_or(Code::OUT_OF_MEMORY)
 }
 
-/// Takes memory for a context, of the pool if there is one. It can be used once [`expose`] was
-/// called.
+/// Takes memory for a context, from the pool if given. The memory is usable after [`expose`].
 pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Answer<(u64, Span)> {
     let taken = taken_by(bytes)?;
     let (region, address) = if bytes < SMALL {
@@ -227,8 +228,8 @@ pub(crate) fn take(state: &mut State, context: u64, pool: Option<u64>, bytes: u6
     Ok((address, allocation.span(address)))
 }
 
-/// Lets the devices that may use a part of a region use it, filled with the poison of new memory.
-/// Part of a shared page can be used already.
+/// Maps a part of a region for every device with access, filled with the poison of new memory. A
+/// part of a shared page is mapped already.
 pub(crate) fn expose(state: &mut State, span: Span) -> Answer<()> {
     let region = state.memory.regions.get(&span.region).ok_or(Code::UNKNOWN)?;
     if region.parts.is_none() {
@@ -239,8 +240,8 @@ pub(crate) fn expose(state: &mut State, span: Span) -> Answer<()> {
     Ok(())
 }
 
-/// Takes a part of a region from the devices that use it. Part of a shared page is filled with the
-/// poison of freed memory.
+/// Unmaps a part of a region from every device. A part of a shared page stays mapped and is filled
+/// with the poison of freed memory.
 pub(crate) fn withdraw(state: &mut State, span: Span) {
     let Some(region) = state.memory.regions.get(&span.region) else { return };
     if region.parts.is_some() {
@@ -250,7 +251,8 @@ pub(crate) fn withdraw(state: &mut State, span: Span) {
     }
 }
 
-/// Copies device memory to `into` as it is now, without waiting for anything and without any access right.
+/// Copies the present contents of device memory, without waiting for work and without access
+/// rights.
 pub(crate) fn peek(state: &State, address: u64, into: &mut [u8]) -> Answer<()> {
     let end = address.checked_add(into.len() as u64).ok_or(Code::INVALID_VALUE)?;
     let region = state.memory.regions.range(..=address).next_back();
@@ -261,8 +263,8 @@ pub(crate) fn peek(state: &State, address: u64, into: &mut [u8]) -> Answer<()> {
     state.virtual_memory.peek(&state.devices, address, into)
 }
 
-/// Takes a part of a page that small allocations of a context share, those of a pool apart: the
-/// page, and the part.
+/// Takes a part of a page shared by small allocations of a context and pool. Returns the page and
+/// the part.
 fn take_part(state: &mut State, context: u64, pool: Option<u64>, taken: u64) -> Answer<(u64, u64)> {
     let shared = state.memory.regions.iter_mut();
     let mut shared = shared.filter(|(_, region)| region.context == context && region.pool == pool);
@@ -279,7 +281,7 @@ fn take_part(state: &mut State, context: u64, pool: Option<u64>, taken: u64) -> 
     Ok((start, address))
 }
 
-/// Obtains a region, which no device can use yet.
+/// Allocates a region, not yet mapped for any device.
 fn obtain(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Answer<u64> {
     let device = context::device_of(state, context)?;
     if !state.devices[device].has_room(bytes) {
@@ -298,7 +300,8 @@ fn obtain(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Ans
     Ok(address)
 }
 
-/// Maps a region for its device, and for those that may use the context's memory unless it is a pool's.
+/// Maps a region for the owning device. Without a pool, also for every device with access to the
+/// context's memory.
 fn show(state: &mut State, start: u64) -> Answer<()> {
     let region = state.memory.regions.get(&start).ok_or(Code::UNKNOWN)?;
     let peers = if region.pool.is_none() { context::accessors(state, region.context) } else { Vec::new() };
@@ -310,9 +313,9 @@ fn show(state: &mut State, start: u64) -> Answer<()> {
     Ok(())
 }
 
-/// Gives a freed allocation's memory back: to the page that it shares, to its pool, to the device.
+/// Releases the memory of a freed allocation: to the shared page, to the pool, or to the device.
 pub(crate) fn give_back(state: &mut State, address: u64, allocation: Allocation) {
-    // A region of its own is unmapped when it is released.
+    // A region without a pool or parts is unmapped by its release.
     if allocation.pool.is_some() || allocation.taken < SMALL {
         withdraw(state, allocation.span(address));
     }
@@ -332,7 +335,7 @@ pub(crate) fn give_back(state: &mut State, address: u64, allocation: Allocation)
     }
 }
 
-/// Gives a region back to its device.
+/// Releases a region to the device.
 pub(crate) fn release(state: &mut State, start: u64) {
     if let Some(region) = state.memory.regions.remove(&start) {
         state.space().unmap_all(start, region.bytes);

@@ -1,14 +1,16 @@
-//! Modules and kernels: shared objects of the host, whose functions are run on the streams' threads.
+//! Modules and kernels: shared objects of the host, whose functions run on the threads of the
+//! streams.
 //!
-//! The image that `cuModuleLoadData` takes is the text `CACHALOT-EMULATED <path>`. A kernel `k` is a pair of symbols:
-//! `k`, called with pointers to its arguments, the number of blocks and the threads of a block, and
-//! `const unsigned k_params`, the number of its arguments, each of 8 bytes. An optional `const unsigned long
-//! k_addresses` is a mask of the arguments that are device addresses; without it, every argument that is a device
-//! address handed out before is taken for one. Addresses are moved into the device's own view before the call.
+//! The image for `cuModuleLoadData` is the text `CACHALOT-EMULATED <path>`. A kernel `k` is a pair
+//! of symbols: `k`, called with pointers to the arguments, the number of blocks and the threads of
+//! a block, and `const unsigned k_params`, the number of arguments, each of 8 bytes. An optional
+//! `const unsigned long k_addresses` is a mask of the arguments with device addresses. Without the
+//! mask, every argument equal to a present or former device address counts as an address. Addresses
+//! are translated to the device's view before the call.
 //!
 //! An object that exports `cachalot_host_kernel_named` has `__global__` functions, compiled for the
-//! host with `cachalot_host_kernels.h` of the emulated runtime: that function finds one by its
-//! mangled name, with its arguments' sizes.
+//! host with `cachalot_host_kernels.h` of the emulated runtime. The exported function finds a
+//! kernel with the argument sizes by the mangled name.
 
 use crate::call::Call;
 use crate::capture;
@@ -18,21 +20,22 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-/// What an image begins with.
+/// Prefix of an image.
 const PREFIX: &[u8] = b"CACHALOT-EMULATED ";
-/// Names the object when the image does not.
+/// Variable with the path of the object, for images without a path.
 const FALLBACK_VARIABLE: &str = "CACHALOT_HOST_KERNELS";
-/// Sought by the loader when nothing else names an object.
+/// Object for the loader if neither the image nor the variable names a path.
 const FALLBACK_OBJECT: &str = "libcachalot_host_kernels.so";
 /// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK` of every emulated device.
 const MAX_BLOCK: u64 = 1024;
-/// The function of an object that finds its `__global__` functions.
+/// Name of the object's function that finds a `__global__` function.
 const FINDER: &[u8] = b"cachalot_host_kernel_named\0";
 
 /// A loaded object.
 #[derive(Debug)]
 pub(crate) struct Module {
-    /// Kept by functions and never unloaded while work of it may be queued.
+    /// The object. Kernels share the ownership, and the object is never unloaded while work may be
+    /// queued.
     object: Arc<Library>,
 }
 
@@ -42,13 +45,13 @@ pub(crate) struct Function {
     code: KernelCode,
     /// Bytes of each argument.
     sizes: Arc<[usize]>,
-    /// A mask of the arguments that are device addresses.
+    /// A mask of the arguments with device addresses.
     addresses: u64,
     /// Keeps the code in memory.
     _object: Arc<Library>,
 }
 
-/// A `__global__` function of a host object, as `cachalot_host_kernels.h` declares it.
+/// A `__global__` function of a host object, as declared in `cachalot_host_kernels.h`.
 #[repr(C)]
 struct HostKernel {
     name: *const c_char,
@@ -63,9 +66,10 @@ struct HostKernel {
 /// # Safety
 /// `image` is null or points to an image.
 pub(crate) unsafe fn load(call: &mut Call, image: *const c_char) -> Answer<u64> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let path = unsafe { path_of(image) }?;
-    // The loader has a lock of its own: another thread may hold it and wait for this driver's.
+    // Unlocked, because a thread that holds the loader's own lock may wait for the driver's
+    // lock.
     let object = call.state.unlocked(|| open(&path))?;
     let handle = call.state.modules.add(Module { object: Arc::new(object) });
     call.made("module", handle);
@@ -87,15 +91,15 @@ pub(crate) fn function(call: &mut Call, module: u64, name: &CStr) -> Answer<u64>
     Ok(call.state.functions.add(function))
 }
 
-/// Loads an object and tells it how its kernels break their context.
+/// Loads an object, and passes the object a function that breaks a context.
 fn open(path: &str) -> Answer<Library> {
-    // SAFETY: loading runs the object's initialisers; the program named it as its kernels.
+    // SAFETY: loading runs the object's initializers. The program has named the object.
     let object = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
     let object = object.map_err(|_| Code::FILE_NOT_FOUND)?;
-    // SAFETY: the name is given this type in the contract between kernels and this driver.
+    // SAFETY: the contract between kernels and the driver gives the symbol the type.
     let set_raise = unsafe { object.get::<unsafe extern "C" fn(extern "C" fn(u32))>(b"cachalot_host_set_raise\0") };
     if let Ok(set_raise) = set_raise {
-        // SAFETY: the object asked for the function, which lives as long as the process.
+        // SAFETY: the object has asked for the function, which lives as long as the process.
         unsafe { set_raise(cachalot_emulated_raise) };
     }
     Ok(object)
@@ -103,14 +107,14 @@ fn open(path: &str) -> Answer<Library> {
 
 /// Finds a kernel in an object: a `__global__` function, or a pair of symbols.
 fn find(object: Arc<Library>, name: &CStr) -> Answer<Function> {
-    // SAFETY: the contract gives the symbol this type.
+    // SAFETY: the contract gives the symbol the type.
     let named = unsafe { object.get::<unsafe extern "C" fn(*const c_char) -> *const HostKernel>(FINDER) };
     if let Ok(named) = named {
         // SAFETY: the function takes a C string.
         let found = unsafe { named(name.as_ptr()) };
-        // SAFETY: null, or a description that lives as long as the object.
+        // SAFETY: null, or a description with the lifetime of the object.
         let found = unsafe { found.as_ref() }.ok_or(Code::NOT_FOUND)?;
-        // SAFETY: the description has this many sizes.
+        // SAFETY: the description has `count` sizes.
         let sizes = unsafe { std::slice::from_raw_parts(found.sizes, found.count as usize) };
         let sizes = sizes.iter().map(|&bytes| bytes as usize).collect();
         let code = KernelCode::Global(found.run);
@@ -119,18 +123,18 @@ fn find(object: Arc<Library>, name: &CStr) -> Answer<Function> {
     find_pair(object, name)
 }
 
-/// Finds a kernel that is a pair of symbols.
+/// Finds a kernel as a pair of symbols.
 fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Function> {
     let beside = |suffix: &str| [name.to_bytes(), suffix.as_bytes(), b"\0"].concat();
-    // SAFETY: the contract gives a kernel's symbol this type.
+    // SAFETY: the contract gives a kernel's symbol the type.
     let kernel = *unsafe { object.get::<PlainKernel>(name.to_bytes_with_nul()) }.map_err(|_| Code::NOT_FOUND)?;
-    // SAFETY: the contract gives the symbol this type.
+    // SAFETY: the contract gives the symbol the type.
     let params = unsafe { object.get::<*const u32>(&*beside("_params")) }.map_err(|_| Code::NOT_FOUND)?;
-    // SAFETY: the symbol is a constant of this type in a loaded object.
+    // SAFETY: the symbol is a constant of the type in a loaded object.
     let params = unsafe { **params } as usize;
     // SAFETY: as for the number of parameters.
     let addresses = unsafe { object.get::<*const u64>(&*beside("_addresses")) };
-    // SAFETY: as above, if it is there.
+    // SAFETY: as above, if present.
     let addresses = addresses.map_or(u64::MAX, |mask| unsafe { **mask });
     let (code, sizes) = (KernelCode::Plain(kernel), vec![size_of::<u64>(); params].into());
     Ok(Function { code, sizes, addresses, _object: object })
@@ -139,7 +143,8 @@ fn find_pair(object: Arc<Library>, name: &CStr) -> Answer<Function> {
 /// `cuLaunchKernel`.
 ///
 /// # Safety
-/// `params` is null or points to a pointer for each of the kernel's parameters, to as many readable bytes as it has.
+/// `params` is null or points to a pointer for each of the kernel's parameters, and each pointer
+/// has as many readable bytes as the parameter.
 pub(crate) unsafe fn launch(
     call: &mut Call,
     function: u64,
@@ -154,12 +159,12 @@ pub(crate) unsafe fn launch(
     if grid.is_none() || block.is_none() || (!sizes.is_empty() && params.is_null()) {
         return Err(Code::INVALID_VALUE);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let arguments = unsafe { read_arguments(&sizes, params) };
     capture::submit(call, stream, Work::Kernel { code, arguments, addresses, shape })
 }
 
-/// Copies arguments of these sizes.
+/// Copies arguments of the given sizes.
 ///
 /// # Safety
 /// `params` points to a pointer for each size, to as many readable bytes.
@@ -169,32 +174,33 @@ unsafe fn read_arguments(sizes: &[usize], params: *const *const u8) -> Arguments
     for (index, &bytes) in sizes.iter().enumerate() {
         let start = slots.len();
         slots.resize(start + bytes.div_ceil(size_of::<u128>()), 0_u128);
-        // SAFETY: the caller's promise covers the pointer.
+        // SAFETY: guaranteed by the caller.
         let param = unsafe { *params.wrapping_add(index) };
         let to = slots[start..].as_mut_ptr().cast();
-        // SAFETY: the caller's promise covers what it points to; the slots have the room.
+        // SAFETY: guaranteed by the caller for the source. The slots have room for the bytes.
         unsafe { std::ptr::copy_nonoverlapping(param, to, bytes) };
         starts.push(start);
     }
     Arguments { slots: slots.into(), starts: starts.into() }
 }
 
-/// The object that an image names.
+/// Returns the path of an image's object.
 ///
 /// # Safety
-/// `image` is null or points to an image: it is read up to the first byte that does not fit, or a NUL.
+/// `image` is null or points to an image. The image is read up to a NUL or the first byte outside
+/// the format.
 unsafe fn path_of(image: *const c_char) -> Answer<String> {
     if image.is_null() {
         return Err(Code::INVALID_VALUE);
     }
     for (index, &expected) in PREFIX.iter().enumerate() {
-        // SAFETY: every byte before was part of the image and not its end.
+        // SAFETY: every earlier byte was part of the image and not the end.
         let byte = unsafe { *image.wrapping_add(index) };
         if byte.cast_unsigned() != expected {
             return Err(Code::INVALID_IMAGE);
         }
     }
-    // SAFETY: an image with the prefix is a text that ends in NUL.
+    // SAFETY: an image with the prefix is a NUL-terminated text.
     let rest = unsafe { CStr::from_ptr(image.wrapping_add(PREFIX.len())) };
     let path = rest.to_str().map_err(|_| Code::INVALID_IMAGE)?;
     if path.is_empty() {
@@ -203,7 +209,8 @@ unsafe fn path_of(image: *const c_char) -> Answer<String> {
     Ok(path.to_owned())
 }
 
-/// Called by a host kernel to break the context it runs in, as a trap does on a device. Elsewhere it does nothing.
+/// Called by a host kernel to break the kernel's context, as a trap does on a device. Does nothing
+/// outside of a kernel.
 #[unsafe(no_mangle)]
 extern "C" fn cachalot_emulated_raise(code: u32) {
     work::raise(Code(code));

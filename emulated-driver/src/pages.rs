@@ -1,7 +1,7 @@
-//! The physical memory of one device: a sparse file in memory, given out in pages of 2 MiB.
+//! The physical memory of a device: a sparse file in memory, divided into pages of 2 MiB.
 //!
-//! One file for a whole device instead of one for each allocation: a program may hold more allocations than the
-//! system lets it hold open files. What makes an alias possible is the same: a part of a file, mapped twice.
+//! A device has one file instead of a file for each allocation, because a program may have more
+//! allocations than the system allows open files. A part of the file mapped twice gives an alias.
 
 use crate::config::Poison;
 use crate::ranges::Ranges;
@@ -9,30 +9,31 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 
-/// The allocation granularity of the device: 2 MiB, as on every real one so far.
+/// The allocation granularity of the device: 2 MiB, as on every real device so far.
 pub(crate) const PAGE: u64 = 2 << 20;
-/// What new memory holds.
+/// Fill byte of new memory.
 pub(crate) const POISON_NEW: u8 = 0xa5;
-/// What freed memory holds where something is still mapped.
+/// Fill byte of freed memory in pages that stay mapped.
 pub(crate) const POISON_FREED: u8 = 0xdd;
-/// Up to here [`Poison::Edges`] fills everything.
+/// Greatest size that [`Poison::Edges`] fills completely.
 const POISON_WHOLE: u64 = 2 << 20;
-/// What [`Poison::Edges`] fills at each end of more.
+/// Bytes filled at each end of a larger range by [`Poison::Edges`].
 const POISON_EDGE: u64 = 64 << 10;
 
-/// From here on, memory given back goes back to the system at once; having it again costs more than its poison.
+/// Least size of freed memory that goes back to the system at once. Getting the memory again costs
+/// more than the poison.
 const PUNCH: u64 = 64 << 20;
 
 /// A part of the device's file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
-    /// Where it begins in the file.
+    /// Start of the part in the file.
     pub(crate) offset: u64,
-    /// How long it is.
+    /// Length of the part.
     pub(crate) bytes: u64,
 }
 
-/// A device's memory: the file and its free pages.
+/// The memory of a device: the file and the free pages.
 #[derive(Debug)]
 pub(crate) struct Pages {
     file: File,
@@ -42,37 +43,37 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Memory of `bytes`, rounded down to whole pages, none of it in use.
+    /// Creates memory of `bytes` bytes, rounded down to whole pages, all free.
     ///
     /// # Panics
-    /// If the system has no memory files: nothing here works without.
+    /// If the system has no memory files, a requirement of the emulated driver.
     pub(crate) fn new(bytes: u64, poison: Poison) -> Self {
         let total = bytes / PAGE * PAGE;
-        // SAFETY: the name is a C string; the call has no other requirement.
+        // SAFETY: the name is a C string, the only requirement of the call.
         let descriptor = unsafe { libc::memfd_create(c"cachalot-emulated-device".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(descriptor >= 0, "memfd_create: {}", std::io::Error::last_os_error());
-        // SAFETY: the descriptor was made just now and nobody else owns it.
+        // SAFETY: the call above created the descriptor, and no other owner exists.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(total).expect("a sparse file of the device's size");
         Self { file, total, free: Ranges::new(0, total), poison }
     }
 
-    /// The device's memory, in bytes.
+    /// Returns the device's memory in bytes.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The part of it that nobody holds.
+    /// Returns the number of free bytes.
     pub(crate) fn free(&self) -> u64 {
         self.free.free_total()
     }
 
-    /// The file's descriptor, for a mapping.
+    /// Returns the descriptor of the file, for a mapping.
     pub(crate) fn descriptor(&self) -> i32 {
         self.file.as_raw_fd()
     }
 
-    /// Takes `bytes` (whole pages), in one piece where there is one.
+    /// Takes `bytes` (whole pages), in one extent if possible.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Vec<Extent>> {
         if bytes > self.free() {
             return None;
@@ -91,13 +92,14 @@ impl Pages {
         Some(extents)
     }
 
-    /// Gives pages back. What small pieces hold stays until they are taken again, as on a real device.
+    /// Frees pages. The contents of small extents stay until the next use, as on a real device.
     pub(crate) fn give(&mut self, extents: &[Extent]) {
         for extent in extents {
             if extent.bytes >= PUNCH {
                 let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 let (offset, bytes) = (extent.offset.cast_signed(), extent.bytes.cast_signed());
-                // SAFETY: the descriptor is open; punching a hole touches no memory of this program.
+                // SAFETY: the descriptor is open. Punching a hole touches no memory of the
+                // process.
                 unsafe { libc::fallocate(self.descriptor(), flags, offset, bytes) };
             }
             self.free.give(extent.offset, extent.bytes);
@@ -140,7 +142,8 @@ impl Pages {
     }
 }
 
-/// Where `[from, from + bytes)` of the concatenated extents lies in the file: offset and length of each piece.
+/// Returns offset and length in the file of each piece of `[from, from + bytes)` of the
+/// concatenated extents.
 fn pieces(extents: &[Extent], from: u64, bytes: u64) -> Vec<(u64, u64)> {
     let (mut start, end, mut found) = (0, from + bytes, Vec::new());
     for extent in extents {

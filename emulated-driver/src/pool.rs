@@ -1,13 +1,12 @@
-//! Stream-ordered memory: `cuMemAllocAsync`, `cuMemFreeAsync`, and the pools behind them.
+//! Stream-ordered memory: `cuMemAllocAsync`, `cuMemFreeAsync`, and the pools.
 //!
-//! An address is handed out at once, and is memory from the point in the stream's order on at which
-//! it was asked for: a piece of work maps it for the device. A free queues the piece of work that
-//! takes it away again, so work that uses the memory too early or too late is killed, as long as
-//! the memory has pages of its own.
+//! An allocation returns an address at once. In the order of the stream, a piece of work at the
+//! allocation maps the memory for the device, and a piece of work at the free unmaps the memory.
+//! Work that uses the memory too early or too late is killed, if the memory has separate pages.
 //!
-//! What was freed is handed out again at once to the stream that freed it, and to others when the
-//! free is done. A pool keeps the memory of done frees, up to its threshold when something is
-//! waited for.
+//! Freed memory is reused at once on the stream of the free, and on further streams after the free
+//! is done. A pool keeps the memory of completed frees. Every wait releases the memory above the
+//! threshold.
 
 use crate::call::Call;
 use crate::capture;
@@ -47,11 +46,11 @@ const _: () = assert!(size_of::<Properties>() == 88);
 #[derive(Debug)]
 struct Pool {
     device: usize,
-    /// Its handle is gone: the pool goes with its last memory.
+    /// The handle is destroyed. The pool ends with the last memory.
     destroyed: bool,
-    /// What may be used again and when. The values are kept and change nothing.
+    /// Switches for reuse. The values are stored without effect.
     switches: [u64; 3],
-    /// How much is kept when something is waited for.
+    /// Bytes kept at a wait.
     threshold: u64,
     used: u64,
     used_high: u64,
@@ -63,7 +62,7 @@ struct Pool {
 struct Freed {
     address: u64,
     allocation: memory::Allocation,
-    /// The queue that frees it, and the point after that.
+    /// The queue with the free, and the point after the free.
     queue: u64,
     done: Mark,
 }
@@ -71,35 +70,35 @@ struct Freed {
 /// All pools.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    /// Living handles; each names a pool.
+    /// Live handles, each of a pool number.
     pub(crate) handles: Handles<u64>,
     by_number: BTreeMap<u64, Pool>,
     made: u64,
-    /// The handle of each device's default pool, and of the one that it uses.
+    /// Handles of each device's default pool and current pool.
     defaults: Vec<u64>,
     current: Vec<u64>,
     freed: Vec<Freed>,
 }
 
 impl Pools {
-    /// No pools.
+    /// Creates an empty table of pools.
     pub(crate) fn new() -> Self {
         let (by_number, defaults, current) = (BTreeMap::new(), Vec::new(), Vec::new());
         Self { handles: Handles::new(8), by_number, made: 0, defaults, current, freed: Vec::new() }
     }
 
-    /// Makes the default pools of so many devices.
+    /// Creates the default pools of `devices` devices.
     pub(crate) fn initialise(&mut self, devices: usize) {
         self.defaults = (0..devices).map(|device| self.add(device)).collect();
         self.current = self.defaults.clone();
     }
 
-    /// How many pools the program made and did not destroy.
+    /// Returns the number of live pools created by the program.
     pub(crate) fn made_and_alive(&self) -> usize {
         self.handles.len() - self.defaults.len()
     }
 
-    /// Adds a pool and returns its handle.
+    /// Adds a pool and returns the handle.
     fn add(&mut self, device: usize) -> u64 {
         let (threshold, used, used_high, reserved_high) = (0, 0, 0, 0);
         let pool = Pool { device, destroyed: false, switches: [1; 3], threshold, used, used_high, reserved_high };
@@ -108,12 +107,12 @@ impl Pools {
         self.handles.add(self.made)
     }
 
-    /// The number of the pool of a living handle.
+    /// Returns the number of the pool of a live handle.
     fn number(&self, handle: u64) -> Answer<u64> {
         self.handles.get(handle).copied().map_err(|_| Code::INVALID_VALUE)
     }
 
-    /// The pool of a number.
+    /// Returns the pool with a number.
     fn pool(&mut self, number: u64) -> Answer<&mut Pool> {
         self.by_number.get_mut(&number).ok_or(Code::INVALID_VALUE)
     }
@@ -161,7 +160,7 @@ pub(crate) fn create(call: &mut Call, properties: &Properties) -> Answer<u64> {
     Ok(handle)
 }
 
-/// `cuMemPoolDestroy`. Memory in use stays until it is freed.
+/// `cuMemPoolDestroy`. Memory in use stays until the free.
 pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
     let pools = &mut call.state.pools;
     let number = pools.number(handle)?;
@@ -198,12 +197,13 @@ pub(crate) fn attribute(call: &mut Call, handle: u64, attribute: i32) -> Answer<
     }
 }
 
-/// Whether an attribute is a switch, of 4 bytes.
+/// Returns whether an attribute is a switch of 4 bytes.
 pub(crate) fn is_switch(attribute: i32) -> bool {
     (1..RELEASE_THRESHOLD).contains(&attribute)
 }
 
-/// `cuMemPoolSetAttribute`. The peaks can be set to 0 only: to what there is now.
+/// `cuMemPoolSetAttribute`. The only valid value for a peak is 0, which resets the peak to the
+/// present amount.
 pub(crate) fn set_attribute(call: &mut Call, handle: u64, attribute: i32, value: u64) -> Answer<()> {
     settle(&mut call.state);
     let number = call.state.pools.number(handle)?;
@@ -239,7 +239,7 @@ pub(crate) fn allocate(call: &mut Call, bytes: u64, pool: Option<u64>, stream: u
     };
     context::check(state, context)?;
     if capture::of_queue(state, queue)?.is_some() {
-        // Memory that belongs to a graph is not emulated.
+        // Allocations inside a graph are not emulated.
         return Err(Code::NOT_SUPPORTED);
     }
     let number = state.pools.number(pool.unwrap_or(state.pools.current[device]))?;
@@ -281,8 +281,8 @@ pub(crate) fn free(call: &mut Call, address: u64, stream: u64) -> Answer<()> {
     Ok(())
 }
 
-/// What a wait does for the pools: done frees become free memory, and what exceeds the thresholds
-/// goes back to the device.
+/// Turns completed frees into free memory, and releases memory above the thresholds to the device.
+/// Called at every wait.
 pub(crate) fn after_wait(state: &mut State) {
     settle(state);
     let kept: Vec<(u64, u64)> = state.pools.by_number.iter().map(|(&number, pool)| (number, pool.threshold)).collect();
@@ -291,14 +291,14 @@ pub(crate) fn after_wait(state: &mut State) {
     }
 }
 
-/// Takes note that an allocation's memory was given back.
+/// Records the release of an allocation's memory.
 pub(crate) fn given_back(state: &mut State, number: u64, bytes: u64) {
     if let Ok(pool) = state.pools.pool(number) {
         pool.used -= bytes;
     }
 }
 
-/// Gives back what is being freed of a context that ends.
+/// Releases memory with a pending free in an ending context.
 pub(crate) fn give_back_all(state: &mut State, context: u64) {
     let freed = std::mem::take(&mut state.pools.freed).into_iter();
     let (gone, kept) = freed.partition(|freed: &Freed| freed.allocation.context == context);
@@ -308,13 +308,13 @@ pub(crate) fn give_back_all(state: &mut State, context: u64) {
     }
 }
 
-/// Whether there are pools at all.
+/// Checks that the devices have pools.
 fn supported(call: &Call) -> Answer<()> {
     if device::all_have(&call.state, MEMORY_POOLS) { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
-/// Takes `bytes` for an allocation. Memory that the same stream has freed comes first, then free
-/// memory of the pool, then more memory of the device.
+/// Takes `bytes` for an allocation: first memory freed on the stream `queue`, then free memory of
+/// the pool, then new memory of the device.
 fn take(state: &mut State, number: u64, context: u64, queue: u64, bytes: u64) -> Answer<(u64, Span)> {
     let taken = memory::taken_by(bytes)?;
     let again = |freed: &Freed| {
@@ -341,7 +341,7 @@ fn take(state: &mut State, number: u64, context: u64, queue: u64, bytes: u64) ->
     }
 }
 
-/// Makes free memory of the allocations whose frees are done.
+/// Turns allocations with completed frees into free memory.
 fn settle(state: &mut State) {
     let streams = &state.streams;
     let freed = std::mem::take(&mut state.pools.freed).into_iter();
@@ -352,8 +352,8 @@ fn settle(state: &mut State) {
     }
 }
 
-/// Gives a pool's idle regions back to the device until it holds no more than `kept_bytes`, or none
-/// is idle.
+/// Releases idle regions of a pool to the device until the pool has no more than `kept_bytes`, or
+/// no idle region.
 fn trim(state: &mut State, number: u64, kept_bytes: u64) {
     while memory::reserved_by(state, number) > kept_bytes {
         let Some(region) = memory::oldest_idle(state, number) else { break };

@@ -1,16 +1,17 @@
-//! The seeded source of every choice the emulator makes: delays, step order, percentages of the fault plan.
+//! The seeded source of all random choices of the emulator: delays, step order, percentages of the
+//! fault plan.
 
-/// `SplitMix64`: small, and the same numbers for the same seed on every machine.
+/// `SplitMix64`: small, and equal on every machine for equal seeds.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Creates the sequence of `seed`.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -19,7 +20,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`; zero for a bound of zero.
+    /// Returns a number below `bound`, or zero for a bound of zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next().checked_rem(bound).unwrap_or(0)
     }

@@ -1,21 +1,21 @@
-//! Free ranges of a line of numbers: device addresses, pages of a device's memory, parts of a shared page.
+//! Free ranges of numbers: device addresses, pages of a device's memory, parts of a shared page.
 //!
-//! Reuse is eager by default: the range given back last is handed out first if it fits, which is what brings the
-//! "same address again" faults out. In quarantine a range given back is never handed out again.
+//! Reuse is eager by default: the range freed last is taken first if large enough, which exposes
+//! faults of stale addresses. In quarantine a freed range is never reused.
 
 use std::collections::BTreeMap;
 
-/// How many ranges given back are remembered for eager reuse.
+/// Number of freed ranges remembered for eager reuse.
 const REMEMBERED: usize = 64;
 
-/// The free parts of `[start, end)`. Neighbouring free ranges are always one entry.
+/// The free parts of `[start, end)`. Adjacent free ranges are always merged.
 #[derive(Debug)]
 pub(crate) struct Ranges {
-    /// Start of each free range, and its length.
+    /// Length of each free range, by start.
     free: BTreeMap<u64, u64>,
-    /// Starts given back, newest last; some may have been taken again since.
+    /// Starts of freed ranges, newest last. A range may have been taken again since.
     recent: Vec<u64>,
-    /// Ranges given back are kept aside.
+    /// Whether freed ranges are set aside.
     quarantine: bool,
 }
 
@@ -26,13 +26,13 @@ impl Ranges {
         Self { free, recent: Vec::new(), quarantine: false }
     }
 
-    /// From now on: keep ranges given back aside for good, or not.
+    /// Sets quarantine: freed ranges are set aside for good.
     pub(crate) fn set_quarantine(&mut self, on: bool) {
         self.quarantine = on;
     }
 
-    /// Takes `bytes` at a multiple of `alignment` (a power of two): the newest fitting range given back, else the
-    /// lowest that fits.
+    /// Takes `bytes` at a multiple of `alignment` (a power of two): the newest large enough freed
+    /// range, otherwise the lowest large enough range.
     pub(crate) fn take(&mut self, bytes: u64, alignment: u64) -> Option<u64> {
         let recent =
             self.recent.iter().rev().copied().find(|&start| {
@@ -48,7 +48,7 @@ impl Ranges {
         self.take_at(start, bytes).then_some(start)
     }
 
-    /// Takes exactly `[start, start + bytes)`; whether it was free.
+    /// Takes exactly `[start, start + bytes)`. Returns false if part of the range is not free.
     pub(crate) fn take_at(&mut self, start: u64, bytes: u64) -> bool {
         if self.room_at(start).is_none_or(|room| room < bytes) {
             return false;
@@ -64,7 +64,7 @@ impl Ranges {
         true
     }
 
-    /// Gives `[start, start + bytes)` back.
+    /// Frees `[start, start + bytes)`.
     pub(crate) fn give(&mut self, start: u64, bytes: u64) {
         if self.quarantine {
             return;
@@ -86,19 +86,19 @@ impl Ranges {
         self.free.insert(from, length);
     }
 
-    /// Takes the lowest free range, at most `bytes` of it: start and length.
+    /// Takes at most `bytes` of the lowest free range. Returns start and length.
     pub(crate) fn take_some(&mut self, bytes: u64) -> Option<(u64, u64)> {
         let (&start, &length) = self.free.iter().next()?;
         let taken = length.min(bytes);
         self.take_at(start, taken).then_some((start, taken))
     }
 
-    /// Free in all.
+    /// Returns the number of free bytes.
     pub(crate) fn free_total(&self) -> u64 {
         self.free.values().sum()
     }
 
-    /// How much is free from `start` on, or `None` if `start` is not free.
+    /// Returns the free length from `start` on, or `None` if `start` is not free.
     fn room_at(&self, start: u64) -> Option<u64> {
         let (&from, &length) = self.free.range(..=start).next_back()?;
         (start < from + length).then(|| from + length - start)

@@ -1,10 +1,11 @@
-//! The leak report: what is alive.
+//! The leak report: counts of live objects.
 
 use crate::context;
 use crate::driver::State;
 use serde_json::{Value, json};
 
-/// Counts of everything alive, the bytes in use, and what the fault plan took from the program's hands.
+/// Returns the counts of all live objects, the bytes in use, and the objects abandoned through the
+/// fault plan.
 pub(crate) fn to_json(state: &State) -> Value {
     let (reservations, mappings, physical) = state.virtual_memory.counts();
     let allocated: u64 = state.memory.allocations.values().map(|allocation| allocation.bytes).sum();

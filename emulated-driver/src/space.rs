@@ -1,52 +1,57 @@
-//! Device addresses, and what makes them real.
+//! Device addresses, and the mappings behind them.
 //!
 //! ```text
 //!   base          base + span        base + 2·span      base + 3·span
 //!   ├ addresses ───┼ seen by device 0 ┼ seen by device 1 ┤
-//!   │ no access    │ mapped here when │ mapped here when │
-//!   │ for anybody  │ device 0 may     │ device 1 may     │
+//!   │ no access    │ mapped here if   │ mapped here if   │
+//!   │ at all       │ device 0 has     │ device 1 has     │
+//!   │              │ access           │ access           │
 //! ```
 //!
-//! A program holds addresses of the first part, where nothing is ever mapped: host code that dereferences one is
-//! killed by SIGSEGV. Work on a stream gets the same address moved into its device's own part, where exactly that is
-//! mapped which the device may access. A kernel that touches freed or foreign memory is killed as well.
+//! A program gets addresses in the first part, where no memory is ever mapped: host code that
+//! dereferences a device address is killed by SIGSEGV. Work on a stream gets the address translated
+//! into the device's own part, which has exactly the memory that the device may access. A kernel
+//! that touches freed or foreign memory is killed likewise.
 //!
-//! With `CACHALOT_EMU_HOST_ACCESS`, what a device may access is mapped in the first part too.
+//! With `CACHALOT_EMU_HOST_ACCESS`, all memory accessible to a device is also mapped in the first
+//! part.
 
 use crate::code::{Answer, Code};
 use crate::pages::{Extent, PAGE};
 use crate::ranges::Ranges;
 
-/// Below the system's own mappings and above everything else: the same addresses in every run, if they are free.
+/// Preferred start of the addresses: below the system's own mappings and above everything else.
+/// Equal in every run if free.
 const PREFERRED_BASE: u64 = 0x7000_0000_0000;
 
-/// What a device may do with memory; the greater includes the lesser.
+/// Access of a device to memory. A greater value includes the lesser.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Access {
-    /// Read it. Work that writes to it is killed.
+    /// Read only. Work that writes is killed.
     Read,
-    /// Read and write it.
+    /// Read and write.
     ReadWrite,
 }
 
-/// The device addresses of the process, shared by its devices.
+/// The device addresses of the process, shared by the devices.
 #[derive(Debug)]
 pub(crate) struct Space {
     base: u64,
     span: u64,
     devices: usize,
     free: Ranges,
-    /// Nothing at or above was ever handed out.
+    /// End of all addresses ever taken.
     used_to: u64,
-    /// The host may use device memory.
+    /// Whether the host may use device memory.
     host_access: bool,
 }
 
 impl Space {
-    /// Reserves `span` bytes of addresses and as much again for each device, or less where the system refuses.
+    /// Reserves `span` bytes of addresses, and `span` more bytes for each device, or less where the
+    /// system refuses.
     ///
     /// # Panics
-    /// If not even 1 GiB can be had.
+    /// If the system refuses even 1 GiB.
     pub(crate) fn new(span: u64, devices: usize, host_access: bool) -> Self {
         let mut span = span.next_multiple_of(PAGE);
         loop {
@@ -60,12 +65,12 @@ impl Space {
         }
     }
 
-    /// From now on: never use an address again, or do.
+    /// Sets quarantine: addresses are never reused.
     pub(crate) fn set_quarantine(&mut self, on: bool) {
         self.free.set_quarantine(on);
     }
 
-    /// Takes `bytes` of addresses; at `hint` if that is free.
+    /// Takes `bytes` of addresses, at `hint` if free.
     pub(crate) fn take(&mut self, bytes: u64, alignment: u64, hint: u64) -> Answer<u64> {
         let alignment = alignment.max(PAGE);
         let hinted = hint.is_multiple_of(alignment) && hint != 0 && self.free.take_at(hint, bytes);
@@ -75,23 +80,24 @@ impl Space {
         Ok(start)
     }
 
-    /// Gives addresses back.
+    /// Frees addresses.
     pub(crate) fn give(&mut self, start: u64, bytes: u64) {
         self.free.give(start, bytes);
     }
 
-    /// Whether an address is, or was, a device address.
+    /// Returns whether `address` is or was a device address.
     pub(crate) fn has(&self, address: u64) -> bool {
         (self.base..self.used_to).contains(&address)
     }
 
-    /// `address` as work on `device` sees it, if it is or was a device address; any other number unchanged.
+    /// Translates a present or former device address for work on `device`. Any other number stays
+    /// unchanged.
     pub(crate) fn seen_by(&self, device: usize, address: u64) -> u64 {
         if self.has(address) { address + self.span * (device as u64 + 1) } else { address }
     }
 
-    /// Makes `extents` of `descriptor` accessible to `device` at `address`, in place of what was there. Nothing is
-    /// mapped there if it fails.
+    /// Maps `extents` of `descriptor` for `device` at `address`, in place of earlier mappings.
+    /// After a failure nothing is mapped there.
     pub(crate) fn map(
         &self,
         device: usize,
@@ -120,19 +126,19 @@ impl Space {
         Ok(())
     }
 
-    /// Takes every access of `device` to `[address, address + bytes)` away.
+    /// Removes the access of `device` to `[address, address + bytes)`.
     pub(crate) fn unmap(&self, device: usize, address: u64, bytes: u64) {
         forbid(self.seen_by(device, address), bytes);
     }
 
-    /// Takes the host's access away, if it has any.
+    /// Removes the host's access, if any.
     pub(crate) fn unmap_host(&self, address: u64, bytes: u64) {
         if self.host_access {
             forbid(address, bytes);
         }
     }
 
-    /// Takes every device's access away, and the host's.
+    /// Removes the access of every device and of the host.
     pub(crate) fn unmap_all(&self, address: u64, bytes: u64) {
         for device in 0..self.devices {
             self.unmap(device, address, bytes);
@@ -141,7 +147,7 @@ impl Space {
     }
 }
 
-/// Takes every access to a part of the reservation away.
+/// Removes all access to a part of the reservation.
 fn forbid(at: u64, bytes: u64) {
     if bytes > 0 {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
@@ -150,7 +156,7 @@ fn forbid(at: u64, bytes: u64) {
     }
 }
 
-/// Reserves addresses without memory; `None` if the system refuses.
+/// Reserves addresses without memory. `None` if the system refuses.
 fn reserve(bytes: u64) -> Option<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let hint = PREFERRED_BASE as *mut libc::c_void;
@@ -159,9 +165,10 @@ fn reserve(bytes: u64) -> Option<u64> {
     (start != libc::MAP_FAILED).then_some(start as u64)
 }
 
-/// Replaces a part of the reservation; whether it succeeded.
+/// Replaces a part of the reservation. Returns whether the system agreed.
 fn map_fixed(at: u64, bytes: u64, access: i32, flags: i32, descriptor: i32, offset: u64) -> bool {
-    // SAFETY: callers pass ranges inside this module's own reservation, in which no Rust object lives.
+    // SAFETY: callers pass ranges inside the module's own reservation, which has no Rust
+    // objects.
     let start =
         unsafe { libc::mmap(at as *mut libc::c_void, bytes as usize, access, flags, descriptor, offset.cast_signed()) };
     start != libc::MAP_FAILED

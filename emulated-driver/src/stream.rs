@@ -1,10 +1,11 @@
-//! Streams: queues of work, each with a thread of its own that does it, or in step mode with the seed's turn.
+//! Streams: queues of work. Each queue has a thread for the work, or in step mode waits for a turn
+//! chosen by the seed.
 //!
-//! A handle names a queue; the queue outlives the handle until its work is done. A queue's number is the stream's
-//! identity (`cuStreamGetId`): it is never used again, while the handle is.
+//! A handle names a queue. The queue outlives the handle until all work is done. The number of a
+//! queue is the stream's identity (`cuStreamGetId`). Handles are reused, numbers never.
 //!
-//! An item runs when everything before it in its queue is done and every [`Mark`] it comes after is reached. Events,
-//! the legacy stream's barriers and joins are all marks.
+//! An item runs when all earlier items of the queue are done and every [`Mark`] of the item is
+//! reached. Events, the legacy stream's barriers and joins are all marks.
 
 use crate::call::Call;
 use crate::code::{Answer, Code};
@@ -17,14 +18,14 @@ use crate::worker::Workers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// A point in a queue's order: reached when so many of its items are done.
+/// A point in the order of a queue: reached when `number` items of the queue are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     queue: u64,
     number: u64,
 }
 
-/// What a queue is, as far as implicit order goes.
+/// The kind of a queue, which determines the implicit order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// The context's stream 0: ordered with every blocking stream.
@@ -47,29 +48,29 @@ pub(crate) struct Queue {
     pub(crate) context: u64,
     pub(crate) device: usize,
     pub(crate) kind: Kind,
-    /// As asked for, in range; kept and told, and without effect.
+    /// The requested priority, brought into range. Reported, without effect.
     pub(crate) priority: i32,
-    /// The capture it is part of.
+    /// The capture of the queue, if any.
     pub(crate) capture: Option<u64>,
     items: VecDeque<Item>,
     /// Items queued and items done so far: `issued - done == items.len() + usize::from(running)`.
     issued: u64,
     done: u64,
-    /// An item is being done.
+    /// Whether an item is running.
     pub(crate) running: bool,
-    /// Gates closed on it: nothing starts while there is one.
+    /// Number of closed gates. No item starts while a gate is closed.
     holds: u32,
-    /// Its handle is gone: the queue goes when it is empty.
+    /// The handle is destroyed. The queue ends when empty.
     closed: bool,
-    /// It has a thread.
+    /// Whether the queue has a thread.
     has_thread: bool,
-    /// Wakes its thread.
+    /// Wakes the thread of the queue.
     pub(crate) wake: Arc<Condition>,
 }
 
 /// All streams.
 pub(crate) struct Streams {
-    /// Handles of created streams; each names a queue.
+    /// Handles of created streams, each of a queue number.
     pub(crate) handles: Handles<u64>,
     pub(crate) queues: BTreeMap<u64, Queue>,
     /// The queues' threads.
@@ -78,19 +79,19 @@ pub(crate) struct Streams {
 }
 
 impl Queue {
-    /// Whether nobody will ever queue anything again and everything is begun.
+    /// Returns whether the handle is gone and all items have begun.
     pub(crate) fn is_over(&self) -> bool {
         self.closed && self.items.is_empty()
     }
 }
 
 impl Streams {
-    /// No streams.
+    /// Creates an empty table of streams.
     pub(crate) fn new() -> Self {
         Self { handles: Handles::new(1), queues: BTreeMap::new(), workers: Workers::default(), made: 0 }
     }
 
-    /// Adds an empty queue and returns its number.
+    /// Adds an empty queue and returns the number.
     pub(crate) fn open(&mut self, context: u64, device: usize, kind: Kind) -> u64 {
         self.made += 1;
         let queue = Queue {
@@ -112,27 +113,28 @@ impl Streams {
         self.made
     }
 
-    /// The queue of a number.
+    /// Returns the queue with a number.
     pub(crate) fn queue(&self, number: u64) -> Answer<&Queue> {
         self.queues.get(&number).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// The queue of a number, to change.
+    /// Returns the queue with a number for changes.
     pub(crate) fn queue_mut(&mut self, number: u64) -> Answer<&mut Queue> {
         self.queues.get_mut(&number).ok_or(Code::INVALID_HANDLE)
     }
 
-    /// The mark after everything queued so far.
+    /// Returns the mark after all items queued so far.
     pub(crate) fn end_of(&self, queue: u64) -> Mark {
         Mark { queue, number: self.queues.get(&queue).map_or(0, |queue| queue.issued) }
     }
 
-    /// Whether a mark is reached. A queue that is gone has done all its work.
+    /// Returns whether a mark is reached. A removed queue has done all work.
     pub(crate) fn reached(&self, mark: Mark) -> bool {
         self.queues.get(&mark.queue).is_none_or(|queue| queue.done >= mark.number)
     }
 
-    /// Marks after everything queued so far on a stream; for a legacy one, on every blocking stream too.
+    /// Returns the marks after all work queued so far on a stream. A legacy stream includes every
+    /// blocking stream.
     pub(crate) fn ends_of_stream(&self, queue: u64) -> Vec<Mark> {
         let legacy = self.queues.get(&queue).is_some_and(|queue| queue.kind == Kind::Legacy);
         let mut marks = if legacy { self.implied(queue) } else { Vec::new() };
@@ -140,18 +142,18 @@ impl Streams {
         marks
     }
 
-    /// Marks after everything queued so far on the queues of `context`.
+    /// Returns the marks after all work queued so far on the queues of `context`.
     pub(crate) fn ends_of_context(&self, context: u64) -> Vec<Mark> {
         let its = self.queues.iter().filter(|(_, queue)| queue.context == context);
         its.map(|(&number, queue)| Mark { queue: number, number: queue.issued }).collect()
     }
 
-    /// How many items of a queue are not done.
+    /// Returns the number of unfinished items of a queue.
     pub(crate) fn pending(&self, queue: u64) -> u64 {
         self.queues.get(&queue).map_or(0, |queue| queue.issued - queue.done)
     }
 
-    /// The legacy barrier: what an item queued now on `number` comes after by itself.
+    /// Returns the legacy barrier: the marks implied for an item queued now on `number`.
     fn implied(&self, number: u64) -> Vec<Mark> {
         let Some(queue) = self.queues.get(&number) else { return Vec::new() };
         let wanted = match queue.kind {
@@ -165,18 +167,18 @@ impl Streams {
         pending.map(|(&number, other)| Mark { queue: number, number: other.issued }).collect()
     }
 
-    /// Whether a queue's front item may start.
+    /// Returns whether a queue's front item may start.
     pub(crate) fn is_ready(&self, queue: &Queue) -> bool {
         let front = queue.items.front().filter(|_| queue.holds == 0 && !queue.running);
         front.is_some_and(|item| item.after.iter().all(|&mark| self.reached(mark)))
     }
 
-    /// Numbers of the queues whose front item may start.
+    /// Returns the numbers of all queues whose front item may start.
     fn ready(&self) -> Vec<u64> {
         self.queues.iter().filter(|(_, queue)| self.is_ready(queue)).map(|(&number, _)| number).collect()
     }
 
-    /// Wakes the threads of the queues that may start something.
+    /// Wakes the thread of every queue whose front item may start.
     fn wake_ready(&self) {
         for queue in self.queues.values().filter(|queue| queue.has_thread && self.is_ready(queue)) {
             queue.wake.notify_all();
@@ -184,7 +186,7 @@ impl Streams {
     }
 }
 
-/// The queue of a `CUstream`, for a call in `context`.
+/// Returns the queue of a `CUstream`, for a call in `context`.
 pub(crate) fn find(state: &mut State, handle: u64, context: u64) -> Answer<u64> {
     match handle {
         0 | 1 => own_queue(state, context, None),
@@ -197,7 +199,8 @@ pub(crate) fn find(state: &mut State, handle: u64, context: u64) -> Answer<u64> 
     }
 }
 
-/// The legacy stream of a context, or the stream of one of its threads; made when first asked for.
+/// Returns the queue of a context's legacy stream, or of a thread's own default stream. Creates the
+/// queue on first use.
 fn own_queue(state: &mut State, handle: u64, thread: Option<u32>) -> Answer<u64> {
     let missing = if handle == 0 { Code::INVALID_CONTEXT } else { Code::CONTEXT_IS_DESTROYED };
     let context = state.contexts.get_mut(&handle).ok_or(missing)?;
@@ -213,7 +216,7 @@ fn own_queue(state: &mut State, handle: u64, thread: Option<u32>) -> Answer<u64>
     Ok(queue)
 }
 
-/// Closes the default streams of a thread's own, in every context: the thread ends.
+/// Closes the thread's own default streams in every context, at the end of the thread.
 pub(crate) fn close_own(state: &mut State, thread: u32) {
     let contexts = state.contexts.values_mut();
     let queues: Vec<u64> = contexts.filter_map(|context| context.own_queues.remove(&Some(thread))).collect();
@@ -225,7 +228,8 @@ pub(crate) fn close_own(state: &mut State, thread: u32) {
 /// The least and the greatest priority of a stream, as on the devices of the last ten years.
 pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 
-/// `cuStreamCreateWithPriority`, and `cuStreamCreate` with the least. A priority out of range is brought into it.
+/// `cuStreamCreateWithPriority`, and `cuStreamCreate` with the least priority. A priority out of
+/// range is clamped.
 pub(crate) fn create(call: &mut Call, flags: u32, priority: i32) -> Answer<u64> {
     let kind = match flags {
         0 => Kind::Blocking,
@@ -241,7 +245,7 @@ pub(crate) fn create(call: &mut Call, flags: u32, priority: i32) -> Answer<u64> 
     Ok(handle)
 }
 
-/// `cuStreamDestroy`: the handle goes at once, the queue when its work is done.
+/// `cuStreamDestroy`: destroys the handle at once, and the queue after the last item.
 pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
     if handle <= 2 {
         return Err(Code::INVALID_HANDLE);
@@ -253,20 +257,20 @@ pub(crate) fn destroy(call: &mut Call, handle: u64) -> Answer<()> {
     Ok(())
 }
 
-/// Lets a queue end when its work is done.
+/// Lets a queue end after the last item.
 pub(crate) fn close(state: &mut State, number: u64) {
     if let Ok(queue) = state.streams.queue_mut(number) {
         queue.closed = true;
         queue.capture = None;
         queue.wake.notify_all();
-        // Nobody else would take an idle queue without a thread away.
+        // An idle queue without a thread has no thread to remove the queue later.
         if queue.issued == queue.done && !queue.has_thread {
             state.streams.queues.remove(&number);
         }
     }
 }
 
-/// Queues work, after `after` and after what its stream's kind implies.
+/// Queues work, after the marks in `after` and the marks implied by the kind of stream.
 pub(crate) fn push(state: &mut State, number: u64, work: Work, mut after: Vec<Mark>) -> Answer<()> {
     let step = state.config.step;
     after.extend(state.streams.implied(number));
@@ -284,7 +288,8 @@ pub(crate) fn push(state: &mut State, number: u64, work: Work, mut after: Vec<Ma
     state.streams.workers.start(number)
 }
 
-/// Marks a ready queue's front item as running. Work of a broken context counts as done without being done.
+/// Marks a ready queue's front item as running. Work of a broken context is skipped and counts as
+/// done.
 pub(crate) fn start(state: &mut State, number: u64) -> (Vec<Task>, u64) {
     let State { streams, contexts, space, .. } = state;
     let (Some(queue), Some(space)) = (streams.queues.get_mut(&number), space) else {
@@ -308,8 +313,8 @@ pub(crate) fn finish(state: &mut State, number: u64) {
     state.streams.wake_ready();
 }
 
-/// In step mode: does one piece of work that may be done, chosen by the seed, on the calling thread. Whether there
-/// was one.
+/// In step mode, runs one ready piece of work, chosen by the seed, on the calling thread. Returns
+/// false without ready work.
 pub(crate) fn step(call: &mut Call) -> bool {
     let ready = call.state.streams.ready();
     let choice = call.state.random.below(ready.len() as u64) as usize;
@@ -321,7 +326,7 @@ pub(crate) fn step(call: &mut Call) -> bool {
     true
 }
 
-/// Closes a gate on a stream, or opens one: nothing starts while a gate is closed.
+/// Closes or opens a gate on a stream. No item starts while a gate is closed.
 pub(crate) fn hold(call: &mut Call, handle: u64, close: bool) -> Answer<()> {
     let number = find(&mut call.state, handle, call.context)?;
     let queue = call.state.streams.queue_mut(number)?;
@@ -331,7 +336,7 @@ pub(crate) fn hold(call: &mut Call, handle: u64, close: bool) -> Answer<()> {
     Ok(())
 }
 
-/// Drops what the queues of a context have not begun: the context is broken or gone, and nothing runs there again.
+/// Drops all items not begun in the queues of a broken or destroyed context.
 pub(crate) fn drop_pending(state: &mut State, context: u64) {
     for queue in state.streams.queues.values_mut().filter(|queue| queue.context == context) {
         queue.done += queue.items.len() as u64;

@@ -1,32 +1,34 @@
-//! A lock and a condition over pthreads. Thread checkers (helgrind, `ThreadSanitizer`) know pthreads; they cannot see
-//! the standard library's own locks, and would report every guarded access of this library as a race.
+//! A lock and a condition over pthreads. Thread checkers (helgrind, `ThreadSanitizer`) know
+//! pthreads but not the standard library's own locks, and would report every guarded access of the
+//! library as a race.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// A value that one thread at a time may use.
+/// A value usable by one thread at a time.
 pub(crate) struct Mutex<T> {
-    /// Boxed: a pthread mutex must not move once it was used.
+    /// Boxed, because a pthread mutex must not move after the first use.
     raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
     value: UnsafeCell<T>,
 }
 
-/// The right to use the value, until dropped. Stays on the thread that locked.
+/// The right to use the value, until dropped. Stays on the locking thread.
 pub(crate) struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
     not_send: PhantomData<*const ()>,
 }
 
-/// Something that threads wait for while they hold a [`Guard`].
+/// A condition on which threads wait while holding a [`Guard`].
 pub(crate) struct Condition {
-    /// Boxed: a pthread condition must not move once it was used.
+    /// Boxed, because a pthread condition must not move after the first use.
     raw: Box<UnsafeCell<libc::pthread_cond_t>>,
 }
 
-// SAFETY: `value` is reached through a `Guard` only, and the pthread mutex lets one `Guard` exist at a time.
+// SAFETY: `value` is reachable only through a `Guard`, and the pthread mutex allows one `Guard`
+// at a time.
 unsafe impl<T: Send> Sync for Mutex<T> {}
-// SAFETY: nothing in a mutex belongs to one thread while no `Guard` exists.
+// SAFETY: without a `Guard` no part of a mutex belongs to a thread.
 unsafe impl<T: Send> Send for Mutex<T> {}
 // SAFETY: pthread conditions are made to be used by several threads at once.
 unsafe impl Sync for Condition {}
@@ -34,7 +36,7 @@ unsafe impl Sync for Condition {}
 unsafe impl Send for Condition {}
 
 impl<T> Mutex<T> {
-    /// A lock around `value`.
+    /// Creates a lock around `value`.
     pub(crate) fn new(value: T) -> Self {
         Self { raw: Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER)), value: UnsafeCell::new(value) }
     }
@@ -50,18 +52,19 @@ impl<T> Mutex<T> {
 
 impl<T> Drop for Mutex<T> {
     fn drop(&mut self) {
-        // SAFETY: `&mut self` proves that no guard exists, so the mutex is unlocked and unused.
+        // SAFETY: `&mut self` proves the absence of guards, so the mutex is unlocked and unused.
         unsafe { libc::pthread_mutex_destroy(self.raw.get()) };
     }
 }
 
 impl<T> Guard<'_, T> {
-    /// Gives the lock up while `action` runs.
+    /// Releases the lock while `action` runs.
     pub(crate) fn unlocked<R>(&mut self, action: impl FnOnce() -> R) -> R {
-        // SAFETY: this guard's thread holds the lock; `&mut self` keeps the value unused until it is locked again.
+        // SAFETY: the calling thread holds the lock. `&mut self` keeps the value unused until
+        // the next lock.
         unsafe { libc::pthread_mutex_unlock(self.mutex.raw.get()) };
         let result = action();
-        // The new guard is this one from now on.
+        // `self` takes the place of the new guard.
         std::mem::forget(self.mutex.lock());
         result
     }
@@ -71,32 +74,33 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock.
+        // SAFETY: the guard holds the lock.
         unsafe { &*self.mutex.value.get() }
     }
 }
 
 impl<T> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this guard holds the lock, and `&mut self` makes this the only reference through it.
+        // SAFETY: the guard holds the lock, and `&mut self` excludes a second reference through
+        // the guard.
         unsafe { &mut *self.mutex.value.get() }
     }
 }
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        // SAFETY: this guard's thread locked the mutex and has not unlocked it.
+        // SAFETY: the calling thread locked the mutex and has not unlocked the mutex since.
         unsafe { libc::pthread_mutex_unlock(self.mutex.raw.get()) };
     }
 }
 
 impl Condition {
-    /// A condition that nobody waits for.
+    /// Creates a condition without waiting threads.
     pub(crate) fn new() -> Self {
         Self { raw: Box::new(UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER)) }
     }
 
-    /// Gives the lock up until notified (or woken for no reason), then holds it again.
+    /// Releases the lock until notified (or woken for no reason), then locks again.
     pub(crate) fn wait<T>(&self, guard: &mut Guard<'_, T>) {
         // SAFETY: both objects are initialised and boxed, and the calling thread holds the mutex.
         unsafe { libc::pthread_cond_wait(self.raw.get(), guard.mutex.raw.get()) };
@@ -111,7 +115,7 @@ impl Condition {
 
 impl Drop for Condition {
     fn drop(&mut self) {
-        // SAFETY: `&mut self` proves that nobody waits any more.
+        // SAFETY: `&mut self` proves the absence of waiting threads.
         unsafe { libc::pthread_cond_destroy(self.raw.get()) };
     }
 }

@@ -1,7 +1,7 @@
-//! What belongs to one host thread: its number, its contexts, its capture mode, its own default streams.
+//! State of one host thread: number, contexts, capture mode, own default streams.
 //!
-//! Plain cells without destructors, so that calls made while the thread itself ends still find them. Only the thread's own
-//! default streams end with it.
+//! Plain cells without destructors, so that calls during the end of the thread still find the
+//! cells. Only the thread's own default streams end with the thread.
 
 use crate::driver::driver;
 use crate::functions::Function;
@@ -9,7 +9,8 @@ use crate::{latch, stream};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How deep a context stack may be. Real ones have no such limit; no honest program comes near.
+/// Greatest depth of a context stack. A real driver has no limit, but no honest program comes near
+/// 32.
 pub(crate) const DEPTH: usize = 32;
 
 thread_local! {
@@ -22,7 +23,8 @@ thread_local! {
     static OWN_STREAMS: OwnStreams = const { OwnStreams };
 }
 
-/// Closes the thread's own default streams when the thread ends, as destroying them would: their work is done first.
+/// Closes the thread's own default streams at the end of the thread. As in a destruction, the
+/// streams' work is done first.
 struct OwnStreams;
 
 impl Drop for OwnStreams {
@@ -34,13 +36,14 @@ impl Drop for OwnStreams {
     }
 }
 
-/// Lets this thread's own default streams end with it. Those that it makes while it ends stay.
+/// Arranges that the calling thread's own default streams end with the thread. Streams created
+/// during the end stay.
 pub(crate) fn own_streams_end_with_it() {
-    // An error: the thread is ending, and the streams that it had are closed.
+    // An error means that the thread is ending and has closed the earlier streams.
     let _closed = OWN_STREAMS.try_with(|_| ());
 }
 
-/// This thread's number: 1 for the first thread that called, and so on.
+/// Returns the number of the calling thread: 1 for the first calling thread, and so on.
 pub(crate) fn number() -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     NUMBER.with(|number| {
@@ -51,7 +54,7 @@ pub(crate) fn number() -> u32 {
     })
 }
 
-/// The context on top of this thread's stack; 0 for none.
+/// Returns the context on top of the calling thread's stack, or 0.
 pub(crate) fn current() -> u64 {
     CONTEXTS.with(|stack| {
         let (entries, depth) = stack.get();
@@ -59,7 +62,7 @@ pub(crate) fn current() -> u64 {
     })
 }
 
-/// Puts a context on top; whether there was room.
+/// Pushes a context. Returns false if the stack is full.
 pub(crate) fn push(context: u64) -> bool {
     CONTEXTS.with(|stack| {
         let (mut entries, depth) = stack.get();
@@ -72,7 +75,7 @@ pub(crate) fn push(context: u64) -> bool {
     })
 }
 
-/// Takes the top context off; `None` if there is none.
+/// Pops the top context. `None` if the stack is empty.
 pub(crate) fn pop() -> Option<u64> {
     CONTEXTS.with(|stack| {
         let (entries, depth) = stack.get();
@@ -82,7 +85,7 @@ pub(crate) fn pop() -> Option<u64> {
     })
 }
 
-/// Replaces the top context; 0 takes it off.
+/// Replaces the top context. 0 removes the top context.
 pub(crate) fn set_current(context: u64) {
     pop();
     if context != 0 {
@@ -90,32 +93,33 @@ pub(crate) fn set_current(context: u64) {
     }
 }
 
-/// This thread's capture mode, a `CUstreamCaptureMode`.
+/// Returns the calling thread's capture mode, a `CUstreamCaptureMode`.
 pub(crate) fn capture_mode() -> i32 {
     CAPTURE_MODE.get()
 }
 
-/// Sets this thread's capture mode and returns the one before.
+/// Sets the calling thread's capture mode and returns the previous mode.
 pub(crate) fn exchange_capture_mode(mode: i32) -> i32 {
     CAPTURE_MODE.replace(mode)
 }
 
-/// The driver function that this thread called last.
+/// Returns the driver function called last by the calling thread.
 pub(crate) fn calling() -> Option<Function> {
     CALLING.get()
 }
 
-/// Notes the driver function that this thread calls.
+/// Records the driver function called by the calling thread.
 pub(crate) fn set_calling(function: Function) {
     CALLING.set(Some(function));
 }
 
-/// The context whose work this thread is running; 0 for none.
+/// Returns the context whose work the calling thread is running, or 0.
 pub(crate) fn running() -> u64 {
     RUNNING.get()
 }
 
-/// Whether this thread is inside a host function queued on a stream, where driver calls are forbidden.
+/// Returns whether the calling thread is in a host function queued on a stream, where driver calls
+/// are forbidden.
 pub(crate) fn in_host_function() -> bool {
     IN_HOST_FUNCTION.get()
 }

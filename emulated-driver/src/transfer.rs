@@ -1,4 +1,5 @@
-//! Fills and copies: argument checks, and the order with the host that CUDA documents for pageable memory.
+//! Fills and copies: checks of arguments, and the order with the host as documented for pageable
+//! memory.
 
 use crate::call::Call;
 use crate::capture;
@@ -20,8 +21,8 @@ pub(crate) fn fill(call: &mut Call, address: u64, value: u8, bytes: u64, stream:
     capture::submit(call, stream, Work::Fill { device, address, bytes, value })
 }
 
-/// `cuMemcpyHtoDAsync_v2`. The host memory may be used again when the call returns, as with pageable memory on a real
-/// device; in a capture it is read at each replay instead.
+/// `cuMemcpyHtoDAsync_v2`. The host memory may be reused when the call returns, as with pageable
+/// memory on a real device. In a capture the host memory is read at each replay instead.
 pub(crate) fn to_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     if bytes == 0 {
         return Ok(());
@@ -34,15 +35,16 @@ pub(crate) fn to_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     let from = if capture::of_queue(&mut call.state, queue)?.is_some() {
         Place::Host(from)
     } else {
-        // SAFETY: the caller promises `bytes` readable bytes at `from`, as for the real function.
+        // SAFETY: the caller guarantees `bytes` readable bytes at `from`, as for the real
+        // function.
         let data = unsafe { std::slice::from_raw_parts(from as *const u8, bytes as usize) };
         Place::Kept(Arc::from(data))
     };
     capture::submit(call, stream, Work::Copy { to: Place::Device { device, address: to }, from, bytes })
 }
 
-/// `cuMemcpyDtoHAsync_v2`. Returns when the copy is done, as for pageable memory on a real device; in a capture it is
-/// recorded.
+/// `cuMemcpyDtoHAsync_v2`. Returns when the copy is done, as for pageable memory on a real device.
+/// In a capture the copy is recorded.
 pub(crate) fn to_host(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     if bytes == 0 {
         return Ok(());
@@ -70,7 +72,7 @@ pub(crate) fn on_device(call: &mut Call, to: u64, from: u64, bytes: u64, stream:
     capture::submit(call, stream, Work::Copy { to, from, bytes })
 }
 
-/// `cuMemcpyAsync`: which end is device memory is told by the addresses, as with unified addressing.
+/// `cuMemcpyAsync`. The addresses tell which end is device memory, as with unified addressing.
 pub(crate) fn between(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     let is_device = |address| call.state.space.as_ref().is_some_and(|space| space.has(address));
     match (is_device(to), is_device(from)) {
@@ -87,7 +89,7 @@ pub(crate) fn between(call: &mut Call, to: u64, from: u64, bytes: u64, stream: u
     }
 }
 
-/// `cuMemcpyHtoD_v2`: on the legacy stream, done when it returns.
+/// `cuMemcpyHtoD_v2`: a copy on the legacy stream, complete on return.
 pub(crate) fn to_device_now(call: &mut Call, to: u64, from: u64, bytes: u64) -> Answer<()> {
     to_device(call, to, from, bytes, 0)?;
     let queue = stream::find(&mut call.state, 0, call.context)?;
@@ -124,7 +126,7 @@ fn finish(call: &mut Call, queue: u64) -> Answer<()> {
     context::check(&call.state, context)
 }
 
-/// The device through whose eyes work on a stream uses a range.
+/// Returns the device in whose view work on a stream uses a range.
 fn resolve(call: &mut Call, address: u64, bytes: u64, stream: u64, needed: Access) -> Answer<usize> {
     let queue = stream::find(&mut call.state, stream, call.context)?;
     let device = call.state.streams.queue(queue)?.device;

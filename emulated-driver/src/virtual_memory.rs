@@ -1,7 +1,7 @@
-//! Virtual memory: addresses and physical memory are had apart and joined by mappings.
+//! Virtual memory: reserved addresses and physical memory, joined by mappings.
 //!
-//! A mapping alone gives nobody access. `cuMemSetAccess` maps the memory into the named device's view of the addresses
-//! (see `space`), which is where its kernels look.
+//! A mapping alone gives no device access. `cuMemSetAccess` maps the memory into the named device's
+//! view of the addresses (see `space`), where the device's kernels look.
 
 use crate::call::Call;
 use crate::code::{Answer, Code};
@@ -12,7 +12,7 @@ use crate::pages::{Extent, PAGE, POISON_NEW};
 use crate::space::Access;
 use std::collections::BTreeMap;
 
-/// Reservations may have any multiple of the host's page size.
+/// Page size of the host. A reservation may have any multiple of `HOST_PAGE`.
 const HOST_PAGE: u64 = 4096;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 const TYPE_PINNED: i32 = 1;
@@ -54,41 +54,41 @@ pub(crate) struct Properties {
 
 const _: () = assert!(size_of::<AccessDescriptor>() == 12 && size_of::<Properties>() == 32);
 
-/// Physical memory made with `cuMemCreate`. It lives while its handle does or something is mapped.
+/// Physical memory created with `cuMemCreate`. Alive while the handle is live or a mapping exists.
 #[derive(Debug)]
 struct Physical {
     device: usize,
     bytes: u64,
     extents: Vec<Extent>,
-    /// Its handle is alive.
+    /// Whether the handle is live.
     held: bool,
     mappings: u64,
 }
 
-/// A mapping: all of it, or nothing, is unmapped.
+/// A mapping. An unmap removes the whole mapping or nothing.
 #[derive(Debug)]
 struct Mapping {
     bytes: u64,
-    /// The physical memory's number.
+    /// Number of the physical memory.
     physical: u64,
-    /// Devices that may use it, and how.
+    /// Devices with access, and the kind of access.
     users: BTreeMap<usize, Access>,
 }
 
-/// All of it.
+/// All reservations, physical memory and mappings.
 #[derive(Debug)]
 pub(crate) struct VirtualMemory {
-    /// Base of each reservation; bytes as asked for.
+    /// Requested size of each reservation, by base.
     reservations: BTreeMap<u64, u64>,
     mappings: BTreeMap<u64, Mapping>,
-    /// Living handles; each names physical memory.
+    /// Live handles, each of a number of physical memory.
     pub(crate) handles: Handles<u64>,
     physical: BTreeMap<u64, Physical>,
     made: u64,
 }
 
 impl VirtualMemory {
-    /// Nothing reserved, nothing made.
+    /// Creates an empty state.
     pub(crate) fn new() -> Self {
         Self {
             reservations: BTreeMap::new(),
@@ -99,18 +99,19 @@ impl VirtualMemory {
         }
     }
 
-    /// Base and size of the mapping that an address lies in.
+    /// Returns base and size of the mapping that contains an address.
     pub(crate) fn containing(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, mapping) = self.mappings.range(..=address).next_back()?;
         (address - start < mapping.bytes).then_some((start, mapping.bytes))
     }
 
-    /// The same, unless no device may use the mapping.
+    /// Returns base and size of the mapping that contains an address, if a device has access to the
+    /// mapping.
     pub(crate) fn accessible_containing(&self, address: u64) -> Option<(u64, u64)> {
         self.containing(address).filter(|(start, _)| !self.mappings[start].users.is_empty())
     }
 
-    /// Whether a device has the access needed to all of `[start, end)`.
+    /// Returns whether a device has the needed access to all of `[start, end)`.
     pub(crate) fn is_accessible(&self, start: u64, end: u64, device: usize, needed: Access) -> bool {
         let mut at = start;
         while at < end {
@@ -124,7 +125,7 @@ impl VirtualMemory {
         start < end
     }
 
-    /// Copies mapped memory as it is now.
+    /// Copies the present contents of mapped memory.
     pub(crate) fn peek(&self, devices: &[Device], address: u64, into: &mut [u8]) -> Answer<()> {
         let mut done = 0;
         while done < into.len() {
@@ -142,12 +143,13 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Reservations, mappings and pieces of physical memory alive.
+    /// Returns the numbers of live reservations, mappings and pieces of physical memory.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         (self.reservations.len(), self.mappings.len(), self.physical.len())
     }
 
-    /// The mappings that lie in `[start, start + bytes)`, and whether they cover all of it.
+    /// Returns the mappings in `[start, start + bytes)`, and whether the mappings cover the whole
+    /// range.
     fn inside(&self, start: u64, bytes: u64) -> Result<(Vec<u64>, bool), Cut> {
         let end = start.checked_add(bytes).ok_or(Cut)?;
         if self.containing(start).is_some_and(|(base, _)| base != start) {
@@ -164,20 +166,20 @@ impl VirtualMemory {
         Ok((found, covered == bytes))
     }
 
-    /// Whether one reservation holds all of `[start, start + bytes)`.
+    /// Returns whether one reservation contains `[start, start + bytes)`.
     fn is_reserved(&self, start: u64, bytes: u64) -> bool {
         let reservation = self.reservations.range(..=start).next_back();
         let end = start.checked_add(bytes);
         reservation.zip(end).is_some_and(|((&base, &its), end)| end <= base + its)
     }
 
-    /// Whether anything is mapped in `[start, end)`.
+    /// Returns whether a mapping overlaps `[start, end)`.
     fn is_taken(&self, start: u64, end: u64) -> bool {
         self.mappings.range(..end).next_back().is_some_and(|(&base, mapping)| base + mapping.bytes > start)
     }
 }
 
-/// A range begins or ends inside a mapping.
+/// Error of a range that begins or ends inside a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Cut;
 
@@ -310,7 +312,7 @@ pub(crate) fn unmap(call: &mut Call, at: u64, bytes: u64) -> Answer<()> {
     Ok(())
 }
 
-/// `cuMemSetAccess`: all descriptors are checked before the first is acted upon.
+/// `cuMemSetAccess`: checks all descriptors before applying the first.
 pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessDescriptor]) -> Answer<()> {
     supported(call)?;
     let state = &mut *call.state;
@@ -325,7 +327,8 @@ pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessD
         if descriptor.location.kind != LOCATION_DEVICE {
             return Err(Code::INVALID_VALUE);
         }
-        // A device that is not there is a wrong value here, though `cuMemCreate` has a code of its own for it.
+        // An absent device is an invalid value here, although `cuMemCreate` has a special code
+        // for an absent device.
         let device = device::index(state, descriptor.location.id).map_err(|_| Code::INVALID_VALUE)?;
         let access = match descriptor.flags {
             ACCESS_NONE => None,
@@ -346,7 +349,7 @@ pub(crate) fn set_access(call: &mut Call, at: u64, bytes: u64, wanted: &[AccessD
     Ok(())
 }
 
-/// Gives one device this access to a mapping, or takes every access away.
+/// Sets one device's access to a mapping. `None` removes the access.
 fn change_access(state: &mut State, start: u64, device: usize, access: Option<Access>) -> Answer<()> {
     let State { virtual_memory, devices, space, .. } = state;
     let (Some(space), Some(mapping)) = (space, virtual_memory.mappings.get_mut(&start)) else {
@@ -370,7 +373,7 @@ fn change_access(state: &mut State, start: u64, device: usize, access: Option<Ac
     mapped
 }
 
-/// Gives physical memory back that nothing holds.
+/// Releases physical memory without a handle and without mappings.
 fn drop_unused(state: &mut State, number: u64) {
     let memory = &mut state.virtual_memory;
     let unused = |physical: &Physical| !physical.held && physical.mappings == 0;
@@ -381,13 +384,13 @@ fn drop_unused(state: &mut State, number: u64) {
     }
 }
 
-/// Whether the devices have virtual memory.
+/// Checks that the devices have virtual memory.
 fn supported(call: &Call) -> Answer<()> {
     let has = device::all_have(&call.state, VIRTUAL_MEMORY_MANAGEMENT);
     if has { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
-/// The device that properties name, if they can be had.
+/// Returns the device of properties, if valid.
 fn checked(call: &Call, properties: &Properties) -> Answer<usize> {
     if properties.kind != TYPE_PINNED || properties.location.kind != LOCATION_DEVICE {
         return Err(Code::INVALID_VALUE);

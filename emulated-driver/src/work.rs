@@ -1,4 +1,4 @@
-//! Pieces of work: what a stream queues and a graph replays, and how one is done.
+//! Pieces of work: entries of a stream's queue and of a graph, and the execution of each.
 
 use crate::call::Call;
 use crate::code::Code;
@@ -12,9 +12,11 @@ use std::time::Instant;
 
 /// A host function queued with `cuLaunchHostFunc`.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
-/// A kernel of a host object: pointers to its arguments, number of blocks, threads of a block.
+/// A kernel of a host object, called with pointers to the arguments, the number of blocks, and the
+/// threads of a block.
 pub(crate) type PlainKernel = unsafe extern "C" fn(*mut *mut c_void, u32, u32);
-/// A `__global__` function that was compiled for the host: pointers to its arguments; grid and block, three sizes each.
+/// A `__global__` function compiled for the host, called with pointers to the arguments, and with
+/// grid and block, three sizes each.
 pub(crate) type GlobalKernel = unsafe extern "C" fn(*mut *mut c_void, *const u32);
 
 /// The code of a kernel.
@@ -31,65 +33,65 @@ pub(crate) struct Shape {
     pub(crate) block: [u32; 3],
 }
 
-/// The arguments of a launch, each in whole slots, which are aligned for every type.
+/// The arguments of a launch. Each argument has whole slots, which are aligned for every type.
 #[derive(Clone, Debug)]
 pub(crate) struct Arguments {
     pub(crate) slots: Arc<[u128]>,
-    /// Where each argument begins.
+    /// Start of each argument.
     pub(crate) starts: Arc<[usize]>,
 }
 
 /// A part of a region of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span {
-    /// Where the region begins.
+    /// Start of the region.
     pub(crate) region: u64,
-    /// Where the part begins in it.
+    /// Start of the part within the region.
     pub(crate) offset: u64,
-    /// How long it is.
+    /// Length of the part.
     pub(crate) bytes: u64,
 }
 
-/// When a piece of work was done, once it was.
+/// The time at which a piece of work was done, once done.
 pub(crate) type Stamp = Arc<OnceLock<Instant>>;
 
-/// A piece of work as it was queued: device addresses are the program's.
+/// A piece of work in a queue, with the program's device addresses.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// Only a point in the stream's order.
     Nothing,
-    /// Note the time.
+    /// Record the time.
     Stamp(Stamp),
-    /// Memory of a pool begins to be memory.
+    /// Map memory of a pool at an allocation.
     Expose(Span),
-    /// Memory that is being freed ends to be memory.
+    /// Unmap memory of a pool at a free.
     Withdraw(Span),
     /// Fill with a byte.
     Fill { device: usize, address: u64, bytes: u64, value: u8 },
     /// Copy.
     Copy { to: Place, from: Place, bytes: u64 },
-    /// Call a host function with its argument.
+    /// Call a host function with an argument.
     Call { function: HostFunction, argument: u64 },
     /// Run a kernel.
     Kernel { code: KernelCode, arguments: Arguments, addresses: u64, shape: Shape },
-    /// Run these in order.
+    /// Run pieces of work in order.
     Graph(Arc<[Work]>),
     /// Break the context.
     Fail(Code),
 }
 
-/// One end of a copy.
+/// An end of a copy.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// Device memory, as that device sees it.
+    /// Device memory, in the view of `device`.
     Device { device: usize, address: u64 },
     /// Host memory.
     Host(u64),
-    /// What the host memory held when the copy was queued.
+    /// The contents of host memory at the time of queueing.
     Kept(Arc<[u8]>),
 }
 
-/// Work ready to be done: every address as the thread that runs it may use it.
+/// Work ready to run, with all addresses translated for the running thread.
 #[derive(Debug)]
 pub(crate) enum Task {
     Fill { at: u64, bytes: usize, value: u8 },
@@ -103,7 +105,7 @@ pub(crate) enum Task {
 }
 
 impl Work {
-    /// The tasks of this work on a stream of `device`.
+    /// Returns the tasks of the work on a stream of `device`.
     pub(crate) fn tasks(&self, device: usize, space: &Space) -> Vec<Task> {
         match self {
             Self::Nothing => Vec::new(),
@@ -133,7 +135,7 @@ impl Work {
 }
 
 impl Place {
-    /// The address that the running thread uses.
+    /// Returns the address for the running thread.
     fn at(&self, space: &Space) -> u64 {
         match self {
             &Self::Device { device, address } => space.seen_by(device, address),
@@ -143,21 +145,23 @@ impl Place {
     }
 }
 
-/// Does the tasks on the calling thread, for a stream of `context`. The state must not be locked.
+/// Runs the tasks on the calling thread, for a stream of `context`. The state must not be locked.
 pub(crate) fn run(tasks: Vec<Task>, context: u64) {
     thread::running_for(context, || tasks.into_iter().for_each(run_one));
 }
 
-/// Does one task.
+/// Runs a task.
 fn run_one(task: Task) {
     match task {
         Task::Fill { at, bytes, value } => {
-            // SAFETY: the range was device memory when queued, and lies outside every Rust object; if the program
-            // freed it since, the fault that follows is what this library is to show.
+            // SAFETY: the range was device memory when queued, and lies outside every Rust
+            // object. If the program has freed the memory since, the following fault is the purpose
+            // of the library.
             unsafe { libc::memset(at as *mut c_void, i32::from(value), bytes) };
         }
         Task::Copy { to, from, bytes, kept } => {
-            // SAFETY: as for a fill; host ranges are the caller's promise, as with the real function.
+            // SAFETY: as for a fill. The caller guarantees host ranges, as with the real
+            // function.
             unsafe { libc::memmove(to as *mut c_void, from as *const c_void, bytes) };
             drop(kept);
         }
@@ -170,7 +174,8 @@ fn run_one(task: Task) {
         }
         Task::Withdraw(span) => memory::withdraw(&mut Call::open().state, span),
         Task::Call { function, argument } => {
-            // SAFETY: the caller of cuLaunchHostFunc promised a function that takes this argument.
+            // SAFETY: the caller of cuLaunchHostFunc guarantees a function that takes the
+            // argument.
             thread::as_host_function(|| unsafe { function(argument as *mut c_void) });
         }
         Task::Kernel { code, mut slots, starts, shape } => {
@@ -180,12 +185,14 @@ fn run_one(task: Task) {
             match code {
                 KernelCode::Plain(kernel) => {
                     let (blocks, threads) = (grid.iter().product(), block.iter().product());
-                    // SAFETY: the object that defines the kernel declared that it takes this number of 8-byte arguments.
+                    // SAFETY: the object that defines the kernel has declared the number of
+                    // 8-byte arguments.
                     unsafe { kernel(pointers.as_mut_ptr(), blocks, threads) };
                 }
                 KernelCode::Global(kernel) => {
                     let sizes = [grid, block].concat();
-                    // SAFETY: the object that defines the kernel declared the sizes of its arguments.
+                    // SAFETY: the object that defines the kernel has declared the sizes of the
+                    // arguments.
                     unsafe { kernel(pointers.as_mut_ptr(), sizes.as_ptr()) };
                 }
             }
@@ -194,7 +201,7 @@ fn run_one(task: Task) {
     }
 }
 
-/// Breaks the context whose work the calling thread runs, as a faulting kernel does.
+/// Breaks the context whose work the calling thread runs, as does a faulting kernel.
 pub(crate) fn raise(code: Code) {
     let mut call = Call::open();
     context::break_down(&mut call.state, thread::running(), code);

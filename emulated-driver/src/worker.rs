@@ -1,8 +1,9 @@
 //! The threads of the streams.
 //!
-//! A thread begins with its queue's first work and ends with the queue, or with the process: the exit handler ends all
-//! that are idle and waits for them, so that a leak checker finds no thread's memory. A thread in the middle of a piece
-//! of work is left alone: it may never end.
+//! A thread begins with the first work of the queue and ends with the queue or with the process.
+//! The exit handler ends all idle threads and waits for their end, so that a leak checker finds no
+//! memory of threads. A thread in the middle of a piece of work is left alone, because the work may
+//! never end.
 
 use crate::code::{Answer, Code};
 use crate::driver::{Driver, State, driver};
@@ -14,20 +15,20 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The threads that were begun and not yet waited for.
+/// Threads begun and not yet joined.
 ///
-/// Plain pthreads, for the same reason as in `sync`.
+/// Plain pthreads, for the reason given in `sync`.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
-    /// Each by its queue's number.
+    /// The threads by queue number.
     threads: BTreeMap<u64, libc::pthread_t>,
-    /// Queues whose threads need the state no more and are about to end.
+    /// Queues whose threads no longer need the state and are about to end.
     ended: Vec<u64>,
-    /// The process ends: so do they.
+    /// The process is ending, and so are the threads.
     ending: bool,
 }
 
-/// What a queue's thread does next.
+/// The next step of a queue's thread.
 enum Next {
     /// Do the tasks of a context's stream, after a delay in microseconds.
     Run(Vec<Task>, u64, u64),
@@ -54,7 +55,7 @@ impl Workers {
     }
 }
 
-/// Ends the threads that are idle, and waits for them.
+/// Ends the idle threads, and waits for their end.
 pub(crate) fn end_all(driver: &Driver) {
     let mut state = driver.state.lock();
     state.streams.workers.ending = true;
@@ -69,19 +70,20 @@ pub(crate) fn end_all(driver: &Driver) {
     idle.into_iter().for_each(wait_for);
 }
 
-/// Waits for a thread that is about to end.
+/// Waits for the end of a thread that is about to end.
 fn wait_for(thread: libc::pthread_t) {
-    // SAFETY: every handle comes from pthread_create and is taken out of the books before it is waited for.
+    // SAFETY: every handle comes from pthread_create and is removed from the table before the
+    // join.
     unsafe { libc::pthread_join(thread, std::ptr::null_mut()) };
 }
 
-/// Where a stream's thread begins.
+/// Entry point of a stream's thread.
 extern "C" fn begin(queue: *mut c_void) -> *mut c_void {
     serve(queue as u64);
     std::ptr::null_mut()
 }
 
-/// A stream's thread.
+/// Runs the items of a queue on the queue's thread.
 fn serve(number: u64) {
     let driver = driver();
     let mut state = driver.state.lock();
@@ -106,7 +108,7 @@ fn serve(number: u64) {
     }
 }
 
-/// Takes a queue's next item, if it may start.
+/// Takes the next item of a queue, if ready.
 fn next(state: &mut State, number: u64) -> Next {
     if state.streams.workers.ending {
         return Next::End;

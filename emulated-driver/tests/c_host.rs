@@ -1,4 +1,5 @@
-//! A C program linked with `-lcuda` runs on the installed library; where valgrind is installed, without a complaint.
+//! A C program linked with `-lcuda` runs on the installed library, also under valgrind if
+//! installed, without a complaint.
 
 mod common;
 
@@ -7,7 +8,7 @@ use common::text;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program, built in a folder of its own beside its `libcuda.so.1`.
+/// The program, built in a separate folder beside `libcuda.so.1`.
 struct Host(PathBuf);
 
 impl Host {
@@ -23,7 +24,7 @@ impl Host {
         Self(folder)
     }
 
-    /// Runs the program, as the argument of another one if there is one.
+    /// Runs the program, as the argument of another program if given.
     fn run(&self, under: &[&str]) -> std::process::Output {
         let host = self.0.join("host");
         let mut command = if let Some((tool, options)) = under.split_first() {
@@ -40,7 +41,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may stay behind; nothing depends on it.
+        // A folder left behind does no harm.
         let _removed = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -57,7 +58,7 @@ fn a_linked_program_runs_and_leaves_nothing() {
     }
 }
 
-/// Runs the program under a tool of valgrind's, if it is installed.
+/// Runs the program under a tool of valgrind, if installed.
 fn under_valgrind(name: &str, options: &[&str]) {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("valgrind is not installed: nothing was checked");
@@ -70,7 +71,8 @@ fn under_valgrind(name: &str, options: &[&str]) {
 
 #[test]
 fn memcheck_finds_nothing() {
-    // The driver's leak report is a file that is written whole, under a temporary name: see the reason in the suppressions.
+    // The driver writes the leak report under a temporary name: see the reason in the
+    // suppressions.
     let suppressions = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/../tests/c_abi/valgrind.supp");
     under_valgrind("memcheck", &["--leak-check=full", suppressions]);
 }

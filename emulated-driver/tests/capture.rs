@@ -1,4 +1,4 @@
-//! Stream capture: what is recorded, what is forbidden, what breaks a capture, and replay.
+//! Stream capture: recording, forbidden calls, broken captures, and replay.
 
 mod common;
 
@@ -10,7 +10,7 @@ const THREAD_LOCAL: i32 = 1;
 const RELAXED: i32 = 2;
 const MODES: [i32; 3] = [GLOBAL, THREAD_LOCAL, RELAXED];
 
-/// A driver with a stream that captures.
+/// Creates a driver with a capturing stream.
 fn capturing(mode: i32) -> (Emulated, u64) {
     let driver = Emulated::new();
     let stream = driver.stream(1).expect("a stream");
@@ -134,7 +134,7 @@ fn captured_events_join_streams() {
     assert_eq!((driver.cuEventRecord(join, side), driver.cuStreamWaitEvent(stream, join, 0)), (0, 0));
     assert!(driver.end_capture(stream).is_ok());
     assert_eq!(driver.capturing(side), Ok(0));
-    // The event stands for nothing any more, until it is recorded outside.
+    // The event counts as unrecorded until the next record outside of a capture.
     assert_eq!((driver.cuEventQuery(join), driver.cuEventSynchronize(join)), (1, 1));
     assert_eq!(driver.cuStreamWaitEvent(side, join, 0), 1);
     assert_eq!((driver.cuEventRecord(join, side), driver.cuEventSynchronize(join)), (0, 0));

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Emulated, PAGE};
 
-/// A code that no call can undo: an illegal address.
+/// A sticky code: an illegal address.
 const STICKY: u32 = 700;
 
 #[test]
@@ -101,7 +101,7 @@ fn a_lost_device_breaks_its_contexts_and_gives_no_new_one() {
     let address = driver.alloc(PAGE).expect("memory");
     assert_eq!(driver.cuMemsetD8Async(address, 1, PAGE, stream), 0);
     driver.control.lose_device(0, 46).expect("a device");
-    // Nothing is waited for that can never end.
+    // Waits for work that can never end are refused.
     assert_eq!((driver.cuStreamSynchronize(stream), driver.cuCtxSynchronize()), (46, 46));
     assert_eq!((driver.cuDevicePrimaryCtxRetain(&mut 0, 0), driver.create(PAGE)), (46, Err(46)));
     assert!(driver.enter(1).is_ok());

@@ -22,7 +22,7 @@ fn a_call_that_fails_after_it_acted_hands_nothing_out() {
     let mut untouched = 7;
     assert_eq!((driver.cuMemAlloc_v2(&mut untouched, PAGE), untouched), (700, 7));
     assert_eq!(driver.cuMemFree_v2(address), 700);
-    // Both acted: the old memory is gone, the new is there and nobody knows its address.
+    // Both acted: the old memory is freed, and the new memory exists without a known address.
     assert_eq!((driver.cuMemFree_v2(address), driver.count("allocations")), (1, 1));
     let report = driver.control.report();
     assert_eq!(report["abandoned"].as_array().map(Vec::len), Some(1), "{report}");
@@ -54,12 +54,13 @@ fn every_function_can_be_failed() {
     }
 }
 
-/// Calls a function of any name with zeros: a fault before it acts keeps it from looking at them.
+/// Calls a function by name with zeros. A fault before the call acts keeps the function from
+/// reading the arguments.
 fn call(driver: &Emulated, name: &str) -> u32 {
     type Any = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
     // SAFETY: the symbol is a function of at most eleven arguments.
     let function: libloading::Symbol<'_, Any> = unsafe { driver.control.library().get(name) }.expect("exported");
-    // SAFETY: the function takes these or fewer and is stopped before it uses them.
+    // SAFETY: the function takes at most eleven arguments and is stopped before the first use.
     unsafe { function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) }
 }
 
@@ -103,7 +104,8 @@ fn an_address_can_be_had_again_before_its_free_returns() {
 
 #[test]
 fn reuse_without_waiting_is_seen() {
-    // What a broken allocator does: gives a block to another stream while the first stream's work is still queued.
+    // The mistake of a broken allocator: gives a block to another stream while the first
+    // stream's work is still queued.
     let driver = Emulated::new();
     let (first, second) = (driver.stream(1).expect("a stream"), driver.stream(1).expect("a stream"));
     let block = driver.alloc(PAGE).expect("memory");

@@ -7,8 +7,8 @@ use std::ffi::CString;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Kernels by the rules of the README: `write` stores its launch shape, `poke` an argument at an address that it is
-/// not told is one, `trap` breaks the context.
+/// Kernels by the rules of the README: `write` stores the launch shape, `poke` stores an argument
+/// at an address not marked as an address, `trap` breaks the context.
 const SOURCE: &str = r"
 static void (*raise_error)(unsigned) = 0;
 void cachalot_host_set_raise(void (*function)(unsigned)) { raise_error = function; }
@@ -29,7 +29,7 @@ void trap(void **args, unsigned grid, unsigned block) { raise_error((unsigned)at
 void no_params(void **args, unsigned grid, unsigned block) {}
 ";
 
-/// Compiles the kernels; the file is removed when dropped.
+/// A file of compiled kernels, removed on drop.
 struct Object(PathBuf);
 
 impl Object {
@@ -53,12 +53,12 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // It may stay behind; nothing depends on it.
+        // A file left behind does no harm.
         let _removed = std::fs::remove_file(&self.0);
     }
 }
 
-/// A driver with the kernels loaded, and a function to launch one.
+/// Creates a driver with the kernels loaded.
 fn loaded(name: &str) -> (Emulated, u64) {
     let object = Object::new(name);
     let driver = Emulated::new();
@@ -67,7 +67,7 @@ fn loaded(name: &str) -> (Emulated, u64) {
     (driver, module)
 }
 
-/// Launches a kernel with these arguments.
+/// Launches a kernel with the given arguments.
 fn launch(driver: &Emulated, module: u64, name: &std::ffi::CStr, stream: u64, args: &[u64]) -> u32 {
     let mut function = 0;
     assert_eq!(driver.cuModuleGetFunction(&mut function, module, name.as_ptr()), 0);
@@ -96,7 +96,8 @@ fn a_kernel_runs_on_its_stream_with_the_arguments_of_its_launch() {
 fn only_declared_addresses_are_moved() {
     let (driver, module) = loaded("declared");
     let address = driver.alloc(PAGE).expect("memory");
-    // The second argument is a device address too, but the kernel says that it is only a number.
+    // The second argument is also a device address, but the kernel's mask declares a plain
+    // number.
     assert_eq!(launch(&driver, module, c"keep", 0, &[address, address]), 0);
     assert_eq!(driver.read(address, 8), Ok(address.to_le_bytes().to_vec()));
     assert_eq!(launch(&driver, module, c"write", 0, &[address, address]), 0);
@@ -143,7 +144,7 @@ fn images_names_and_shapes_are_checked() {
     assert_eq!(driver.cuModuleGetFunction(&mut function, module, c"trap".as_ptr()), 0);
     let (null, none) = (std::ptr::null(), std::ptr::null());
     let launch = |grid: u32, block: u32| driver.cuLaunchKernel(function, grid, 1, 1, 1, block, 1, 0, 0, null, none);
-    // The last has a shape that is right, but no arguments.
+    // The last shape is valid, but the arguments are missing.
     for (grid, block) in [(0, 1), (1, 0), (1, 1025), (1, 1)] {
         assert_eq!(launch(grid, block), 1);
     }

@@ -1,4 +1,4 @@
-//! Device memory: sizes, codes, reuse, poison, limits, and who may touch it.
+//! Device memory: sizes, codes, reuse, poison, limits, and access.
 
 mod common;
 
@@ -77,7 +77,7 @@ fn new_memory_and_freed_memory_are_poisoned() {
     assert_eq!(driver.read(address, 1024), Ok(vec![0xa5; 1024]));
     assert_eq!(driver.write(address, &[7; 1024]), 0);
     assert_eq!(driver.cuMemFree_v2(address), 0);
-    // The page is still there for `keeper`, so what was freed can be looked at.
+    // `keeper` keeps the page mapped, so the freed part can be read.
     assert_eq!(driver.control.peek(address, 1024), Ok(vec![0xdd; 1024]));
     assert_eq!(driver.read(address, 1024), Err(1));
     assert_eq!(driver.alloc(1024), Ok(address));
@@ -142,7 +142,8 @@ fn a_free_waits_for_the_work_unless_told_otherwise() {
             driver.enter(0).expect("a context");
             driver.cuMemFree_v2(address)
         });
-        // The free takes the address out of the books first, so its progress can be seen.
+        // The free removes the address from the table first, which shows the progress of the
+        // free.
         while driver.count("allocations") > 0 {
             std::thread::yield_now();
         }
@@ -170,7 +171,7 @@ fn peers_see_each_others_memory_only_when_enabled() {
     assert_eq!(driver.cuCtxEnablePeerAccess(own, 0), 217);
     // Device 0's view of device 1's memory is real now.
     let seen = driver.control.seen_by(0, address).cast::<u8>();
-    // SAFETY: mapped for device 0 by the call above, and nothing else writes there.
+    // SAFETY: mapped for device 0 by the call above, and not written to elsewhere.
     let byte = unsafe { seen.read_volatile() };
     assert_eq!(byte, 0xa5);
     assert_eq!(driver.cuCtxDisablePeerAccess(other), 0);
@@ -195,7 +196,7 @@ fn ended_by(test: &str, touch: impl FnOnce(&Emulated, u64)) -> Option<i32> {
 #[test]
 fn host_code_that_touches_device_memory_is_killed() {
     let signal = ended_by("host_code_that_touches_device_memory_is_killed", |_, address| {
-        // SAFETY: none: this is the mistake that the test makes, in a process of its own.
+        // SAFETY: none: the store is the mistake under test, in a separate process.
         unsafe { (address as *mut u8).write_volatile(1) };
     });
     assert_eq!(signal, Some(libc::SIGSEGV));
@@ -219,7 +220,7 @@ fn work_that_touches_freed_memory_is_killed() {
 fn work_of_a_device_without_access_is_killed() {
     let signal = ended_by("work_of_a_device_without_access_is_killed", |driver, address| {
         let seen = driver.control.seen_by(1, address).cast::<u8>();
-        // SAFETY: none: device 1 was given no access, which is the mistake of this test.
+        // SAFETY: none: device 1 has no access, which is the mistake under test.
         unsafe { seen.write_volatile(1) };
     });
     assert_eq!(signal, Some(libc::SIGSEGV));
@@ -230,7 +231,7 @@ fn the_same_touch_by_the_right_device_is_fine() {
     let driver = Emulated::new();
     let address = driver.alloc(PAGE).expect("memory");
     let seen = driver.control.seen_by(0, address).cast::<u8>();
-    // SAFETY: device 0 owns the memory, and nothing else uses it.
+    // SAFETY: device 0 owns the memory, and no other work uses the memory.
     unsafe { seen.write_volatile(1) };
     assert_eq!(driver.read(address, 1), Ok(vec![1]));
 }
@@ -241,7 +242,8 @@ fn the_host_may_use_device_memory_if_it_is_asked_for() {
     if is_child(test) {
         let driver = Emulated::new();
         for address in [driver.alloc(512).expect("memory"), driver.alloc(PAGE).expect("memory")] {
-            // SAFETY: the setting maps the memory here as well, and nothing else uses it.
+            // SAFETY: the setting maps the memory for the host, and no other work uses the
+            // memory.
             unsafe { (address as *mut u8).write_volatile(3) };
             assert_eq!(driver.read(address, 1), Ok(vec![3]));
             assert_eq!(driver.write(address, &[4]), 0);
@@ -255,7 +257,7 @@ fn the_host_may_use_device_memory_if_it_is_asked_for() {
         assert_eq!(driver.read(mapped, 1), Ok(vec![5]));
         assert_eq!(driver.cuMemUnmap(mapped, PAGE), 0);
         println!("until it is unmapped");
-        // SAFETY: none: this is the mistake that the test makes, in a process of its own.
+        // SAFETY: none: the store is the mistake under test, in a separate process.
         unsafe { (mapped as *mut u8).write_volatile(1) };
         std::process::exit(0);
     }

@@ -1,4 +1,4 @@
-//! Stream-ordered memory: the order of the stream, what is used again, and what a pool keeps.
+//! Stream-ordered memory: the order of the stream, reuse, and the memory kept by a pool.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 const RESERVED: i32 = 5;
 const USED: i32 = 7;
 
-/// A driver with a stream that is ordered with no other.
+/// Creates a driver with a non-blocking stream.
 fn with_stream() -> (Emulated, u64) {
     let driver = Emulated::new();
     let stream = driver.stream(1).expect("a stream");
@@ -138,7 +138,7 @@ fn the_end_of_a_context_frees_its_memory() {
     assert_eq!(driver.info(), Ok((total, total)));
 }
 
-/// Runs the named test in a child that has to be killed by its own work.
+/// Runs the named test in a child, and expects the child to be killed by the work of `mistake`.
 fn kills(test: &str, mistake: impl FnOnce(&Emulated, u64)) {
     if is_child(test) {
         let (driver, stream) = with_stream();

@@ -1,11 +1,11 @@
-//! Two drivers answer the probe as written down in `probe/expected.txt`: the emulated one, asked now, and a real one, whose
-//! answers are in `results/driver.md`.
+//! Two drivers answer the probe as written in `probe/expected.txt`: the emulated driver, asked
+//! during the test, and a real driver with answers in `results/driver.md`.
 
 use cachalot_emulated_driver::install::built_library;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What the answers are compared with.
+/// The expected answers.
 const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/probe/expected.txt");
 /// The answers of a real driver.
 const REAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../results/driver.md");
@@ -17,13 +17,13 @@ fn ask(variables: &[(&str, &str)]) -> Output {
     probe.envs(variables.iter().copied()).output().expect("the probe")
 }
 
-/// Compares answers that were kept.
+/// Compares recorded answers.
 fn compare(answers: &Path) -> Output {
     let mut probe = Command::new(env!("CARGO_BIN_EXE_driver-probe"));
     probe.arg("--answers").arg(answers).args(["--compare", EXPECTED]).output().expect("the probe")
 }
 
-/// What a program printed as text: its answers, and what differs.
+/// Returns the output of a program as text: the answers, and the differences.
 fn printed(output: &Output) -> (String, String) {
     let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
     (text(&output.stdout), text(&output.stderr))
@@ -34,7 +34,8 @@ fn the_probe_finds_the_expected_answers() {
     let output = ask(&[]);
     let (answers, differences) = printed(&output);
     assert!(output.status.success(), "{differences}");
-    // The emulated driver's own answers, not the second ones; a run that asked nothing would differ from nothing.
+    // The emulated driver gives the first answers, not the second. A run without questions would
+    // have no differences.
     assert!(answers.ends_with("# 730 answers as expected, 0 differ on purpose, 0 not asked, 0 differ"), "{answers}");
 }
 

@@ -1,4 +1,4 @@
-//! What concerns the whole process: exported symbols, older drivers, forks, the end.
+//! Effects on the whole process: exported symbols, older drivers, forks, the end.
 
 mod common;
 
@@ -11,7 +11,8 @@ use std::ffi::c_int;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-/// Symbols that are no driver functions: control, the marker, and what host kernels call.
+/// Returns whether a symbol is no driver function: control, the marker, or a function for host
+/// kernels.
 fn is_control(name: &str) -> bool {
     name.starts_with("emu_") || name.starts_with("cachalot_emulated_")
 }
@@ -108,9 +109,9 @@ fn devices_are_described() {
     assert_eq!(driver.cuMemPoolGetAttribute(1, 7, &mut used), 1);
 }
 
-/// Forks, runs `child` in the child and returns its exit status.
+/// Forks, runs `child` in the child and returns the exit status of the child.
 fn fork(child: impl FnOnce() -> c_int) -> c_int {
-    // SAFETY: the child only makes driver calls, which is what the test is about, and ends without cleaning up.
+    // SAFETY: the child only makes the driver calls under test, and ends without cleaning up.
     let process = unsafe { libc::fork() };
     assert!(process >= 0);
     if process == 0 {
@@ -128,7 +129,7 @@ fn fork(child: impl FnOnce() -> c_int) -> c_int {
 #[test]
 fn a_forked_child_is_refused_and_the_parent_goes_on() {
     let test = "a_forked_child_is_refused_and_the_parent_goes_on";
-    // In a process of its own: a fork copies one thread only.
+    // Runs in a separate process, because a fork copies one thread only.
     if !is_child(test) {
         let output = in_child(test, &[]);
         assert!(output.status.success(), "{}", text(&output));
@@ -155,7 +156,7 @@ fn a_call_in_a_forked_child_crashes_when_wanted() {
     let test = "a_call_in_a_forked_child_crashes_when_wanted";
     if is_child(test) {
         let driver = Emulated::new();
-        // SAFETY: the child makes one driver call, which is what the test is about.
+        // SAFETY: the child makes the one driver call under test.
         if unsafe { libc::fork() } == 0 {
             driver.cuMemFree_v2(0);
             // SAFETY: ends the child at once.
@@ -197,7 +198,7 @@ fn a_child_forked_in_the_middle_of_a_call_is_not_stuck() {
     });
 }
 
-/// The driver that exit handlers call.
+/// The driver for the exit handler.
 static AT_EXIT: std::sync::OnceLock<Emulated> = std::sync::OnceLock::new();
 
 extern "C" fn call_at_exit() {
@@ -207,9 +208,10 @@ extern "C" fn call_at_exit() {
     }
 }
 
-/// Calls the driver from an exit handler that runs before, or after, the driver's own.
+/// Calls the driver from an exit handler before or after the driver's own handler.
 fn exit_with_handler(before_driver: bool) -> ! {
-    // Handlers run in the reverse order of their registration; the driver registers its own in cuInit.
+    // Handlers run in the reverse order of their registration. The driver registers a handler in
+    // cuInit.
     let register = || {
         // SAFETY: the handler takes nothing and lives as long as the process.
         assert_eq!(unsafe { libc::atexit(call_at_exit) }, 0);

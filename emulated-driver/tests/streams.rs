@@ -7,17 +7,17 @@ use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What host functions of one test write down, in the order they ran.
+/// Numbers written by host functions of a test, in the order of the calls.
 type Notes = Mutex<Vec<u32>>;
 
-/// A host function's argument: where to note, and what.
+/// A host function's argument: the list, and the number to add.
 struct Note<'a> {
     notes: &'a Notes,
     number: u32,
 }
 
 unsafe extern "C" fn take_note(argument: *mut c_void) {
-    // SAFETY: the tests pass a `Note` that lives until their streams are synchronised.
+    // SAFETY: the tests pass a `Note` that lives until the test's streams are synchronized.
     let note = unsafe { &*argument.cast::<Note<'_>>() };
     note.notes.lock().expect("not poisoned").push(note.number);
 }
@@ -88,7 +88,7 @@ fn streams_run_side_by_side_and_wait_for_each_others_events() {
     assert_eq!(driver.cuStreamWaitEvent(second, event, 0), 0);
     note(&driver, second, &all[2]);
     assert_eq!(driver.cuStreamQuery(second), 600);
-    // The wait holds for the point it was made at, not for a later one, and outlives the event.
+    // The wait is for the recorded point, not for a later record, and outlives the event.
     assert_eq!((driver.cuEventRecord(event, second), driver.cuEventDestroy_v2(event)), (0, 0));
     driver.control.release(first).expect("a stream");
     assert_eq!(driver.cuStreamSynchronize(second), 0);
@@ -108,7 +108,8 @@ fn the_legacy_stream_is_a_barrier_for_blocking_streams_only() {
     note(&driver, free, &all[2]);
     assert_eq!(driver.cuStreamSynchronize(free), 0);
     assert_eq!((driver.cuStreamQuery(0), driver.cuStreamQuery(1)), (600, 600));
-    // The per-thread stream is a blocking one: it comes after the legacy stream's work.
+    // The per-thread stream is a blocking stream, so `all[3]` comes after the legacy stream's
+    // work.
     note(&driver, 2, &all[3]);
     assert_eq!(driver.cuStreamQuery(2), 600);
     driver.control.release(blocking).expect("a stream");
@@ -188,14 +189,15 @@ fn a_threads_own_stream_ends_with_the_thread_once_its_work_is_done() {
         assert_eq!(driver.cuEventSynchronize(event), 0);
     }
     assert_eq!(*notes.lock().expect("not poisoned"), [0, 1, 2, 3]);
-    // A scope waits for its threads' work, and not for the end of what belongs to them.
+    // The end of a scope waits for the work of the threads, but not for destructors of
+    // thread-local values.
     while driver.count("own_streams") > 0 {
         std::thread::yield_now();
     }
 }
 
 unsafe extern "C" fn call_driver(argument: *mut c_void) {
-    // SAFETY: the test passes itself a `Try` that lives until the stream is synchronised.
+    // SAFETY: the test passes a `Try` that lives until the stream is synchronized.
     let attempt = unsafe { &*argument.cast::<Try<'_>>() };
     attempt.answer.store(attempt.driver.cuMemAlloc_v2(&mut 0, 1), Ordering::SeqCst);
 }
@@ -217,7 +219,7 @@ fn host_functions_may_not_call_the_driver() {
     assert_eq!(attempt.answer.load(Ordering::SeqCst), 800);
 }
 
-/// The order in which step mode runs notes of four streams, three each.
+/// Returns the order in which step mode runs notes of four streams, three each.
 fn stepped(seed: u64) -> Vec<u32> {
     let driver = Emulated::new();
     driver.control.set_step(true).expect("nothing queued");
@@ -256,7 +258,7 @@ fn step_mode_repeats_the_whole_log() {
             let stream = streams[round % 3];
             assert_eq!(driver.cuMemsetD8Async(address, 1, 512, stream), 0);
             assert_eq!(driver.cuEventRecord(event, stream), 0);
-            // How often it is not ready is the seed's choice.
+            // The seed decides how often the event is not ready.
             while driver.cuEventQuery(event) == 600 {}
             assert_eq!(driver.cuMemFree_v2(address), 0);
         }
@@ -382,8 +384,8 @@ fn a_copy_finds_its_direction_by_the_addresses() {
     assert_eq!(driver.cuMemcpyAsync(0, 0, 0, stream), 0);
 }
 
-/// Makes a call with the handle of a destroyed object in a child, in strict mode or not, and returns
-/// what the child said.
+/// Calls with the handle of a destroyed object in a child, in strict mode or not. Returns the
+/// output of the child.
 fn with_destroyed(test: &str, strict: bool, call: impl FnOnce(&Emulated, u64, u64) -> u32) -> String {
     if is_child(test) {
         let driver = Emulated::new();

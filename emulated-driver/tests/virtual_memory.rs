@@ -68,7 +68,7 @@ fn a_released_handle_lives_until_it_is_unmapped() {
     assert_eq!(driver.info().expect("info").0, free - PAGE);
     assert_eq!(driver.cuMemUnmap(base, PAGE), 0);
     assert_eq!(driver.info().expect("info").0, free);
-    // The number may come again and is then another memory.
+    // The number may be reused, and then names other memory.
     assert_eq!(driver.create(PAGE), Ok(handles[0]));
 }
 
@@ -216,13 +216,13 @@ fn memory_to_read_only_is_read_and_not_written() {
     assert_eq!(driver.read(base, 1), Ok(vec![7]));
     assert_eq!(driver.cuMemcpyDtoDAsync_v2(base + STEP, base, 1, 0), 0);
     assert_eq!(driver.read(base + STEP, 1), Ok(vec![7]));
-    // What a call would write is refused, a range that is writable only in part as well.
+    // A write without write access is refused, also if only part of the range is writable.
     assert_eq!((driver.write(base, &[8]), driver.cuMemsetD8Async(base, 8, 1, 0)), (1, 1));
     assert_eq!(driver.cuMemcpyDtoDAsync_v2(base, base + STEP, 1, 0), 1);
     assert_eq!(driver.cuMemsetD8Async(base, 8, 2 * PAGE, 0), 1);
     let seen = driver.control.seen_by(0, base).cast::<u8>();
     if is_child(test) {
-        // SAFETY: the address is mapped; that the store is killed is what this process is for.
+        // SAFETY: the address is mapped. The process exists to be killed by the store.
         unsafe { seen.write_volatile(8) };
         std::process::exit(0);
     }

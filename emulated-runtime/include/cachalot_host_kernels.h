@@ -1,20 +1,20 @@
 // __global__ functions as functions of the host, for the emulated CUDA runtime.
 //
-// Include it before the kernels, and name each kernel once behind them. nvcc ignores the names. A
-// C++ compiler makes of the same file a library with the kernels for the host:
+// Include the header before the kernels, and name each kernel once after the kernels. nvcc ignores
+// the names. A C++ compiler compiles the file into a library with the kernels for the host:
 //
 //   nvcc -cudart shared program.cu -o program
 //   c++ -std=c++17 -x c++ -shared -fPIC -I CUDA/include program.cu -o kernels.so
 //   CACHALOT_HOST_KERNELS=kernels.so LD_LIBRARY_PATH=... ./program
 //
-// What only nvcc understands (<<<>>>) stands between #ifdef __CUDACC__ and #endif. A kernel has
-// external linkage, and parameters that can be copied byte by byte. A pointer parameter may point
-// to device memory; a pointer inside a structure, or inside device memory, may not, as the emulated
-// driver cannot find it.
+// Code for nvcc alone (<<<>>>) must be between #ifdef __CUDACC__ and #endif. A kernel has external
+// linkage and trivially copyable parameters. A pointer parameter may point to device memory. A
+// pointer inside a structure or inside device memory may not, because the emulated driver cannot
+// find the pointer.
 //
-// The blocks of a launch run one after the other, on the thread of their stream. The threads of a
-// block take turns: one runs until it ends or waits at __syncthreads(). There are no warps, no
-// dynamic shared memory, no clusters: a kernel that uses them does not compile.
+// The blocks of a launch run one after another, on the thread of their stream. The threads of a
+// block take turns: a thread runs until its end or until __syncthreads(). Warps, dynamic shared
+// memory and clusters are missing: a kernel that uses them does not compile.
 #ifndef CACHALOT_HOST_KERNELS_H
 #define CACHALOT_HOST_KERNELS_H
 
@@ -40,8 +40,8 @@
 #include <utility>
 #include <vector>
 
-// CUDA's words. The program's own function of a kernel's name starts the kernel: it must not take
-// this one's place.
+// CUDA's keywords. The program has a function with each kernel's name, which starts the kernel.
+// Protected visibility keeps the program's function from taking the place of the kernel.
 #undef __global__
 #undef __device__
 #undef __host__
@@ -51,14 +51,14 @@
 #define __device__
 #define __host__
 #define __constant__
-// A stream has one thread, and that one block at a time.
+// A stream has one thread, and the thread runs one block at a time.
 #define __shared__ static thread_local
 #ifndef __forceinline__
 #define __forceinline__ inline
 #endif
 
-// A kernel, as the emulated driver is told of it: emulated-driver/src/module.rs has the same
-// structure.
+// A kernel in the form for the emulated driver, equal to the structure in
+// emulated-driver/src/module.rs.
 extern "C" struct cachalot_host_kernel {
   const char* name;
   void (*run)(void** arguments, const unsigned* sizes);
@@ -71,15 +71,15 @@ extern "C" struct cachalot_host_kernel {
 namespace cachalot {
 namespace host __attribute__((visibility("hidden"))) {
 
-// Where the running thread of a kernel is.
+// Position of the running thread of a kernel.
 struct Place {
   uint3 thread, block;
   dim3 threads, blocks;
 };
 inline thread_local Place place;
 
-// A stack on which the threads of a block run, one after the other. One that waits at a barrier
-// keeps its stack.
+// A stack for the threads of a block, which run one after another. A thread that waits at a barrier
+// keeps the stack.
 class Fiber {
  public:
   Fiber() : stack_(new char[bytes]) {
@@ -92,7 +92,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Runs `body` for a thread until it ends or waits; whether it ended.
+  // Runs `body` for a thread until the end or a wait. Returns whether the thread ended.
   template <class Body>
   bool start(Body& body, const Place& at) {
     body_ = &body;
@@ -172,7 +172,7 @@ void run_grid(const unsigned* sizes, Body body) {
       for (at.block.x = 0; at.block.x < at.blocks.x; ++at.block.x) run_block();
 }
 
-// The kernels of this library.
+// The kernels of the library.
 inline const cachalot_host_kernel*& kernels() {
   static const cachalot_host_kernel* first = nullptr;
   return first;
@@ -181,7 +181,7 @@ inline const cachalot_host_kernel*& kernels() {
 template <auto Kernel>
 struct Entry;
 
-// How a kernel with these parameters is called.
+// Calls a kernel with parameters of the given types.
 template <class... Parameters, void (*Kernel)(Parameters...)>
 struct Entry<Kernel> {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "a kernel's parameters are copied byte by byte");
@@ -205,7 +205,7 @@ struct Entry<Kernel> {
   }
 };
 
-// Enters a kernel under its mangled name, by which nvcc's code registers it.
+// Registers a kernel under the mangled name, which nvcc's code also uses.
 template <auto Kernel>
 struct Registration {
   Registration() {
@@ -222,7 +222,7 @@ struct Registration {
   }
 };
 
-// Changes a value as one step, for every type of 4 or 8 bytes.
+// Changes a value atomically, for every type of 4 or 8 bytes.
 template <class T, class Change>
 T change(T* at, Change next) {
   using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
@@ -274,7 +274,7 @@ T atomicCAS(T* at, std::common_type_t<T> expected, std::common_type_t<T> value) 
   return ::cachalot::host::change(at, [=](T before) { return before == expected ? value : before; });
 }
 
-// Finds a kernel of this library for the emulated driver.
+// Finds a kernel of the library for the emulated driver.
 extern "C" __attribute__((visibility("default"), used)) inline const cachalot_host_kernel* cachalot_host_kernel_named(
     const char* name) {
   const cachalot_host_kernel* kernel = ::cachalot::host::kernels();
@@ -284,7 +284,8 @@ extern "C" __attribute__((visibility("default"), used)) inline const cachalot_ho
 
 #define CACHALOT_HOST_KERNEL_JOIN(left, right) left##right
 #define CACHALOT_HOST_KERNEL_NAME(number) CACHALOT_HOST_KERNEL_JOIN(cachalot_host_kernel_, number)
-// Names a kernel; of a template, with its arguments: CACHALOT_HOST_KERNEL(scale<float>);
+// Names a kernel. The name of a template includes the arguments:
+// CACHALOT_HOST_KERNEL(scale<float>);
 #define CACHALOT_HOST_KERNEL(...)                                    \
   static const ::cachalot::host::Registration<&__VA_ARGS__> CACHALOT_HOST_KERNEL_NAME(__COUNTER__)
 

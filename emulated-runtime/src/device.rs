@@ -1,5 +1,5 @@
-//! Devices, and the context that a thread's calls are made in: the current one, else the primary
-//! one of the thread's device.
+//! Devices, and the context for a thread's calls: the current context, otherwise the primary
+//! context of the thread's device.
 
 use crate::driver::{Driver, driver};
 use crate::error::{Answer, INVALID_DEVICE, INVALID_VALUE, told, write};
@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
 
-/// The runtime's version: that of the headers which it agrees with.
+/// Version of the runtime, equal to the version of the supported headers.
 const VERSION: c_int = 13_000;
 
 thread_local! {
-    /// The device of this thread while no context is current.
+    /// The device of the thread while no context is current.
     static CHOSEN: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// The driver, with a context current to the calling thread.
+/// Returns the driver, after making a context current to the calling thread.
 pub(crate) fn enter() -> Answer<&'static Driver> {
     let driver = driver()?;
     let mut current = 0;
@@ -27,14 +27,14 @@ pub(crate) fn enter() -> Answer<&'static Driver> {
     Ok(driver)
 }
 
-/// The device of the calling thread.
+/// Returns the device of the calling thread.
 pub(crate) fn current(driver: &Driver) -> c_int {
     let mut device = 0;
-    // Without a context it is the one that the next call uses.
+    // Without a context, the device of the thread's next call.
     if driver.cuCtxGetDevice(&mut device).is_ok() { device } else { CHOSEN.get() }
 }
 
-/// A device's primary context, retained for the life of the process when first used.
+/// Returns a device's primary context, retained on first use for the life of the process.
 fn primary(driver: &Driver, device: c_int) -> Answer<u64> {
     static RETAINED: Mutex<BTreeMap<c_int, u64>> = Mutex::new(BTreeMap::new());
     let mut retained = RETAINED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -144,8 +144,8 @@ extern "C" fn cudaRuntimeGetVersion(version: *mut c_int) -> u32 {
     told(|| write(version, VERSION))
 }
 
-/// A driver function by its name, with `CUdriverProcAddressQueryResult` as the runtime numbers it:
-/// the same.
+/// Returns a driver function by name. `CUdriverProcAddressQueryResult` has equal numbers in the
+/// driver and the runtime.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetDriverEntryPointByVersion(
     symbol: *const c_char,

@@ -1,17 +1,17 @@
-//! The driver below: the functions of `libcuda.so.1` that the runtime calls.
+//! Driver functions of `libcuda.so.1` called by the runtime.
 
 use crate::error::{Answer, INSUFFICIENT_DRIVER};
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-/// A function that a stream calls.
+/// A host function for a stream.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// Names the driver when the loader would find another one, or none.
+/// Variable with the path of the driver, for a loader that finds no driver or a wrong driver.
 const PATH_VARIABLE: &str = "CACHALOT_LIBCUDA";
 
-/// Declares the functions once: a field for each, and a method that calls it.
+/// Declares each function once, as a field with the address and a method for calls.
 macro_rules! functions {
     ($($name:ident($($arg:ident: $type:ty),*);)*) => {
         /// The functions, found when the runtime is first called.
@@ -28,7 +28,7 @@ macro_rules! functions {
             /// Finds every function in a library.
             fn find(library: Library) -> Result<Self, libloading::Error> {
                 $(
-                    // SAFETY: the type is that of the driver's header.
+                    // SAFETY: the type comes from the driver's header.
                     let $name = *unsafe { library.get(concat!(stringify!($name), "\0")) }?;
                 )*
                 Ok(Self { $($name,)* _library: library })
@@ -36,8 +36,8 @@ macro_rules! functions {
 
             $(
                 pub(crate) fn $name(&self, $($arg: $type),*) -> Answer<()> {
-                    // SAFETY: results go to references; host addresses are what the runtime's
-                    // caller vouches for.
+                    // SAFETY: results go to references. The runtime's caller guarantees host
+                    // addresses.
                     match unsafe { (self.$name)($($arg),*) } {
                         0 => Ok(()),
                         code => Err(code),
@@ -113,11 +113,11 @@ functions! {
     cuLaunchKernel(function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared_bytes: u32, stream: u64, params: *mut *mut c_void, extra: *mut *mut c_void);
 }
 
-/// The driver, initialised; no context is made.
+/// Returns the initialized driver, without a context.
 ///
 /// # Errors
-/// `cudaErrorInsufficientDriver` and a line on stderr if there is no emulated driver; what `cuInit`
-/// answers.
+/// `cudaErrorInsufficientDriver` and a line on stderr without an emulated driver, otherwise the
+/// answer of `cuInit`.
 pub(crate) fn driver() -> Answer<&'static Driver> {
     static FOUND: OnceLock<Answer<Driver>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -131,7 +131,7 @@ pub(crate) fn driver() -> Answer<&'static Driver> {
     found.as_ref().map_err(|&code| code)
 }
 
-/// Loads an emulated driver. Another one would be given kernels that it cannot read.
+/// Loads an emulated driver and refuses any other driver, which could not read the kernels.
 fn load(path: &str) -> Result<Driver, libloading::Error> {
     // SAFETY: a libcuda's initialisers may run at any time.
     let library = unsafe { Library::new(path) }?;

@@ -1,11 +1,10 @@
-//! Error codes: the numbers are the driver's, the names are the runtime's own, and the last one is
-//! kept for each thread.
+//! Error codes: the driver's numbers, the runtime's names, and the last error of each thread.
 
 use crate::driver;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 
-/// What a call gives, or its `cudaError_t`.
+/// The result of a call, or the `cudaError_t` of the failure.
 pub(crate) type Answer<T> = Result<T, u32>;
 
 /// `cudaErrorInvalidValue`.
@@ -27,8 +26,8 @@ pub(crate) const NO_KERNEL_IMAGE: u32 = 209;
 /// `cudaErrorNotSupported`.
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 
-/// Number and name of every code that the emulated driver or this library answers, and the text
-/// where the driver has none.
+/// Number and name of every code of the emulated driver and the runtime. The text is given for
+/// codes without a text in the driver.
 const NAMES: &[(u32, &CStr, Option<&CStr>)] = &[
     (0, c"cudaSuccess", None),
     (1, c"cudaErrorInvalidValue", None),
@@ -95,7 +94,7 @@ thread_local! {
     static LAST: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs a call of the runtime, keeps its error for `cudaGetLastError`, and returns its code.
+/// Runs a call of the runtime, stores an error for `cudaGetLastError`, and returns the code.
 pub(crate) fn told(call: impl FnOnce() -> Answer<()>) -> u32 {
     match call() {
         Ok(()) => 0,
@@ -111,7 +110,7 @@ pub(crate) fn write<T>(to: *mut T, value: T) -> Answer<()> {
     if to.is_null() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: the caller of the exported function promised a valid pointer to write to.
+    // SAFETY: the caller of the exported function guarantees a valid pointer to write to.
     unsafe { to.write(value) };
     Ok(())
 }

@@ -32,7 +32,7 @@ extern "C" fn cudaStreamIsCapturing(stream: u64, status: *mut c_int) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) -> u32 {
     told(|| {
-        // SAFETY: null, or valid for reading and writing, as the caller promised.
+        // SAFETY: null, or valid for reading and writing, as guaranteed by the caller.
         let mode = unsafe { mode.as_mut() }.ok_or(INVALID_VALUE)?;
         enter()?.cuThreadExchangeStreamCaptureMode(mode)
     })

@@ -1,8 +1,8 @@
-//! Kernels: what nvcc's host code registers when the program starts, and `<<<>>>`.
+//! Kernels: registration by nvcc's host code at program start, and launches by `<<<>>>`.
 //!
-//! A program's kernel is known by the address of its host function, which nvcc makes to launch it.
-//! Registration tells the kernel's mangled name. A `__global__` function compiled for the host has
-//! the same name, and is found by it.
+//! nvcc creates a host function for each kernel, and the host function's address identifies the
+//! kernel. Registration gives the kernel's mangled name. A `__global__` function compiled for the
+//! host has an equal name, and is found by the name.
 
 use crate::device::enter;
 use crate::driver::Driver;
@@ -14,15 +14,16 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The text that the emulated driver loads as a module: it names no object, so the environment
-/// does.
+/// Module text for the emulated driver. The text names no object, so the driver takes the object
+/// from the environment.
 const IMAGE: &CStr = c"CACHALOT-EMULATED ";
-/// Names the object.
+/// Variable with the path of the object.
 const OBJECT_VARIABLE: &str = "CACHALOT_HOST_KERNELS";
-/// Threads of a block at most, as the emulated devices say, and of a multiprocessor.
+/// Greatest number of threads in a block, as reported by the emulated devices, and in a
+/// multiprocessor.
 const MAX_BLOCK: u32 = 1024;
 const MAX_THREADS: u32 = 2048;
-/// Blocks of a multiprocessor at most.
+/// Greatest number of blocks in a multiprocessor.
 const MAX_BLOCKS: u32 = 32;
 
 /// `dim3`.
@@ -34,7 +35,7 @@ struct Size {
     z: u32,
 }
 
-/// What stands between `<<<` and `>>>`.
+/// The configuration between `<<<` and `>>>`.
 #[derive(Clone, Copy, Debug)]
 struct Configuration {
     grid: Size,
@@ -70,17 +71,17 @@ struct FunctionAttributes {
 const _: () = assert!(size_of::<FunctionAttributes>() == 144 && size_of::<LaunchConfig>() == 56);
 
 thread_local! {
-    /// Pushed by the caller's `<<<>>>`, popped by the host function that nvcc made.
+    /// Pushed by the caller's `<<<>>>`, popped by the host function from nvcc.
     static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The registered kernels: mangled names by the addresses of their host functions.
+/// Returns the registered kernels: mangled names by the addresses of their host functions.
 fn names() -> MutexGuard<'static, BTreeMap<usize, CString>> {
     static NAMES: Mutex<BTreeMap<usize, CString>> = Mutex::new(BTreeMap::new());
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The driver's function for a kernel.
+/// Returns the driver's function for a kernel.
 fn function(driver: &Driver, host: *const c_void) -> Answer<u64> {
     static FOUND: Mutex<BTreeMap<usize, Answer<u64>>> = Mutex::new(BTreeMap::new());
     static MODULE: OnceLock<Answer<u64>> = OnceLock::new();
@@ -127,8 +128,7 @@ fn launch(host: *const c_void, configuration: Configuration, arguments: *mut *mu
     )
 }
 
-/// Returns a handle that nothing is kept under: what the program's code is for devices cannot be
-/// used here.
+/// Returns an unused handle, because the emulated runtime cannot use device code.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFatBinary(_image: *const c_void) -> *mut *mut c_void {
     Box::into_raw(Box::new(std::ptr::null_mut()))
@@ -141,7 +141,7 @@ extern "C" fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) {}
 /// As for the real function: `handle` comes from `__cudaRegisterFatBinary` and is not used again.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __cudaUnregisterFatBinary(handle: *mut *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     drop(unsafe { Box::from_raw(handle) });
 }
 
@@ -161,13 +161,13 @@ unsafe extern "C" fn __cudaRegisterFunction(
     _thread_limit: c_int,
     _sizes: *mut c_void,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let name = unsafe { CStr::from_ptr(name) };
     names().insert(host as usize, name.to_owned());
 }
 
-/// Variables of the device: a host kernel has those of its own object, and nothing here can copy to
-/// them.
+/// Ignores a variable of the device. A host kernel has the variables of the kernel's own object,
+/// and no copy to a variable is emulated.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterVar(_handle: *mut *mut c_void, _host: *mut c_char) {}
 
@@ -194,7 +194,7 @@ extern "C" fn __cudaPopCallConfiguration(
     })
 }
 
-/// A kernel's handle is the address of its host function.
+/// Returns the address of the host function as the kernel's handle.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaGetKernel(kernel: *mut *const c_void, host: *const c_void) -> u32 {
     told(|| write(kernel, host))
@@ -243,7 +243,7 @@ unsafe extern "C" fn cudaLaunchKernelExC(
     arguments: *mut *mut c_void,
 ) -> u32 {
     told(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let config = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
         if config.attribute_count > 0 {
             return Err(NOT_SUPPORTED);
@@ -253,7 +253,7 @@ unsafe extern "C" fn cudaLaunchKernelExC(
     })
 }
 
-/// What every kernel has here: no machine code says more.
+/// Returns equal attributes for every kernel, because no machine code tells more.
 #[unsafe(no_mangle)]
 extern "C" fn cudaFuncGetAttributes(attributes: *mut FunctionAttributes, host: *const c_void) -> u32 {
     told(|| {

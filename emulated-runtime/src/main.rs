@@ -1,4 +1,4 @@
-//! `emulated-runtime install <folder>`: puts a `libcudart.so.13` there.
+//! `emulated-runtime install <folder>`: installs a `libcudart.so.13`.
 
 use cachalot_emulated_runtime::install;
 use clap::{Parser, Subcommand};
@@ -14,8 +14,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Copies the library to a folder as libcudart.so.13 and libcudart.so, and prints the first
-    /// one's path.
+    /// Copies the library to a folder as libcudart.so.13 and libcudart.so, and prints the path of
+    /// libcudart.so.13.
     Install { folder: PathBuf },
     /// Prints the folder of `cachalot_host_kernels.h`.
     Include,

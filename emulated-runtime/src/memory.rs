@@ -19,7 +19,7 @@ extern "C" fn cudaMalloc(address: *mut u64, bytes: usize) -> u32 {
     told(|| {
         let driver = enter()?;
         let mut made = 0;
-        // The runtime hands out null for nothing, where the driver refuses.
+        // The runtime returns null for 0 bytes, where the driver refuses.
         if bytes > 0 {
             driver.cuMemAlloc_v2(&mut made, bytes)?;
         }
@@ -65,7 +65,7 @@ extern "C" fn cudaMemGetInfo(free: *mut usize, total: *mut usize) -> u32 {
     })
 }
 
-/// Host memory. To the emulated driver it is pageable, as all of it.
+/// Allocates host memory, which counts as pageable like all host memory in the emulated driver.
 #[unsafe(no_mangle)]
 extern "C" fn cudaHostAlloc(address: *mut *mut c_void, bytes: usize, _flags: u32) -> u32 {
     told(|| {
@@ -91,7 +91,7 @@ extern "C" fn cudaMallocHost(address: *mut *mut c_void, bytes: usize) -> u32 {
 /// As for the real function: `address` is null or comes from `cudaMallocHost` or `cudaHostAlloc`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cudaFreeHost(address: *mut c_void) -> u32 {
-    // SAFETY: the caller's promise; such memory comes from posix_memalign.
+    // SAFETY: guaranteed by the caller. The memory comes from posix_memalign.
     unsafe { libc::free(address) };
     0
 }
@@ -113,7 +113,7 @@ extern "C" fn cudaMemcpy(to: u64, from: u64, bytes: usize, kind: c_int) -> u32 {
         match kind {
             TO_DEVICE => driver.cuMemcpyHtoD_v2(to, from, bytes),
             TO_HOST => driver.cuMemcpyDtoH_v2(to, from, bytes),
-            // Like the real one, a copy inside the device does not make the host wait.
+            // A copy inside the device does not make the host wait, as in the real runtime.
             ON_DEVICE => driver.cuMemcpyDtoDAsync_v2(to, from, bytes, 0),
             _ => {
                 copy_async(to, from, bytes, kind, 0)?;

@@ -1,5 +1,5 @@
-//! Programs of the CUDA runtime on the emulated one: in C as it stands, and the C++ examples where
-//! there are NVIDIA's compiler and headers (`NVCC`, which `scripts/setup/nvcc.sh` sets).
+//! Runs programs of the CUDA runtime on the emulated runtime: a C program, and the C++ examples if
+//! NVIDIA's compiler and headers are present (`NVCC`, set by `scripts/setup/nvcc.sh`).
 
 use cachalot_emulated_driver::install as driver;
 use cachalot_emulated_runtime::install as runtime;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// A folder with the driver and the runtime, as programs find them.
+/// Creates a folder with the driver and the runtime under their file names for programs.
 fn installed() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     driver::install(folder.path(), &[]).expect("the driver");
@@ -15,12 +15,12 @@ fn installed() -> TempDir {
     folder
 }
 
-/// The repository's root.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command and expects success.
 fn succeed(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -28,14 +28,14 @@ fn succeed(command: &mut Command) -> Output {
     output
 }
 
-/// A compiler named by a variable, or the usual one.
+/// Returns the compiler named by a variable, or the usual compiler.
 fn compiler(variable: &str, usual: &str) -> Command {
     let mut command = Command::new(std::env::var(variable).unwrap_or_else(|_| usual.to_owned()));
     command.args(["-O1", "-Wall", "-Wextra", "-Werror"]);
     command
 }
 
-/// The C program and its kernels, built in a folder.
+/// Builds the C program and the program's kernels in a folder.
 fn c_program(folder: &Path) -> Command {
     let sources = root().join("emulated-runtime/tests");
     let (program, kernels) = (folder.join("host"), folder.join("kernels.so"));
@@ -47,7 +47,7 @@ fn c_program(folder: &Path) -> Command {
     run(&program, folder, &kernels)
 }
 
-/// A program in a folder with a driver and a runtime.
+/// Prepares a program in a folder with a driver and a runtime.
 fn run(program: &Path, folder: &Path, kernels: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", folder).env_remove("CACHALOT_LIBCUDA").env("CACHALOT_HOST_KERNELS", kernels);
@@ -55,7 +55,7 @@ fn run(program: &Path, folder: &Path, kernels: &Path) -> Command {
     command
 }
 
-/// What the driver reported at the end of a program.
+/// Returns a count of the driver's report at the end of a program.
 fn left(folder: &Path, what: &str) -> u64 {
     let report = std::fs::read_to_string(folder.join("leaks")).expect("a report");
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
@@ -96,7 +96,8 @@ fn nothing_is_exported_but_the_runtime() {
     }
 }
 
-/// NVIDIA's compiler and the folder of its headers, or a line about what is skipped.
+/// Returns NVIDIA's compiler and the folder of the headers, or prints a line about the skipped
+/// test.
 fn nvcc(what: &str) -> Option<(PathBuf, PathBuf)> {
     let Some(nvcc) = std::env::var_os("NVCC").map(PathBuf::from) else {
         println!("skipped: {what} (NVCC is not set)");
@@ -107,7 +108,8 @@ fn nvcc(what: &str) -> Option<(PathBuf, PathBuf)> {
     Some((nvcc, include))
 }
 
-/// The static library of cachalot that the build made for this test, and what it needs.
+/// Returns the static library of cachalot from the test's build, with the libraries needed for
+/// linking.
 fn cachalot() -> Vec<PathBuf> {
     let folder = runtime::built_library().expect("built").parent().expect("a folder").to_owned();
     let library = [folder.join("libcachalot.a"), folder.join("../libcachalot.a")].into_iter().find(|it| it.is_file());
@@ -151,7 +153,7 @@ fn a_cpp_program_with_thrust_runs_on_cachalot() {
         .args(["-std=c++17", "-x", "c++", "-DTHRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP", "-I"])
         .arg(root().join("include"));
     command.arg("-isystem").arg(include.join("cccl")).arg("-isystem").arg(include).arg(&source);
-    // What follows is for the linker.
+    // The following arguments are for the linker.
     command.args(["-x", "none", "-L"]).arg(folder.path()).arg("-lcudart").args(cachalot()).arg("-o").arg(&program);
     succeed(&mut command);
     let mut command = run(&program, folder.path(), Path::new(""));

@@ -1,27 +1,29 @@
-//! The types of `include/cachalot.h`, under the header's own names; what each field means stands there.
+//! The types of `include/cachalot.h`, under the header's own names. The header documents each
+//! field.
 //!
-//! Everything that C hands in is plain numbers and pointers, so that no value of a newer program is undefined behaviour.
+//! C passes only plain numbers and pointers, so an unknown value from a newer program is no
+//! undefined behaviour.
 
 #![allow(non_camel_case_types, reason = "the header's names")]
 #![allow(missing_docs, reason = "the header describes every field, and a test compares the two")]
 
 use core::ffi::{c_char, c_int, c_void};
 
-/// A handle: a number in the shape of a pointer. Never dereferenced.
+/// A handle of an allocator: a number in the shape of a pointer. Never dereferenced.
 #[derive(Debug)]
 #[repr(C)]
 pub struct cachalot_allocator {
     _opaque: [u8; 0],
 }
 
-/// A stack that is being described; the library's own.
+/// A stack under description. Only the library knows the contents.
 #[derive(Debug)]
 #[repr(C)]
 pub struct cachalot_stack {
     _opaque: [u8; 0],
 }
 
-/// What a stream's handle points to; the driver's own.
+/// The driver's stream. Only the driver knows the contents.
 #[derive(Debug)]
 #[repr(C)]
 pub struct CUstream_st {
@@ -134,6 +136,17 @@ pub struct cachalot_outlook {
     pub bytes: usize,
     pub outcome: cachalot_outcome,
     pub reserved: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_pages {
+    pub struct_size: usize,
+    pub mapped_bytes: u64,
+    pub spare_bytes: u64,
+    pub stale_bytes: u64,
+    pub pinned_bytes: u64,
+    pub moved_bytes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -1,4 +1,4 @@
-//! The devices behind the interface: CUDA's, or simulated ones, with the program's callbacks.
+//! Devices of an allocator, on CUDA or simulated, with the program's callbacks.
 
 use crate::callbacks::Callbacks;
 use crate::lazy_device::LazyDevice;
@@ -15,30 +15,30 @@ use core::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the memory of a device comes from.
+/// The source of a device's memory.
 #[allow(clippy::large_enum_variant, reason = "there are a few of these, and the larger one is the usual one")]
 pub(crate) enum Backing {
-    /// A device of the driver.
+    /// A device of the driver, open from the start.
     Cuda(CudaDevice),
-    /// One that is opened when it is needed.
+    /// A device of the driver, opened on first use.
     Lazy(LazyDevice),
-    /// One in memory.
+    /// A simulated device, without a driver.
     Simulated(SimulatedDevice),
 }
 
-/// One device of an allocator.
+/// A device of an allocator.
 pub(crate) struct Device {
     pub(crate) backing: Backing,
-    /// Its number in the allocator.
+    /// Number of the device in the allocator.
     pub(crate) number: c_int,
-    /// The driver's number of it.
+    /// Number of the device in the driver.
     pub(crate) ordinal: c_int,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
 }
 
 impl Device {
-    /// The device as the core knows devices, opened if it was not yet.
+    /// Returns the device for the core, and opens the device first if necessary.
     fn memory(&self) -> DeviceResult<&dyn DeviceMemory> {
         match &self.backing {
             Backing::Cuda(device) => Ok(device),
@@ -47,7 +47,7 @@ impl Device {
         }
     }
 
-    /// Opens the device if it was not yet: requests do that before anything else.
+    /// Opens the device if necessary. Every request calls `open` before anything else.
     #[inline(always)]
     pub(crate) fn open(&self) -> Outcome {
         match &self.backing {
@@ -56,13 +56,13 @@ impl Device {
         }
     }
 
-    /// Whether the device is open.
+    /// Returns whether the device is open.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
         !matches!(&self.backing, Backing::Lazy(later) if later.opened().is_none())
     }
 
-    /// The allocator's number of a stream.
+    /// Returns the allocator's number of a stream.
     #[inline(always)]
     pub(crate) fn stream_id(&self, stream: CuStream) -> Outcome<StreamId> {
         match &self.backing {
@@ -72,7 +72,8 @@ impl Device {
         }
     }
 
-    /// The allocator's number of a stream that uses a block of another one.
+    /// Returns the number of a stream that uses a block of another stream. An open device asks the
+    /// driver.
     pub(crate) fn stream_in_use(&self, stream: CuStream) -> Outcome<StreamId> {
         let device = match &self.backing {
             Backing::Cuda(device) => Some(device),
@@ -87,7 +88,7 @@ impl Device {
         }
     }
 
-    /// The handle by which the calling thread knows a stream, if it has one.
+    /// Returns the calling thread's handle of a stream, or `None` if the thread has no handle.
     fn stream_handle(&self, stream: StreamId) -> Option<CuStream> {
         match &self.backing {
             Backing::Cuda(device) => device.streams().handle(stream),
@@ -96,7 +97,7 @@ impl Device {
         }
     }
 
-    /// The device of the driver, if it is an open one.
+    /// Returns the driver's device, or `None` if the device is simulated or not open yet.
     pub(crate) fn cuda(&self) -> Option<&CudaDevice> {
         match &self.backing {
             Backing::Cuda(device) => Some(device),
@@ -105,7 +106,7 @@ impl Device {
         }
     }
 
-    /// The simulated device, if it is one.
+    /// Returns the simulated device, or `None` for a device of the driver.
     pub(crate) fn simulated(&self) -> Option<&SimulatedDevice> {
         match &self.backing {
             Backing::Cuda(_) | Backing::Lazy(_) => None,
@@ -114,28 +115,29 @@ impl Device {
     }
 }
 
-/// No stream can have this handle.
+/// Refuses a handle that belongs to no stream.
 #[cold]
 pub(crate) fn refuse(stream: CuStream, code: u32) -> Status {
     let text = format!("{:#x} is no stream's handle", stream.0);
     Status::with_driver_code(CACHALOT_ERROR_INVALID_STREAM, code, text)
 }
 
-/// On a simulated device a handle is the stream's number, but for those of default streams.
+/// Returns the number of a simulated device's stream: the handle, except for the default streams.
 fn simulated_stream_id(stream: CuStream) -> Outcome<StreamId> {
     match stream {
         CuStream::NULL | CuStream::LEGACY => Ok(StreamId::DEFAULT),
         CuStream::PER_THREAD => Ok(StreamId(OWN_STREAM | this_thread())),
-        // All ones is no stream to the core.
+        // The core reserves the number with all bits set for "no stream".
         CuStream(handle) if handle as u64 >= OWN_STREAM => Err(refuse(stream, 0)),
         CuStream(handle) => Ok(StreamId(handle as u64)),
     }
 }
 
-/// In the number of a thread's own default stream, as the CUDA backend has it.
+/// Marks the number of a thread's own default stream. The CUDA backend uses an equal mark.
 const OWN_STREAM: u64 = 0xffff << 48;
 
-/// The handle of a simulated device's stream, unless it is another thread's own.
+/// Returns the handle of a simulated device's stream, or `None` for another thread's default
+/// stream.
 fn simulated_stream_handle(stream: StreamId) -> Option<CuStream> {
     match stream.0 {
         0 => Some(CuStream::NULL),
@@ -180,6 +182,10 @@ impl DeviceMemory for Device {
 
     fn wait(&self, event: Event) -> DeviceResult<()> {
         self.memory()?.wait(event)
+    }
+
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.memory()?.order_behind(stream, event)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {

@@ -5,9 +5,10 @@
 //!         |   0xca5e   | vacant | poisoned |  generation   |  slot  |
 //! ```
 //!
-//! A slot's word is equal to a handle iff that handle is of a live allocator, so one comparison tells a live one from one
-//! that was destroyed, was poisoned, or never was any. Handles are no addresses, so a wrong one is never followed. The
-//! generation goes up when a slot is used again; a slot whose 36 bits of generations are used up stays empty.
+//! A slot's word equals a handle iff the handle's allocator is live, so one comparison detects a
+//! destroyed, poisoned or invented handle. A handle is no address and is never followed. Each reuse
+//! of a slot increments the generation. A slot that has used up the 36 bits of generations stays
+//! empty.
 
 use crate::abi::cachalot_allocator;
 use crate::instance::Instance;
@@ -18,55 +19,58 @@ use crate::status::{
 use cachalot_cuda::fork;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-/// How many allocators there can be at a time.
+/// Greatest number of allocators at a time.
 const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 10;
-/// What every handle begins with: no address of a 64-bit machine does.
+/// Top bits of every handle. No address on a 64-bit machine has these bits.
 const MARK: u64 = 0xca5e << 48;
-/// In a slot's word: it has no allocator, and its next one gets this generation.
+/// Bit of a slot's word: the slot is empty. The generation in the word is for the next allocator.
 const VACANT: u64 = 1 << 47;
-/// In a slot's word: its allocator is poisoned.
+/// Bit of a slot's word: the allocator is poisoned.
 const POISONED: u64 = 1 << 46;
-/// One more generation.
+/// The increment of the generation.
 const GENERATION: u64 = 1 << SLOT_BITS;
 /// The bits of the generation.
 const GENERATIONS: u64 = POISONED - GENERATION;
-/// The word of a slot while its allocator is put in or taken out. No handle has it.
+/// Word of a slot while a thread inserts or removes the allocator. No handle equals `TAKEN`.
 const TAKEN: u64 = MARK | VACANT | POISONED;
-/// The word of a slot whose generations are used up.
+/// Word of a slot with no generation left.
 const RETIRED: u64 = u64::MAX;
 
-/// One place for an allocator.
+/// Room for one allocator.
 struct Slot {
-    /// The handle of the live allocator; or that with [`POISONED`] or [`VACANT`]; 0 iff the slot was never used.
+    /// The handle of the live allocator, or the handle with [`POISONED`] or [`VACANT`]. 0 iff the
+    /// slot was never used.
     word: AtomicU64,
-    /// The allocator, while `word` is not vacant.
+    /// The allocator, null while `word` is vacant.
     instance: AtomicPtr<Instance>,
 }
 
 static TABLE: [Slot; SLOTS] =
     [const { Slot { word: AtomicU64::new(0), instance: AtomicPtr::new(core::ptr::null_mut()) } }; SLOTS];
 
-/// The number that a pointer from C is.
+/// Returns the number behind a handle from C.
 fn number(handle: *const cachalot_allocator) -> u64 {
     handle.addr() as u64
 }
 
-/// The slot that a handle names, whether or not it is a live one.
+/// Returns the slot that a handle names. The handle need not be live.
 fn slot(handle: u64) -> &'static Slot {
     &TABLE[handle as usize % SLOTS]
 }
 
-/// The allocator of a handle. Takes no lock.
+/// Returns the allocator of a handle. Takes no lock.
 ///
-/// The reference is good until the allocator is destroyed, which the interface forbids while a call is running.
+/// The reference is valid until the allocator is destroyed. The interface forbids destruction
+/// during a call.
 #[inline(always)]
 pub(crate) fn instance(handle: *const cachalot_allocator) -> Outcome<&'static Instance> {
     let handle = number(handle);
     let slot = slot(handle);
-    // Acquire: the instance that was stored before the word is seen too.
+    // Acquire: `insert` stores the instance before the word.
     if slot.word.load(Ordering::Acquire) == handle
-        // SAFETY: the pointer is null, or to an instance that `insert` leaked and that nobody destroys during the call.
+        // SAFETY: the pointer is null or comes from the box that `insert` leaked. The interface
+        // forbids destruction during the call.
         && let Some(instance) = unsafe { slot.instance.load(Ordering::Relaxed).as_ref() }
         && !fork::in_child()
     {
@@ -75,7 +79,7 @@ pub(crate) fn instance(handle: *const cachalot_allocator) -> Outcome<&'static In
     Err(refuse(handle))
 }
 
-/// Why a handle is refused.
+/// Returns the reason for refusing a handle.
 #[cold]
 fn refuse(handle: u64) -> Status {
     if in_child() {
@@ -90,27 +94,29 @@ fn refuse(handle: u64) -> Status {
     Status::new(CACHALOT_ERROR_INVALID_HANDLE, format_args!("{handle:#x} is no allocator, or was destroyed"))
 }
 
-/// Whether an allocator was ever asked for. Before that nobody is anybody's child, and none is to be noted as a parent.
+/// Whether the process has ever asked for an allocator. Until then no process is recorded as a
+/// parent of forks.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Notes that this process makes allocators. False if it is a child of one that did.
+/// Records that the process creates allocators. Returns false in a forked child of a process with
+/// allocators.
 pub(crate) fn begin() -> bool {
     BEGUN.store(true, Ordering::Relaxed);
     !fork::in_child()
 }
 
-/// Whether this is a forked child of a process that made allocators.
+/// Returns whether the process is a forked child of a process with allocators.
 pub(crate) fn in_child() -> bool {
     BEGUN.load(Ordering::Relaxed) && fork::in_child()
 }
 
-/// The answer in a forked child.
+/// Refuses a call in a forked child.
 #[cold]
 pub(crate) fn forked() -> Status {
     Status::new(CACHALOT_ERROR_FORKED, "called in a forked child of the process that uses the driver")
 }
 
-/// Puts an allocator into a vacant slot and answers its handle.
+/// Inserts an allocator into a vacant slot and returns the handle.
 pub(crate) fn insert(instance: Box<Instance>) -> Outcome<*mut cachalot_allocator> {
     for (index, slot) in TABLE.iter().enumerate() {
         let word = slot.word.load(Ordering::Relaxed);
@@ -124,9 +130,11 @@ pub(crate) fn insert(instance: Box<Instance>) -> Outcome<*mut cachalot_allocator
     Err(Status::new(CACHALOT_ERROR_TABLE_FULL, format_args!("there are {SLOTS} allocators already")))
 }
 
-/// Takes an allocator out of its slot: the handle is invalid from then on. Of several callers, one gets the allocator.
+/// Removes an allocator from the table and invalidates the handle. Of several callers exactly one
+/// receives the allocator.
 ///
-/// One that is poisoned is given up: its handle becomes invalid too, and what it held stays with the process.
+/// A poisoned allocator is leaked: the handle becomes invalid, and the memory stays with the
+/// process.
 pub(crate) fn remove(handle: *const cachalot_allocator) -> Outcome<Box<Instance>> {
     let handle = number(handle);
     let slot = slot(handle);
@@ -140,21 +148,22 @@ pub(crate) fn remove(handle: *const cachalot_allocator) -> Outcome<Box<Instance>
     if poisoned {
         return Err(Status::new(CACHALOT_ERROR_POISONED, "the poisoned allocator was given up with what it held"));
     }
-    // SAFETY: `insert` leaked it, and the exchange above gave it to this caller alone.
+    // SAFETY: `insert` leaked the box, and the exchange above gave the pointer to this caller
+    // alone.
     Ok(unsafe { Box::from_raw(instance) })
 }
 
-/// Whether a slot with this word can have an allocator.
+/// Returns whether a slot with the word `word` may receive an allocator.
 fn is_vacant(word: u64) -> bool {
     word == 0 || word & !(GENERATIONS | (SLOTS as u64 - 1)) == MARK | VACANT
 }
 
-/// Replaces a slot's word if it is `from`.
+/// Replaces a slot's word if the word is `from`. Returns whether the word was replaced.
 fn replace(slot: &Slot, from: u64, to: u64) -> bool {
     slot.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
-/// From here on the allocator of this handle answers that it is poisoned.
+/// Poisons an allocator: every later call with the handle fails.
 pub(crate) fn poison(handle: *const cachalot_allocator) {
     let handle = number(handle);
     replace(slot(handle), handle, handle | POISONED);

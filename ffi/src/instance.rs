@@ -1,4 +1,4 @@
-//! What stands behind a handle: an allocator over its devices, how it is made and how it ends.
+//! The allocator behind a handle: options, devices, creation and destruction.
 
 use crate::abi::{
     CACHALOT_ASK_STREAM_ID, CACHALOT_ENVIRONMENT, CACHALOT_NO_CACHING, CACHALOT_OPEN_LATER, CACHALOT_PEER_ACCESS,
@@ -15,6 +15,7 @@ use crate::status::{
     CACHALOT_ERROR_BUSY, CACHALOT_ERROR_INVALID_CONFIG, CACHALOT_ERROR_STILL_HELD, CACHALOT_ERROR_UNKNOWN_DEVICE, Host,
     Outcome, Status,
 };
+use crate::upkeep::Upkeep;
 use cachalot_core::simulated::{AddressSpace, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceIndex, Growable, StreamId};
 use cachalot_cuda::driver::types::{CuContext, CuStream};
@@ -22,15 +23,15 @@ use cachalot_cuda::{CuResult, CudaDevice, DeviceOptions, Driver, StreamIdentity,
 use core::ffi::c_int;
 use std::sync::Arc;
 
-/// The most devices an allocator can have, as the core has it.
+/// Greatest number of devices of an allocator, from the core.
 const MAX_DEVICES: u32 = 127;
-/// Memory of a simulated device if the options name none, in bytes.
+/// Memory of a simulated device in bytes, if the options give no size.
 const SIMULATED_BYTES: u64 = 16 << 30;
-/// The addresses of all simulated devices of the process: no allocator takes another's block for its own.
+/// Addresses of all simulated devices of the process. No two simulated devices share an address.
 static SIMULATED_ADDRESSES: AddressSpace = AddressSpace::new(1 << 44..1 << 58);
-/// Where PyTorch's settings are read, the newer name first.
+/// Environment variables with PyTorch's settings, the newer name first.
 pub(crate) const ENVIRONMENT: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
-/// Every flag that has a meaning.
+/// All flags with a meaning.
 const FLAGS: u32 = CACHALOT_SIMULATED
     | CACHALOT_NO_CACHING
     | CACHALOT_ASK_STREAM_ID
@@ -38,14 +39,14 @@ const FLAGS: u32 = CACHALOT_SIMULATED
     | CACHALOT_ENVIRONMENT
     | CACHALOT_OPEN_LATER;
 
-// SAFETY: `repr(C)` with its size first, and numbers and pointers without padding.
+// SAFETY: `repr(C)`, begins with the size, and consists of numbers and pointers without padding.
 unsafe impl Versioned for cachalot_options {
-    // Version 0.1: everything up to `simulated_bytes`.
+    // Version 0.1: all fields up to `simulated_bytes`.
     const FIRST_SIZE: usize = 56;
 }
 
 impl cachalot_options {
-    /// What `CACHALOT_OPTIONS_INIT` says.
+    /// Rust counterpart of `CACHALOT_OPTIONS_INIT`.
     pub const INIT: Self = Self {
         struct_size: size_of::<Self>(),
         flags: 0,
@@ -58,18 +59,21 @@ impl cachalot_options {
     };
 }
 
-/// An allocator and what belongs to it.
+/// An allocator with callbacks and settings.
 pub(crate) struct Instance {
+    /// Declared before the allocator that its thread uses: dropped first.
+    pub(crate) upkeep: Upkeep,
     pub(crate) allocator: Allocator<Device, HeapLock, Growable>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) stacks: Arc<Stacks>,
     pub(crate) planner: Planner,
 }
 
-/// The options, understood.
+/// The options after parsing.
 struct ParsedOptions {
     flags: u32,
-    /// Ordinal and context of each device. Empty: every device of the driver, or one simulated.
+    /// Ordinal and context of each device. If empty, every device of the driver or one simulated
+    /// device.
     devices: Vec<(c_int, Option<CuContext>)>,
     config: Config,
     limit: Option<u64>,
@@ -77,12 +81,12 @@ struct ParsedOptions {
 }
 
 impl Instance {
-    /// Opens the devices and makes an allocator over them.
+    /// Opens the devices and creates an allocator over them.
     ///
     /// # Safety
-    /// The pointers among the options are NULL or what the header says they are.
+    /// Each pointer among the options is NULL or valid as the header requires.
     pub(crate) unsafe fn open(options: &cachalot_options, host: Host) -> Outcome<Box<Self>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let parsed = unsafe { ParsedOptions::read(options) }?;
         let callbacks = Arc::new(Callbacks::new(host));
         let stacks = Arc::new(Stacks::default());
@@ -95,7 +99,8 @@ impl Instance {
             stacks: Arc::clone(&stacks),
         });
         let allocator = Allocator::new(devices, &parsed.config)?;
-        let instance = Box::new(Self { allocator, callbacks, stacks, planner: Planner::default() });
+        let instance =
+            Box::new(Self { upkeep: Upkeep::default(), allocator, callbacks, stacks, planner: Planner::default() });
         for device in instance.devices() {
             if parsed.limit.is_some() {
                 instance.allocator.set_limit(device, parsed.limit)?;
@@ -105,15 +110,15 @@ impl Instance {
         Ok(instance)
     }
 
-    /// The numbers of the devices.
+    /// Returns the numbers of the devices.
     pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceIndex> + use<> {
         (0..self.allocator.device_count()).map(DeviceIndex)
     }
 
-    /// The device with a number from C.
+    /// Returns the device with a number from C.
     #[inline(always)]
     pub(crate) fn device(&self, number: c_int) -> Outcome<(DeviceIndex, &Device)> {
-        // A negative number becomes one that no device has.
+        // The cast turns a negative number into a number above every device's.
         let index = DeviceIndex(number as u32);
         match self.allocator.device(index) {
             Some(device) => Ok((index, device)),
@@ -121,10 +126,11 @@ impl Instance {
         }
     }
 
-    /// The allocator's number of a stream that uses a block of another one, whichever device it is of.
+    /// Returns the number of a stream that uses a block of another stream, on any device.
     #[inline(always)]
     pub(crate) fn stream_in_use(&self, stream: cachalot_stream) -> Outcome<StreamId> {
-        // The devices of an allocator share one table of streams, and any that is open can ask the driver.
+        // The devices of an allocator share one table of streams. Any open device can ask the
+        // driver.
         let (_, mut device) = self.device(0)?;
         if !device.is_open() {
             let mut devices = self.devices().filter_map(|index| self.allocator.device(index));
@@ -133,7 +139,8 @@ impl Instance {
         device.stream_in_use(CuStream(stream.addr()))
     }
 
-    /// Puts settings in force on every device. If the driver does not tell how much a fraction is, nothing changes.
+    /// Applies settings to every device. Nothing changes if the driver cannot tell a device's
+    /// memory.
     pub(crate) fn configure(&self, text: &str) -> Outcome {
         let Some(first) = self.devices().next() else { return Ok(()) };
         let mut config = self.allocator.config(first)?;
@@ -146,7 +153,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Sets every device's limit to this part of its memory, or none.
+    /// Limits every device to a fraction of the device's memory. On failure restores every limit.
     fn set_fractions(&self, fraction: f64) -> Outcome {
         let limits: Vec<_> = self.devices().map(|device| (device, self.allocator.limit(device))).collect();
         for device in self.devices() {
@@ -160,7 +167,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Checks that the allocator may be destroyed now.
+    /// Checks that no callback of the allocator is running.
     pub(crate) fn check_idle(&self) -> Outcome {
         if self.callbacks.are_running() {
             return Err(Status::new(CACHALOT_ERROR_BUSY, "a callback of this allocator is running"));
@@ -168,7 +175,8 @@ impl Instance {
         Ok(())
     }
 
-    /// Gives everything back that nobody can use any more. The first failure is reported; the rest is done all the same.
+    /// Releases all memory without a user, then closes the devices. After a failure the work
+    /// continues, and the first failure is returned.
     pub(crate) fn close(&self) -> Outcome {
         let mut outcome = Ok(());
         for device in self.devices() {
@@ -183,14 +191,15 @@ impl Instance {
         outcome
     }
 
-    /// Gives a device's context back, unless memory of it is still held.
+    /// Closes a device, unless memory of the device is still in use.
     fn close_device(&self, index: DeviceIndex) -> Outcome {
         let stats = self.allocator.stats(index)?;
         let (blocks, held) = (stats.allocations().current, stats.reserved_bytes().current);
         let leaked = self.allocator.leaked_bytes(index)?;
         let Some(device) = self.allocator.device(index) else { return Ok(()) };
         if held > 0 || leaked > 0 {
-            // The context is kept: what still uses the memory goes on. So are a simulated device's addresses.
+            // A live block needs the context, or the addresses of a simulated device, so both
+            // stay.
             if let Some(simulated) = device.simulated() {
                 simulated.keep_addresses();
             }
@@ -205,17 +214,17 @@ impl Instance {
     }
 }
 
-/// The allocator has no such device.
+/// Refuses a device number that the allocator does not have.
 #[cold]
 pub(crate) fn unknown_device(number: c_int) -> Status {
     Status::new(CACHALOT_ERROR_UNKNOWN_DEVICE, format_args!("the allocator has no device {number}"))
 }
 
 impl ParsedOptions {
-    /// Understands the options.
+    /// Parses the options.
     ///
     /// # Safety
-    /// The pointers among the options are NULL or what the header says they are.
+    /// Each pointer among the options is NULL or valid as the header requires.
     unsafe fn read(options: &cachalot_options) -> Outcome<Self> {
         let cachalot_options { flags, device_count, devices, contexts, limit_bytes, .. } = *options;
         if flags & !FLAGS != 0 {
@@ -230,7 +239,7 @@ impl ParsedOptions {
             return Err(Status::argument(format_args!("options: devices are named, and device_count is 0")));
         }
         let count = device_count as usize;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (ordinals, contexts) =
             (unsafe { marshal::array(devices, count) }, unsafe { marshal::array(contexts, count) });
         if flags & CACHALOT_PEER_ACCESS != 0 && flags & CACHALOT_OPEN_LATER != 0 {
@@ -244,7 +253,7 @@ impl ParsedOptions {
         Ok(Self {
             flags,
             devices: devices.collect(),
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             config: unsafe { config(options) }?,
             limit: (limit_bytes != 0).then_some(limit_bytes),
             simulated_bytes: if options.simulated_bytes == 0 { SIMULATED_BYTES } else { options.simulated_bytes },
@@ -255,7 +264,7 @@ impl ParsedOptions {
         self.flags & flag != 0
     }
 
-    /// Simulated devices.
+    /// Creates simulated devices.
     fn simulate(&self) -> Vec<(c_int, Backing)> {
         let one = [(0, None)];
         let devices = if self.devices.is_empty() { &one[..] } else { &self.devices };
@@ -266,7 +275,7 @@ impl ParsedOptions {
         devices.iter().map(simulate).collect()
     }
 
-    /// The driver's devices.
+    /// Opens the driver's devices, or prepares each for opening on first use.
     fn cuda(&self, host: Host) -> Outcome<Vec<(c_int, Backing)>> {
         let driver = Driver::load().map_err(|error| Status::no_driver(&error, host))?;
         let count = driver.device_count().map_err(CuResult::error)?;
@@ -288,7 +297,7 @@ impl ParsedOptions {
         later.collect()
     }
 
-    /// Opens devices. If one cannot be opened, those before it are closed again.
+    /// Opens devices. After a failure closes the devices already open.
     fn open(
         &self,
         driver: &'static Driver,
@@ -310,7 +319,7 @@ impl ParsedOptions {
         }
         if let Err(status) = opened {
             for (_, device) in &devices {
-                // The first failure is the one to tell.
+                // The failure to open is the one to report.
                 let _ = device.close();
             }
             return Err(status);
@@ -319,13 +328,13 @@ impl ParsedOptions {
     }
 }
 
-/// The driver has no such device.
+/// Refuses an ordinal that the driver does not have.
 #[cold]
 fn no_such(ordinal: c_int, code: CuResult) -> Status {
     Status::with_driver_code(CACHALOT_ERROR_UNKNOWN_DEVICE, code.0, format_args!("the driver has no device {ordinal}"))
 }
 
-/// Opens one of the driver's devices.
+/// Opens a device of the driver.
 fn open_one(driver: &'static Driver, ordinal: c_int, options: DeviceOptions) -> Outcome<CudaDevice> {
     let number = u32::try_from(ordinal).map_err(|_| no_such(ordinal, CuResult::INVALID_DEVICE))?;
     CudaDevice::open_with(driver, number, options).map_err(|error| {
@@ -333,7 +342,7 @@ fn open_one(driver: &'static Driver, ordinal: c_int, options: DeviceOptions) -> 
     })
 }
 
-/// Opens every device's memory to every other that can reach it.
+/// Opens the memory of every device to every peer with access.
 fn connect(devices: &[(c_int, CudaDevice)]) -> Outcome {
     for (at, (_, device)) in devices.iter().enumerate() {
         for (other, (_, peer)) in devices.iter().enumerate() {
@@ -345,10 +354,11 @@ fn connect(devices: &[(c_int, CudaDevice)]) -> Outcome {
     Ok(())
 }
 
-/// The settings: those of the environment if that is asked for, and the program's behind them, so that its own count.
+/// Reads the settings of the environment, if asked for, followed by the program's. A later setting
+/// wins.
 ///
 /// # Safety
-/// The text is NULL or ended by NUL.
+/// The configuration is NULL or NUL-terminated.
 unsafe fn config(options: &cachalot_options) -> Outcome<Config> {
     let mut text = String::new();
     if options.flags & CACHALOT_ENVIRONMENT != 0
@@ -360,7 +370,7 @@ unsafe fn config(options: &cachalot_options) -> Outcome<Config> {
         text.push_str(set);
     }
     if !options.config.is_null() {
-        // SAFETY: not NULL, and the caller's promise.
+        // SAFETY: not NULL, the rest is guaranteed by the caller.
         let own = unsafe { marshal::text(options.config, "options.config", CACHALOT_ERROR_INVALID_CONFIG) }?;
         if !(text.is_empty() || own.is_empty()) {
             text.push(',');

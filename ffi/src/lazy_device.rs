@@ -1,5 +1,4 @@
-//! A device opened on first use, so that a program creates no context on a device that it never
-//! uses.
+//! A device opened on first use. A program creates no context on a device without requests.
 
 use cachalot_core::{DeviceResult, MemoryInfo, StreamId};
 use cachalot_cuda::driver::types::CuStream;

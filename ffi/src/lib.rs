@@ -27,7 +27,7 @@
 //! capi       the exported functions          ─┐
 //! boundary   catches panics                    │  snapshot
 //! handle     which allocator a handle is       │
-//! instance   an allocator over its devices     │  device · lazy_device · callbacks · filters · stacks · planner · lock
+//! instance   an allocator over its devices     │  device · lazy_device · upkeep · callbacks · filters · stacks · planner · lock
 //! marshal    NULL, texts, structures' sizes   ─┘  status · last_error · abi
 //! prelude · open   for Rust programs
 //! ```
@@ -57,6 +57,7 @@ mod open;
 mod planner;
 mod snapshot;
 mod stacks;
+mod upkeep;
 
 #[cfg(test)]
 mod tests;

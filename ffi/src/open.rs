@@ -7,7 +7,7 @@ use cachalot_cuda::{CudaDevice, DeviceOptions, Driver, LoadError, Streams};
 use core::fmt;
 use std::sync::Arc;
 
-/// The allocator over devices of the CUDA driver, as the C ABI has it.
+/// The allocator over devices of the CUDA driver, as used by the C ABI.
 pub type CudaAllocator = Allocator<CudaDevice, HeapLock, Growable>;
 
 /// The allocator over simulated devices, which need no GPU. Their addresses stand for no memory.
@@ -21,8 +21,8 @@ pub fn open_simulated(bytes: u64, config: &Config) -> Result<SimulatedAllocator,
     Allocator::new([SimulatedDevice::new(bytes)], config)
 }
 
-/// Opens an allocator over the GPUs with these ordinals, in their primary contexts, which the CUDA runtime and cudarc use
-/// too. `DeviceIndex(0)` is the first of `ordinals`.
+/// Opens an allocator over the GPUs with the given ordinals, in their primary contexts, which the
+/// CUDA runtime and cudarc also use. `DeviceIndex(0)` is the first of `ordinals`.
 ///
 /// ```no_run
 /// use cachalot::prelude::*;

@@ -1,4 +1,4 @@
-//! The names that most Rust programs use: `use cachalot::prelude::*;`.
+//! The names for most Rust programs: `use cachalot::prelude::*;`.
 
 pub use crate::open::{CudaAllocator, SimulatedAllocator};
 pub use cachalot_core::{Allocator, Block, BlockAllocator, Buffer, Config, DeviceIndex, DevicePtr, Error, StreamId};

@@ -1,7 +1,7 @@
-//! The numbers that calls answer, and how a failure becomes one.
+//! Status codes, and the conversion of each failure into a code.
 //!
-//! A failure is told where it happens: making a `Status` writes the text that `cachalot_last_error` will tell, so what
-//! travels up is one number.
+//! The constructor of a `Status` also writes the text for `cachalot_last_error`, so a failure
+//! travels up as one number.
 
 use crate::abi::cachalot_status;
 use crate::last_error;
@@ -12,7 +12,7 @@ use core::ffi::{CStr, c_char};
 use core::fmt::{self, Display};
 use core::num::NonZeroI32;
 
-/// Defines the numbers, and the table of their names and meanings.
+/// Defines the status codes, and the table of names and meanings.
 macro_rules! statuses {
     ($($name:ident = $number:literal, $text:literal;)*) => {
         $(
@@ -20,14 +20,14 @@ macro_rules! statuses {
             pub const $name: cachalot_status = $number;
         )*
 
-        /// Every status: its number, its name, what it means.
+        /// Number, name and meaning of every status.
         pub(crate) const STATUSES: &[(cachalot_status, &CStr, &CStr)] = &[
             $(($name, c(concat!(stringify!($name), "\0")), c(concat!($text, "\0"))),)*
         ];
     };
 }
 
-/// A text with its NUL, for C.
+/// Converts a text with a trailing NUL for C.
 const fn c(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(text) => text,
@@ -35,7 +35,7 @@ const fn c(text: &'static str) -> &'static CStr {
     }
 }
 
-// The numbers are part of the interface: none is ever changed or given another meaning.
+// The numbers are part of the interface: no number ever changes or gets another meaning.
 statuses! {
     CACHALOT_OK = 0, "success";
     CACHALOT_ERROR_NULL = 110, "a pointer that is needed is NULL";
@@ -72,36 +72,36 @@ statuses! {
     CACHALOT_ERROR_PANIC = 910, "a fault inside the library";
 }
 
-/// The name and the meaning of a status, if it is one.
+/// Returns the name and the meaning of a status, or `None` for an unknown number.
 fn describe(status: cachalot_status) -> Option<(&'static CStr, &'static CStr)> {
     STATUSES.iter().find(|(number, ..)| *number == status).map(|&(_, name, text)| (name, text))
 }
 
-/// The name of a status; of a number that is no status, `CACHALOT_ERROR_UNKNOWN`.
+/// Returns the name of a status, or `CACHALOT_ERROR_UNKNOWN` for an unknown number.
 pub(crate) fn name_of(status: cachalot_status) -> *const c_char {
     describe(status).map_or(c"CACHALOT_ERROR_UNKNOWN", |(name, _)| name).as_ptr()
 }
 
-/// The meaning of a status; of a number that is no status, a text that says so.
+/// Returns the meaning of a status, or a text about an unknown number.
 pub(crate) fn meaning_of(status: cachalot_status) -> *const c_char {
     describe(status).map_or(c"a status that this version does not know", |(_, text)| text).as_ptr()
 }
 
-/// Whose words a text uses, and whose settings it advises.
+/// The kind of program that reads the texts. Determines wording and advice.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Host {
-    /// A program that calls the library itself.
+    /// A direct caller of the library.
     #[default]
     Program,
-    /// `PyTorch`, which calls the plug-in.
+    /// `PyTorch`, through the plug-in.
     PyTorch,
 }
 
-/// A failure, which the calling thread's last error tells of.
+/// A failure. The calling thread's last error has the text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Status(NonZeroI32);
 
-/// What a call comes to.
+/// The result of a call.
 pub(crate) type Outcome<T = ()> = Result<T, Status>;
 
 impl Status {
@@ -118,19 +118,19 @@ impl Status {
         Self(NonZeroI32::new(status).expect("success is no failure"))
     }
 
-    /// The pointer for `what` is NULL.
+    /// Records that the pointer named `what` is NULL.
     #[cold]
     pub(crate) fn null(what: &str) -> Self {
         Self::new(CACHALOT_ERROR_NULL, format_args!("{what} is NULL"))
     }
 
-    /// An argument has no meaning.
+    /// Records an invalid argument.
     #[cold]
     pub(crate) fn argument(text: fmt::Arguments<'_>) -> Self {
         Self::new(CACHALOT_ERROR_INVALID_ARGUMENT, text)
     }
 
-    /// The number for C.
+    /// Returns the number for C.
     pub(crate) fn number(self) -> cachalot_status {
         self.0.get()
     }
@@ -195,7 +195,8 @@ impl From<ConfigError> for Status {
 }
 
 impl Status {
-    /// Records why there is no driver. A program can do without one, so its text says how.
+    /// Records why there is no driver. The text for a direct caller names the flag for simulated
+    /// devices.
     #[cold]
     pub(crate) fn no_driver(error: &LoadError, host: Host) -> Self {
         let (status, code) = match *error {
@@ -242,7 +243,7 @@ mod tests {
         };
         let text = |host| {
             Status::no_driver(&missing, host);
-            // SAFETY: the text is of this thread, and ended by NUL.
+            // SAFETY: the text belongs to this thread and is NUL-terminated.
             unsafe { CStr::from_ptr(last_error::text()) }.to_str().expect("it is UTF-8").to_owned()
         };
         let installed = "no CUDA driver: cannot load libcuda.so.1 or libcuda.so (cannot open shared object file); \

@@ -1,4 +1,4 @@
-//! What only the inside can show: panics at a named place, and what they leave.
+//! Tests that need the crate's private items: a panic at a named place, and the state afterwards.
 
 use crate::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
 use crate::capi::{
@@ -12,16 +12,16 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 
 thread_local! {
-    /// Whether this thread's next request for a segment panics.
+    /// Whether the calling thread's next segment allocation panics.
     static PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics if a test wants it.
+/// Panics if a test has asked for a panic.
 pub(crate) fn panic_if_wanted() {
     assert!(!PANIC.replace(false), "the test's own fault");
 }
 
-/// An allocator over a simulated device.
+/// Creates an allocator over a simulated device.
 fn create() -> *mut cachalot_allocator {
     let options = cachalot_options { flags: CACHALOT_SIMULATED, ..cachalot_options::INIT };
     let mut allocator = null_mut();
@@ -30,7 +30,7 @@ fn create() -> *mut cachalot_allocator {
     allocator
 }
 
-/// A request of so many bytes: the status, and what was written.
+/// Requests `bytes` bytes. Returns the status and the written pointer.
 fn malloc(allocator: *const cachalot_allocator, bytes: usize) -> (i32, *mut c_void) {
     let mut block = null_mut();
     // SAFETY: the variable outlives the call.
@@ -38,9 +38,10 @@ fn malloc(allocator: *const cachalot_allocator, bytes: usize) -> (i32, *mut c_vo
     (status, block)
 }
 
-/// The calling thread's last error.
+/// Returns the calling thread's last error.
 fn last() -> String {
-    // SAFETY: the text is of this thread, ended by NUL, and nothing writes to it meanwhile.
+    // SAFETY: the text belongs to this thread, is NUL-terminated, and is not written to
+    // meanwhile.
     unsafe { core::ffi::CStr::from_ptr(last_error::text()) }.to_string_lossy().into_owned()
 }
 
@@ -71,7 +72,8 @@ fn a_panic_leaves_no_lock_behind() {
     let instance = handle::instance(allocator).expect("it is live");
     PANIC.set(true);
     assert_eq!(malloc(allocator, 100).0, CACHALOT_ERROR_PANIC);
-    // Outside the panic boundary: what another thread was in the middle of goes on.
+    // Bypasses the panic boundary: a call of another thread, already past the handle check, goes
+    // on.
     let block = instance.allocator.malloc(DeviceIndex(0), 100, StreamId::DEFAULT).expect("no lock is held");
     assert_eq!(instance.allocator.free(block), Ok(()));
     assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_POISONED);

@@ -1,5 +1,5 @@
-//! What a newcomer reads first, tried: the first programs of the README, of the book and of the header, and the reference
-//! that doxygen makes of the headers.
+//! Tries the first documents of a newcomer: the first programs of the README, of the book and of
+//! the header, and doxygen's reference of the headers.
 
 mod common;
 
@@ -8,19 +8,19 @@ use common::{WARNINGS, output, printed, root, skip, succeed};
 use std::path::Path;
 use std::process::Command;
 
-/// The text of a file of the repository.
+/// Returns the text of a file of the repository.
 fn text(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).expect("the file exists")
 }
 
-/// The part of a text between two others.
+/// Returns the part of a text between two other texts.
 fn between(text: &str, before: &str, after: &str) -> String {
     let (_, rest) = text.split_once(before).expect("the text before it is there");
     rest.split_once(after).expect("the text after it is there").0.to_owned()
 }
 
-/// Builds a C program as a newcomer does, over the installed, sealed archive and with warnings as errors. False, and a
-/// line, if there is no compiler.
+/// Builds a C program like a newcomer, over the installed, sealed archive and with warnings as
+/// errors. Prints a line and returns false without a compiler.
 fn build(folder: &Path, program: &str) -> bool {
     std::fs::write(folder.join("app.c"), program).expect("the test's folder can be written");
     let mut compiler = Command::new("cc");

@@ -1,7 +1,8 @@
-//! The examples in C, C++ and Rust: they build without a warning and are right on the emulated driver.
+//! The examples in C, C++ and Rust build without a warning and give right results on the emulated
+//! driver.
 //!
-//! Those that call the driver themselves need NVIDIA's `cuda.h`: `CACHALOT_CUDA_H_DIR` names its folder, and
-//! `scripts/setup/cuda_header.sh` fetches it.
+//! Examples with driver calls need NVIDIA's `cuda.h`: `CACHALOT_CUDA_H_DIR` names the folder, and
+//! `scripts/setup/cuda_header.sh` downloads the file.
 
 mod common;
 
@@ -14,10 +15,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Elements of a vector here: few, so that a memory checker is done soon.
+/// Elements of a vector. Few, so that a memory checker ends soon.
 const ELEMENTS: &str = "10000";
 
-/// The kernels for the emulated driver, or a line about what is skipped.
+/// Returns the kernels for the emulated driver, or prints a line about the skipped test.
 fn kernels() -> Option<&'static str> {
     const IMAGE_BEGINS: &str = "CACHALOT-EMULATED ";
     let Some(image) = cachalot_kernels::emulated_image() else {
@@ -27,7 +28,8 @@ fn kernels() -> Option<&'static str> {
     image.to_str().expect("UTF-8").strip_prefix(IMAGE_BEGINS)
 }
 
-/// What a host that includes `cuda.h` is built with, or a line about what is skipped.
+/// Returns the compiler flags of a host that includes `cuda.h`, or prints a line about the skipped
+/// test.
 fn cuda_flags() -> Option<Vec<OsString>> {
     let Some(header) = std::env::var_os("CACHALOT_CUDA_H_DIR") else {
         skip("hosts that include cuda.h", "CACHALOT_CUDA_H_DIR is not set");
@@ -44,7 +46,7 @@ fn cuda_host(source: &Path) -> Option<PathBuf> {
     build(source, Link::Shared, &flags.iter().map(OsString::as_os_str).collect::<Vec<_>>())
 }
 
-/// A host on the emulated driver, with its kernels.
+/// Prepares a host on the emulated driver, with the host's kernels.
 fn command(program: &Path, kernels: &str) -> Command {
     let mut command = emulated(program);
     command.env("CACHALOT_KERNELS", kernels);
@@ -54,7 +56,7 @@ fn command(program: &Path, kernels: &str) -> Command {
     command
 }
 
-/// The C hosts that call the driver.
+/// Returns the C hosts with driver calls.
 fn c_hosts() -> Vec<PathBuf> {
     sources("examples/c", "c").into_iter().filter(|source| !source.ends_with("cost.c")).collect()
 }
@@ -81,7 +83,8 @@ fn c_hosts_are_right_under_a_memory_checker() {
     }
 }
 
-/// A command that finds the installed library and the emulated driver where compilers look, or a line about what is skipped.
+/// Prepares a command that finds the installed library and the emulated driver like a compiler, or
+/// prints a line about the skipped test.
 fn builder(program: impl AsRef<OsStr>) -> Option<Command> {
     let Some(header) = std::env::var_os("CACHALOT_CUDA_H_DIR") else {
         skip("hosts over the installed library", "CACHALOT_CUDA_H_DIR is not set");
@@ -110,7 +113,8 @@ fn every_host_is_built_by_the_command_in_the_readme() {
         let source = source.strip_prefix(&examples).expect("it lies there").display().to_string();
         let row = readme.lines().find_map(|line| line.strip_prefix(&format!("| `{source}` | ")));
         let command = row.and_then(|row| row.rsplit('`').nth(1)).unwrap_or_else(|| panic!("{source} has no command"));
-        // Cargo builds the Rust host with the tests, and another test has nvcc compile the one that needs it.
+        // Cargo builds the Rust host with the tests, and another test runs nvcc for the host that
+        // needs nvcc.
         if command.starts_with("cargo ") || command.starts_with("nvcc ") {
             continue;
         }
@@ -125,7 +129,7 @@ fn every_host_is_built_by_the_command_in_the_readme() {
 #[test]
 fn the_scripts_build_and_run_every_host() {
     let (examples, out) = (root().join("examples"), empty("scripts"));
-    // What nvcc builds takes long and cannot run here.
+    // Programs built by nvcc take long to build and cannot run here.
     let Some(mut build) = builder(examples.join("build.sh")) else { return };
     let said = succeed(build.arg(installed()).arg(&out).env_remove("NVCC")).expect("the script is there");
     assert!(said.contains("libcachalot_host_kernels.so"), "{said}");

@@ -1,4 +1,5 @@
-//! The headers as the contract: they compile everywhere, and every type, number and function in them is the library's.
+//! Tests of the headers as the contract: the headers compile everywhere, and every type, number and
+//! function equals the library's.
 
 mod common;
 
@@ -12,7 +13,8 @@ use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The text of both headers, but for what the second one says of the shim, which is not in the library.
+/// Returns the text of both headers, without the second header's part about the shim, which is not
+/// in the library.
 fn header() -> String {
     let read = |name| std::fs::read_to_string(root().join("include").join(name)).expect("the header exists");
     let torch = read("cachalot_torch.h");
@@ -20,7 +22,7 @@ fn header() -> String {
     read("cachalot.h") + of_library
 }
 
-/// The functions that the header declares.
+/// Returns the functions declared in the header.
 fn declared() -> BTreeSet<String> {
     let header = header();
     let declarations =
@@ -31,7 +33,7 @@ fn declared() -> BTreeSet<String> {
     names
 }
 
-/// The compilers that there are, for a language.
+/// Returns the installed compilers of a language.
 fn compilers(names: [&'static str; 2]) -> Vec<&'static str> {
     let (found, missing): (Vec<_>, Vec<_>) =
         names.into_iter().partition(|name| output(Command::new(name).arg("--version")).is_some());
@@ -41,7 +43,7 @@ fn compilers(names: [&'static str; 2]) -> Vec<&'static str> {
     found
 }
 
-/// Compiles a program that includes the headers, and answers what it prints when it runs.
+/// Compiles and runs a program that includes the headers. Returns the output.
 fn run(compiler: &str, language: &str, standard: &str, program: &str) -> String {
     let folder = scratch("header");
     let name = format!("{compiler}-{standard}-{:x}", program.len()).replace('+', "x");
@@ -54,7 +56,8 @@ fn run(compiler: &str, language: &str, standard: &str, program: &str) -> String 
     succeed(Command::new(&binary).env("LD_LIBRARY_PATH", library_path())).expect("it was just built")
 }
 
-/// A program that prints the composed version and makes one of everything that is initialised by a macro.
+/// A program that prints the composed version and initializes a value with every macro for
+/// initialization.
 const PROGRAM: &str = r#"
 #define CACHALOT_EXPERIMENTAL
 #include "cachalot.h"
@@ -118,7 +121,7 @@ fn the_cpp_header_says_which_standard_it_needs() {
     }
 }
 
-/// Builds and runs a program over a header for a library of CUDA, whose include folders are named.
+/// Builds and runs a program over a header for a CUDA library, with the given include folders.
 fn run_with_cuda(program: &str, folders: &[&Path]) {
     let binary = scratch("header").join(program);
     let mut command = common::compiler(&root().join("tests/c_abi/cpp").join(program).with_extension("cpp"));
@@ -134,7 +137,8 @@ fn run_with_cuda(program: &str, folders: &[&Path]) {
     succeed(command.env("LD_LIBRARY_PATH", library_path()).env("CACHALOT_LIBCUDA", "/nonexistent"));
 }
 
-/// The headers of the CUDA toolkit. `None`, and a line, if there are none.
+/// Returns the include folder of the CUDA toolkit. Prints a line and returns `None` without a
+/// toolkit.
 fn toolkit() -> Option<PathBuf> {
     let found = std::env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("include"));
     let found = found.filter(|folder| folder.join("crt").is_dir() && folder.join("cuda_runtime_api.h").is_file());
@@ -181,14 +185,14 @@ int main(void) { printf("%d", CACHALOT_VERSION); return CACHALOT_VERSION != 1002
     }
 }
 
-/// Where the fields of a structure lie, here.
+/// Defines the expected layouts of structures from the Rust types.
 macro_rules! layouts {
     ($($name:ident { $($field:ident),* })*) => {
         &[$((stringify!($name), size_of::<abi::$name>(), &[$((stringify!($field), offset_of!(abi::$name, $field))),*])),*]
     };
 }
 
-/// A structure's name, its size, and its fields with their offsets.
+/// Name and size of a structure, and the fields with their offsets.
 type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
 
 const LAYOUTS: &[Layout] = layouts! {
@@ -234,7 +238,7 @@ fn structures_lie_in_memory_as_the_c_compiler_has_them() {
     }
 }
 
-/// The constants of the header, with what stands behind `=` or the name.
+/// Returns the constants of the header, each with the text after `=` or after the name.
 fn constants() -> BTreeMap<String, String> {
     let header = header();
     let of_enums = header.lines().filter_map(|line| line.trim_start().strip_prefix("CACHALOT_")?.split_once(" = "));
@@ -246,7 +250,7 @@ fn constants() -> BTreeMap<String, String> {
     of_enums.chain(of_macros).map(|(name, text)| (format!("CACHALOT_{name}"), value(text))).collect()
 }
 
-/// The Rust constant of this name.
+/// Returns the Rust constant with a name.
 macro_rules! number_of {
     ($wanted:expr; $($name:ident)*) => {
         match $wanted {
@@ -256,7 +260,7 @@ macro_rules! number_of {
     };
 }
 
-/// The name of a status.
+/// Returns the name of a status.
 fn name_of(status: i32) -> &'static str {
     // SAFETY: the library's texts last for ever.
     let name = unsafe { CStr::from_ptr(cachalot::capi::cachalot_status_name(status)) };
@@ -287,7 +291,7 @@ fn constants_are_the_librarys() {
             CACHALOT_ACTION_ALLOC CACHALOT_ACTION_FREE_REQUESTED CACHALOT_ACTION_FREE_COMPLETED
             CACHALOT_ACTION_SEGMENT_ALLOC CACHALOT_ACTION_SEGMENT_FREE CACHALOT_ACTION_SEGMENT_MAP
             CACHALOT_ACTION_SEGMENT_UNMAP CACHALOT_ACTION_OOM CACHALOT_JSON CACHALOT_PICKLE);
-        // The one that is printed as a signed number.
+        // The constant printed as a signed number.
         let known =
             if name == "CACHALOT_NO_LIMIT" { Some(i128::from(abi::CACHALOT_NO_LIMIT.cast_signed())) } else { known };
         assert_eq!(known, Some(value), "{name}");
@@ -298,7 +302,7 @@ fn constants_are_the_librarys() {
     assert_eq!(known.count(), statuses);
 }
 
-/// Numbers that were published once stay what they are.
+/// Published numbers never change.
 #[test]
 fn statuses_have_the_numbers_that_they_always_had() {
     let pinned = [
@@ -341,19 +345,20 @@ fn statuses_have_the_numbers_that_they_always_had() {
     }
 }
 
-/// Whether a function is one of those that C programs call.
+/// Returns whether a function is exported to C programs.
 fn is_exported(function: &syn::ItemFn) -> bool {
     matches!(function.vis, syn::Visibility::Public(_)) && function.sig.abi.is_some()
 }
 
-/// The files that export functions.
+/// Returns the files with exported functions.
 fn exporting() -> Vec<PathBuf> {
     let folders = ["capi", "torch"].map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder));
     let entries = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("the folder exists"));
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// A type or a parameter as text. What bindgen names by its whole path, the library names by its last part.
+/// Formats a type or a parameter. The library names a type by the last part of the path, bindgen by
+/// the whole path.
 fn canonical(tokens: &impl ToTokens) -> String {
     let text = tokens.to_token_stream().to_string();
     let text =
@@ -361,7 +366,8 @@ fn canonical(tokens: &impl ToTokens) -> String {
     text.replace(" , >", " >").replace(" , )", " )")
 }
 
-/// Functions: names and types of parameters, and what is returned. Other types: what they stand for.
+/// Functions with names and types of parameters and the return type, and other types with their
+/// definitions.
 #[derive(Default)]
 struct Interface {
     functions: BTreeMap<String, String>,
@@ -374,7 +380,7 @@ impl Interface {
         self.functions.insert(signature.ident.to_string(), format!("({parameters}) {}", canonical(&signature.output)));
     }
 
-    /// Takes in an item of the library's source or of what bindgen makes of the header.
+    /// Adds an item of the library's source, or of bindgen's output for the header.
     fn learn(&mut self, item: &syn::Item) {
         match item {
             syn::Item::ForeignMod(block) => {
@@ -398,7 +404,7 @@ impl Interface {
         }
     }
 
-    /// What the library's source says.
+    /// Reads the interface from the library's source.
     fn of_library() -> Self {
         let mut interface = Self::default();
         let abi = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/abi.rs");
@@ -409,7 +415,7 @@ impl Interface {
         interface
     }
 
-    /// What bindgen makes of the header.
+    /// Reads the interface from bindgen's output for the header.
     fn of_header() -> Self {
         let mut builder = bindgen::builder()
             .header(root().join("include/cachalot_torch.h").display().to_string())
@@ -418,7 +424,7 @@ impl Interface {
             .formatter(bindgen::Formatter::None)
             .layout_tests(false)
             .allowlist_item("cachalot_.*");
-        // The packaged libclang comes without its own headers; those of the C compiler serve.
+        // The packaged libclang has no headers, so the headers of the C compiler serve.
         if let Some(include) = output(Command::new("cc").arg("-print-file-name=include")) {
             builder = builder.clang_arg(format!("-I{}", String::from_utf8_lossy(&include.stdout).trim()));
         }
@@ -447,7 +453,7 @@ fn every_signature_is_what_bindgen_reads_in_the_header() {
     assert_eq!(library.types.keys().collect::<Vec<_>>(), header.types.keys().collect::<Vec<_>>());
 }
 
-/// A panic must not leave a function: every body is inside the boundary, and nothing is outside of it.
+/// A panic must not leave a function: every body is inside the boundary, without code outside.
 #[test]
 fn every_exported_function_is_one_call_of_the_boundary() {
     let mut inside = BTreeSet::new();
@@ -477,7 +483,7 @@ fn every_exported_function_is_one_call_of_the_boundary() {
     assert_eq!(inside, declared());
 }
 
-/// The names that a library offers to programs.
+/// Returns the symbols that a library exports to programs.
 fn symbols(arguments: &[&str], library: &str) -> Option<BTreeSet<String>> {
     let file = library_folder().join(library);
     let Some(listed) = output(Command::new("nm").args(arguments).args(["-g", "--defined-only"]).arg(file)) else {

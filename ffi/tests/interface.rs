@@ -1,4 +1,4 @@
-//! What the functions do when they are called rightly, on simulated devices.
+//! Correct uses of every function, on simulated devices.
 
 use cachalot::abi::*;
 use cachalot::capi::*;
@@ -10,14 +10,14 @@ const MIB: usize = 1 << 20;
 
 /// Gathers parts of a text.
 unsafe extern "C" fn append(userdata: *mut c_void, text: *const c_char, bytes: usize) -> c_int {
-    // SAFETY: the caller's vector, which nobody else uses during the call.
+    // SAFETY: the caller's vector, without another user during the call.
     let whole = unsafe { &mut *userdata.cast::<Vec<u8>>() };
-    // SAFETY: the text is as long as it is said to be.
+    // SAFETY: the text has the passed length.
     whole.extend_from_slice(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
     0
 }
 
-/// An allocator that is destroyed at the end; blocks that are still held then fail the test.
+/// An allocator, destroyed at the end. A block still live at the end fails the test.
 struct Subject(*mut cachalot_allocator);
 
 impl Drop for Subject {
@@ -28,9 +28,9 @@ impl Drop for Subject {
     }
 }
 
-/// The calling thread's last error.
+/// Returns the calling thread's last error.
 fn last_error() -> String {
-    // SAFETY: the text is of this thread, and nothing writes to it meanwhile.
+    // SAFETY: the text belongs to this thread and is not written to meanwhile.
     unsafe { CStr::from_ptr(cachalot_last_error()) }.to_string_lossy().into_owned()
 }
 
@@ -40,12 +40,12 @@ fn ok(status: cachalot_status) {
     assert_eq!(status, CACHALOT_OK, "{}", last_error());
 }
 
-/// A stream of this number.
+/// Returns the handle of a stream number.
 fn stream(number: usize) -> cachalot_stream {
     without_provenance_mut(number * 0x10000)
 }
 
-/// How long a structure is, for its first field.
+/// Returns the length of a structure, for the first field.
 const fn sized<T>() -> usize {
     size_of::<T>()
 }
@@ -83,7 +83,7 @@ impl Subject {
         ok(cachalot_free(self.0, block));
     }
 
-    /// A statistic by its name.
+    /// Returns a statistic by name.
     #[track_caller]
     fn stat(&self, key: &CStr) -> i64 {
         let mut value = 0;
@@ -92,7 +92,7 @@ impl Subject {
         value
     }
 
-    /// The statistics as a structure.
+    /// Returns the statistics as a structure.
     fn stats(&self) -> cachalot_statistics {
         // SAFETY: all zeros are a value of this structure of numbers.
         let mut out: cachalot_statistics = unsafe { std::mem::zeroed() };

@@ -1,5 +1,5 @@
-//! As many allocators as there can be, and many devices. Alone in its process: places and simulated addresses are the whole
-//! process's.
+//! The greatest number of allocators, and many devices. A separate process, because slots and
+//! simulated addresses are shared by the whole process.
 
 use cachalot::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options};
 use cachalot::capi::{cachalot_create, cachalot_destroy, cachalot_device_count, cachalot_free, cachalot_malloc};
@@ -11,18 +11,18 @@ use std::collections::BTreeSet;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// How many there can be, as the header says.
+/// Greatest number of allocators, from the header.
 const MOST: usize = 1024;
 
-/// Held by the test that makes allocators: only so many can be there at a time.
+/// Locked by a test that creates allocators, because the number is limited.
 static PLACES: Mutex<()> = Mutex::new(());
 
-/// Makes one of one device.
+/// Creates an allocator with one device.
 fn create() -> Result<*mut cachalot_allocator, i32> {
     create_over(1)
 }
 
-/// Makes one of so many devices.
+/// Creates an allocator with `device_count` devices.
 fn create_over(device_count: u32) -> Result<*mut cachalot_allocator, i32> {
     let options = cachalot_options { flags: CACHALOT_SIMULATED, device_count, ..cachalot_options::INIT };
     let mut allocator = null_mut();
@@ -36,7 +36,7 @@ fn create_over(device_count: u32) -> Result<*mut cachalot_allocator, i32> {
     }
 }
 
-/// Whether a handle is that of a live allocator.
+/// Returns whether a handle belongs to a live allocator.
 fn is_live(allocator: *const cachalot_allocator) -> bool {
     let mut count = 0;
     // SAFETY: the variable outlives the call.
@@ -65,7 +65,7 @@ fn places_are_used_again_and_handles_are_not() {
     assert!(!seen.into_iter().any(|allocator| is_live(allocator)));
 }
 
-/// A block of 1000 bytes on a device.
+/// Requests a block of 1000 bytes on a device.
 fn block(allocator: *const cachalot_allocator, device: i32) -> *mut c_void {
     let mut block = null_mut();
     // SAFETY: the variable outlives the call.
@@ -73,7 +73,8 @@ fn block(allocator: *const cachalot_allocator, device: i32) -> *mut c_void {
     block
 }
 
-/// More simulated devices than there once were ranges of addresses for; and those that come after others are gone.
+/// Creates more simulated devices than ranges of addresses in an earlier version. Later allocators
+/// come after the end of earlier allocators.
 #[test]
 fn no_two_simulated_devices_have_an_address_in_common() {
     const DEVICES: u32 = 127;
@@ -94,7 +95,7 @@ fn no_two_simulated_devices_have_an_address_in_common() {
             assert_eq!(cachalot_destroy(allocator), CACHALOT_OK);
         }
     }
-    // What the program still holds keeps its addresses.
+    // Live blocks of the program keep their addresses.
     for (allocator, _) in all {
         assert_eq!(cachalot_destroy(allocator), CACHALOT_ERROR_STILL_HELD);
     }

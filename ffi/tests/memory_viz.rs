@@ -1,6 +1,8 @@
-//! torch's `_memory_viz.py` on snapshots of busy programs: it draws them, and its figures are ours.
+//! Runs torch's `_memory_viz.py` on snapshots of busy programs: the script draws every snapshot,
+//! and the script's figures equal ours.
 //!
-//! `CACHALOT_MEMORY_VIZ` names a folder with the script of some versions; `scripts/setup/memory_viz.sh` makes it.
+//! `CACHALOT_MEMORY_VIZ` names a folder with the script in some versions, created by
+//! `scripts/setup/memory_viz.sh`.
 
 mod common;
 
@@ -18,7 +20,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 const MIB: usize = 1 << 20;
 
-/// Numbers that look random and are the same each time (Marsaglia's xorshift64).
+/// Pseudorandom numbers, equal in every run (Marsaglia's xorshift64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -34,7 +36,7 @@ impl Numbers {
     }
 }
 
-/// What a program is run with.
+/// Options of a program.
 struct Scene {
     name: &'static str,
     config: &'static CStr,
@@ -60,7 +62,7 @@ const SCENES: [Scene; 7] = [
 ];
 
 thread_local! {
-    /// The function that the program is in.
+    /// The present function of the program.
     static FUNCTION: Cell<&'static CStr> = const { Cell::new(c"train") };
 }
 
@@ -79,9 +81,9 @@ unsafe extern "C" fn describe(_: *mut c_void, stack: *mut cachalot_stack, action
 struct Program {
     allocator: *mut cachalot_allocator,
     numbers: Numbers,
-    /// What is held: address and bytes asked for.
+    /// Live blocks: address and requested bytes.
     held: Vec<(*mut c_void, usize)>,
-    /// Whether there is a private pool in use.
+    /// Whether a private pool is in use.
     has_pool: bool,
 }
 
@@ -102,7 +104,7 @@ impl Program {
             flags: CACHALOT_SIMULATED,
             device_count: scene.devices,
             config: scene.config.as_ptr(),
-            // Its regions double, and go back whole.
+            // Regions of bfc double, and are released whole.
             simulated_bytes: if scene.name == "bfc" { 2 << 30 } else { 700 << 20 },
             ..cachalot_options::INIT
         };
@@ -157,7 +159,7 @@ impl Program {
         ok(cachalot_pool_begin(self.allocator, 0, pool, CACHALOT_ROUTE_ALL, null_mut()));
         (0..20).for_each(|_| self.malloc());
         ok(cachalot_pool_end(self.allocator, 0, pool));
-        // The first stays with its two users, the program and the graph.
+        // The first pool stays, with two users: the program and the graph.
         if std::mem::replace(&mut self.has_pool, true) {
             ok(cachalot_pool_release(self.allocator, 0, pool));
             ok(cachalot_pool_release(self.allocator, 0, pool));
@@ -175,7 +177,7 @@ impl Program {
                 _ => self.free_some(2),
             }
         }
-        // The last thing of all is a request that fails, with frees that are pending.
+        // The last call is a failing request, with pending frees.
         (0..40).for_each(|_| self.malloc());
         (0..10).for_each(|_| self.free());
         let mut block = null_mut();
@@ -214,7 +216,7 @@ impl Program {
         sum
     }
 
-    /// Writes the snapshot in both formats, and what is known of the program beside it.
+    /// Writes the snapshot in both formats, and the expected figures of the program beside.
     fn write(&self, scene: &Scene, folder: &Path) {
         for format in ["pickle", "json"] {
             let file = folder.join(format!("{}.{format}", scene.name));

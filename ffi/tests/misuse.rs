@@ -1,4 +1,5 @@
-//! What programs must not do, from C: the status is the one that the header promises, nothing changes, no driver is called.
+//! Misuse by C programs: the status equals the header's promise, nothing changes, and no driver
+//! function is called.
 //!
 //! The programs are in `tests/c_abi/misuse`, one kind of misuse each.
 
@@ -24,7 +25,8 @@ fn no_misuse_touches_memory_that_it_should_not() {
     }
 }
 
-/// A function that is missing from the list would not be tried with a dead handle, a wrong device, or in a child.
+/// A function missing from the list would not be tried with a dead handle, a wrong device, or in a
+/// child.
 #[test]
 fn the_list_of_calls_has_every_function_of_an_allocator() {
     let read = |path: &str| std::fs::read_to_string(common::root().join(path)).expect("the file exists");

@@ -1,4 +1,5 @@
-//! What is installed, used as a program outside of the repository uses it: pkg-config, `CMake`, cargo-c, other Rust libraries.
+//! The installed library, used like a program outside of the repository: pkg-config, `CMake`,
+//! cargo-c, other Rust libraries.
 
 mod common;
 
@@ -8,18 +9,19 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a consumer prints.
+/// Output of a consumer.
 const SAYS: &str = concat!("cachalot ", env!("CARGO_PKG_VERSION"), "\n");
 
 /// Variables for a build by cargo whose library is linked and hardly run.
 const QUICKLY: [(&str, &str); 2] = [("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "0")];
 
-/// The consumer in C or C++.
+/// Returns the consumer in C or C++.
 fn consumer(ending: &str) -> PathBuf {
     root().join("tests/c_abi/consumer/consumer").with_extension(ending)
 }
 
-/// What `pkg-config` says of the installed library, as arguments. `None`, and a line, if there is no `pkg-config`.
+/// Returns the flags of `pkg-config` for the installed library. Prints a line and returns `None`
+/// without `pkg-config`.
 fn pkg_config(libraries: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     let mut command = Command::new("pkg-config");
     command.args(arguments).arg("cachalot").env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
@@ -30,7 +32,8 @@ fn pkg_config(libraries: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     Some(said.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The shared libraries that a program asks the loader for. `None`, and a line, if there is no `readelf`.
+/// Returns the shared libraries needed by a program. Prints a line and returns `None` without
+/// `readelf`.
 fn needed(program: &Path) -> Option<String> {
     let Some(read) = output(Command::new("readelf").arg("--dynamic").arg(program)) else {
         skip("what programs are linked with", "no readelf");
@@ -39,7 +42,8 @@ fn needed(program: &Path) -> Option<String> {
     Some(printed(&read).lines().filter(|line| line.contains("(NEEDED)")).collect())
 }
 
-/// Builds the consumers with what `pkg-config` says and runs them. False if there is no `pkg-config`.
+/// Builds the consumers with the flags of `pkg-config`, and runs the consumers. False without
+/// `pkg-config`.
 fn consume_by_pkg_config(libraries: &Path, program: &Path, modes: &[&str]) -> bool {
     for (compiler, ending) in [("cc", "c"), ("c++", "cpp")] {
         for mode in modes {
@@ -70,7 +74,7 @@ fn pkg_config_links_the_library_of_the_kind_that_it_is_asked_for() {
     assert_eq!(pkg_config(&libraries, &["--modversion"]), Some(vec![env!("CARGO_PKG_VERSION").to_owned()]));
 }
 
-/// The files and links below a folder, by their paths in it.
+/// Returns the files and links below a folder, by relative path.
 fn files(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];
@@ -89,7 +93,7 @@ fn files(folder: &Path) -> BTreeSet<String> {
 #[test]
 fn the_manifest_lists_every_file_and_uninstalling_leaves_nothing() {
     let prefix = empty("manifest");
-    // What another version left is removed, what others have put there is not.
+    // Files of another version are removed, foreign files are not.
     for (file, text) in
         [("share/cachalot/manifest.txt", "lib/libcachalot.so.0.0.9\n"), ("lib/libcachalot.so.0.0.9", "")]
     {
@@ -121,17 +125,17 @@ fn other_folders_can_be_chosen() {
         let described = std::fs::read_to_string(libraries.join("pkgconfig").join(file)).expect("it is there");
         assert!(!described.contains('@') && !described.contains("/opt/"), "{described}");
     }
-    // The staged tree is used where it lies: no file of it names the prefix.
+    // The staged tree is used in place: no file of the tree names the prefix.
     consume_by_pkg_config(&libraries, &stage.join("consumer"), &["--libs", "--static"]);
     build_with_cmake(&[&format!("-DCMAKE_PREFIX_PATH={}", libraries.join("cmake").display())], "staged");
 }
 
-/// `CMake`: the one that `CMAKE` names, or that is on the path.
+/// Returns `CMake`: the program named by `CMAKE`, or found on the path.
 fn cmake() -> Command {
     Command::new(std::env::var_os("CMAKE").unwrap_or_else(|| "cmake".into()))
 }
 
-/// Builds the consumers with `CMake` and runs them, if there is `CMake`.
+/// Builds the consumers with `CMake`, if installed, and runs the consumers.
 fn build_with_cmake(arguments: &[&str], name: &str) {
     let build = empty(name);
     let mut configure = cmake();
@@ -217,7 +221,7 @@ fn cmake_refuses_versions_that_do_not_fit() {
     }
 }
 
-/// The compiler that builds the tests.
+/// Returns the compiler of the tests.
 fn rustc() -> Command {
     Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
 }
@@ -240,7 +244,7 @@ fn the_system_libraries_are_those_that_the_compiler_names() {
     }
 }
 
-/// The other Rust library, made with or without link-time optimisation.
+/// Builds a second Rust library, with or without link-time optimization.
 fn second(folder: &Path, optimised: bool) -> Option<PathBuf> {
     let library = folder.join(format!("libsecond_{optimised}.a"));
     let mut command = rustc();
@@ -305,7 +309,7 @@ fn cargo_c_builds_and_installs_the_library() {
     let mut command = Command::new("cargo");
     command.args(["cinstall", "--profile", "dev", "--libdir", "lib", "--manifest-path"]);
     command.arg(root().join("ffi/Cargo.toml")).arg("--prefix").arg(&prefix);
-    // A folder of its own: what it builds differs from what the tests build.
+    // A separate folder, because cargo-c's build differs from the build of the tests.
     command.arg("--target-dir").arg(scratch("cargo-c-target")).envs(QUICKLY);
     succeed(&mut command).expect("cargo is there");
     for header in ["cachalot.h", "cachalot.hpp", "cachalot_torch.h"] {

@@ -1,4 +1,5 @@
-//! The planned policy through the C interface, on simulated devices; `processes` has it on the emulated driver.
+//! The planned policy through the C interface, on simulated devices. `processes` tests the policy
+//! on the emulated driver.
 
 use cachalot::abi::*;
 use cachalot::capi::*;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
-/// An allocator with these settings, destroyed at the end.
+/// An allocator with the given settings, destroyed at the end.
 struct Subject(*mut cachalot_allocator);
 
 impl Drop for Subject {
@@ -41,7 +42,7 @@ impl Subject {
         block
     }
 
-    /// Two blocks of which one is freed before the next, and the addresses of all three.
+    /// Requests two blocks, frees one, and requests a third. Returns all three addresses.
     fn iterate(&self, device: c_int) -> [*mut c_void; 3] {
         let first = self.malloc(device, 3 * MIB);
         let second = self.malloc(device, MIB);
@@ -93,7 +94,7 @@ fn an_iteration_is_planned_in_the_background_and_then_served() {
     assert_eq!(after.served, before.served + 6);
     assert_eq!((after.extra, after.missing, after.occupied, after.given_up), (0, 0, 0, 0));
     assert_eq!(cachalot_check(subject.0), CACHALOT_OK);
-    // The other device has nothing of it.
+    // The other device is unaffected.
     assert_eq!(subject.planned(0).announced, 0);
 }
 

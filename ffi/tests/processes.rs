@@ -1,4 +1,5 @@
-//! Whole lives of processes, from C: forks, exits, unloading, lost contexts, callbacks, drivers that are missing or old.
+//! Whole lives of processes, from C: forks, exits, unloading, lost contexts, callbacks, missing or
+//! old drivers.
 
 mod common;
 
@@ -8,7 +9,7 @@ use common::{
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program of `tests/c_abi/process`.
+/// Builds a program of `tests/c_abi/process`.
 fn program(name: &str) -> Option<PathBuf> {
     build(&root().join("tests/c_abi/process").join(name).with_extension("c"), Link::Shared, &[])
 }
@@ -69,7 +70,7 @@ fn a_driver_that_shuts_down_is_not_called_again() {
     succeed(&mut emulated(&program));
 }
 
-/// More simulated streams than there could ever be heaps for at the same time.
+/// Uses more simulated streams than heaps could ever exist at a time.
 #[test]
 fn streams_and_threads_come_and_go() {
     let Some(program) = program("streams") else { return };
@@ -78,7 +79,7 @@ fn streams_and_threads_come_and_go() {
     without_errors(simulated(&program).arg("300"));
 }
 
-/// As often as it took for one thread to meet what another one undoes.
+/// Repeats often enough that one thread meets a stream destroyed by another thread.
 #[test]
 fn threads_do_not_see_each_others_streams_go() {
     let Some(program) = program("threads") else { return };
@@ -107,7 +108,7 @@ fn callbacks_may_call_back() {
     without_errors(&simulated(&program));
 }
 
-/// A copy of the emulated driver without some of its functions.
+/// Installs a copy of the emulated driver without some functions.
 fn driver_without(folder: &str, hidden: &[&str]) -> PathBuf {
     cachalot_emulated_driver::install::install(&common::scratch(folder), hidden).expect("the emulated driver is built")
 }

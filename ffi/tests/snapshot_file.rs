@@ -1,4 +1,4 @@
-//! Snapshots to files through the C interface: two threads to one path, and a full device.
+//! Snapshots to files through the C interface: two threads with a common path, and a full device.
 
 use cachalot::abi::{CACHALOT_SIMULATED, cachalot_allocator, cachalot_options, cachalot_status};
 use cachalot::capi::{cachalot_create, cachalot_destroy, cachalot_free, cachalot_malloc, cachalot_snapshot_to_file};
@@ -48,7 +48,7 @@ impl Subject {
     }
 }
 
-/// An empty folder of a test's own.
+/// Creates an empty folder of a test.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if folder.exists() {

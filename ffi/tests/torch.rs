@@ -1,6 +1,8 @@
-//! The plug-in for `PyTorch`, called as `PyTorch` calls it, by C++ programs on the emulated driver.
+//! The plug-in for `PyTorch`, called by C++ programs on the emulated driver in the manner of
+//! `PyTorch`.
 //!
-//! The shim is built in both ways: for any program, and with `PyTorch`'s headers, for which `tests/c_abi/torch/c10` stands in.
+//! The shim is built in both ways: for any program, and with `PyTorch`'s headers, replaced here by
+//! `tests/c_abi/torch/c10`.
 
 mod common;
 
@@ -10,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Where the programs are.
+/// Returns the folder of the programs.
 fn sources() -> PathBuf {
     root().join("tests/c_abi/torch")
 }
 
-/// The shim as it is built without `PyTorch`, and with it. `None`, and a line, if there is no compiler.
+/// Builds the shim without and with `PyTorch`. Prints a line and returns `None` without a compiler.
 fn shims() -> Option<&'static [PathBuf; 2]> {
     static BUILT: OnceLock<Option<[PathBuf; 2]>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -39,7 +41,7 @@ fn shims() -> Option<&'static [PathBuf; 2]> {
     built.as_ref()
 }
 
-/// A program on the emulated driver, without any settings in its environment.
+/// Prepares a program on the emulated driver, without settings in the environment.
 fn program(name: &str, shim: &Path) -> Option<Command> {
     let include = sources();
     let flags = [OsStr::new("-I"), include.as_os_str()];
@@ -58,7 +60,7 @@ fn requests_are_served_on_every_device_and_thread() {
     let Some(mut command) = program("requests", shim) else { return };
     let output = common::output(&mut command).expect("it was just built");
     assert!(output.status.success(), "{}", printed(&output));
-    // Two frees of what is nobody's, one line.
+    // Two frees of unknown pointers give one line.
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.starts_with("cachalot: a block cannot be freed: invalid device pointer"), "{said}");
@@ -127,7 +129,8 @@ fn an_allocator_of_ones_own_is_thirty_lines() {
     without_errors(&command);
 }
 
-/// What the program prints with these variables and settings of its own, and what it says on its standard error.
+/// Runs the program with environment variables and the program's own settings. Returns the printed
+/// lines and the standard error.
 fn settings(variables: &[(&str, &str)], own: &[&str]) -> Option<(Vec<String>, String)> {
     let [shim, _] = shims()?;
     let mut command = program("settings", shim)?;
@@ -141,7 +144,7 @@ const OWN: &str = "CACHALOT_CONF";
 const NEW: &str = "PYTORCH_ALLOC_CONF";
 const OLD: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
-/// Variables, the program's own settings, and those that are in force.
+/// Environment variables, the program's own settings, and the expected settings in force.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str], &'a str);
 
 #[test]
@@ -154,11 +157,11 @@ fn settings_come_from_the_first_place_that_has_any() {
         (&[(OLD, &a), (NEW, &b)], &[], &b),
         (&[(OLD, &a), (NEW, &b), (OWN, &c)], &[], &c),
         (&[(OLD, &a), (NEW, &b), (OWN, &c)], &[&d], &d),
-        // Not added to: what is set in one place alone counts.
+        // Settings of several places are not combined: a single place counts.
         (&[(OLD, &a), (OWN, "expandable_segments:True")], &[], "expandable_segments:True"),
         (&[(OLD, &a), (OWN, "")], &[], ""),
         (&[(OLD, &a)], &["policy:bfc"], "policy:bfc"),
-        // What is PyTorch's own, or newer than this, is passed over in its variables.
+        // Keys of PyTorch itself and newer keys are ignored in PyTorch's variables.
         (&[(OLD, "backend:cudaMallocAsync")], &[], ""),
         (&[(NEW, "pinned_use_background_threads:True,of_2030:[1:2,3:4],max_split_size_mb:32")], &[], &a),
         (&[(OWN, "pinned_use_background_threads:True")], &[], "pinned_use_background_threads:True"),

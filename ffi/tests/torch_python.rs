@@ -1,4 +1,5 @@
-//! Python stacks of recorded events, in the Python that there is: `CACHALOT_PYTHON` can name another one than `python3`.
+//! Python stacks of recorded events, in the installed Python. `CACHALOT_PYTHON` names another
+//! program than `python3`.
 
 mod common;
 

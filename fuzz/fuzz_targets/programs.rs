@@ -1,4 +1,4 @@
-//! Any program on the core and on a naive model of it.
+//! Any program on the core and on a naive model of the core.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Recorded programs of GPU memory, and what can be done with them without a GPU. The `cachalot` command is built on this
-//! library.
+//! Recorded programs of GPU memory: replay, comparison, planning and reports without a GPU. The
+//! library behind the `cachalot` command.
 //!
 //! ```
 //! use cachalot_replay::replay::{Options, replay};
@@ -18,9 +18,11 @@
 //! ```
 //!
 //! ```text
-//! compare     every policy and configuration, side by side     snapshot   the state a program ends in, as a file
-//! replay      every decision repeated and checked              inspect    what a snapshot shows
-//! program     the calls that a record implies
+//! compare     every policy and configuration, side by side
+//! replay      every decision repeated and checked
+//! snapshot    the state at the end of a program, as a file
+//! inspect     reports on snapshots
+//! program     the calls implied by a record
 //! plan        problems for the planner, and solving them on every core
 //! trace       records: CSV, pickles, JSON
 //! ```

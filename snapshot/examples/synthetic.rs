@@ -1,11 +1,13 @@
-//! Writes a memory snapshot of any length, as Python pickles one that `PyTorch` took with stacks: frames and the keys of
-//! dictionaries are shared, and so is the stack of a free and of its completion; every other stack is a list of its own.
+//! Writes a memory snapshot of any length, in the form of a snapshot that Python pickled with
+//! stacks. Frames and the keys of dictionaries are shared, as are the stacks of a free and of the
+//! free's completion. Every other stack is a separate list.
 //!
 //! ```sh
 //! cargo run --release -p cachalot-snapshot --example synthetic -- /tmp/large.pickle 5000000
 //! ```
 //!
-//! The events are those of a program on a simulated device, so the file can be replayed as well. 5 million events are some 610 MB.
+//! The events come from a program on a simulated device, so the file can be replayed. 5 million
+//! events take about 610 MB.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
@@ -20,20 +22,21 @@ use std::io::{self, BufWriter, Write};
 type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
 
 const DEVICE: DeviceIndex = DeviceIndex(0);
-/// Distinct frames of the program, and of each stack.
+/// Number of distinct frames of the program. `DEPTH` is the number of frames in a stack.
 const FRAMES: u64 = 3000;
 const DEPTH: u64 = 20;
 /// Distinct stacks of the program.
 const STACKS: u64 = 2000;
-/// Blocks that the program holds at most.
+/// Most blocks in use at a time.
 const HELD: usize = 3000;
-/// Calls between two readings of the allocator's trace, and the events that one leaves at most.
+/// Calls between two readings of the allocator's trace. A call leaves at most `EVENTS_PER_CALL`
+/// events.
 const CALLS: usize = 1 << 12;
 const EVENTS_PER_CALL: usize = 4;
-/// Entries of a list that Python's pickler writes at a time.
+/// Entries in each batch of a list, as in Python's pickler.
 const BATCH: usize = 1000;
 
-/// Writes operations of protocol 4, and numbers what Python's pickler would.
+/// Writes operations of protocol 4, and numbers the values as Python's pickler does.
 struct Pickler<W> {
     to: W,
     memoized: u32,
@@ -46,14 +49,14 @@ impl<W: Write> Pickler<W> {
         self.to.write_all(operations)
     }
 
-    /// `MEMOIZE`: the number of the value on top.
+    /// Writes `MEMOIZE`. Returns the number of the value on top.
     fn memoize(&mut self) -> io::Result<u32> {
         self.put(b"\x94")?;
         self.memoized += 1;
         Ok(self.memoized - 1)
     }
 
-    /// `BINGET` or `LONG_BINGET`.
+    /// Writes `BINGET` or `LONG_BINGET`.
     fn recall(&mut self, number: u32) -> io::Result<()> {
         match u8::try_from(number) {
             Ok(short) => self.put(&[b'h', short]),
@@ -61,13 +64,13 @@ impl<W: Write> Pickler<W> {
         }
     }
 
-    /// A text that is an object of its own: `SHORT_BINUNICODE`.
+    /// Writes a text as a separate object: `SHORT_BINUNICODE`.
     fn own_text(&mut self, text: &str) -> io::Result<u32> {
         self.put(&[b"\x8c", &[text.len() as u8][..], text.as_bytes()].concat())?;
         self.memoize()
     }
 
-    /// A text that is one object wherever it is.
+    /// Writes a text as an object shared by all uses.
     fn text(&mut self, text: &'static str) -> io::Result<()> {
         if let Some(&number) = self.texts.get(text) {
             return self.recall(number);
@@ -77,7 +80,7 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
-    /// `BININT1`, `BININT2`, `BININT` or `LONG1`.
+    /// Writes `BININT1`, `BININT2`, `BININT` or `LONG1`.
     fn int(&mut self, value: u64) -> io::Result<()> {
         let bytes = value.to_le_bytes();
         match value {
@@ -122,7 +125,7 @@ impl<W: Write> Pickler<W> {
         self.put(b"u")
     }
 
-    /// A list of frames; its number.
+    /// Writes a stack as a list of frames. Returns the number of the list.
     fn stack(&mut self, stack: u64) -> io::Result<u32> {
         self.put(b"]")?;
         let number = self.memoize()?;
@@ -153,7 +156,7 @@ impl<W: Write> Pickler<W> {
                 stacks.insert(entry.addr.0, number);
             }
         }
-        // The text is an object of its own for each event.
+        // The text is a separate object in each event.
         self.text("compile_context")?;
         self.own_text("N/A")?;
         self.text("user_metadata")?;
@@ -190,7 +193,7 @@ impl<W: Write> Pickler<W> {
     }
 }
 
-/// Runs a program until its allocator has done so much, and writes every event.
+/// Runs a program until the trace has `count` events, and writes every event.
 fn events(pickler: &mut Pickler<impl Write>, allocator: &Simulated, count: usize) -> Result<(), Box<dyn Error>> {
     let (mut number, mut written, mut held) = (1_u64, 0, Vec::<DevicePtr>::new());
     let mut stacks = HashMap::new();

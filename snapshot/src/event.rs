@@ -1,4 +1,4 @@
-//! Events, read key by key: a snapshot has millions of them.
+//! Reads events key by key. A snapshot has millions of events.
 
 use crate::model::{Details, Event, Text};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-/// Texts that most events have one of: they take no memory of their own.
+/// Frequent texts of events. Each refers to a constant and takes no memory.
 const KNOWN: [&str; 13] = [
     "alloc",
     "free_requested",
@@ -25,11 +25,11 @@ const KNOWN: [&str; 13] = [
 ];
 
 thread_local! {
-    /// The details that were read last: those of the next event are mostly equal.
+    /// The details read last. The next event usually has equal details.
     static LATEST: RefCell<Option<Arc<Details>>> = const { RefCell::new(None) };
 }
 
-/// A text that is mostly one of a few.
+/// A text, usually from [`KNOWN`].
 struct Known(Text);
 
 impl<'de> Deserialize<'de> for Known {
@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for Known {
     }
 }
 
-/// A key, without memory of its own if it is known.
+/// A key of an event. A known key takes no memory.
 enum Key {
     Action,
     Addr,
@@ -139,7 +139,7 @@ impl Event {
     }
 }
 
-/// The details of an event, which are those of the event before if they are equal.
+/// Returns the details of an event, shared with the previous event if both are equal.
 fn shared(details: Details) -> Option<Arc<Details>> {
     if details == Details::default() {
         return None;

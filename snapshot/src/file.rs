@@ -1,4 +1,4 @@
-//! Snapshots from and to files.
+//! Reads and writes snapshot files.
 
 use crate::model::{Event, Segment, Snapshot};
 use crate::{pickle, shared};
@@ -7,20 +7,20 @@ use std::fmt;
 use std::io::{self, BufRead, BufWriter, Write};
 use std::path::Path;
 
-/// Bytes that are written at a time.
+/// Size of the write buffer in bytes.
 const PART_BYTES: usize = 64 << 10;
 
-/// How a snapshot is written.
+/// The format of a snapshot file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// As Python pickles it.
+    /// A pickle, equal to Python's.
     Pickle,
-    /// As JSON, with lists in the place of tuples.
+    /// JSON, with lists in the place of tuples.
     Json,
 }
 
 impl Format {
-    /// What a file's name asks for: JSON if it ends in `.json`, else a pickle.
+    /// Returns the format for a file name: JSON for the extension `.json`, otherwise a pickle.
     pub fn of(path: &Path) -> Self {
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
             Self::Json
@@ -30,10 +30,10 @@ impl Format {
     }
 }
 
-/// Writes a snapshot, in parts of up to 64 KiB. Lists are gone through once, while they are written.
+/// Writes a snapshot, in parts of up to 64 KiB. Each list is iterated once, during the write.
 ///
 /// # Errors
-/// Those of the writer.
+/// The errors of the writer.
 pub fn write<S: Serialize, T: Serialize>(to: impl Write, format: Format, snapshot: &Snapshot<S, T>) -> io::Result<()> {
     let mut buffered = BufWriter::with_capacity(PART_BYTES, to);
     match format {
@@ -46,10 +46,10 @@ pub fn write<S: Serialize, T: Serialize>(to: impl Write, format: Format, snapsho
     buffered.flush()
 }
 
-/// Writes a snapshot to a file, as [`cachalot_atomic_file::write`] does.
+/// Writes a snapshot to a file through [`cachalot_atomic_file::write`].
 ///
 /// # Errors
-/// Those of the file system; a regular file is then as it was before.
+/// The errors of the file system. After a failure a regular file has the previous contents.
 pub fn write_file<S: Serialize, T: Serialize>(
     path: &Path,
     format: Format,
@@ -58,13 +58,13 @@ pub fn write_file<S: Serialize, T: Serialize>(
     cachalot_atomic_file::write(path, |file| write(file, format, snapshot))
 }
 
-/// Why a snapshot cannot be read.
+/// The reason why a snapshot cannot be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The pickle.
+    /// The pickle is invalid.
     Pickle(pickle::Error),
-    /// The JSON.
+    /// The JSON is invalid.
     Json(serde_json::Error),
     /// The reader failed.
     Io(io::Error),
@@ -82,18 +82,20 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Reads a snapshot, of either format. Equal stacks are one in memory.
+/// Reads a snapshot in either format. Equal stacks share memory.
 ///
 /// # Errors
-/// If it is not one, is cut off, or is a pickle that expands beyond [`pickle::from_slice`]'s bound.
+/// If `bytes` is no snapshot, is cut off, or is a pickle that expands beyond the bound of
+/// [`pickle::from_slice`].
 pub fn read(bytes: &[u8]) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
     read_from(bytes)
 }
 
-/// Reads a snapshot, of either format. A pickle is read a part at a time, and takes little more memory than its events.
+/// Reads a snapshot in either format from a reader. A pickle is read in parts and takes little more
+/// memory than the events.
 ///
 /// # Errors
-/// Those of [`read`], and [`ReadError::Io`].
+/// The errors of [`read`], and [`ReadError::Io`].
 pub fn read_from(mut reader: impl BufRead) -> Result<Snapshot<Vec<Segment>, Vec<Vec<Event>>>, ReadError> {
     let start = reader.fill_buf().map_err(ReadError::Io)?;
     if start.trim_ascii_start().first() == Some(&b'{') {

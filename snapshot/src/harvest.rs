@@ -1,4 +1,5 @@
-//! Events that are made while a pickle is read, so that the millions of them never exist as the pickle's own values.
+//! Builds events while a pickle is read, so that the values of millions of events never exist at
+//! the same time.
 
 use crate::model::Event;
 use serde::de::{Deserialize, Deserializer, Visitor};
@@ -6,16 +7,16 @@ use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
 
-/// The name of a serde newtype that is an event. A reader of pickles gives the visitor of this name the number of an event that
-/// was made before.
+/// Name of the serde newtype for an event. A reader of pickles passes the number of a finished
+/// event to the visitor of the name.
 pub(crate) const HARVESTED: &str = "cachalot::Event";
 
 thread_local! {
-    /// The events that this thread's reader has made, in order.
+    /// Finished events of the calling thread's reader, in order.
     static MADE: RefCell<Vec<Event>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reads a file, and forgets its events then.
+/// Runs a reader of one file, and discards the remaining events afterwards.
 pub(crate) fn reading<T>(read: impl FnOnce() -> T) -> T {
     MADE.take();
     let done = read();
@@ -23,7 +24,7 @@ pub(crate) fn reading<T>(read: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Keeps an event. Answers its number.
+/// Stores a finished event and returns the number of the event.
 pub(crate) fn keep(event: Event) -> u32 {
     MADE.with_borrow_mut(|made| {
         made.push(event);
@@ -31,7 +32,7 @@ pub(crate) fn keep(event: Event) -> u32 {
     })
 }
 
-/// An event that was made, as plain values, for a place where no event belongs.
+/// Returns a finished event as plain values, for a place where no event belongs.
 pub(crate) fn expand(number: u32) -> Option<serde_json::Value> {
     serde_json::to_value(copy(number)?).ok()
 }
@@ -40,7 +41,7 @@ fn copy(number: u32) -> Option<Event> {
     MADE.with_borrow(|made| made.get(number as usize).cloned())
 }
 
-/// An event of a list, or the number of one that was made before.
+/// An event of a list, or the number of a finished event.
 pub(crate) enum Numbered {
     Made(u32),
     Own(Box<Event>),
@@ -79,7 +80,7 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// The events of every list. Lists of events that were made one after the other take them as they are.
+/// Returns the events of every list. If every list has consecutive events, no event is copied.
 pub(crate) fn gather(lists: Vec<Vec<Numbered>>) -> Vec<Vec<Event>> {
     let mut made = MADE.take();
     let Some(ranges) = lists.iter().map(|list| range(list)).collect::<Option<Vec<Range<usize>>>>() else {
@@ -88,7 +89,7 @@ pub(crate) fn gather(lists: Vec<Vec<Numbered>>) -> Vec<Vec<Event>> {
     if !ranges.is_sorted_by(|one, next| one.end <= next.start) {
         return copied(lists, &made);
     }
-    // From the end on, so that what is left of the events need not move.
+    // From the end backwards, so that the remaining events need not move.
     let mut gathered: Vec<Vec<Event>> = ranges
         .iter()
         .rev()
@@ -101,7 +102,8 @@ pub(crate) fn gather(lists: Vec<Vec<Numbered>>) -> Vec<Vec<Event>> {
     gathered
 }
 
-/// The events of a list, if they were made one after the other; an empty list has those before the first one.
+/// Returns the range of a list's events, or `None` unless the numbers are consecutive. An empty
+/// list starts at 0.
 fn range(list: &[Numbered]) -> Option<Range<usize>> {
     let number = |numbered: &Numbered| if let Numbered::Made(made) = numbered { Some(*made as usize) } else { None };
     let first = list.first().map_or(Some(0), number)?;

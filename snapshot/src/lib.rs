@@ -1,13 +1,15 @@
-//! PyTorch's memory snapshots, as `torch.cuda.memory._snapshot()` returns them: one model, two formats.
+//! Reads and writes PyTorch's memory snapshots, the data of `torch.cuda.memory._snapshot()`, in two
+//! formats.
 //!
 //! ```text
-//! model    what a snapshot holds: segments, blocks, events, stacks      ─┐  keys that are not known are kept
-//! take     a snapshot of an allocator                                     │
-//! stack    where in the program: shared by what comes from the same place  │
-//! shared   values that are read once, for every place that refers to them  │
-//! stream   lists that are written while they are made                    │
-//! pickle   Python's own format                                           │
-//! file     a snapshot written and read, as a pickle or as JSON          ─┘
+//! model    the data of a snapshot: segments, blocks, events, stacks, unknown keys
+//! take     snapshots of an allocator
+//! stack    stacks of the program, shared by events of one call site
+//! shared   values read once for all references in a file
+//! harvest  events built while a pickle is read
+//! stream   lists whose entries are built during the write
+//! pickle   Python's own format
+//! file     reading and writing files, as a pickle or as JSON
 //! ```
 //!
 //! ```
@@ -21,7 +23,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Key by key: `torch/cuda/memory.py` and `torch/csrc/cuda/Module.cpp` of `PyTorch` 2.0 to 2.15.
+//! Source of the keys: `torch/cuda/memory.py` and `torch/csrc/cuda/Module.cpp` of `PyTorch` 2.0 to
+//! 2.15.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! The keys of a snapshot that this library has no field for.
+//! Keys of a snapshot without a field in the model.
 
 use serde_json::{Map, Value};
 
-/// Keys that are not known, with what they hold.
+/// Unknown keys with their values.
 pub type Other = Map<String, Value>;

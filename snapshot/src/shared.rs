@@ -1,9 +1,9 @@
-//! Values that are read once and then shared, by every place of a file that refers to them.
+//! Shares values: a value is read once, and every reference in the file becomes a clone.
 //!
 //! ```text
-//! pickle   a number for every value that can be referred to ─┐
-//!                                                            ├─▶ Known ─▶ clones of one value
-//! JSON     equal values                                      ─┘
+//! pickle   a number for every value with references ─┐
+//!                                                    ├─▶ Known ─▶ clones of one value
+//! JSON     equal values                              ─┘
 //! ```
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -14,28 +14,28 @@ use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
 
-/// The name of a serde newtype whose value is shared.
+/// Name of the serde newtype for a shared value.
 ///
-/// A value of this name is written to a pickle once, and referred to from then on. Its address tells
-/// it from others, so it has to stay where it is until all is written: a [`Stack`](crate::Stack)
-/// does as long as any clone of it exists.
+/// The writer of pickles writes a shared value once and refers to the value afterwards. The address
+/// identifies the value and must not change until the whole file is written. A
+/// [`Stack`](crate::Stack) has a fixed address while any clone exists.
 ///
-/// A reader of pickles gives the visitor of this name a map with one entry, from the number of the
-/// value in the file to the value. The visitor does not ask for a value whose number it knows.
+/// The reader of pickles passes a map with one entry to the visitor of the name: the number of the
+/// value in the file, and the value. The visitor does not read the value if the number is known.
 pub(crate) const SHARED: &str = "cachalot::Shared";
 
-/// A value whose clones share one memory.
+/// A value with cheap clones in shared memory.
 pub(crate) trait Shared: Clone + Eq + Hash + 'static {
-    /// The value as a file has it.
+    /// The form of the value in a file.
     type Parts: for<'de> Deserialize<'de>;
 
-    /// Makes the value.
+    /// Builds the value.
     fn of(parts: Self::Parts) -> Self;
 }
 
-/// The values of one type that were read before.
+/// Values of one type read so far.
 struct Known<T> {
-    /// By their numbers in a pickle.
+    /// The values by number in the pickle.
     numbered: HashMap<u32, T>,
     distinct: HashSet<T>,
 }
@@ -46,12 +46,12 @@ impl<T> Default for Known<T> {
     }
 }
 
-/// What the reader of a file has read so far: the [`Known`] values of each type.
+/// All values read so far from a file: the [`Known`] values of each type.
 #[derive(Default)]
 struct Read(HashMap<TypeId, Box<dyn Any>>);
 
 impl Read {
-    /// Finds the values of a type that were read before.
+    /// Returns the values of a type read so far.
     fn known<T: Shared>(&mut self) -> &mut Known<T> {
         let known = self.0.entry(TypeId::of::<T>()).or_insert_with(|| Box::new(Known::<T>::default()));
         known.downcast_mut().expect("each type has values of its own")
@@ -59,11 +59,12 @@ impl Read {
 }
 
 thread_local! {
-    /// What this thread's reader has read, if it is reading.
+    /// The values of the calling thread's reader. `None` while the thread reads no file.
     static READ: RefCell<Option<Read>> = const { RefCell::new(None) };
 }
 
-/// Reads a file. Shared values in it become clones of one, also where the file repeats them.
+/// Runs a reader of one file. Equal shared values become clones of one value, also where the file
+/// repeats the value.
 pub(crate) fn reading<T>(read: impl FnOnce() -> T) -> T {
     READ.set(Some(Read::default()));
     let done = read();
@@ -71,7 +72,7 @@ pub(crate) fn reading<T>(read: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Deserializes a shared value: the one read before, if there is one.
+/// Deserializes a shared value, or clones the equal value read earlier.
 pub(crate) fn deserialize<'de, T: Shared, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     deserializer.deserialize_newtype_struct(SHARED, Reader(PhantomData))
 }
@@ -82,7 +83,7 @@ impl<'de, T: Shared> Visitor<'de> for Reader<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a stack or a frame of one")
+        f.write_str("a stack or a frame")
     }
 
     /// Reads a value from a format without references.
@@ -114,7 +115,7 @@ impl<'de, T: Shared> Visitor<'de> for Reader<T> {
 }
 
 impl<T: Shared> Known<T> {
-    /// The equal value that was read before, or this one from now on.
+    /// Returns a clone of the equal value read earlier, or remembers and returns `value`.
     fn distinct(&mut self, value: T) -> T {
         if let Some(known) = self.distinct.get(&value) {
             return known.clone();

@@ -1,4 +1,4 @@
-//! Stacks: events with the same stack share it, in memory as in a pickle.
+//! Stacks of the program. Events with equal stacks share one stack, in memory and in a pickle.
 
 use crate::other::Other;
 use crate::shared::{self, SHARED, Shared};
@@ -6,31 +6,31 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// One frame of a stack.
+/// A frame of a stack.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Frame {
     /// The function.
     pub name: String,
-    /// Its file.
+    /// The file of the function.
     pub filename: String,
-    /// The line in it.
+    /// The line in the file.
     pub line: i64,
-    /// Every other key: what `torch.fx` adds.
+    /// Unknown keys, for example from `torch.fx`.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// A stack: frames, the innermost first. Empty if none was recorded.
+/// A stack: frames, the innermost first. Empty without a recorded stack.
 #[derive(Clone, Debug, Default)]
 pub struct Stack(Arc<Box<[Arc<Frame>]>>);
 
 impl Stack {
-    /// The frames, the innermost first. Stacks that were read from one pickle share them.
+    /// Returns the frames, the innermost first. Stacks from one pickle share frames.
     pub fn frames(&self) -> &[Arc<Frame>] {
         &self.0
     }
 
-    /// Whether there are none.
+    /// Returns whether the stack has no frames.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -86,7 +86,7 @@ impl Shared for Stack {
     }
 }
 
-/// A frame as a part of a stack that is read.
+/// A frame during the reading of a stack.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SharedFrame(Arc<Frame>);
 

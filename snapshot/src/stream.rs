@@ -1,9 +1,9 @@
-//! Lists that are written while they are made.
+//! Lists whose entries are built during the write.
 
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 use std::cell::RefCell;
 
-/// A list whose entries are made one at a time, as they are written. Can be written once.
+/// A list whose entries come from an iterator during the write. Can be written once.
 #[derive(Debug)]
 pub struct Each<I>(RefCell<Option<I>>);
 
@@ -11,7 +11,7 @@ impl<I: Iterator> Each<I>
 where
     I::Item: Serialize,
 {
-    /// What the iterator yields.
+    /// Creates a list of the iterator's items.
     pub fn new(entries: impl IntoIterator<IntoIter = I>) -> Self {
         Self(RefCell::new(Some(entries.into_iter())))
     }

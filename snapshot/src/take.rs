@@ -1,4 +1,4 @@
-//! Snapshots of an allocator: what the core says, under PyTorch's names.
+//! Takes snapshots of an allocator: the core's data under PyTorch's names.
 
 use crate::file::Format;
 use crate::model::{Block, Details, Event, Segment, Settings, Snapshot};
@@ -12,33 +12,34 @@ use cachalot_core::{
 };
 use std::sync::Arc;
 
-/// What was taken of an allocator, to be written.
+/// The state of an allocator, ready to be written.
 #[derive(Debug)]
 pub struct Taken<F> {
     segments: Vec<SnapshotSegment>,
     /// The events of each device.
     traces: Vec<Vec<TraceEntry>>,
     settings: Settings,
-    /// From the number of a place in the program to the stack there.
+    /// Returns the stack for the number of a call site.
     stack: F,
 }
 
 impl<F: Fn(u32) -> Stack> Taken<F> {
-    /// What is known already: the segments by address, the events of each device, and where they come from. `stack` as in
-    /// [`of`](Self::of).
+    /// Creates a snapshot of given data: the segments by address, the events of each device, and
+    /// the stacks. `stack` as in [`of`](Self::of).
     pub fn new(segments: Vec<SnapshotSegment>, traces: Vec<Vec<TraceEntry>>, config: &Config, stack: F) -> Self {
         Self { segments, traces, settings: settings(config), stack }
     }
 
-    /// Looks at every heap, one after the other, and then at the traces: for an exact picture the program has to stand still.
-    /// `stack` tells what stands behind the number of a [call site](DeviceMemory::call_site); equal numbers must be clones of one
-    /// stack, of which another clone is kept.
+    /// Takes a snapshot of an allocator. Reads the heaps one after another, then the traces, so an
+    /// exact picture requires that the program pauses. `stack` returns the stack for the number of
+    /// a [call site](DeviceMemory::call_site). For equal numbers `stack` must return clones of one
+    /// stack, and another clone must stay alive.
     pub fn of<D: DeviceMemory, R: Lock, S: Storage>(allocator: &Allocator<D, R, S>, stack: F) -> Self {
         let devices = || (0..allocator.device_count()).map(DeviceIndex);
         let segments = allocator.snapshot();
         let trace = |device| {
             let mut entries = Vec::new();
-            // The device is the allocator's own.
+            // Cannot fail: the device belongs to the allocator.
             let _ = allocator.for_each_trace_entry(device, |entry| entries.push(*entry));
             entries
         };
@@ -46,7 +47,7 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
         Self::new(segments, devices().map(trace).collect(), &config.unwrap_or_default(), stack)
     }
 
-    /// The snapshot, whose parts are made when they are written: once.
+    /// Returns the snapshot, ready to be written once. The entries are built during the write.
     pub fn snapshot(
         &self,
     ) -> Snapshot<Each<impl Iterator<Item = Segment>>, Each<impl Iterator<Item: serde::Serialize>>> {
@@ -62,24 +63,24 @@ impl<F: Fn(u32) -> Stack> Taken<F> {
         }
     }
 
-    /// Writes it, in parts of up to 64 KiB.
+    /// Writes the snapshot, in parts of up to 64 KiB.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The errors of the writer.
     pub fn write(&self, to: impl std::io::Write, format: Format) -> std::io::Result<()> {
         crate::file::write(to, format, &self.snapshot())
     }
 
-    /// Writes it to a file, as [`cachalot_atomic_file::write`] does.
+    /// Writes the snapshot to a file through [`cachalot_atomic_file::write`].
     ///
     /// # Errors
-    /// Those of the file system; a regular file is then as it was before.
+    /// The errors of the file system. After a failure a regular file has the previous contents.
     pub fn write_file(&self, path: &std::path::Path, format: Format) -> std::io::Result<()> {
         crate::file::write_file(path, format, &self.snapshot())
     }
 }
 
-/// Numbers of streams and addresses as PyTorch writes them.
+/// Converts the number of a stream or an address to PyTorch's signed form.
 fn signed(number: u64) -> i64 {
     number.cast_signed()
 }
@@ -137,7 +138,8 @@ fn event(entry: &TraceEntry, stack: &impl Fn(u32) -> Stack) -> Event {
     }
 }
 
-/// The settings under PyTorch's names (`torch/csrc/cuda/Module.cpp`, 2.15). No limit is -1, as a size of all ones is there.
+/// Converts the settings to PyTorch's names (`torch/csrc/cuda/Module.cpp`, 2.15). No limit becomes
+/// -1, because PyTorch writes a size with all bits set as -1.
 fn settings(config: &Config) -> Settings {
     let or_no_limit = |bytes: Option<u64>| Some(bytes.map_or(-1, signed));
     let divisions = config.roundup_power2_divisions().intervals();

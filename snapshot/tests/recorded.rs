@@ -1,4 +1,5 @@
-//! Snapshots that `PyTorch` wrote: read, and written back equal in content, by our reader and by Python's.
+//! Tests with snapshots written by `PyTorch`: reading, and writing back with equal contents for
+//! both readers, ours and Python's.
 
 use cachalot_snapshot::{Format, Snapshot, read, write, write_file};
 use flate2::read::GzDecoder;
@@ -6,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The recorded ones, as `torch.cuda.memory._snapshot()` of 2.11 returned them.
+/// Names of the recorded snapshots, from `torch.cuda.memory._snapshot()` of 2.11.
 const RECORDED: [&str; 2] = ["mlp_seed__stacks", "multistream_prefetch__stacks"];
 
 fn recorded(name: &str) -> Vec<u8> {
@@ -33,7 +34,7 @@ fn recorded_snapshots_are_read_and_written_back_equal() {
         let snapshot = read(&original).expect(name);
         let events: usize = snapshot.device_traces.iter().map(Vec::len).sum();
         assert!(!snapshot.segments.is_empty() && events > 200, "{name}: {events}");
-        // Every key of theirs has a place of its own.
+        // The model has a field for every key of PyTorch.
         assert!(snapshot.other.is_empty() && snapshot.segments.iter().all(|segment| segment.other.is_empty()));
         assert!(snapshot.device_traces[0].iter().all(|event| {
             event.details.as_ref().is_none_or(|details| details.other.is_empty()) && event.frames.is_some()
@@ -43,7 +44,7 @@ fn recorded_snapshots_are_read_and_written_back_equal() {
             assert_eq!(read(&written(&snapshot, format)).expect(name), snapshot, "{name} as {format:?}");
         }
         let pickled = written(&snapshot, Format::Pickle);
-        // Stacks are shared as in the original, where texts and keys are as well.
+        // The original shares texts, keys and stacks. Our pickle shares only stacks.
         assert!(pickled.len() < original.len() * 3, "{name}: {} of {}", pickled.len(), original.len());
     }
 }
@@ -86,7 +87,7 @@ fn a_file_that_cannot_be_written_leaves_nothing() {
 
 #[test]
 fn keys_that_are_not_known_are_kept() {
-    // As PyTorch 2.0 wrote blocks, with keys of a version to come.
+    // Blocks as written by PyTorch 2.0, with keys of a future version.
     let text = r#"{
         "segments": [{"device": 1, "address": 4096, "total_size": 2097152, "stream": 7, "colour": {"red": [1, 2.5, null]},
             "blocks": [{"size": 2097152, "state": "inactive", "history": [{"addr": 4096, "real_size": 512, "frames": []}]}]}],

@@ -1,11 +1,12 @@
-//! Pickles whose values refer to each other: what stays shared, and what is refused.
+//! Tests of pickles with references between values: sharing is kept, excessive expansion is
+//! refused.
 
 use cachalot_snapshot::pickle::{Error, from_slice, to_writer};
 use cachalot_snapshot::{Frame, ReadError, Stack, read};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// A pickle that is put together by hand: operations and plain values.
+/// A pickle built by hand from operations and plain values.
 struct Pickle(Vec<u8>);
 
 impl Pickle {
@@ -25,19 +26,20 @@ impl Pickle {
         self
     }
 
-    /// The number 1 under a key.
+    /// Adds the number 1 under a key.
     fn one(self, key: &str) -> Self {
         self.text(key).put(b"K\x01")
     }
 
-    /// What is in the memo under a number, several times.
+    /// Adds a memoized value several times.
     fn recall(mut self, number: u8, times: usize) -> Self {
         self.0.extend([b'h', number].repeat(times));
         self
     }
 }
 
-/// A snapshot of one block that is `times` times in its segment, which is there `times` times.
+/// Builds a snapshot with `times` references to one segment, which has `times` references to one
+/// block.
 fn shared_blocks(times: usize) -> Vec<u8> {
     let segment = Pickle::new().put(b"}(").text("segments").put(b"](}q\x01(").one("address").one("total_size");
     let block = segment.text("blocks").put(b"](}q\x02(").one("size").text("state").text("inactive").put(b"u");
@@ -61,9 +63,9 @@ fn a_snapshot_that_expands_without_end_is_refused_by_its_bound() {
 
 #[test]
 fn keys_that_are_not_known_expand_no_further() {
-    // A list of two of the list before, 40 times: a million million values at the end.
+    // Each list has two references to the previous list, 40 levels deep: 2^40 values at the end.
     let mut pickle = Pickle::new().put(b"}(").text("segments").put(b"]").text("device_traces").put(b"]").text("x");
-    // Each is put into the memo and taken off the stack.
+    // Each list is memoized and then removed from the stack.
     pickle = pickle.put(b"]q\x000");
     for _ in 0..40 {
         pickle = pickle.put(b"h\x00h\x00\x86q\x000");
@@ -71,7 +73,7 @@ fn keys_that_are_not_known_expand_no_further() {
     let error = read(&pickle.recall(0, 1).put(b"u.").0).expect_err("2^40 lists");
     assert!(matches!(error, ReadError::Pickle(Error::Expands(65_536))), "{error}");
 
-    // Long texts count by their length.
+    // Long texts count by length.
     let long = "long".repeat(50_000);
     let texts = |times| Pickle::new().put(b"](").text(&long).put(b"q\x00").recall(0, times).put(b"e.").0;
     assert_eq!(from_slice::<Vec<String>>(&texts(200)).expect("40 MB").len(), 201);
@@ -80,7 +82,8 @@ fn keys_that_are_not_known_expand_no_further() {
 
 #[test]
 fn stacks_and_frames_that_a_pickle_shares_are_shared_in_memory() {
-    // Two frames in a list, then: the list 20,000 times, and 1000 new lists of the frames 100 times.
+    // Two frames in a list. Then the list 20,000 times, and 1000 new lists of the frames 100
+    // times.
     let frame = |pickle: Pickle, name: &str, number: &[u8]| {
         let named = pickle.put(b"}(").text("name").text(name).text("filename").text("model.py");
         named.one("line").put(b"uq").put(number)
@@ -115,6 +118,6 @@ fn a_long_stack_is_read_once_for_all_that_refer_to_it() {
     let read: Vec<Stack> = from_slice(&bytes).expect("our own");
     assert_eq!((read.len(), &read[0]), (many.len(), &many[0]));
     assert!(read.iter().all(|stack| std::ptr::eq(stack.frames(), read[0].frames())));
-    // As any other value they are expanded, and refused.
+    // Read as plain values, the stacks are expanded and so refused.
     assert!(matches!(from_slice::<Value>(&bytes), Err(Error::Expands(_))));
 }

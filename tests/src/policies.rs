@@ -1,7 +1,7 @@
 //! The policies as configurations. Tests of the external invariants run under each.
 
 /// Every policy, with each option that changes decisions.
-pub const POLICIES: [&str; 15] = [
+pub const POLICIES: [&str; 17] = [
     "",
     "max_split_size_mb:24,max_non_split_rounding_mb:40",
     "garbage_collection_threshold:0.5,roundup_power2_divisions:4",
@@ -16,5 +16,7 @@ pub const POLICIES: [&str; 15] = [
     "policy:size_class,chunk_mb:32",
     "policy:slab",
     "policy:direct",
+    "policy:stitched",
+    "policy:stitched,slack:0,max_stall_us:200,completed_pages_only:True",
     "policy:planned,fallback:bfc",
 ];

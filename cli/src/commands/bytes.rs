@@ -1,17 +1,17 @@
-//! Amounts of memory as a person writes and reads them.
+//! Parses and prints amounts of memory for people.
 
-/// The binary suffixes, with the shift that each stands for.
+/// The binary suffixes with their shifts.
 const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
 
 /// The decimal suffixes.
 const DECIMAL_UNITS: [(&str, u64); 4] =
     [("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
-/// Parses a number of bytes: digits, and a suffix if wanted: `KiB`, `MiB`, `GiB`, `TiB`, or the decimal `kB`, `MB`,
-/// `GB`, `TB`.
+/// Parses a number of bytes: digits with an optional suffix, `KiB`, `MiB`, `GiB`, `TiB`, or decimal
+/// `kB`, `MB`, `GB`, `TB`.
 ///
 /// # Errors
-/// What is accepted, if the text is anything else or the number needs more than 60 bits.
+/// A description of the accepted forms, for any other text and for a number of more than 60 bits.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let wrong = || {
         let accepted =
@@ -30,7 +30,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).filter(|&bytes| bytes < 1 << 60).ok_or_else(wrong)
 }
 
-/// Writes a difference of two numbers of bytes, and its share of `from`: `−10.56 GiB −67.1 %`.
+/// Formats a difference of two numbers of bytes, and the share of `from`: `−10.56 GiB −67.1 %`.
 pub(crate) fn difference(from: u64, to: u64) -> String {
     let sign = if to < from { '−' } else { '+' };
     if to == from {
@@ -41,14 +41,14 @@ pub(crate) fn difference(from: u64, to: u64) -> String {
     format!("{sign}{}{share}", show(apart))
 }
 
-/// Writes a whole number with a comma after each thousand.
+/// Formats a whole number with a comma after each thousand.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// Writes a number of bytes with the largest unit that it reaches, to three figures or more.
+/// Formats a number of bytes in the largest unit not above the number, with three figures or more.
 pub(crate) fn show(bytes: u64) -> String {
     match UNITS.iter().rev().find(|&&(_, shift)| bytes >> shift > 0) {
         Some(&(suffix, shift)) => format!("{:.2} {suffix}", bytes as f64 / (1_u64 << shift) as f64),

@@ -1,4 +1,4 @@
-//! `cachalot inspect`: what memory snapshots tell.
+//! `cachalot inspect`: reports on memory snapshots.
 
 use super::bytes::show;
 use super::progress::Progress;
@@ -14,38 +14,36 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const LONG_ABOUT: &str = "\
-Tell what memory snapshots show, PyTorch's and cachalot's: pickles and JSON,
-compressed or not
+Report on memory snapshots of PyTorch and cachalot: pickles and JSON, compressed
+or not
 
-Totals of each device at the end, and at its peaks as far as events were
-recorded; the blocks that are not free by the call stack that allocated them,
-the most bytes first, then others that are older; segments in use by how much of
-them is free, which stays with the process as long as they are; and for each
-request that failed what would have been enough. Stacks and ages are known as
-far as the program recorded them.
+The report has the totals of each device at the end, and at the peaks if events
+were recorded; the call stacks of all blocks not free, by bytes and then by age;
+the segments in use with the most free memory, which the process cannot release
+while a segment is in use; and for each failed request the changes with which
+the request would have succeeded. Stacks and ages are shown as far as recorded.
 
 pending            freed by the program, and still used by other streams
-idle               wholly free segments, which can be given back
-in holes           free memory of segments in use; fragmented is how much of it
-                   is not in the largest hole
-wanted             the block that a failed request needed: what was asked for,
-                   rounded
-here, elsewhere    of the request's stream outside of private pools; of other
-                   streams and of private pools
-if waited          the largest block if other streams were done with what was
-                   freed
-if released        what the device had left, and segments that were wholly free
-in one piece       what the device had left, and all that was free here
-missing            what no change of the allocator could have found: the program
-                   has to hold less
+idle               wholly free segments, which can be released
+in holes           free memory of segments in use; fragmented is the share
+                   outside the largest hole
+wanted             the block for a failed request: the requested size, rounded
+here, elsewhere    on the request's stream outside of private pools; on other
+                   streams and in private pools
+if waited          the largest block once other streams finish their work on
+                   freed memory
+if released        free memory of the device, and all idle segments
+in one piece       free memory of the device, and all free memory here
+missing            bytes that no change of the allocator could have found: the
+                   program has to use less memory
 
-Free memory of a time before the end is worked out backwards; blocks freed since
-count as what was asked for, rounded up to 512.
+Free memory before the end is reconstructed backwards. A block freed since then
+counts with the requested size, rounded up to 512 bytes.
 
 --json prints an object for each file with file, totals, peaks, largest, oldest,
 segments, failures; sizes in bytes.
 
-Exits with 2 for input that cannot be used.";
+Exits with 2 for invalid input.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -101,25 +99,25 @@ const SEGMENTS: [Column; 12] = [
     column("held by"),
 ];
 
-/// No device has more free memory than this, in bytes (32 TiB): a simulated one has.
+/// Bytes above the free memory of any real device (32 TiB). A simulated device may have more.
 const LARGEST_DEVICE: u64 = 1 << 45;
 
-/// Tell what memory snapshots show: totals, who holds the memory, fragmentation, failed requests
+/// Report on memory snapshots: totals, holders of memory, fragmentation, failed requests
 #[derive(clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Print a JSON object a file instead of the text
+    /// Print a JSON object for each file instead of text
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     look: Look,
-    /// How many call stacks and segments of each kind
+    /// Number of call stacks and of segments in each list
     #[arg(long, value_name = "N", default_value_t = 10)]
     most: usize,
-    /// How many frames of each stack, the innermost; JSON has all
+    /// Number of frames of each stack, from the innermost; JSON has all frames
     #[arg(long, value_name = "N", default_value_t = 6)]
     frames: usize,
-    /// Show frames of PyTorch as well, which are hidden where there are others
+    /// Show frames of PyTorch, which are hidden in stacks with frames outside of PyTorch
     #[arg(long)]
     all_frames: bool,
     #[arg(required = true, value_name = "FILE", help = "Snapshots: .pickle, .json, also .gz")]
@@ -154,7 +152,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     super::end(status, &written)
 }
 
-/// Reads a snapshot, with a bar on a terminal if that takes long.
+/// Reads a snapshot. On a terminal a slow read shows a progress bar.
 fn load(file: &Path) -> Result<Snapshot, BadInput> {
     let progress = Progress::new(std::fs::metadata(file).map_or(0, |data| data.len()));
     progress.begin("reading");
@@ -202,7 +200,7 @@ fn text(file: &str, report: &Report, args: &Args) -> String {
     text
 }
 
-/// What a peak is of.
+/// Returns the name of a peak.
 fn named(of: PeakOf) -> &'static str {
     match of {
         PeakOf::Reserved => "reserved",
@@ -230,12 +228,12 @@ fn peaks(peaks: &[Peak]) -> Table {
     table
 }
 
-/// A stream for people: 0 is the default one.
+/// Formats a stream for people: 0 is the default stream.
 fn stream(number: i64) -> String {
     if number == 0 { "default".to_owned() } else { format!("{number:#x}") }
 }
 
-/// A pool for people.
+/// Formats a pool for people.
 fn pool(id: (u64, u64)) -> String {
     match id {
         (0, 0) => "default".to_owned(),
@@ -296,7 +294,7 @@ fn plural(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// How long something took, as people say it.
+/// Formats a duration for people.
 fn duration(us: i64) -> String {
     match us {
         _ if us >= 120_000_000 => format!("{:.1} min", us as f64 / 6e7),
@@ -306,11 +304,11 @@ fn duration(us: i64) -> String {
     }
 }
 
-/// How stacks are shown.
+/// Options of stacks in the report.
 struct Stacks<'a> {
-    /// How many frames of each.
+    /// Most frames of each stack.
     frames: usize,
-    /// Those of PyTorch as well.
+    /// Whether to show frames of PyTorch.
     all: bool,
     look: &'a Look,
 }
@@ -363,7 +361,7 @@ impl Stacks<'_> {
     }
 }
 
-/// Whether a line of a stack is of a file of `PyTorch` itself.
+/// Returns whether a line of a stack belongs to a file of `PyTorch`.
 fn is_of_torch(line: &str) -> bool {
     line.starts_with("torch/") || line.contains("/torch/")
 }
@@ -390,15 +388,15 @@ fn describe(text: &mut String, failure: &Failure, shown: &Stacks<'_>) {
         ("here, in one piece", failure.if_in_one_piece),
         ("missing", failure.missing),
     ] {
-        // A replayed record knows the device's memory no better than that.
+        // A replayed record does not know the device's free memory, and reports a huge amount.
         if what != "free on the device" || bytes < LARGEST_DEVICE {
             let _ = writeln!(text, "            {what:<30} {:>12}", show(bytes));
         }
     }
     let remedies: Vec<_> = failure.remedies.iter().map(|&remedy| advice(remedy)).collect();
     match remedies.as_slice() {
-        [] if failure.missing > 0 => text.push_str("Nothing short of holding less would have been enough.\n"),
-        [] => text.push_str("No single one of these would have been enough.\n"),
+        [] if failure.missing > 0 => text.push_str("Only a program with less memory in use would have succeeded.\n"),
+        [] => text.push_str("No single change would have been enough.\n"),
         _ => {
             let enough = format!("Enough would have been: {}.", remedies.join("; "));
             let _ = writeln!(text, "{}", shown.look.fold(&enough, 2));
@@ -410,7 +408,7 @@ fn advice(remedy: Remedy) -> &'static str {
     match remedy {
         Remedy::RaiseLimit => "a higher limit, for the device had enough",
         Remedy::WaitForStreams => "to wait for other streams",
-        Remedy::ReleaseCached => "to give back what was wholly free",
+        Remedy::ReleaseCached => "to release wholly free segments",
         Remedy::ShareStreams => "a free block of another stream or pool",
         Remedy::Defragment => "free memory in one piece, as expandable segments can have it",
     }

@@ -1,4 +1,4 @@
-//! `cachalot completions` and `cachalot man`: what a shell and `man` know of the command.
+//! `cachalot completions` and `cachalot man`: shell completions and manual pages of the command.
 
 use super::{BAD_INPUT, in_file};
 use clap::Command;
@@ -32,10 +32,10 @@ pub(crate) struct CompletionsArgs {
 #[derive(clap::Args)]
 #[command(after_long_help = MAN)]
 pub(crate) struct ManArgs {
-    /// The command to explain; without it, the page of `cachalot` itself
+    /// The command to explain; by default `cachalot` itself
     #[arg(value_name = "COMMAND", conflicts_with = "into")]
     command: Option<String>,
-    /// Write every page into this folder, which exists
+    /// Write every page into the existing folder FOLDER
     #[arg(long, value_name = "FOLDER")]
     into: Option<PathBuf>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct ManArgs {
 /// Runs `cachalot completions`.
 pub(crate) fn completions(args: &CompletionsArgs, mut command: Command) -> ExitCode {
     let name = command.get_name().to_owned();
-    // The generator panics where a stream fails, so it writes to memory.
+    // The generator panics if a stream fails, so the script is generated in memory.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
     super::end(0, &io::stdout().lock().write_all(&script))

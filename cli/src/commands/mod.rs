@@ -1,4 +1,4 @@
-//! One file for each command, and what they share.
+//! The commands, one file each, and shared functions.
 
 pub(crate) mod bytes;
 pub(crate) mod compare;
@@ -10,18 +10,19 @@ pub(crate) mod replay;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod table;
+pub(crate) mod variation;
 
 use cachalot_replay::replay::ReplayError;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// The exit status when what was to be shown does not hold.
+/// Exit status for an expectation that does not hold.
 pub(crate) const DIFFERENT: u8 = 1;
 
-/// The exit status for input that cannot be used; clap exits with the same for a wrong command line.
+/// Exit status for invalid input. Equals clap's exit status for an invalid command line.
 pub(crate) const BAD_INPUT: u8 = 2;
 
-/// The exit status for what a trace could not be used for.
+/// Returns the exit status for a failed use of a trace.
 fn status_of(error: &ReplayError) -> u8 {
     match error {
         ReplayError::Refused(_) => DIFFERENT,
@@ -29,27 +30,27 @@ fn status_of(error: &ReplayError) -> u8 {
     }
 }
 
-/// A failure with a file, with its name.
+/// Adds the name of a file to an error.
 fn in_file(file: &std::path::Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
-/// Prints lines to standard output, without their styles where `--color` or the terminal wants none.
+/// Prints lines to standard output, without styles if `--color` or the terminal has no colours.
 fn print(lines: impl std::fmt::Display) -> io::Result<()> {
     writeln!(anstream::stdout().lock(), "{lines}")
 }
 
-/// Says on standard error that a record begins in the middle of its program, if it does: what was there before, and what is done
-/// about it.
+/// Prints a line on standard error for a record that begins in the middle of the program: the state
+/// at the start, and the consequence.
 fn announce_start(file: &std::path::Path, start: Option<&str>, then: &str) {
     if let Some(start) = start {
         eprintln!("{}: {start}; {then}", file.display());
     }
 }
 
-/// Ends a command with `status`, unless its output could not be written.
+/// Ends a command with `status`, or with an error if the output could not be written.
 fn end(status: u8, written: &io::Result<()>) -> ExitCode {
-    // The reader of the output may stop reading early, as `head` does. That is no failure.
+    // A reader of the output may stop early, as `head` does, without a failure.
     if let Err(error) = written
         && error.kind() != io::ErrorKind::BrokenPipe
     {

@@ -1,22 +1,22 @@
-//! A progress bar for work that turns out to be long, shown to a person only.
+//! A progress bar for long work, for people only.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::Mutex;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Work that is over sooner shows no bar.
+/// Time until a bar appears.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The progress of one command, whatever number of threads it has.
+/// The progress of a command with any number of threads.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// When a bar appears; `None` if it has, or if nobody would see it.
+    /// Time at which the bar appears. `None` once visible, and without a terminal.
     appears: Mutex<Option<Instant>>,
 }
 
 impl Progress {
-    /// Nothing done yet of `total` steps. The bar goes to standard error, if that is a terminal.
+    /// Creates the progress of `total` steps. The bar goes to standard error, on a terminal only.
     pub(crate) fn new(total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template("{msg:24!} {wide_bar} {percent:>3}% {eta:>4}") {
@@ -26,7 +26,7 @@ impl Progress {
         Self { bar, appears: Mutex::new(appears) }
     }
 
-    /// Says what is being done now.
+    /// Shows the name of the current work.
     pub(crate) fn begin(&self, name: &str) {
         self.bar.set_message(name.to_owned());
     }
@@ -41,12 +41,12 @@ impl Progress {
         }
     }
 
-    /// Does something that writes to the terminal, without the bar in its way.
+    /// Runs `act`, which writes to the terminal, with the bar hidden.
     pub(crate) fn suspend(&self, act: impl FnOnce()) {
         self.bar.suspend(act);
     }
 
-    /// Takes the bar off the screen.
+    /// Removes the bar from the screen.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -3,8 +3,10 @@
 use super::progress::Progress;
 use super::settings::Settings;
 use super::table::{Column, Look, Table, column, extra};
+use super::variation::{self, Variation};
 use super::{DIFFERENT, bytes};
 use cachalot_core::PlannedReport;
+use cachalot_replay::program::DriverTime;
 use cachalot_replay::replay::{self, Checked, Failed, Options, Outcome, ReplayError};
 use cachalot_replay::trace::Trace;
 use serde::Serialize;
@@ -22,6 +24,10 @@ follows the recorded addresses, and --check compares each decision.
 utilisation     peak live / peak reserved
 OOMs            requests that ran out of memory
 device calls    allocations and frees of device memory
+cold            with --passes: estimated driver time an allocation in the first
+                pass; waiting for the device is not included
+steady          the same in the later passes, their mean
+longest stall   the most driver time of a single request, over all passes
 ns/op           median time of an operation on this machine, in warm runs
 compared        recorded decisions and blocks that were compared with the
                 replay, and how many of them differ
@@ -41,6 +47,7 @@ const EXAMPLES: &str = "\
 Examples:
   cachalot replay --check tests/traces/gpt2_varlen.csv.gz
   cachalot replay --limit 14GiB snapshot.pickle
+  cachalot replay --passes 6 --ignore-empty-cache snapshot.pickle
   cachalot replay --config expandable_segments:True --wide snapshot.pickle";
 
 /// Repeat every decision of recorded programs, and measure
@@ -50,9 +57,17 @@ pub(crate) struct Args {
     #[command(flatten)]
     settings: Settings,
     #[command(flatten)]
+    variation: Variation,
+    /// Leave out the recorded calls that empty the cache
+    #[arg(long)]
+    ignore_empty_cache: bool,
+    #[command(flatten)]
     look: Look,
     /// Compare every address, segment, final block and final statistic with the record
-    #[arg(long)]
+    #[arg(
+        long,
+        conflicts_with_all = ["passes", "ignore_empty_cache", "ignore_record_stream", "ignore_captures", "limit_factor"]
+    )]
     check: bool,
     /// Print a JSON object a line instead of the table
     #[arg(long)]
@@ -83,12 +98,34 @@ struct Line<'a> {
     utilisation: f64,
     device_allocs: i64,
     device_frees: i64,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    driver: Option<Driver>,
     ns_per_op: f64,
     ooms: u64,
     largest_failed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     planned: Option<Planned>,
     stats: &'a BTreeMap<String, i64>,
+}
+
+/// What `--json` says of passes.
+#[derive(Serialize)]
+struct Driver {
+    passes: usize,
+    cold_us_per_allocation: f64,
+    steady_us_per_allocation: Option<f64>,
+    longest_stall_us: f64,
+}
+
+impl From<&DriverTime> for Driver {
+    fn from(time: &DriverTime) -> Self {
+        Self {
+            passes: time.passes_ns.len(),
+            cold_us_per_allocation: time.cold_us(),
+            steady_us_per_allocation: time.steady_us(),
+            longest_stall_us: time.longest_stall_ns as f64 / 1000.0,
+        }
+    }
 }
 
 /// What `--json` says of the planned policy.
@@ -161,6 +198,22 @@ const COLUMNS: [Column; 9] = [
     extra("ns/op"),
 ];
 
+/// The columns of a replay in passes.
+const PASSES_COLUMNS: [Column; 12] = [
+    column("trace"),
+    extra("allocations"),
+    extra("peak live"),
+    extra("peak reserved"),
+    column("utili\u{ad}sation"),
+    column("OOMs"),
+    extra("largest failed"),
+    extra("device calls"),
+    extra("ns/op"),
+    column("cold"),
+    column("steady"),
+    column("longest stall"),
+];
+
 /// The columns of a replay that is compared with its record.
 const CHECKED_COLUMNS: [Column; 13] = [
     column("trace"),
@@ -202,16 +255,23 @@ const PLANNED_COLUMNS: [Column; 17] = [
 impl<'a> Report<'a> {
     fn new(args: &'a Args) -> Self {
         let plans = args.settings.config().is_some_and(|config| config.planned().is_some());
-        let table = match (args.check, plans) {
-            (true, _) => Table::new(&CHECKED_COLUMNS),
-            (false, true) => Table::new(&PLANNED_COLUMNS),
-            (false, false) => Table::new(&COLUMNS),
+        let in_passes = args.variation.passes.is_some();
+        let table = match (args.check, in_passes, plans) {
+            (true, ..) => Table::new(&CHECKED_COLUMNS),
+            (false, true, _) => Table::new(&PASSES_COLUMNS),
+            (false, false, true) => Table::new(&PLANNED_COLUMNS),
+            (false, false, false) => Table::new(&COLUMNS),
         };
         Self {
             args,
             options: Options {
                 config: args.settings.config(),
                 limit: args.settings.limit,
+                variation: replay::Variation {
+                    passes: args.variation.passes,
+                    left_out: args.variation.left_out(args.ignore_empty_cache),
+                    limit_factor: args.variation.limit_factor,
+                },
                 check: args.check,
                 repeat: args.repeat,
             },
@@ -225,7 +285,7 @@ impl<'a> Report<'a> {
     fn replay(&mut self, trace: &Trace) {
         self.progress.begin(&trace.name);
         let start = trace.start.as_ref().map(ToString::to_string);
-        let then = if self.options.check || self.options.config.is_none() && self.options.limit.is_none() {
+        let then = if self.options.follows() {
             "replayed from that state, worked out from the final one"
         } else {
             "they are first requested, by address"
@@ -298,6 +358,7 @@ fn line<'a>(trace: &'a str, outcome: &'a Outcome) -> Line<'a> {
         utilisation: outcome.utilisation(),
         device_allocs: outcome.stat("num_device_alloc"),
         device_frees: outcome.stat("num_device_free"),
+        driver: outcome.driver.as_ref().map(Driver::from),
         ns_per_op: outcome.ns_per_op,
         ooms: outcome.failed.count,
         largest_failed_bytes: outcome.failed.largest_bytes,
@@ -318,7 +379,9 @@ fn row(name: &str, outcome: &Outcome) -> Vec<String> {
         (outcome.stat("num_device_alloc") + outcome.stat("num_device_free")).to_string(),
         format!("{:.1}", outcome.ns_per_op),
     ];
-    if let Some(planned) = &outcome.planned {
+    if let Some(driver) = &outcome.driver {
+        row.extend(variation::cells(driver));
+    } else if let Some(planned) = &outcome.planned {
         row.extend([bytes::show(planned.peak_bytes), bytes::show(planned.lower_bound_bytes)]);
         let PlannedReport { served, lasting, extra, missing, reordered, occupied, .. } = *planned;
         row.extend([served, lasting, extra, missing, reordered, occupied].map(|count| count.to_string()));

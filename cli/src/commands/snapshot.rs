@@ -1,4 +1,4 @@
-//! `cachalot snapshot`: the memory snapshot that a replayed program ends in.
+//! `cachalot snapshot`: writes the memory snapshot at the end of a replayed program.
 
 use super::settings::Settings;
 use cachalot_replay::replay::{self, Options, ReplayError};
@@ -12,7 +12,7 @@ Examples:
   cachalot snapshot tests/traces/gpt2_varlen.csv.gz -o end.pickle
   cachalot snapshot --config expandable_segments:True before.pickle -o after.pickle";
 
-/// Write the memory snapshot that a replayed program ends in, for torch's tools
+/// Write the memory snapshot at the end of a replayed program, for torch's tools
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {

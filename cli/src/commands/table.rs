@@ -1,6 +1,7 @@
-//! The tables that a person reads: at most six columns that fit the terminal, or all of them with `--wide`.
+//! Tables for people: at most six columns, fitted to the terminal, or all columns with `--wide`.
 //!
-//! The first column names the row, and is folded where the width ends. All others hold figures, which are never folded.
+//! The first column names the row, and is folded to fit the width. All further columns have
+//! figures, which are never folded.
 //!
 //! ```text
 //!   contender                        peak reserved   …
@@ -13,38 +14,38 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, TableComponent, presets};
 use std::io::IsTerminal;
 
-/// The most columns of a table without `--wide`.
+/// Most columns of a table without `--wide`.
 const MOST_COLUMNS: usize = 6;
 
-/// The width of tables in columns where the output is no terminal and `COLUMNS` is not set.
+/// Width in columns of text, without a terminal and without `COLUMNS`.
 const WIDTH_ELSEWHERE: usize = 100;
 
-/// The least room for the names of rows, in columns.
+/// Least width of the names of rows, in columns of text.
 const LEAST_NAME: usize = 12;
 
-/// Stands before the marked row.
+/// Prefix of the marked row.
 const MARK: &str = "* ";
 
-/// Stands before every other row of a table with a mark.
+/// Prefix of all unmarked rows in a table with a mark.
 const NO_MARK: &str = "  ";
 
-/// The marked row.
+/// Style of the marked row.
 const BEST: Style = AnsiColor::Green.on_default().bold();
 
-/// The line of titles.
+/// Style of the titles.
 const TITLES: Style = Style::new().bold();
 
-/// The options of every command that prints a table.
+/// Options of every command with a table.
 #[derive(clap::Args)]
 pub(crate) struct Look {
-    /// Show all columns, each row on one line; without this at most 6 columns, fitted to the terminal (100 columns
-    /// wide where the output is no terminal; the variable COLUMNS overrides both)
+    /// Show all columns, each row on one line; by default at most 6 columns, fitted to the terminal
+    /// (100 columns wide if the output is no terminal; the variable COLUMNS overrides both)
     #[arg(long, conflicts_with = "json")]
     wide: bool,
 }
 
 impl Look {
-    /// How many columns of text a line may have; `None` for any number.
+    /// Returns the greatest width of a line, or `None` for no limit.
     fn width(&self) -> Option<usize> {
         let variable = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|&width| width > 0);
         let terminal = || {
@@ -63,20 +64,20 @@ impl Look {
     }
 }
 
-/// A column. Its title may break at spaces, and at soft hyphens (`\u{ad}`).
+/// A column. The title may break at spaces, and at soft hyphens (`\u{ad}`).
 #[derive(Clone, Copy)]
 pub(crate) struct Column {
     title: &'static str,
-    /// Whether only `--wide` shows it.
+    /// Whether the column needs `--wide`.
     is_extra: bool,
 }
 
-/// A column of every table.
+/// Creates a column of every table.
 pub(crate) const fn column(title: &'static str) -> Column {
     Column { title, is_extra: false }
 }
 
-/// A column that only `--wide` shows.
+/// Creates a column for `--wide` only.
 pub(crate) const fn extra(title: &'static str) -> Column {
     Column { title, is_extra: true }
 }
@@ -88,18 +89,18 @@ pub(crate) struct Table {
     marked: Option<usize>,
 }
 
-/// How a table is arranged.
+/// The arrangement of a table.
 struct Layout {
-    /// The numbers of the columns that are shown.
+    /// The numbers of the visible columns.
     shown: Vec<usize>,
-    /// Their titles.
+    /// The titles of the visible columns.
     titles: Vec<String>,
-    /// The most characters of a line of a name.
+    /// Most characters in a line of a name.
     room: usize,
 }
 
 impl Table {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub(crate) fn new(columns: &[Column]) -> Self {
         let shown = columns.iter().filter(|column| !column.is_extra).count();
         debug_assert!(shown <= MOST_COLUMNS, "{shown} columns without --wide");
@@ -108,7 +109,7 @@ impl Table {
         Self { columns: columns.to_vec(), rows: Vec::new(), marked: None }
     }
 
-    /// Adds a row: its name, then a figure for each further column. Missing figures stay empty.
+    /// Adds a row: the name, then a figure for each further column. Missing figures stay empty.
     pub(crate) fn row(&mut self, mut cells: Vec<String>) {
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
@@ -119,12 +120,12 @@ impl Table {
         self.marked = Some(row);
     }
 
-    /// Whether there are no rows.
+    /// Returns whether the table has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The lines of the table, styled. [`print`](super::print) leaves the styles out where they are not wanted.
+    /// Returns the styled lines of the table. [`print`](super::print) omits unwanted styles.
     pub(crate) fn render(&self, look: &Look) -> String {
         let layout = self.layout(look.width());
         let mut table = comfy_table::Table::new();
@@ -140,14 +141,16 @@ impl Table {
             let name = fold(&row[0], layout.room);
             let style = if self.marked == Some(number) { BEST } else { Style::new() };
             styles.extend(name.iter().map(|_| style));
-            // The mark stands before the first line of the name, and as many spaces before the others.
+            // The mark is before the first line of the name. Further lines begin with as many
+            // spaces.
             let marks = std::iter::once(self.mark_of(Some(number))).chain(std::iter::repeat(self.mark_of(None)));
             let name: Vec<String> = marks.zip(name).map(|(mark, line)| format!("{mark}{line}")).collect();
             let figures = layout.shown[1..].iter().map(|&at| row[at].clone());
             table.add_row(std::iter::once(name.join("\n")).chain(figures));
         }
         for (at, column) in table.column_iter_mut().enumerate() {
-            // With the empty line of the preset, two columns of text stand between columns, and none at the ends.
+            // With the empty line of the preset, columns are two characters apart. The ends of a
+            // line have no padding.
             column.set_padding((u16::from(at > 0), 0));
             if at > 0 {
                 column.set_cell_alignment(CellAlignment::Right);
@@ -157,8 +160,8 @@ impl Table {
         lines.map(|(line, style)| format!("{style}{}{style:#}", line.trim_end())).collect::<Vec<_>>().join("\n")
     }
 
-    /// What stands before the name of a row, or before the title of the names: as wide for all, and nothing if no row is
-    /// marked.
+    /// Returns the prefix of a row, or of the titles for `None`. All prefixes of a table have equal
+    /// width, which is 0 without a marked row.
     fn mark_of(&self, row: Option<usize>) -> &'static str {
         match self.marked {
             None => "",
@@ -167,7 +170,7 @@ impl Table {
         }
     }
 
-    /// Which columns are shown, how, and how much room is left for the names.
+    /// Returns the visible columns, the form of the titles, and the width of the names.
     fn layout(&self, width: Option<usize>) -> Layout {
         let shown: Vec<usize> =
             (0..self.columns.len()).filter(|&at| width.is_none() || !self.columns[at].is_extra).collect();
@@ -177,20 +180,20 @@ impl Table {
             let taken = figures.sum::<usize>() + self.mark_of(None).len();
             width.map_or(usize::MAX, |width| width.saturating_sub(taken))
         };
-        // Titles are folded only if a name would have to be.
+        // Titles are folded only if names would otherwise be folded.
         let whole = titles(false);
         let titles = if room(&whole) < self.widest(0, &whole[0]) { titles(true) } else { whole };
         Layout { room: room(&titles).max(LEAST_NAME), shown, titles }
     }
 
-    /// The width of the widest cell of a column.
+    /// Returns the width of the widest cell of a column.
     fn widest(&self, column: usize, title: &str) -> usize {
         let cells = self.rows.iter().map(|row| row[column].as_str());
         cells.chain(title.lines()).map(|text| text.chars().count()).max().unwrap_or(0)
     }
 }
 
-/// A title as it is printed: folded at its last space and at its soft hyphens, or on one line.
+/// Returns a title for printing: on one line, or folded at the last space and at all soft hyphens.
 fn title(title: &str, folds: bool) -> String {
     if !folds {
         return title.replace('\u{ad}', "");
@@ -199,8 +202,8 @@ fn title(title: &str, folds: bool) -> String {
     title.rsplit_once(' ').map_or(title.clone(), |(first, last)| format!("{first}\n{last}"))
 }
 
-/// Folds a name into lines of at most `room` characters: at its last space, else behind its last comma or slash, else behind
-/// its last other punctuation, else anywhere.
+/// Folds a name into lines of at most `room` characters: at the last space, otherwise after the
+/// last comma or slash, otherwise after the last other punctuation, otherwise anywhere.
 fn fold(name: &str, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest: Vec<char> = name.chars().collect();

@@ -1,4 +1,4 @@
-//! Running the command on the recorded traces of the repository, and on files made for a test.
+//! Runs the command on the recorded traces of the repository, and on files built for a test.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use flate2::Compression;
@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a command left behind.
+/// Exit status and output of a command.
 pub(crate) struct Finished {
     pub(crate) status: i32,
     pub(crate) output: String,
@@ -18,7 +18,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The lines of `--json`.
+    /// Returns the lines of `--json`.
     pub(crate) fn json(&self) -> Vec<Value> {
         self.output.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
     }
@@ -37,7 +37,7 @@ pub(crate) fn cachalot_in<S: AsRef<std::ffi::OsStr>>(
     finish(Command::new(env!("CARGO_BIN_EXE_cachalot")).args(arguments).current_dir(folder))
 }
 
-/// Runs a command to its end.
+/// Runs a command and waits for the end.
 pub(crate) fn finish(command: &mut Command) -> Finished {
     let output = command.output().expect("the command runs");
     Finished {
@@ -47,17 +47,17 @@ pub(crate) fn finish(command: &mut Command) -> Finished {
     }
 }
 
-/// Where the recorded traces lie.
+/// Returns the folder of the recorded traces.
 pub(crate) fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/traces")
 }
 
-/// A recorded trace.
+/// Returns the path of a recorded trace.
 pub(crate) fn trace(name: &str) -> PathBuf {
     traces().join(name)
 }
 
-/// Every recorded trace with this ending, by name.
+/// Returns every recorded trace with the given ending, by name.
 pub(crate) fn traces_with(ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(traces()).expect("the folder of traces");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
@@ -66,7 +66,7 @@ pub(crate) fn traces_with(ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// A file of a recorded trace, decompressed.
+/// Returns the decompressed text of a recorded trace.
 pub(crate) fn text_of(name: &str) -> String {
     let mut text = String::new();
     let file = fs::File::open(trace(name)).expect(name);
@@ -74,7 +74,7 @@ pub(crate) fn text_of(name: &str) -> String {
     text
 }
 
-/// A folder of its own for one test, empty.
+/// Creates an empty folder for one test.
 pub(crate) fn folder(test: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     if folder.exists() {
@@ -91,7 +91,7 @@ pub(crate) fn write(folder: &Path, name: &str, content: impl AsRef<[u8]>) -> Pat
     file
 }
 
-/// Compresses.
+/// Compresses bytes by gzip.
 pub(crate) fn gzip(content: impl AsRef<[u8]>) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(content.as_ref()).expect("memory takes it");

@@ -1,22 +1,23 @@
 //! Growth and release of expandable segments: maps more physical memory, and unmaps free granules.
 //!
-//! Physical memory is created and mapped one granule at a time. The handle of a granule is
-//! destroyed right after the mapping: the mapping keeps the memory alive, so the only state to
-//! remember is which blocks are mapped. Every step is undone if a later step fails.
+//! An expandable segment is mapped in pages of one size, its *granule*. A page that is unmapped
+//! becomes spare, and serves the next mapping of its size. Every step is undone if a later step
+//! fails.
 //!
 //! The device is never called under a heap's lock. The blocks of a run or range are first
 //! *detached* from every set of the heap, so no other call can touch the blocks while the lock is
 //! dropped.
 
+use crate::arena::Arena;
+use crate::arena::mapper::{Charge, MapFailure, Mapper};
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice};
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
 use crate::device::{DeviceError, DeviceMemory, ErrorKind, VirtualMemory};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::State;
+use crate::heap::block::{Backing, State};
 use crate::heap::expandable::{Range, Run};
-use crate::page_map::Owner;
+use crate::pages::Batch;
 use crate::stats::Event;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -29,20 +30,7 @@ use crate::units::{DevicePtr, StreamId};
 /// (`ExpandableSegment`, `PyTorch` 2.1–2.15: 9/8 in all).
 const RESERVE_EXTRA: u64 = 8;
 
-/// The expandable segments of one device: the operations that need its virtual memory.
-pub(crate) struct Expandable<'a, D, R: Lock, S: Storage> {
-    pub(super) device: OnDevice<'a, D, R, S>,
-    pub(super) memory: &'a dyn VirtualMemory,
-}
-
-impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
-    /// Returns the operations on expandable segments, if the device has virtual memory.
-    pub(crate) fn expandable(self) -> Option<Expandable<'a, D, R, S>> {
-        Some(Expandable { device: self, memory: self.arena.driver.device().virtual_memory()? })
-    }
-}
-
-impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Maps as much memory as the request needs, in gaps of the mapped blocks or behind them, and
     /// serves the request. Returns `None` if the device lacks the memory or the addresses.
     pub(crate) fn expand(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
@@ -88,21 +76,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
                 return Ok(true);
             };
             self.device.health()?;
-            // Listed before the mapping: a full page map is cheaper to undo than a mapping.
-            self.device.pages.insert(range.at, range.bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
-            if let Err(failure) = map(self.memory, range) {
-                self.device.pages.remove(range.at, range.bytes);
-                // The device may still hold bytes that the undo did not release: count the bytes as
-                // held and leaked, and never use the addresses again.
-                if failure.in_doubt > 0 {
-                    self.device.ledger.add(failure.in_doubt);
-                    self.device.ledger.leak(failure.in_doubt);
+            if let Err(MapFailure { error, addresses_lost }) = self.map_range(slot, range) {
+                if addresses_lost {
                     self.device.heaps.lock(slot).blocks[block].state = State::Lost;
                 }
-                let Err(error) = self.device.note_loss::<()>(Err(failure.error)) else { return Ok(false) };
-                return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
+                return error.map_or(Ok(false), Err);
             }
-            self.device.ledger.add(range.bytes);
             let mut heap = self.device.heaps.lock(slot);
             heap.blocks[block].state = State::Mapped;
             if let Some(recorder) = self.device.tracing() {
@@ -111,13 +90,42 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
         }
     }
 
+    /// Maps a page at every granule of `range`, lists the pages in the heap of `slot` and the range
+    /// in the page map. The limit was checked before.
+    pub(super) fn map_range(&self, slot: u32, range: Range) -> Result<(), MapFailure> {
+        let mut batch = Batch::EMPTY;
+        let mut result = self.fill(range, &mut batch);
+        if result.is_ok() {
+            result = self.map_batch(&batch, range.at);
+        }
+        let result = result.and_then(|()| {
+            let listed = self.list_pages(slot, &batch, range.at).map_err(MapFailure::from);
+            listed.inspect_err(|_| _ = self.unmap_unlisted(&batch, range.at))
+        });
+        if result.is_err() {
+            self.spare_batch(&batch);
+            let _counted = self.destroy_spares();
+        }
+        result
+    }
+
+    /// Creates the pages for `range`.
+    fn fill(&self, range: Range, batch: &mut Batch) -> Result<(), MapFailure> {
+        for _ in 0..range.bytes / range.granule {
+            if !self.new_page(range.granule, Charge::Checked, batch)? {
+                return Err(MapFailure { error: None, addresses_lost: false });
+            }
+        }
+        Ok(())
+    }
+
     /// Undoes [`map_run`](Self::map_run), and returns the run's blocks to the heap's sets. No block
     /// of the run was ever handed out, so no stream uses the memory and no wait is needed.
     fn unmap_run(&self, slot: u32, run: Run) {
         loop {
             let Some((block, range)) = self.device.heaps.lock(slot).part_of_run(run, State::Mapped) else { break };
             self.device.pages.remove(range.at, range.bytes);
-            let unmapped = self.unmap_counted(range);
+            let unmapped = self.unmap_pages(slot, range);
             let mut heap = self.device.heaps.lock(slot);
             // A range in doubt is lost: its addresses are never mapped again.
             heap.blocks[block].state = if unmapped.is_ok() { State::Mapping } else { State::Lost };
@@ -125,6 +133,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
                 recorder.release(&mut heap, Action::SegmentUnmap, range.at, range.bytes);
             }
         }
+        let _counted = self.destroy_spares();
         let emptied = self.device.heaps.lock(slot).attach_run(run);
         self.unreserve(emptied);
     }
@@ -170,11 +179,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
 
     /// Unmaps a detached range, and releases the addresses of the segment if no part of the segment
     /// is mapped any more.
-    fn unmap_detached(&self, slot: u32, block: u32, range: Range) -> Result<(), Error> {
+    pub(super) fn unmap_detached(&self, slot: u32, block: u32, range: Range) -> Result<(), Error> {
         let counters = &self.device.heaps.slot(slot).counters;
         self.device.pages.remove(range.at, range.bytes);
         self.device.device_peaks.count(Event::DeviceFree);
-        if let Err(error) = self.unmap_counted(range) {
+        if let Err(error) = self.unmap_pages(slot, range) {
             self.device.heaps.lock(slot).lose(block, counters);
             return Err(error);
         }
@@ -201,7 +210,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
             if first.is_none()
                 && let Some((base, bytes, granule)) = reserved.take()
             {
-                heap.add_range(base, bytes, granule);
+                heap.add_range(base, bytes, granule, Backing::Expandable);
                 first = heap.find_run(request.size);
             }
             if let Some(first) = first {
@@ -223,30 +232,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
                 Err(error) => return Err(error.into()),
             }
         }
-    }
-
-    /// Releases the addresses of a segment without mapped parts. If the device refuses, the
-    /// addresses are never used again; no memory is lost.
-    pub(super) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
-        if let Some((base, bytes)) = segment
-            && self.device.health().is_ok()
-        {
-            let _addresses_lost = self.device.call(|_| self.memory.unreserve(base, bytes));
-        }
-    }
-
-    /// Unmaps a range, refunds the bytes that were unmapped, and counts the bytes in doubt as
-    /// leaked.
-    fn unmap_counted(&self, range: Range) -> Result<(), Error> {
-        let unmapped = self.device.health().map_err(with_doubt(range.bytes)).and_then(|()| unmap(self.memory, range));
-        let (result, in_doubt) = match unmapped {
-            Ok(()) => (Ok(()), 0),
-            Err(Failure { error, in_doubt }) => (Err(error), in_doubt),
-        };
-        // No underflow: `unmap` puts each granule of the range in doubt at most once.
-        self.device.ledger.refund(range.bytes - in_doubt);
-        self.device.ledger.leak(in_doubt);
-        Ok(self.device.note_loss(result)?)
     }
 
     /// Detaches the unmappable ranges of the heap in `slot`. Returns the heap's stream, the first
@@ -281,7 +266,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns whether addresses for a request exist, in a run of the heap or in a range that
-    /// [`expand`](Expandable::expand) would reserve.
+    /// [`expand`](Mapper::expand) would reserve.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
         let Some(memory) = self.driver.device().virtual_memory() else { return Ok(false) };
         let in_a_run = self.heaps.lock(request.slot).find_run(request.size).is_some();
@@ -309,43 +294,8 @@ pub(super) fn range_to_reserve<D: DeviceMemory, R: Lock, S: Storage>(
     Ok((wanted.max(granule).next_multiple_of(granule), granule))
 }
 
-/// A failed change of mappings.
-pub(super) struct Failure {
-    /// Error to report.
-    pub(super) error: DeviceError,
-    /// Number of bytes whose former state could not be restored: the device may or may not hold
-    /// the bytes.
-    pub(super) in_doubt: u64,
-}
-
-impl Failure {
-    /// Runs `attempt` to undo the steps before a failure, which concern `bytes` of memory, and
-    /// returns the failure that results. Makes no attempt if the context is lost.
-    fn undo(self, bytes: u64, attempt: impl FnOnce() -> Result<(), Self>) -> Self {
-        let lost = Self { error: self.error, in_doubt: bytes };
-        match if is_usable(self.error) { attempt() } else { Err(lost) } {
-            Ok(()) => self,
-            Err(Self { error, in_doubt }) => {
-                // The first error is the cause, and is reported unless the undo lost the context.
-                let error = if is_usable(error) { self.error } else { error };
-                Self { error, in_doubt: self.in_doubt + in_doubt }
-            }
-        }
-    }
-}
-
-/// Returns a conversion from an error to a failure with `in_doubt` bytes in doubt.
-fn with_doubt(in_doubt: u64) -> impl Fn(DeviceError) -> Failure {
-    move |error| Failure { error, in_doubt }
-}
-
-/// Returns whether the device may be called after `error`.
-fn is_usable(error: DeviceError) -> bool {
-    error.kind != ErrorKind::ContextLost
-}
-
-/// Returns the first free block behind `cursor` with whole granules of an expandable segment, and
-/// the range of the granules. A heap of a private pool in use has no such block.
+/// Returns the first free block behind `cursor` that holds whole pages, and the range of the
+/// pages. A heap of a private pool in use has no such block.
 pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)) -> Option<(u32, Range)> {
     // An empty heap may have no tables, and `heap.sets` panics without tables.
     if heap.retained || heap.is_empty() {
@@ -353,66 +303,10 @@ pub(crate) fn next_unmappable<S: Storage>(heap: &mut Heap<S>, cursor: (u64, u64)
     }
     let mut at = heap.sets.free.after(cursor, heap.blocks.entries());
     while let Some(block) = at {
-        if heap.blocks[block].expandable
-            && let Some(range) = heap.whole_granules(block)
-        {
+        if let Some(range) = heap.whole_pages(block) {
             return Some((block, range));
         }
         at = heap.sets.free.next(block, heap.blocks.entries());
     }
     None
-}
-
-/// Iterates over the addresses of the granules of `range`, ascending.
-fn granules(range: Range) -> impl DoubleEndedIterator<Item = DevicePtr> {
-    (0..range.bytes / range.granule).map(move |i| range.at.offset(i * range.granule))
-}
-
-/// Maps new memory at every granule of `range`. Unmaps the mapped granules if a later granule
-/// fails, unless the device cannot undo the mapping.
-pub(super) fn map(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
-    let mut mapped = 0;
-    let mut result = Ok(());
-    for at in granules(range) {
-        result = map_granule(memory, at, range.granule);
-        if result.is_err() {
-            break;
-        }
-        mapped += range.granule;
-    }
-    // Access is set once for the whole range: one call to the device instead of one a granule.
-    let accessible = || memory.set_access(range.at, range.bytes).map_err(with_doubt(0));
-    let mapped = Range { bytes: mapped, ..range };
-    result.and_then(|()| accessible()).map_err(|failure| failure.undo(mapped.bytes, || unmap(memory, mapped)))
-}
-
-/// Creates, maps and destroys the handle of one granule of physical memory.
-fn map_granule(memory: &dyn VirtualMemory, at: DevicePtr, bytes: u64) -> Result<(), Failure> {
-    let handle = memory.create(bytes).map_err(with_doubt(0))?;
-    let drop_handle = || memory.destroy(handle).map_err(with_doubt(bytes));
-    memory.map(at, bytes, handle).map_err(with_doubt(0)).map_err(|failure| failure.undo(bytes, drop_handle))?;
-    // The mapping keeps the memory alive. A handle in doubt would keep the memory alive after the
-    // unmapping as well, so the bytes stay in doubt even if the unmapping succeeds.
-    let unmapped = || memory.unmap(at, bytes).map_err(with_doubt(0));
-    drop_handle().map_err(|failure| failure.undo(0, unmapped))
-}
-
-/// Unmaps every granule of `range` that the device can unmap.
-///
-/// # Errors
-///
-/// The first error that lost the context, or else the first error.
-fn unmap(memory: &dyn VirtualMemory, range: Range) -> Result<(), Failure> {
-    let (mut first, mut in_doubt) = (None, 0);
-    for at in granules(range) {
-        // After a lost context the device is not called: each further granule is in doubt.
-        let result =
-            if first.is_none_or(is_usable) { memory.unmap(at, range.granule) } else { first.map_or(Ok(()), Err) };
-        if let Err(error) = result {
-            // An error that lost the context replaces an earlier error that did not.
-            first = first.filter(|_| is_usable(error)).or(Some(error));
-            in_doubt += range.granule;
-        }
-    }
-    first.map_or(Ok(()), |error| Err(Failure { error, in_doubt }))
 }

@@ -22,14 +22,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let of_lane = |blocks: i64| blocks.unsigned_abs().pow(2);
         let mut visits: u64 =
             self.plans.lane_counters().map(|(_, counters)| of_lane(counters.current(Stat::Allocation))).sum();
-        let mut reserved = self.ledger.leaked();
+        let (mut reserved, mut home) = (self.ledger.leaked(), 0);
         for number in self.heaps.slot_numbers() {
             let slot = self.heaps.slot(number);
             let heap = slot.heap.lock();
             if is_exclusive || !is_held_in_part(&heap) {
                 reserved += heap.check_invariants(&slot.counters)?;
+                home += if heap.is_empty() { 0 } else { heap.sets.pages.check()? };
             }
             visits += 1 + u64::from(heap.blocks.len());
+        }
+        let pages = self.page_pool.lock().check()?;
+        reserved += pages.spare;
+        if is_exclusive && (pages.moving, pages.home) != (0, home) {
+            return Err("the bytes of the pages at home are not those of the heaps");
         }
         if is_exclusive && reserved != self.ledger.reserved() {
             return Err("the bytes held from the device are not the sum of the segments");

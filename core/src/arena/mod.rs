@@ -29,6 +29,7 @@ pub(crate) mod invalid_pointer;
 mod invariants;
 mod ledger;
 mod malloc;
+mod mapper;
 mod obtain;
 mod oom;
 mod peaks;
@@ -41,6 +42,7 @@ mod planned;
 #[cfg_attr(not(feature = "alloc"), path = "no_plans.rs")]
 pub(crate) mod plans;
 pub(crate) mod policy;
+mod quiet;
 mod reclaim;
 mod release;
 pub(crate) mod request;
@@ -50,6 +52,7 @@ mod routes;
 pub(crate) mod settings;
 #[cfg(feature = "alloc")]
 mod snapshot;
+mod stitched;
 mod tracing;
 mod vacate;
 
@@ -59,10 +62,13 @@ use crate::arena::heaps::Heaps;
 use crate::arena::ledger::Ledger;
 use crate::arena::plans::Plans;
 use crate::arena::settings::Settings;
+use crate::arena::stitched::Budget;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
+use crate::pages::Pages;
 use crate::stats::DevicePeaks;
+use crate::streams::epochs::Epochs;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
 use crate::sync::{AtomicU32, CachePadded, Lock, Rank, Ranked};
@@ -82,8 +88,14 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
+    /// How much memory the stitched policy may hold.
+    pub budget: Budget,
+    /// The physical handles of virtual memory.
+    pub page_pool: Ranked<R, Pages<S>>,
     /// Blocks that wait for events.
     pub event_queues: CachePadded<Ranked<R, EventQueues<S>>>,
+    /// Events that tell which free blocks the device has finished with.
+    pub epochs: Ranked<R, Epochs<S>>,
     /// Blocks that wait for the safe frontier.
     pub frontier: Ranked<R, Frontier<S>>,
     /// Locked while peaks are reconciled. Holds the slot for which that was done last.
@@ -133,7 +145,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             flags: Flags::new(),
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
+            budget: Budget::new(),
+            page_pool: Ranked::new(Rank::Pages, Pages::default()),
             event_queues: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
+            epochs: Ranked::new(Rank::Epochs, Epochs::default()),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
             peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),
             device_peaks: CachePadded(DevicePeaks::new(config.max_split_size())),

@@ -22,13 +22,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// new memory. Returns `None` if the device or the limit does not allow more memory.
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
+        if let Some(stitcher) = self.stitcher() {
+            return stitcher.grow(request);
+        }
         if self.heaps.expands(request) {
             // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
             // the limit by less than one granule for each request, as in PyTorch.
-            let Some(expandable) = self.expandable().filter(|_| self.ledger.has_room_for(bytes)) else {
-                return Ok(None);
-            };
-            return expandable.expand(request);
+            let Some(mapper) = self.mapper().filter(|_| self.has_room_to_map(bytes)) else { return Ok(None) };
+            return mapper.expand(request);
+        }
+        // Ordinary segments cannot use spare pages.
+        if self.page_pool.lock().bytes.spare > 0 {
+            self.destroy_spares()?;
         }
         if bytes > self.settings.policy.max_segment_bytes() {
             return Ok(None);

@@ -5,6 +5,7 @@ use crate::arena::{Arena, flags};
 use crate::config::Policy;
 use crate::device::DeviceMemory;
 use crate::device::oom::OutOfMemory;
+use crate::heap::block::Backing;
 use crate::stats::Stat;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -55,7 +56,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             let largest = heap.largest_free();
             if number == request.slot {
                 report.largest_free = largest;
-                report.expandable = heap.rules.expandable;
+                report.expandable = heap.rules.backing != Backing::Ordinary;
             } else {
                 report.largest_free_elsewhere = report.largest_free_elsewhere.max(largest);
             }

@@ -3,6 +3,7 @@
 
 use crate::config::rounding::{OWN_SEGMENT_MIN, PoolKind, SEGMENT_STEP, SMALL_MAX, SMALL_SEGMENT, round_up};
 use crate::config::{Bfc, Config, Policy};
+use crate::heap::block::Backing;
 use crate::heap::suballoc::{AnySubAllocator, buddy, size_class, slab};
 use crate::tables::Storage;
 use crate::units::{GRAIN, MAX_REQUEST, UNIT};
@@ -15,7 +16,7 @@ impl Policy {
         match self {
             Self::Bfc(_) => GRAIN,
             Self::SizeClass(_) => size_class::CLASS_STEP,
-            Self::Caching | Self::Buddy(_) | Self::Slab(_) | Self::Direct => UNIT,
+            Self::Caching | Self::Buddy(_) | Self::Slab(_) | Self::Stitched(_) | Self::Direct => UNIT,
         }
     }
 
@@ -40,7 +41,7 @@ impl Policy {
     /// heaps.
     pub(crate) fn small_max(self) -> u64 {
         match self {
-            Self::Caching | Self::Direct => SMALL_MAX,
+            Self::Caching | Self::Stitched(_) | Self::Direct => SMALL_MAX,
             Self::Slab(options) => slab::largest(options.largest_object),
             Self::Bfc(_) | Self::Buddy(_) | Self::SizeClass(_) => 0,
         }
@@ -51,7 +52,16 @@ impl Policy {
         match self {
             Self::Buddy(_) | Self::SizeClass(_) => kind == PoolKind::Large,
             Self::Slab(_) => kind == PoolKind::Small,
-            Self::Caching | Self::Bfc(_) | Self::Direct => false,
+            Self::Caching | Self::Bfc(_) | Self::Stitched(_) | Self::Direct => false,
+        }
+    }
+
+    /// Returns what the segments of heaps of `kind` are made of, on a device with virtual memory.
+    pub(crate) fn backing(self, kind: PoolKind, config: &Config) -> Backing {
+        match self {
+            Self::Stitched(_) => Backing::Stitched,
+            _ if config.expandable_segments() && !self.suballocates(kind) => Backing::Expandable,
+            _ => Backing::Ordinary,
         }
     }
 
@@ -116,7 +126,7 @@ impl Policy {
             Self::Bfc(_) => (bytes / 10 * 9).next_multiple_of(GRAIN).min(bytes.saturating_sub(GRAIN)),
             Self::Buddy(_) => bytes / 2,
             Self::SizeClass(_) => (bytes / 2).next_multiple_of(size_class::CHUNK_STEP),
-            Self::Caching | Self::Slab(_) | Self::Direct => return None,
+            Self::Caching | Self::Slab(_) | Self::Stitched(_) | Self::Direct => return None,
         };
         let least =
             if matches!(self, Self::SizeClass(_)) { needed.next_multiple_of(size_class::CHUNK_STEP) } else { needed };

@@ -79,9 +79,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Ok(ptr);
             }
             if self.settings.policy.releases_cache() {
-                self.release_cached(None)?;
+                self.empty_heaps(None)?;
                 self.device_peaks.count(Event::AllocRetry);
-                if let Some(ptr) = self.grow(request)? {
+                // Maps spare pages first; those that are left go back to the device.
+                let served = self.grow(request)?;
+                self.destroy_spares()?;
+                if let Some(ptr) = served {
                     return Ok(ptr);
                 }
             }

@@ -9,11 +9,12 @@ use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
+use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::Block;
+use crate::heap::block::{Backing, Block};
 use crate::stats::Event;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::Storage;
@@ -70,6 +71,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases every wholly free segment of the heap in `slot`, and unmaps the free granules of
     /// expandable segments. The caller uses the pair.
     pub(crate) fn release_heap(self, slot: u32) -> Result<(), Error> {
+        let emptied = self.empty_heap(slot);
+        // Under the stitched policy, spare pages serve other heaps within the same budget.
+        if matches!(self.settings.policy, Policy::Stitched(_)) { emptied } else { emptied.and(self.destroy_spares()) }
+    }
+
+    /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become
+    /// spare.
+    fn empty_heap(self, slot: u32) -> Result<(), Error> {
         let ordinary = self.release_ordinary(slot, |_| true).map(|_| ());
         let released = ordinary.and(self.unmap_cached(slot));
         self.heaps.drop_tables(&mut self.heaps.lock(slot));
@@ -78,7 +87,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory.
     fn unmap_cached(self, slot: u32) -> Result<(), Error> {
-        self.expandable().map_or(Ok(()), |expandable| expandable.unmap_cached(slot))
+        self.mapper().map_or(Ok(()), |mapper| mapper.unmap_cached(slot))
     }
 
     /// Releases the wholly free ordinary segments of one heap for which `wanted` returns true, in
@@ -104,19 +113,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         failed.map_or(Ok(released), Err)
     }
 
+    /// Releases every wholly free segment and every spare page, as
+    /// [`empty_heaps`](Self::empty_heaps) does.
+    pub(crate) fn release_cached(self, only: Option<u32>) -> Result<(), Error> {
+        // A page with a stale mapping cannot go back to the device.
+        let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
+        unmapped.and(self.empty_heaps(only)).and(self.destroy_spares())
+    }
+
+    /// Returns the memory of spare pages to the device.
+    pub(super) fn destroy_spares(self) -> Result<(), Error> {
+        self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_| ()))
+    }
+
     /// Releases every wholly free segment: first of the default pool (large, then small), then of
     /// the private pools without users (small, then large). With `only`, releases the segments of
-    /// one private pool without users.
+    /// one private pool without users. Pages of virtual memory become spare.
     ///
     /// # Errors
     ///
     /// The first failure. The release goes on after a failure unless the context is lost.
-    pub(crate) fn release_cached(self, only: Option<u32>) -> Result<(), Error> {
+    pub(crate) fn empty_heaps(self, only: Option<u32>) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut release = |pool: u32, kinds: [PoolKind; 2]| {
             for kind in kinds {
                 for pair in self.heaps.pairs_of(pool) {
-                    let result = self.release_heap(pair.slot(kind));
+                    let result = self.empty_heap(pair.slot(kind));
                     // Keep the first failure.
                     failed = core::mem::replace(&mut failed, Ok(())).and(result);
                 }
@@ -202,9 +224,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 self.release_segment(slot, heap, block)?;
             }
         }
+        if self.ledger.reserved() > keep
+            && let Some(stitcher) = self.stitcher()
+        {
+            stitcher.unmap_all_stale()?;
+        }
         for (_used, slot) in self.heaps.releasable_slots() {
             if self.ledger.reserved() > keep {
                 self.unmap_cached(slot)?;
+                self.destroy_spares()?;
                 self.heaps.drop_tables(&mut self.heaps.lock(slot));
             }
         }
@@ -267,9 +295,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 }
 
 impl<R: Lock, S: Storage> Heaps<R, S> {
-    /// Returns whether the request's heap expands segments instead of allocating ordinary segments.
+    /// Returns whether the request's heap maps pages instead of allocating ordinary segments.
     pub(crate) fn expands(&self, request: &Request) -> bool {
-        self.lock(request.slot).rules.expandable
+        self.lock(request.slot).rules.backing != Backing::Ordinary
     }
 
     /// Returns the sum of the ages of the default pool's releasable large segments, and their
@@ -358,7 +386,7 @@ fn oversize_victim<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<(u32, u6
     let releasable = |block: u32| heap.is_releasable(block);
     // A part of an ordinary segment cannot be released at all, so the walk skips the part. A block
     // of an expandable segment is large enough but cannot be released here: it ends the walk.
-    let counts = |block: u32| releasable(block) || blocks[block as usize].expandable;
+    let counts = |block: u32| releasable(block) || blocks[block as usize].backing == Backing::Expandable;
     while let Some(block) = enough.filter(|&block| !counts(block)) {
         enough = heap.sets.free.next(block, blocks);
     }

@@ -5,12 +5,13 @@
 //! beginning. No requests could reproduce that state: where a free block begins and ends depends on
 //! requests that are not known any more.
 
-use crate::arena::expand::{Expandable, map, range_to_reserve};
+use crate::arena::expand::range_to_reserve;
+use crate::arena::mapper::{MapFailure, Mapper};
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::block::State;
+use crate::heap::block::{Backing, State};
 use crate::heap::expandable::{Range, Run};
 use crate::heap::restore::Restoring;
 use crate::page_map::Owner;
@@ -23,6 +24,10 @@ use crate::units::{DevicePtr, NO_STREAM};
 /// The device's answer to a reservation does not contain the part that needs it.
 const NOT_AROUND: Error = Error::SnapshotRefused("the device does not reserve addresses around a part");
 
+/// The device has no memory left for a segment or a part.
+const LACKS_MEMORY: Error = Error::SnapshotRefused("the device lacks the memory for the segments");
+
+/// The limit of the device has no room for a segment or a part.
 const OVER_LIMIT: &str = "the segments exceed the limit";
 
 /// Returns [`Error::SnapshotRefused`] with this reason unless `holds`.
@@ -69,8 +74,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
         Restoring { heap: &mut self.0.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
         let peaks_stale = if segment.is_expandable {
             require(self.0.ledger.has_room_for(bytes), OVER_LIMIT)?;
-            let expandable = self.0.expandable().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
-            let part = expandable.map_part(slot, segment)?;
+            let mapper = self.0.mapper().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+            let part = mapper.map_part(slot, segment)?;
             Restoring { heap: &mut self.0.heaps.lock(slot), counters }.restore_part(part, &segment.blocks)
         } else {
             self.obtain_at(base, bytes, Owner::Heap(self.0.heaps.heap_ref(slot)))?;
@@ -85,8 +90,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
     /// Allocates the memory of an ordinary segment, which has to be placed at `base`.
     fn obtain_at(&self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
         require(self.0.ledger.charge(bytes), OVER_LIMIT)?;
-        let lacks_memory = Error::SnapshotRefused("the device lacks the memory for the segments");
-        let obtained = self.0.allocate_charged(bytes, owner)?.ok_or(lacks_memory)?;
+        let obtained = self.0.allocate_charged(bytes, owner)?.ok_or(LACKS_MEMORY)?;
         if obtained != base {
             self.0.undo_allocation(obtained, bytes)?;
             return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
@@ -95,7 +99,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Maps memory for a part of an expandable segment, and lists the memory in the page map.
     /// Reserves addresses for the segment if the part is its first one. Returns the part's detached
     /// block.
@@ -113,31 +117,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
         require(inside && whole, "a part of an expandable segment does not begin and end on granules")?;
         let part = heap.detach_part(block, at, bytes);
         drop(heap);
-        let mapped = self.map_listed(slot, part, Range { at, bytes, granule });
-        if mapped.is_err() {
-            let emptied = self.device.heaps.lock(slot).attach_run(Run { first: part, last: part });
-            self.unreserve(emptied);
-        }
-        mapped.map(|()| part)
-    }
-
-    /// Lists `range`, which is the range of the detached block `part`, in the page map, and maps
-    /// memory there.
-    fn map_listed(&self, slot: u32, part: u32, range: Range) -> Result<(), Error> {
-        self.device.health()?;
-        self.device.pages.insert(range.at, range.bytes, Owner::Heap(self.device.heaps.heap_ref(slot)))?;
-        if let Err(failure) = map(self.memory, range) {
-            self.device.pages.remove(range.at, range.bytes);
-            // As in `map_run`: the device may still hold bytes that the undo did not release.
-            if failure.in_doubt > 0 {
-                self.device.ledger.add(failure.in_doubt);
-                self.device.ledger.leak(failure.in_doubt);
-                self.device.heaps.lock(slot).blocks[part].state = State::Lost;
+        let healthy = self.device.health().map_err(|error| MapFailure::from(Error::from(error)));
+        if let Err(failure) = healthy.and_then(|()| self.map_range(slot, Range { at, bytes, granule })) {
+            let mut heap = self.device.heaps.lock(slot);
+            if failure.addresses_lost {
+                heap.blocks[part].state = State::Lost;
             }
-            return Ok(self.device.note_loss(Err(failure.error))?);
+            let emptied = heap.attach_run(Run { first: part, last: part });
+            drop(heap);
+            self.unreserve(emptied);
+            return Err(failure.error.unwrap_or(LACKS_MEMORY));
         }
-        self.device.ledger.add(range.bytes);
-        Ok(())
+        Ok(part)
     }
 
     /// Reserves addresses around the first part of an expandable segment.
@@ -149,7 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Expandable<'_, D, R, S> {
             self.unreserve(Some((base, bytes)));
             return Err(NOT_AROUND);
         }
-        self.device.heaps.lock(slot).add_range(base, bytes, granule);
+        self.device.heaps.lock(slot).add_range(base, bytes, granule, Backing::Expandable);
         Ok(())
     }
 }

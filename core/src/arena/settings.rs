@@ -7,6 +7,7 @@ use crate::config::rounding::{INTERVALS, PoolKind, divide};
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::block::Backing;
 use crate::heap::split_rules::Rules;
 use crate::sync::{AtomicU32, Lock, Ordering, Rank, Ranked};
 use crate::tables::Storage;
@@ -99,11 +100,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let limited = self.ledger.limit_if_set().is_some();
         self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
         let ages = self.flags.has(flags::AGES);
-        // A heap is expandable if the configuration says so, no sub-allocator manages the heap, and
-        // the device is known to have virtual memory.
-        let expandable = config.expandable_segments() && self.driver.has_virtual_memory();
-        registry.rules = [PoolKind::Small, PoolKind::Large]
-            .map(|kind| Rules::new(&config, kind, ages, expandable && !self.settings.policy.suballocates(kind)));
+        // Segments are ordinary until the device is known to have virtual memory.
+        let virtual_memory = self.driver.has_virtual_memory();
+        registry.rules = [PoolKind::Small, PoolKind::Large].map(|kind| {
+            let backing = self.settings.policy.backing(kind, &config);
+            Rules::new(&config, kind, ages, if virtual_memory { backing } else { Backing::Ordinary })
+        });
         for slot in self.heaps.slot_numbers() {
             // `lock` sets the clock by the old rules: a heap that begins to age now has a stale
             // clock until its next lock.

@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::device::DeviceMemory;
 use crate::heap::Heap;
-use crate::heap::block::{Block, State};
+use crate::heap::block::{Backing, Block, State};
 use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 use crate::sync::Lock;
@@ -105,13 +105,13 @@ impl<R: Lock> Copied<'_, R> {
         let mut apart = true;
         let mut at = heap.segments[segment].first;
         while at != NONE {
-            let Block { addr, size, requested, state, expandable, next, .. } = heap.blocks[at];
+            let Block { addr, size, requested, state, backing, next, .. } = heap.blocks[at];
             at = next;
             let state = match state {
                 State::Allocated => BlockState::ActiveAllocated,
                 State::Pending => BlockState::ActivePendingFree,
                 State::Free => BlockState::Inactive,
-                State::Unmapped | State::Detached | State::Mapping | State::Mapped | State::Lost => {
+                State::Unmapped | State::Detached | State::Mapping | State::Mapped | State::Stale | State::Lost => {
                     apart = true;
                     continue;
                 }
@@ -125,7 +125,7 @@ impl<R: Lock> Copied<'_, R> {
                     stream: heap.stream,
                     kind: heap.rules.kind,
                     pool: UNNAMED,
-                    is_expandable: expandable,
+                    is_expandable: backing != Backing::Ordinary,
                     site: self.sites.segment(address),
                     blocks: Vec::new(),
                 });

@@ -16,7 +16,7 @@ mod settings;
 mod tests;
 
 pub use error::{Accepted, ConfigError, WORD_BYTES, Word};
-pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab};
+pub use policy::{Bfc, Buddy, PLANNED, POLICIES, Planned, Policy, SizeClass, Slab, Stitched};
 pub use reference::{REFERENCE, SettingDefault, SettingReference};
 
 use crate::config::rounding::{Divisions, LARGE_SEGMENT, OWN_SEGMENT_MIN};

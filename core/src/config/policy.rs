@@ -19,18 +19,23 @@ pub enum Policy {
     /// Objects of equal size in slabs of 2 MiB for small requests; large requests as under
     /// [`Caching`](Self::Caching).
     Slab(Slab),
+    /// Best fit over pages of virtual memory, which move from holes to where a request needs them.
+    /// Memory reserved stays within a budget over the peak of live memory. A device without virtual
+    /// memory is served as under [`Caching`](Self::Caching).
+    Stitched(Stitched),
     /// Each request allocates from the device, and each free releases to the device. For debugging
     /// with memory checkers.
     Direct,
 }
 
 /// All policies, with their default options.
-const ALL: [Policy; 6] = [
+const ALL: [Policy; 7] = [
     Policy::Caching,
     Policy::Bfc(Bfc::DEFAULT),
     Policy::Buddy(Buddy::DEFAULT),
     Policy::SizeClass(SizeClass::DEFAULT),
     Policy::Slab(Slab::DEFAULT),
+    Policy::Stitched(Stitched::DEFAULT),
     Policy::Direct,
 ];
 
@@ -38,8 +43,15 @@ const ALL: [Policy; 6] = [
 pub const PLANNED: &str = "planned";
 
 /// The names of the policies, as `policy:NAME` and the C ABI spell them.
-pub const POLICIES: [&str; ALL.len() + 1] =
-    [ALL[0].name(), ALL[1].name(), ALL[2].name(), ALL[3].name(), ALL[4].name(), ALL[5].name(), PLANNED];
+pub const POLICIES: [&str; ALL.len() + 1] = {
+    let mut names = [PLANNED; ALL.len() + 1];
+    let mut policy = 0;
+    while policy < ALL.len() {
+        names[policy] = ALL[policy].name();
+        policy += 1;
+    }
+    names
+};
 
 /// The options of the planned policy: requests that repeat are served from a plan, and all others
 /// by the *fallback*, the policy configured beside. The program announces the end of each
@@ -169,6 +181,46 @@ impl Default for Slab {
     }
 }
 
+/// The options of the stitched policy.
+///
+/// A request that no free block can hold is served from pages under the holes between live blocks:
+/// wholly free pages are mapped a second time, next to each other, and their old addresses are
+/// given up. Live blocks never move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stitched {
+    /// New memory is allocated while the memory held exceeds the peak of live memory by at most
+    /// this many ten-thousandths of the peak (`slack`, a fraction). Beyond, free pages move first.
+    /// Default 200, which is 2 %: the smallest slack at which moving a page is rare
+    /// (`docs/stitched.md`).
+    pub slack: u32,
+    /// A request spends about this long in mapping, in microseconds (`max_stall_us`). A request
+    /// that would take longer allocates up to 2 % of the peak of live memory beyond the slack, which
+    /// [`maintain`](crate::Pages::maintain) gives back; if that does not suffice, the request takes
+    /// longer. Default 2,000.
+    pub max_stall_us: u32,
+    /// No request takes longer than `max_stall_us`, whatever it allocates beyond the slack
+    /// (`strict_stall`). Default off: on the recorded programs a strict bound of 2,000 costs 5 % of
+    /// utilisation in the mean and a third in the worst case.
+    pub strict_stall: bool,
+    /// A page moves only after the work that used the page is complete (`completed_pages_only`).
+    /// Programs with programmatic dependent launch or persistent kernels need it: a kernel that is
+    /// resident before another one ends may see stale data through a second mapping. Default off.
+    pub completed_pages_only: bool,
+}
+
+impl Stitched {
+    /// The defaults.
+    pub const DEFAULT: Self = Self { slack: 200, max_stall_us: 2000, strict_stall: false, completed_pages_only: false };
+    /// What [`slack`](Self::slack) counts in: this many parts are the whole peak.
+    pub const SLACK_PARTS: u32 = 10_000;
+}
+
+impl Default for Stitched {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 impl Policy {
     /// Returns the policy of this name, with its default options.
     #[must_use]
@@ -185,6 +237,7 @@ impl Policy {
             Self::Buddy(_) => "buddy",
             Self::SizeClass(_) => "size_class",
             Self::Slab(_) => "slab",
+            Self::Stitched(_) => "stitched",
             Self::Direct => "direct",
         }
     }
@@ -214,6 +267,12 @@ impl From<Slab> for Policy {
     }
 }
 
+impl From<Stitched> for Policy {
+    fn from(options: Stitched) -> Self {
+        Self::Stitched(options)
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -232,6 +291,7 @@ impl Scope {
     const SLAB: u8 = 1 << 4;
     const DIRECT: u8 = 1 << 5;
     const PLANNED: u8 = 1 << 6;
+    const STITCHED: u8 = 1 << 7;
 
     /// All policies.
     pub(super) const EVERY: Self = Self(u8::MAX);
@@ -249,6 +309,8 @@ impl Scope {
     pub(super) const SIZE_CLASS_ONLY: Self = Self(Self::SIZE_CLASS);
     /// The slab policy.
     pub(super) const SLAB_ONLY: Self = Self(Self::SLAB);
+    /// The stitched policy.
+    pub(super) const STITCHED_ONLY: Self = Self(Self::STITCHED);
     /// The planned policy.
     pub(super) const PLANNED_ONLY: Self = Self(Self::PLANNED);
 
@@ -265,6 +327,7 @@ impl Scope {
             Policy::Buddy(_) => Self::BUDDY,
             Policy::SizeClass(_) => Self::SIZE_CLASS,
             Policy::Slab(_) => Self::SLAB,
+            Policy::Stitched(_) => Self::STITCHED,
             Policy::Direct => Self::DIRECT,
         };
         self.0 & bit != 0

@@ -41,7 +41,7 @@ const NOT_PINNED: &str = "No effect: the library manages device memory only.";
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 33] = [
+pub static REFERENCE: [SettingReference; 37] = [
     setting(
         key::ALLOW_GROWTH,
         Value("True"),
@@ -61,6 +61,13 @@ pub static REFERENCE: [SettingReference; 33] = [
         Value("1024"),
         "5120",
         "The size of a segment from which blocks are cut. A larger request gets a larger segment.",
+    ),
+    setting(
+        key::COMPLETED_PAGES_ONLY,
+        Value("False"),
+        "True",
+        "A page moves only after the work that used the page is complete. For programs with programmatic dependent \
+         launch or persistent kernels.",
     ),
     setting(
         key::EXPANDABLE_SEGMENTS,
@@ -135,6 +142,13 @@ pub static REFERENCE: [SettingReference; 33] = [
         "Blocks of this size and above are never split, and serve only requests of this size and above.",
     ),
     setting(
+        key::MAX_STALL_US,
+        Value("2000"),
+        "500",
+        "How long a request spends in mapping pages. A request that would take longer allocates up to 2 % of the peak \
+         of live memory beyond `slack`; beyond that, it takes longer.",
+    ),
+    setting(
         key::PER_PROCESS_MEMORY_FRACTION,
         Value("1"),
         "0.5",
@@ -174,6 +188,19 @@ pub static REFERENCE: [SettingReference; 33] = [
         Unset("off"),
         "[256:1,512:2,>:8]",
         "Sizes are rounded up to N equal steps in each doubling of the size, and at least to multiples of 512 bytes.",
+    ),
+    setting(
+        key::SLACK,
+        Value("0.02"),
+        "0.05",
+        "The memory held may exceed the peak of live memory by this part of the peak. Beyond, free pages move to where \
+         a request needs them.",
+    ),
+    setting(
+        key::STRICT_STALL,
+        Value("False"),
+        "True",
+        "No request takes longer than `max_stall_us`, whatever it allocates beyond `slack`.",
     ),
     setting(
         key::THROW_ON_CUDAMALLOC_OOM,

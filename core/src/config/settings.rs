@@ -1,7 +1,7 @@
 //! All settings: the name, how a value is parsed, and how a value is written.
 
 use super::parse::{Value, for_each_entry};
-use super::policy::{Bfc, Buddy, PLANNED, Planned, Policy, Scope, SizeClass, Slab};
+use super::policy::{Bfc, Buddy, PLANNED, Planned, Policy, Scope, SizeClass, Slab, Stitched};
 use super::{Accepted, Config, ConfigError, FRACTION, MOST_MIB, Pinned, THRESHOLD, Word};
 use crate::config::rounding::{Divisions, INTERVALS};
 use crate::units::MIB;
@@ -13,6 +13,7 @@ pub(super) mod key {
     pub(crate) const ARENA_MB: &str = "arena_mb";
     pub(crate) const BACKEND: &str = "backend";
     pub(crate) const CHUNK_MB: &str = "chunk_mb";
+    pub(crate) const COMPLETED_PAGES_ONLY: &str = "completed_pages_only";
     pub(crate) const EXPANDABLE_SEGMENTS: &str = "expandable_segments";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE: &str = "expandable_segments_reserve";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS: &str = "expandable_segments_reserve_by_class";
@@ -25,6 +26,7 @@ pub(super) mod key {
     pub(crate) const MAX_INTERNAL_FRAGMENTATION_MB: &str = "max_internal_fragmentation_mb";
     pub(crate) const MAX_NON_SPLIT_ROUNDING_MB: &str = "max_non_split_rounding_mb";
     pub(crate) const MAX_SPLIT_SIZE_MB: &str = "max_split_size_mb";
+    pub(crate) const MAX_STALL_US: &str = "max_stall_us";
     pub(crate) const PER_PROCESS_MEMORY_FRACTION: &str = "per_process_memory_fraction";
     pub(crate) const PINNED_FREE_CATCH_ALL: &str = "pinned_free_catch_all";
     pub(crate) const PINNED_MAX_CACHED_SIZE_MB: &str = "pinned_max_cached_size_mb";
@@ -39,6 +41,8 @@ pub(super) mod key {
     pub(crate) const RELEASE_LOCK_ON_CUDAMALLOC: &str = "release_lock_on_cudamalloc";
     pub(crate) const RETRY_MS: &str = "retry_ms";
     pub(crate) const ROUNDUP_POWER2_DIVISIONS: &str = "roundup_power2_divisions";
+    pub(crate) const SLACK: &str = "slack";
+    pub(crate) const STRICT_STALL: &str = "strict_stall";
     pub(crate) const THROW_ON_CUDAMALLOC_OOM: &str = "throw_on_cudamalloc_oom";
     /// Another name of [`PINNED_USE_CUDA_HOST_REGISTER`].
     pub(crate) const PINNED_USE_HIP_HOST_REGISTER: &str = "pinned_use_hip_host_register";
@@ -69,6 +73,11 @@ const fn bfc(key: &'static str, apply: Apply) -> Setting {
     Setting { key, of: Scope::BFC_ONLY, apply }
 }
 
+/// Creates a setting of the stitched policy.
+const fn stitched(key: &'static str, apply: Apply) -> Setting {
+    Setting { key, of: Scope::STITCHED_ONLY, apply }
+}
+
 impl Setting {
     /// Changes the policies with the key.
     const fn of(mut self, policies: Scope) -> Self {
@@ -78,7 +87,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 33] = [
+pub(super) static SETTINGS: [Setting; 37] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -96,6 +105,9 @@ pub(super) static SETTINGS: [Setting; 33] = [
         Ok(())
     })
     .of(Scope::SIZE_CLASS_ONLY),
+    stitched(key::COMPLETED_PAGES_ONLY, |config, key, value| {
+        value.read_boolean(key, &mut config.stitched().completed_pages_only)
+    }),
     setting(key::EXPANDABLE_SEGMENTS, |config, key, value| value.read_boolean(key, &mut config.expandable_segments))
         .of(Scope::TAGS),
     setting(key::EXPANDABLE_SEGMENTS_RESERVE, |config, key, value| {
@@ -137,6 +149,10 @@ pub(super) static SETTINGS: [Setting; 33] = [
     setting(key::MAX_SPLIT_SIZE_MB, |config, key, value| {
         let accepted = Accepted::mebibytes(config.split_range_mib());
         config.set_max_split_size_mb(Some(value.number(key, accepted)?))
+    }),
+    stitched(key::MAX_STALL_US, |config, key, value| {
+        config.stitched().max_stall_us = value.number(key, MICROSECONDS)?;
+        Ok(())
     }),
     setting(key::PER_PROCESS_MEMORY_FRACTION, |config, key, value| {
         config.set_per_process_memory_fraction(value.number(key, FRACTION)?)
@@ -204,6 +220,15 @@ pub(super) static SETTINGS: [Setting; 33] = [
         config.roundup_power2_divisions = value.divisions(key)?;
         Ok(())
     }),
+    stitched(key::SLACK, |config, key, value| {
+        let slack: f64 = value.number(key, FRACTION)?;
+        if !(0.0..=1.0).contains(&slack) {
+            return Err(value.refused(key, FRACTION));
+        }
+        config.stitched().slack = (slack * f64::from(Stitched::SLACK_PARTS) + 0.5) as u32;
+        Ok(())
+    }),
+    stitched(key::STRICT_STALL, |config, key, value| value.read_boolean(key, &mut config.stitched().strict_stall)),
     setting(key::THROW_ON_CUDAMALLOC_OOM, |config, key, value| {
         value.read_boolean(key, &mut config.throw_on_device_oom)
     })
@@ -219,8 +244,10 @@ const ARENAS: Accepted = Accepted::Text("a power of two in MiB up to 1048576");
 const MOST_OBJECT_KIB: u64 = 512;
 const OBJECTS: Accepted = Accepted::Text("a whole number of KiB from 1 to 512");
 const MILLISECONDS: Accepted = Accepted::Text("a whole number of milliseconds");
-const POLICY_NAMES: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct` or `planned`");
-const FALLBACKS: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class` or `slab`");
+const MICROSECONDS: Accepted = Accepted::Text("a whole number of microseconds");
+const POLICY_NAMES: Accepted =
+    Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or `planned`");
+const FALLBACKS: Accepted = Accepted::Text("`caching`, `bfc`, `buddy`, `size_class`, `slab` or `stitched`");
 const CLASSES: Accepted = Accepted::Text("a list like `[name:0.5,other:40G]`");
 
 /// Applies the settings of `text` in order. After an error `config` is half changed and must be
@@ -282,6 +309,15 @@ impl Config {
         let Policy::Bfc(options) = &mut self.policy else { unreachable!("it was just set") };
         options
     }
+
+    /// Returns the options of the stitched policy. Called only for keys of this policy.
+    fn stitched(&mut self) -> &mut Stitched {
+        if !matches!(self.policy, Policy::Stitched(_)) {
+            self.policy = Policy::Stitched(Stitched::DEFAULT);
+        }
+        let Policy::Stitched(options) = &mut self.policy else { unreachable!("it was just set") };
+        options
+    }
 }
 
 /// Parses the list of classes, which replaces all classes set before.
@@ -322,6 +358,7 @@ impl fmt::Display for Config {
                 let largest = other(largest_object, Slab::DEFAULT.largest_object);
                 out.some(key::LARGEST_OBJECT_KB, largest.map(|bytes| bytes >> 10))?;
             }
+            Policy::Stitched(stitched) => out.stitched(&stitched)?,
             Policy::Caching | Policy::Direct => {}
         }
         out.some(key::LARGE_SEGMENT_SIZE_MB, (segment != default.large_segment_size).then(|| mib(segment)))?;
@@ -383,6 +420,15 @@ impl Writer<'_, '_> {
         )?;
         self.some(key::REGION_GARBAGE_COLLECTION, (!bfc.region_garbage_collection).then_some("False"))?;
         self.some(key::RETRY_MS, (bfc.retry_ms != default.retry_ms).then_some(bfc.retry_ms))
+    }
+
+    fn stitched(&mut self, stitched: &Stitched) -> fmt::Result {
+        let default = Stitched::DEFAULT;
+        let slack = f64::from(stitched.slack) / f64::from(Stitched::SLACK_PARTS);
+        self.some(key::SLACK, (stitched.slack != default.slack).then_some(Exact(slack)))?;
+        self.some(key::MAX_STALL_US, (stitched.max_stall_us != default.max_stall_us).then_some(stitched.max_stall_us))?;
+        self.flag(key::STRICT_STALL, stitched.strict_stall)?;
+        self.flag(key::COMPLETED_PAGES_ONLY, stitched.completed_pages_only)
     }
 
     fn pinned(&mut self, pinned: &Pinned) -> fmt::Result {

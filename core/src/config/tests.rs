@@ -222,7 +222,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 33 keys";
+    let list = " docs/configuration.md lists the 37 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -613,9 +613,11 @@ fn a_policy_has_its_own_keys_wherever_it_is_named() {
         ..Bfc::DEFAULT
     };
     assert_eq!(config.policy(), Policy::Bfc(bfc));
-    for text in
-        ["policy:buddy,arena_mb:8", "policy:size_class,chunk_mb:64", "policy:slab,largest_object_kb:96", "policy:slab"]
-    {
+    for text in [
+        "policy:buddy,arena_mb:8",
+        "policy:slab",
+        "policy:stitched,slack:0.05,max_stall_us:500,strict_stall:True,completed_pages_only:True",
+    ] {
         assert_eq!(parsed(text).to_string(), text);
     }
     assert_eq!(parsed("policy:slab,largest_object_kb:96").policy(), Policy::Slab(Slab { largest_object: 96 << 10 }));
@@ -628,7 +630,7 @@ fn a_policy_has_its_own_keys_wherever_it_is_named() {
         ("first_region_mb:4", "first_region_mb is not a key of policy `caching`; its keys are backend, "),
         (
             "policy:tcmalloc",
-            "policy does not take `tcmalloc`, only `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct` or `planned`",
+            "policy does not take `tcmalloc`, only `caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or `planned`",
         ),
         ("policy:[bfc]", "policy does not take `[bfc]`, only "),
     ] {

@@ -52,7 +52,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn create_event(&self) -> DeviceResult<Event>;
 
-    /// Destroys an event, which is not pending.
+    /// Destroys an event. Streams may still be ordered behind it.
     ///
     /// # Errors
     /// Any error of the device.
@@ -75,6 +75,19 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// # Errors
     /// Those of [`is_complete`](Self::is_complete).
     fn wait(&self, event: Event) -> DeviceResult<()>;
+
+    /// Makes the work that is queued on `stream` from now on wait for `event`, which is recorded.
+    /// The event may be recorded again or destroyed right afterwards.
+    ///
+    /// Does not block the calling thread where the device can order streams. The provided method
+    /// blocks until the event is complete.
+    ///
+    /// # Errors
+    /// Any error of the device. The order then does not count as established.
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        let _ = stream;
+        self.wait(event)
+    }
 
     /// Blocks the calling thread until all work queued on `stream` so far is done.
     ///

@@ -72,6 +72,10 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
         self.on("wait").wait(event)
     }
 
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.on("order_behind").order_behind(stream, event)
+    }
+
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         self.on("synchronize").synchronize(stream)
     }

@@ -10,7 +10,19 @@ use crate::tables::Storage;
 use crate::tables::hash_index::Indexed;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 
-/// The state of a block. A block in one of the last five states is *detached*: in no set.
+/// What the memory of a segment is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Backing {
+    /// Memory that the device allocated in one call.
+    Ordinary,
+    /// Addresses of an expandable segment: pages of one size, and requests fill gaps in place.
+    Expandable,
+    /// Addresses of the stitched policy: pages of any size, which move.
+    Stitched,
+}
+
+/// The state of a block. A block in one of the last six states is *detached*: in no set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// Cached: in the free index.
@@ -27,6 +39,9 @@ pub(crate) enum State {
     Mapping,
     /// Detached, and mapped since the operation began.
     Mapped,
+    /// The old mapping of a page that has moved: detached until unmapped. `requested` is the page's
+    /// number and `freed_at` the time of the move.
+    Stale,
     /// Could not be unmapped: detached for good. The bytes are counted as leaked instead of
     /// reserved.
     Lost,
@@ -69,8 +84,8 @@ pub(crate) struct Block {
     pub bin: u16,
     /// Which set holds the block, if any.
     pub state: State,
-    /// Whether the segment is expandable: `granule` of the segment is not 0.
-    pub expandable: bool,
+    /// What the segment is made of.
+    pub backing: Backing,
 }
 
 const _: () = assert!(size_of::<Block>() == 64);
@@ -123,13 +138,13 @@ impl Block {
             events: 0,
             bin: bins::bin(size),
             state,
-            expandable: self.expandable,
+            backing: self.backing,
         }
     }
 
     /// Returns a detached block for a whole segment, which starts at `addr`.
-    pub(super) fn whole(addr: u64, size: u64, segment: u32, expandable: bool) -> Self {
-        Self { addr, size, segment, bin: bins::bin(size), expandable, ..Self::vacant(NONE) }
+    pub(super) fn whole(addr: u64, size: u64, segment: u32, backing: Backing) -> Self {
+        Self { addr, size, segment, bin: bins::bin(size), backing, ..Self::vacant(NONE) }
     }
 
     /// Returns an entry for an allocated sub-block, which the sub-allocator knows by `number`.
@@ -168,7 +183,7 @@ impl Vacant for Block {
             events: 0,
             bin: 0,
             state: State::Detached,
-            expandable: false,
+            backing: Backing::Ordinary,
         }
     }
 
@@ -268,8 +283,10 @@ pub(crate) struct Segment {
     pub bytes: u64,
     /// The block at `base`.
     pub first: u32,
-    /// Bytes mapped at a time if the segment is expandable, else 0.
+    /// Bytes of which the sizes of pages are multiples; 0 for an ordinary segment.
     pub granule: u64,
+    /// What the segment is made of.
+    pub backing: Backing,
     /// The next newer segment in the heap's list, or `NONE`.
     pub prev: u32,
     /// The next older segment in the heap's list, or `NONE`. For a vacant entry: the next vacant
@@ -282,7 +299,7 @@ pub(crate) struct Segment {
 
 impl Vacant for Segment {
     fn vacant(next: u32) -> Self {
-        Self { base: 0, bytes: 0, first: NONE, granule: 0, prev: NONE, next, live: false }
+        Self { base: 0, bytes: 0, first: NONE, granule: 0, backing: Backing::Ordinary, prev: NONE, next, live: false }
     }
 
     fn next_vacant(&self) -> u32 {

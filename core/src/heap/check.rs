@@ -2,7 +2,7 @@
 
 use super::Heap;
 use crate::heap::bins;
-use crate::heap::block::State;
+use crate::heap::block::{Backing, State};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
@@ -15,6 +15,8 @@ struct Sums {
     free: u32,
     allocated: u32,
     unmapped: u32,
+    stale: u32,
+    stale_bytes: u64,
     allocated_bytes: u64,
     active: u64,
     active_bytes: u64,
@@ -22,8 +24,10 @@ struct Sums {
     reserved_bytes: u64,
     inactive_split: u64,
     inactive_split_bytes: u64,
-    /// Segments that are not expandable: the ones that [`Stat::Segment`] counts.
+    /// Ordinary segments: the ones that [`Stat::Segment`] counts.
     ordinary: u64,
+    /// Bytes of the ordinary segments.
+    ordinary_bytes: u64,
 }
 
 impl<S: Storage> Heap<S> {
@@ -48,6 +52,12 @@ impl<S: Storage> Heap<S> {
             suballocator.check()?;
         }
         self.sets.check_unmapped(sums.unmapped, &self.blocks)?;
+        if (sums.stale, sums.stale_bytes) != (self.sets.stale.count, self.sets.stale.bytes) {
+            return Err("a stale mapping is missing from the list");
+        }
+        if self.sets.pages.check()? + sums.ordinary_bytes != sums.reserved_bytes {
+            return Err("the mapped addresses of a heap are not those of its pages");
+        }
         check_counters(counters, &sums)?;
         Ok(sums.reserved_bytes)
     }
@@ -84,15 +94,18 @@ impl<S: Storage> Walk<'_, S> {
         let heap = self.heap;
         let entry = &heap.segments[segment];
         self.sums.segments += 1;
-        self.sums.ordinary += u64::from(entry.granule == 0);
+        if entry.backing == Backing::Ordinary {
+            self.sums.ordinary += 1;
+            self.sums.ordinary_bytes += entry.bytes;
+        }
         let (mut block, mut prev, mut at) = (entry.first, NONE, entry.base);
         while block != NONE {
             let b = &heap.blocks[block];
             if b.addr != at || b.size == 0 || b.segment != segment || b.prev != prev {
                 return Err("blocks do not tile their segment");
             }
-            if b.expandable != (entry.granule != 0) {
-                return Err("a block disagrees with its segment about being expandable");
+            if b.backing != entry.backing || (entry.granule == 0) != (entry.backing == Backing::Ordinary) {
+                return Err("a block disagrees with its segment about what it is made of");
             }
             if b.before != NONE && b.state != State::Free {
                 return Err("a block that is not free has a place in a bin");
@@ -119,6 +132,7 @@ impl<S: Storage> Walk<'_, S> {
         let whole = &heap.blocks[entry.first];
         self.sums.segments += 1;
         self.sums.ordinary += 1;
+        self.sums.ordinary_bytes += entry.bytes;
         // A lane of the planned policy counts as one live sub-block, and the free memory beside its
         // blocks does not count.
         let is_planned = heap.is_planned();
@@ -159,13 +173,13 @@ impl<S: Storage> Walk<'_, S> {
         let heap = self.heap;
         let b = &heap.blocks[block];
         self.sums.blocks += 1;
-        if !matches!(b.state, State::Unmapped | State::Lost) {
+        if !matches!(b.state, State::Unmapped | State::Stale | State::Lost) {
             self.sums.reserved_bytes += b.size;
         }
         match b.state {
             State::Free => {
                 self.sums.free += 1;
-                if !b.expandable && b.is_split() {
+                if b.backing == Backing::Ordinary && b.is_split() {
                     self.sums.inactive_split += 1;
                     self.sums.inactive_split_bytes += b.size;
                 }
@@ -189,6 +203,10 @@ impl<S: Storage> Walk<'_, S> {
                 {
                     return Err("an unmapped block does not begin and end on granules");
                 }
+            }
+            State::Stale => {
+                self.sums.stale += 1;
+                self.sums.stale_bytes += b.size;
             }
             State::Lost => {}
             State::Detached | State::Mapping | State::Mapped => return Err("a block is held between operations"),

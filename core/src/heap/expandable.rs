@@ -15,7 +15,7 @@
 //! ```
 
 use super::{Heap, Outcome};
-use crate::heap::block::{Block, Blocks, State};
+use crate::heap::block::{Backing, Block, Blocks, State};
 use crate::heap::free_index::FreeIndex;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
@@ -56,7 +56,7 @@ impl<S: Storage> FreeIndex<S> {
             let next = self.next(block, blocks.entries());
             if !may_grow {
                 block = next?;
-                if !blocks[block].expandable {
+                if blocks[block].backing != Backing::Expandable {
                     return Some(size_of(block));
                 }
                 continue;
@@ -65,7 +65,8 @@ impl<S: Storage> FreeIndex<S> {
                 // The walk stops at the first block that does not improve, and at the first
                 // ordinary block.
                 Some(next)
-                    if blocks[block].expandable && blocks.growable_bytes(next) < blocks.growable_bytes(block) =>
+                    if blocks[block].backing == Backing::Expandable
+                        && blocks.growable_bytes(next) < blocks.growable_bytes(block) =>
                 {
                     block = next;
                 }
@@ -112,8 +113,8 @@ impl<S: Storage> Heap<S> {
     }
 
     /// Adds a reserved range of addresses, all unmapped. Room was made.
-    pub(crate) fn add_range(&mut self, base: DevicePtr, bytes: u64, granule: u64) {
-        let block = self.new_segment(base, bytes, granule);
+    pub(crate) fn add_range(&mut self, base: DevicePtr, bytes: u64, granule: u64, backing: Backing) {
+        let block = self.new_segment(base, bytes, granule, backing);
         self.sets.insert_unmapped(block, &mut self.blocks);
     }
 
@@ -233,7 +234,7 @@ impl<S: Storage> Heap<S> {
 
     /// Removes a segment of which nothing is mapped. Returns the range of addresses to release, or
     /// `None` if something is mapped.
-    fn remove_if_unmapped(&mut self, segment: u32) -> Option<(DevicePtr, u64)> {
+    pub(super) fn remove_if_unmapped(&mut self, segment: u32) -> Option<(DevicePtr, u64)> {
         let block = self.segments[segment].first;
         if self.blocks[block].state != State::Unmapped || self.blocks[block].is_split() {
             return None;
@@ -245,13 +246,18 @@ impl<S: Storage> Heap<S> {
         Some((DevicePtr(addr), size))
     }
 
-    /// Returns the whole granules inside a free expandable block, if there are any.
-    pub(crate) fn whole_granules(&self, block: u32) -> Option<Range> {
-        let Block { addr, size, segment, .. } = self.blocks[block];
-        let (base, granule) = (self.segments[segment].base, self.segments[segment].granule);
-        let begin = base + (addr - base).next_multiple_of(granule);
-        let end = base + (addr + size - base) / granule * granule;
-        (begin < end).then(|| Range { at: DevicePtr(begin), bytes: end - begin, granule })
+    /// Returns the range of the pages that lie wholly inside a free block and are not pinned, up to
+    /// the first pinned page. `None` if there is none.
+    pub(crate) fn whole_pages(&self, block: u32) -> Option<Range> {
+        let Block { addr, segment, backing, .. } = self.blocks[block];
+        if backing == Backing::Ordinary {
+            return None;
+        }
+        let mut pages = self.sets.pages.within(addr, self.blocks[block].end()).skip_while(|page| page.pins > 0);
+        let first = pages.next()?;
+        let end = pages.take_while(|page| page.pins == 0).last().map_or(first.end(), |last| last.end());
+        let granule = self.segments[segment].granule;
+        Some(Range { at: DevicePtr(first.at), bytes: end - first.at, granule })
     }
 
     /// Detaches the part `range` of a free block, so that the part can be unmapped without the
@@ -297,7 +303,7 @@ impl<S: Storage> Heap<S> {
 
     /// Adds a detached block to the unmapped set, merged with its unmapped neighbours. Returns the
     /// merged block, which takes over the requested size of `block`.
-    fn join_unmapped(&mut self, block: u32) -> u32 {
+    pub(super) fn join_unmapped(&mut self, block: u32) -> u32 {
         let Block { prev, next, requested, .. } = self.blocks[block];
         if next != NONE && self.blocks[next].state == State::Unmapped {
             self.sets.detach(next, &mut self.blocks);

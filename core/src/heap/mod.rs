@@ -13,7 +13,7 @@
 //! sub-blocks have entries of their own (see `suballocated`).
 
 use crate::config::rounding::PoolKind;
-use crate::heap::block::{Block, Blocks, Segment, Segments, State, Use};
+use crate::heap::block::{Backing, Block, Blocks, Segment, Segments, State, Use};
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::{Coalesced, Parts};
 use crate::heap::split_rules::Rules;
@@ -29,6 +29,7 @@ pub(crate) mod block;
 pub(crate) mod check;
 pub(crate) mod expandable;
 pub(crate) mod free_index;
+pub(crate) mod home_pages;
 #[cfg(feature = "alloc")]
 pub(crate) mod planned_segment;
 #[cfg(feature = "alloc")]
@@ -36,6 +37,7 @@ pub(crate) mod restore;
 pub(crate) mod sets;
 mod split_merge;
 pub(crate) mod split_rules;
+pub(crate) mod stitched;
 #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a sub-allocator then"))]
 pub(crate) mod suballoc;
 mod suballocated;
@@ -83,8 +85,8 @@ pub(crate) struct Heap<S: Storage> {
     /// If `Some`, an entry of `blocks` is in state `Allocated` or `Pending` iff the entry is a live
     /// sub-block. Vacant entries keep another state for that reason.
     pub suballocator: Option<AnySubAllocator<S>>,
-    /// The pool's search count when the heap was last searched. Ages of free blocks are differences
-    /// of this count.
+    /// The pool's search count when the heap was last searched, or when an epoch of the heap last
+    /// began. Ages of free blocks are differences of this count.
     pub clock: u64,
     /// Bytes of the next segment, under policies whose segments grow.
     pub region: u64,
@@ -134,6 +136,10 @@ impl<S: Storage> Heap<S> {
     ) {
         debug_assert!(self.is_empty(), "a heap changes hands without memory");
         (self.stream, self.pool, self.rules, self.suballocator) = (stream, pool, rules, suballocator);
+        if self.sets.is_made() {
+            // Stamps of another stream or pool say nothing of this one.
+            self.sets.quiet = 0;
+        }
         self.set_ended(false);
     }
 
@@ -187,10 +193,10 @@ impl<S: Storage> Heap<S> {
         }
         let mut parts = self.parts();
         let Some(block) = parts.sets.free.best_fit(size, parts.blocks.entries()) else { return Ok(None) };
-        let Block { expandable, size: whole, .. } = parts.blocks[block];
-        // Ordinary segments are the common case. The search among expandable blocks is one call, so
+        let Block { backing, size: whole, .. } = parts.blocks[block];
+        // Expandable segments are the rare case. The search among their blocks is one call, so
         // that its registers do not burden the fast path.
-        if expandable {
+        if backing == Backing::Expandable {
             return Ok(self.malloc_expandable(size, requested, counters));
         }
         if parts.rules.refuse(whole, size) {
@@ -257,9 +263,9 @@ impl<S: Storage> Heap<S> {
     fn find(&mut self, size: u64) -> Option<u32> {
         let blocks = self.blocks.entries();
         let block = self.sets.free.best_fit(size, blocks)?;
-        let Block { expandable, size: whole, .. } = blocks[block as usize];
-        let (block, whole) = if expandable {
-            self.sets.free.best_expandable(block, &self.blocks, self.rules.expandable)?
+        let Block { backing, size: whole, .. } = blocks[block as usize];
+        let (block, whole) = if backing == Backing::Expandable {
+            self.sets.free.best_expandable(block, &self.blocks, self.rules.backing == Backing::Expandable)?
         } else {
             (block, whole)
         };
@@ -384,11 +390,11 @@ impl<S: Storage> Heap<S> {
         if self.suballocator.is_some() {
             return self.finish_free_suballocated(block, counters);
         }
-        let Block { requested, expandable, .. } = self.blocks[block];
+        let Block { requested, backing, .. } = self.blocks[block];
         counters.down(Stat::RequestedBytes, requested);
         let joined = self.parts().join_free(block);
-        // The blocks of expandable segments never count as inactive split blocks.
-        if expandable { self.ended } else { joined.count(self.ended, counters) }
+        // Only blocks of ordinary segments count as inactive split blocks.
+        if backing == Backing::Ordinary { joined.count(self.ended, counters) } else { self.ended }
     }
 
     /// Adds a detached block to the free index, merged with its free neighbours. Not inlined: for
@@ -406,7 +412,7 @@ impl<S: Storage> Heap<S> {
         size: u64,
         counters: &HeapCounters,
     ) -> Outcome<u32> {
-        let block = self.new_segment(base, bytes, 0);
+        let block = self.new_segment(base, bytes, 0, Backing::Ordinary);
         if let Some(suballocator) = &mut self.suballocator {
             suballocator.add_segment(self.blocks[block].segment, base.0, bytes, size);
         }
@@ -421,7 +427,7 @@ impl<S: Storage> Heap<S> {
     /// Whether `block` is a whole ordinary segment, free, without live sub-blocks.
     pub(crate) fn is_releasable(&self, block: u32) -> bool {
         let block = &self.blocks[block];
-        block.is_free() && !block.expandable && !block.is_split() && !self.segments[block.segment].live
+        block.is_free() && block.backing == Backing::Ordinary && !block.is_split() && !self.segments[block.segment].live
     }
 
     /// Returns the bytes of the largest free block. With a sub-allocator: of the largest segment
@@ -487,10 +493,10 @@ impl<S: Storage> Heap<S> {
 
     /// Adds a segment as a single detached block, and returns the block. `granule` is 0 for an
     /// ordinary segment.
-    fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64) -> u32 {
-        let segment =
-            self.segments.link(Segment { base: base.0, bytes, granule, ..Segment::vacant(NONE) }, &mut self.newest);
-        let block = self.blocks.insert(Block::whole(base.0, bytes, segment, granule != 0));
+    fn new_segment(&mut self, base: DevicePtr, bytes: u64, granule: u64, backing: Backing) -> u32 {
+        let segment = Segment { base: base.0, bytes, granule, backing, ..Segment::vacant(NONE) };
+        let segment = self.segments.link(segment, &mut self.newest);
+        let block = self.blocks.insert(Block::whole(base.0, bytes, segment, backing));
         self.segments[segment].first = block;
         block
     }

@@ -2,7 +2,7 @@
 //! the split rules.
 
 use super::Heap;
-use crate::heap::block::State;
+use crate::heap::block::{Backing, State};
 use crate::snapshot::{BlockState, SnapshotBlock};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
@@ -31,7 +31,7 @@ impl<S: Storage> Restoring<'_, S> {
     /// Adds an ordinary segment with the given blocks, which tile the segment. Returns true if the
     /// peaks must be reconciled. Room was made.
     pub(crate) fn restore_segment(&mut self, base: DevicePtr, bytes: u64, blocks: &[SnapshotBlock]) -> bool {
-        let block = self.heap.new_segment(base, bytes, 0);
+        let block = self.heap.new_segment(base, bytes, 0, Backing::Ordinary);
         let mut peaks_stale = self.counters.up(Stat::Segment, 1) | self.counters.up(Stat::ReservedBytes, bytes);
         if self.heap.rules.is_oversize(bytes) {
             peaks_stale |= self.counters.up(Stat::OversizeSegments, 1);
@@ -66,7 +66,7 @@ impl<S: Storage> Restoring<'_, S> {
     fn restore_free(&mut self, block: u32) -> bool {
         self.heap.sets.insert_free(block, self.heap.clock, self.heap.blocks.entries_mut());
         let entry = &self.heap.blocks[block];
-        if entry.expandable || !entry.is_split() {
+        if entry.backing != Backing::Ordinary || !entry.is_split() {
             return false;
         }
         self.counters.up(Stat::InactiveSplit, 1) | self.counters.up(Stat::InactiveSplitBytes, entry.size)

@@ -3,6 +3,7 @@
 
 use crate::heap::block::{Block, Blocks, State, Use};
 use crate::heap::free_index::FreeIndex;
+use crate::heap::home_pages::{HomePages, StaleList};
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::SlotTable;
@@ -18,6 +19,14 @@ pub(crate) struct Sets<S: Storage> {
     unmapped: Link,
     /// The nodes of the set `unmapped`.
     by_address: RadixTree<S>,
+    /// The pages mapped in the heap's ranges of addresses.
+    pub pages: HomePages<S>,
+    /// The blocks that are [`State::Stale`].
+    pub stale: StaleList,
+    /// Free blocks with an earlier `freed_at` are quiet: no work on the heap's stream uses them any
+    /// longer (see [`epochs`](crate::streams::epochs)). At most the heap's clock; 0: none is known
+    /// to be. A heap that changes hands is empty and has dropped its sets, or resets this.
+    pub quiet: u64,
     /// The latest events of the heap. Empty while events are not recorded.
     pub trace: Buffer<S>,
 }
@@ -29,6 +38,9 @@ impl<S: Storage> Default for Sets<S> {
             uses: SlotTable::default(),
             unmapped: Link::EMPTY,
             by_address: RadixTree::default(),
+            pages: HomePages::default(),
+            stale: StaleList::EMPTY,
+            quiet: 0,
             trace: Buffer::default(),
         }
     }
@@ -73,6 +85,11 @@ impl<S: Storage> Sets<S> {
     /// Finds the unmapped block at the lowest address that is at least `addr`.
     pub(super) fn unmapped_from(&self, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
         self.by_address.at_least(self.unmapped, Key { major: 0, minor: addr }, by_address(blocks))
+    }
+
+    /// Finds the unmapped block at the highest address below `addr`.
+    pub(super) fn unmapped_below(&self, addr: u64, blocks: &Blocks<S>) -> Option<u32> {
+        self.by_address.below(self.unmapped, Key { major: 0, minor: addr }, by_address(blocks))
     }
 
     /// Makes room in the unmapped set for `count` blocks. Returns false if the table is full.

@@ -13,7 +13,7 @@
 
 use super::Outcome;
 use super::sets::Sets;
-use crate::heap::block::{Block, Blocks, Segments, State};
+use crate::heap::block::{Backing, Block, Blocks, Segments, State};
 use crate::heap::split_rules::Rules;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::Storage;
@@ -87,7 +87,7 @@ impl<S: Storage> Parts<'_, S> {
         counters: &HeapCounters,
     ) -> Outcome<DevicePtr> {
         let (blocks, vacancies) = self.blocks.parts();
-        let Block { size: whole, addr, prev, next, segment, expandable, .. } = blocks[block as usize];
+        let Block { size: whole, addr, prev, next, segment, backing, .. } = blocks[block as usize];
         debug_assert!(blocks[block as usize].is_free(), "only a free block is allocated");
         debug_assert!(0 < size && size <= whole, "the block is large enough");
         let was_split = prev != NONE || next != NONE;
@@ -95,10 +95,10 @@ impl<S: Storage> Parts<'_, S> {
         let mut peaks_stale = false;
         let (given, given_bytes) = if self.rules.should_split(remaining, size) {
             // A free block counts as inactive only beside other blocks, so a whole segment starts
-            // to count with its first split. Blocks of expandable segments never count.
-            if was_split && !expandable {
+            // to count with its first split. Only blocks of ordinary segments count.
+            if was_split && backing == Backing::Ordinary {
                 counters.down(Stat::InactiveSplitBytes, size);
-            } else if !expandable {
+            } else if backing == Backing::Ordinary {
                 peaks_stale |= counters.up(Stat::InactiveSplit, 1);
                 peaks_stale |= counters.up(Stat::InactiveSplitBytes, remaining);
             }
@@ -119,7 +119,7 @@ impl<S: Storage> Parts<'_, S> {
             });
             (front, size)
         } else {
-            if was_split && !expandable {
+            if was_split && backing == Backing::Ordinary {
                 counters.down(Stat::InactiveSplit, 1);
                 counters.down(Stat::InactiveSplitBytes, whole);
             }

@@ -3,6 +3,7 @@
 
 use crate::config::rounding::{PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
+use crate::heap::block::Backing;
 use crate::pool::PoolOptions;
 use crate::units::{GRAIN, UNIT};
 
@@ -23,8 +24,8 @@ pub(crate) struct Rules {
     ample_rest: u64,
     /// Requests of at least this number of bytes receive whole blocks.
     whole_from: u64,
-    /// The `expandable_segments` setting: new segments are expandable, and every rest is split off.
-    pub expandable: bool,
+    /// What new segments are made of. In virtual memory, every rest is split off.
+    pub backing: Backing,
     /// Whether the pool never splits blocks.
     pub no_split: bool,
     /// Whether free blocks carry their age, for garbage collection.
@@ -34,24 +35,24 @@ pub(crate) struct Rules {
 impl Rules {
     /// Returns the rules of the caching policy with default settings, for a heap without a stream.
     pub(crate) fn unset(kind: PoolKind) -> Self {
-        Self::new(&Config::default(), kind, false, false)
+        Self::new(&Config::default(), kind, false, Backing::Ordinary)
     }
 
     /// Derives the rules of a heap from the configuration, for a pool with the default options.
-    pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, expandable: bool) -> Self {
+    pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, backing: Backing) -> Self {
         let max_split = config.max_split_size().unwrap_or(u64::MAX);
         let mut ample_rest = 0;
         let (min_rest, whole_from) = if let Policy::Bfc(bfc) = config.policy() {
             ample_rest = bfc.max_internal_fragmentation;
             (GRAIN, u64::MAX)
-        } else if expandable || kind == PoolKind::Small {
+        } else if backing != Backing::Ordinary || kind == PoolKind::Small {
             (UNIT, u64::MAX)
         } else {
             (SMALL_MAX + 1, max_split)
         };
         let max_non_split_rounding = config.max_non_split_rounding();
         let no_split = false;
-        Self { kind, max_split, max_non_split_rounding, min_rest, ample_rest, whole_from, expandable, no_split, ages }
+        Self { kind, max_split, max_non_split_rounding, min_rest, ample_rest, whole_from, backing, no_split, ages }
     }
 
     /// Returns the rules with the options of a pool applied to the rules of [`new`](Self::new).

@@ -116,6 +116,11 @@ impl DevicePeaks {
         }
     }
 
+    /// Returns the peak of the bytes of active blocks.
+    pub(crate) fn active_bytes(&self) -> u64 {
+        self.peak[ALL][super::Stat::ActiveBytes as usize].load(Relaxed).max(0) as u64
+    }
+
     /// Lowers every peak to the current value. The caller holds the owner's lock.
     pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)> + Clone) {
         // Leases first: afterwards they add up to the current sums, which become the peaks.

@@ -22,8 +22,12 @@ pub(crate) enum Rank {
     LargeHeap,
     /// The heaps of ended streams that wait to be released.
     Ended,
+    /// The pool of pages.
+    Pages,
     /// Pending events and deferred frees.
     EventQueue,
+    /// Events that tell when free memory is no longer in use.
+    Epochs,
     /// Frees at a count.
     Frontier,
     /// What the planned policy has observed, and its plans.
@@ -87,14 +91,16 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 13] = [
+        const ALL: [Self; 15] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
             Self::SmallHeap,
             Self::LargeHeap,
             Self::Ended,
+            Self::Pages,
             Self::EventQueue,
+            Self::Epochs,
             Self::Frontier,
             Self::Planner,
             Self::PageMapWriter,
@@ -107,9 +113,14 @@ mod paranoid {
         fn tier(self) -> Self {
             match self {
                 Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap => self,
-                Self::Ended | Self::EventQueue | Self::Frontier | Self::Planner | Self::PageMapWriter | Self::Peaks => {
-                    Self::Ended
-                }
+                Self::Ended
+                | Self::Pages
+                | Self::EventQueue
+                | Self::Epochs
+                | Self::Frontier
+                | Self::Planner
+                | Self::PageMapWriter
+                | Self::Peaks => Self::Ended,
                 Self::TraceRing | Self::CallSites => Self::TraceRing,
             }
         }

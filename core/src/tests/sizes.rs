@@ -3,12 +3,14 @@
 use crate::arena::policy::segment_size;
 use crate::config::Config;
 use crate::config::rounding::*;
+use crate::heap::block::Backing;
 use crate::heap::split_rules::Rules;
 use crate::units::{MAX_REQUEST, MIB, UNIT};
 use proptest::prelude::*;
 
 fn should_split(remaining: u64, size: u64, kind: PoolKind, config: &Config, expandable: bool) -> bool {
-    Rules::new(config, kind, false, expandable).should_split(remaining, size)
+    let backing = if expandable { Backing::Expandable } else { Backing::Ordinary };
+    Rules::new(config, kind, false, backing).should_split(remaining, size)
 }
 
 fn with_divisions(divisions: u32) -> Config {

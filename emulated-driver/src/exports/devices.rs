@@ -100,16 +100,17 @@ extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int)
     )
 }
 
-/// Whether a text buffer can be written to.
+/// Refuses a text buffer that is null or has no room.
 fn writable(text: *mut c_char, bytes: c_int) -> Answer<()> {
     if text.is_null() || bytes <= 0 { Err(Code::INVALID_VALUE) } else { Ok(()) }
 }
 
-/// Writes a text and its NUL, cut to the buffer.
+/// Writes as much of a text as fits, with a final NUL.
 fn write_text(target: *mut c_char, bytes: c_int, text: &str) {
     let room = bytes as usize - 1;
     let kept = &text.as_bytes()[..text.len().min(room)];
-    // SAFETY: the caller of the exported function promised `bytes` writable bytes, and the NUL has its room.
+    // SAFETY: the caller of the exported function guarantees `bytes` writable bytes, with room
+    // for the NUL.
     unsafe { std::ptr::copy_nonoverlapping(kept.as_ptr(), target.cast(), kept.len()) };
     // SAFETY: as above.
     unsafe { target.wrapping_add(kept.len()).write(0) };

@@ -19,7 +19,7 @@ unsafe extern "C" fn cuModuleLoadData(handle: *mut u64, image: *const c_char) ->
         &[handle as u64, image as u64],
         |call| {
             out.check()?;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { module::load(call, image) }
         },
         |value| out.write(value),
@@ -44,7 +44,7 @@ unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, handle: u64, name: 
             if name.is_null() {
                 return Err(Code::INVALID_VALUE);
             }
-            // SAFETY: not null, and the caller's promise.
+            // SAFETY: not null, the rest is guaranteed by the caller.
             let name = unsafe { CStr::from_ptr(name) };
             module::function(call, handle, name)
         },
@@ -53,8 +53,8 @@ unsafe extern "C" fn cuModuleGetFunction(function: *mut u64, handle: u64, name: 
 }
 
 /// # Safety
-/// As for the real function: `params` is null or points to one pointer for each parameter of the kernel, each to
-/// as many readable bytes as it has.
+/// As for the real function: `params` is null or points to one pointer for each parameter of the
+/// kernel, and each pointer has as many readable bytes as the parameter.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchKernel(
     function: u64,
@@ -87,7 +87,7 @@ unsafe extern "C" fn cuLaunchKernel(
                 return Err(Code::NOT_SUPPORTED);
             }
             let shape = Shape { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z] };
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { module::launch(call, function, shape, stream, params) }
         },
         drop,
@@ -99,7 +99,8 @@ extern "C" fn cuStreamBeginCapture_v2(stream: u64, mode: c_int) -> u32 {
     make(Function::cuStreamBeginCapture_v2, &[stream, mode as u64], |call| capture::begin(call, stream, mode), drop)
 }
 
-/// The graph is null when the capture fails, as CUDA documents: the one result written on failure.
+/// Writes a null graph if the capture fails, as documented by CUDA: the only result written on
+/// failure.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> u32 {
     let out = Out(graph);

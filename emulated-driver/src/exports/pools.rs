@@ -1,4 +1,4 @@
-//! Stream-ordered memory and its pools.
+//! Stream-ordered memory and pools.
 
 use super::Out;
 use crate::call::make;
@@ -44,7 +44,7 @@ unsafe extern "C" fn cuMemPoolCreate(handle: *mut u64, properties: *const Proper
         &[handle as u64, properties as u64],
         |call| {
             out.check()?;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let properties = unsafe { properties.as_ref() }.ok_or(Code::INVALID_VALUE)?;
             pool::create(call, properties)
         },
@@ -86,10 +86,11 @@ unsafe extern "C" fn cuMemPoolSetAttribute(handle: u64, attribute: c_int, value:
                 return Err(Code::INVALID_VALUE);
             }
             let wanted = if pool::is_switch(attribute) {
-                // SAFETY: not null, and the caller's promise: a switch has 4 bytes.
+                // SAFETY: not null, the rest is guaranteed by the caller. A switch has 4 bytes.
                 u64::from(unsafe { *value.cast::<u32>() })
             } else {
-                // SAFETY: not null, and the caller's promise: the others have 8.
+                // SAFETY: not null, the rest is guaranteed by the caller. Every attribute
+                // besides the switches has 8 bytes.
                 unsafe { *value }
             };
             pool::set_attribute(call, handle, attribute, wanted)

@@ -55,7 +55,8 @@ extern "C" fn cuGetErrorString(code: u32, text: *mut *const c_char) -> u32 {
     describe(Function::cuGetErrorString, code, text, |(_, text)| text)
 }
 
-/// Hands out one of a code's two texts; null for a code without a name. Legal at any time, in a forked child too.
+/// Returns the name or the text of a code, or null for a code without a name. Valid at any time,
+/// also in a forked child.
 fn describe(
     function: Function,
     code: u32,
@@ -73,7 +74,8 @@ fn describe(
 }
 
 /// # Safety
-/// As for the real function: `symbol` is null or a C string, the others are null or valid for writing.
+/// As for the real function: `symbol` is null or a C string, the other pointers are null or valid
+/// for writing.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetProcAddress_v2(
     symbol: *const c_char,
@@ -91,10 +93,10 @@ unsafe extern "C" fn cuGetProcAddress_v2(
             if symbol.is_null() || version > call.state.config.driver_version {
                 return Err(Code::INVALID_VALUE);
             }
-            // SAFETY: not null, and the caller's promise.
+            // SAFETY: not null, the rest is guaranteed by the caller.
             let name = unsafe { CStr::from_ptr(symbol) };
             let (found, code) = look_up(call, name.to_str().map_err(|_| Code::INVALID_VALUE)?, version);
-            // Written whatever the answer: the status is what tells why nothing was found.
+            // Written for every answer, because only the status explains a null address.
             out.write(found);
             status_out.write(code);
             if code == PROC_FOUND { Ok(()) } else { call.state.answers.outcome("proc_absent") }
@@ -103,13 +105,14 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     )
 }
 
-/// The newest function of a base name that a version has, and the status that goes with it.
+/// Returns the newest function of a base name in a driver version, with the status.
 fn look_up(call: &mut Call, name: &str, version: c_int) -> (*mut c_void, c_int) {
     let hidden = call.state.config.hidden.clone();
     let wanted = |function: &&Function| function.base_name() == name;
     let shown = |function: &&Function| !hidden.iter().any(|one| one == function.name());
     let candidates = FUNCTIONS.iter().filter(wanted).filter(shown);
-    // The loader has a lock of its own: another thread may hold it and wait for this driver's.
+    // Unlocked, because a thread that holds the loader's own lock may wait for the driver's
+    // lock.
     let there: Vec<_> = call.state.unlocked(|| {
         candidates.filter_map(|function| Some((function.since(), own_symbol(function.name())?))).collect()
     });
@@ -120,8 +123,8 @@ fn look_up(call: &mut Call, name: &str, version: c_int) -> (*mut c_void, c_int) 
     }
 }
 
-/// The address of one of this library's own symbols, as the loader tells it: one that was hidden from the loader is
-/// not found here either.
+/// Returns the address of one of the library's own symbols, as the loader finds the symbol. A
+/// symbol hidden from the loader is absent.
 fn own_symbol(name: &str) -> Option<*mut c_void> {
     let name = CString::new(name).ok()?;
     let mut own = libc::Dl_info {
@@ -131,11 +134,13 @@ fn own_symbol(name: &str) -> Option<*mut c_void> {
         dli_saddr: std::ptr::null_mut(),
     };
     let here: *const c_void = (own_symbol as fn(&str) -> Option<*mut c_void>) as *const c_void;
-    // SAFETY: the address is one of this library's functions; the structure is valid for writing.
+    // SAFETY: the address belongs to a function of the library. The structure is valid for
+    // writing.
     if unsafe { libc::dladdr(here, &raw mut own) } == 0 {
         return None;
     }
-    // SAFETY: the loader's own name of this library, which is loaded, so nothing new is loaded.
+    // SAFETY: the name is the loader's own name of the loaded library, so the call loads no
+    // code.
     let library = unsafe { libc::dlopen(own.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
         return None;

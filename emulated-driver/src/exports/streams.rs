@@ -158,7 +158,8 @@ extern "C" fn cuStreamGetCaptureInfo_v2(
     nodes: *mut *const u64,
     count: *mut usize,
 ) -> u32 {
-    // All but the status may be null. Graph and nodes of a capture under way are not shown: null, none.
+    // All pointers but the status may be null. Graph and nodes of a capture in progress are not
+    // shown: null, none.
     let (status_out, id_out) = (Out(status), Out(id));
     let (graph_out, nodes_out, count_out) = (Out(graph), Out(nodes), Out(count));
     make(
@@ -185,7 +186,7 @@ unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> u32 
         &[mode as u64],
         |call| {
             out.check()?;
-            // SAFETY: not null, and the caller's promise.
+            // SAFETY: not null, the rest is guaranteed by the caller.
             let wanted = unsafe { *mode };
             call.out = Some(wanted as u64);
             capture::exchange_mode(wanted)

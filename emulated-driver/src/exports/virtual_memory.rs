@@ -21,7 +21,7 @@ unsafe extern "C" fn cuMemGetAllocationGranularity(
         &[bytes as u64, properties as u64, option as u64],
         |call| {
             out.check()?;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let properties = unsafe { properties.as_ref() }.ok_or(Code::INVALID_VALUE)?;
             if !(0..=1).contains(&option) {
                 return Err(Code::INVALID_VALUE);
@@ -66,7 +66,7 @@ unsafe extern "C" fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *co
         &[handle as u64, bytes as u64, properties as u64, flags],
         |call| {
             out.check()?;
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let properties = unsafe { properties.as_ref() }.ok_or(Code::INVALID_VALUE)?;
             virtual_memory::create(call, bytes as u64, properties, flags)
         },
@@ -115,7 +115,7 @@ unsafe extern "C" fn cuMemSetAccess(
             if descriptors.is_null() {
                 return Err(Code::INVALID_VALUE);
             }
-            // SAFETY: not null, and the caller's promise.
+            // SAFETY: not null, the rest is guaranteed by the caller.
             let wanted = unsafe { std::slice::from_raw_parts(descriptors, count) };
             virtual_memory::set_access(call, address, bytes as u64, wanted)
         },

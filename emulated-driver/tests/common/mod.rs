@@ -1,4 +1,5 @@
-//! What the tests share: a driver of their own for each test, and child processes for what ends a process.
+//! Shared by the tests: a separate driver for each test, and child processes for events that end a
+//! process.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -10,12 +11,12 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The variable that tells a test program that it is the child of a test of this name.
+/// The variable that marks a test program as the child of the named test.
 const CHILD: &str = "CACHALOT_EMU_TEST_CHILD";
 /// 2 MiB: the granularity of the emulated devices.
 pub(crate) const PAGE: usize = 2 << 20;
 
-/// A driver of its own: another copy of the library has its own state.
+/// A separate driver: every copy of the library has separate state.
 pub(crate) struct Emulated {
     api: Api,
     pub(crate) control: Client,
@@ -30,21 +31,21 @@ impl Deref for Emulated {
 }
 
 impl Emulated {
-    /// A fresh driver before `cuInit`, without the symbols in `hidden`.
+    /// Loads a fresh driver before `cuInit`, without the symbols in `hidden`.
     pub(crate) fn without(hidden: &[&str]) -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("cachalot-emu-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
         let path = install(&folder, hidden).expect("installed");
         let emulated = Self { api: Api::load(&path).expect("loaded"), control: Client::load(&path).expect("emulated") };
-        // Loaded, it needs its file no more.
+        // The loaded library no longer needs the file.
         std::fs::remove_dir_all(folder).expect("removed");
-        // Each copy of the library has addresses of its own, and a test program loads many.
+        // Each copy of the library has separate addresses, and a test program loads many copies.
         emulated.control.set_address_space(64 << 30).expect("before cuInit");
         emulated
     }
 
-    /// A fresh driver, initialised, with device 0's primary context current.
+    /// Loads and initializes a fresh driver, with device 0's primary context current.
     pub(crate) fn new() -> Self {
         let emulated = Self::without(&[]);
         assert_eq!(emulated.cuInit(0), 0);
@@ -52,12 +53,12 @@ impl Emulated {
         emulated
     }
 
-    /// A number of the report.
+    /// Returns a number of the report.
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.control.report()[name].as_u64().expect("a count of the report")
     }
 
-    /// The functions in the log and what they answered.
+    /// Returns the functions in the log with their answers.
     pub(crate) fn log(&self) -> Vec<(String, u64)> {
         let entries = self.control.log();
         let line = |entry: &serde_json::Value| {
@@ -67,12 +68,13 @@ impl Emulated {
     }
 }
 
-/// Whether this process is the child of the named test: then the test does what it is about.
+/// Returns whether the process is the child of the named test. If so, the test performs the event
+/// under test.
 pub(crate) fn is_child(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|name| name == test)
 }
 
-/// Runs the named test of this program again in a child process, with these variables.
+/// Runs the named test of the program again in a child process, with the given variables.
 pub(crate) fn in_child(test: &str, variables: &[(&str, &str)]) -> Output {
     let program: PathBuf = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
@@ -81,7 +83,7 @@ pub(crate) fn in_child(test: &str, variables: &[(&str, &str)]) -> Output {
     command.output().expect("a child process")
 }
 
-/// The child's output as text.
+/// Returns the child's output as text.
 pub(crate) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }

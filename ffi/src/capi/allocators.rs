@@ -56,6 +56,7 @@ pub extern "C" fn cachalot_destroy(allocator: *mut cachalot_allocator) -> cachal
         }
         if let Ok(instance) = handle::instance(allocator) {
             instance.check_idle()?;
+            instance.upkeep.stop();
         }
         handle::remove(allocator)?.close()
     })

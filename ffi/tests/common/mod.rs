@@ -1,4 +1,5 @@
-//! What the tests share: the built library, C and C++ programs over it, and the drivers they run on.
+//! Shared by the tests: the built library, C and C++ programs over the library, and drivers for the
+//! programs.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -11,26 +12,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What every C and C++ program is compiled with.
+/// Compiler flags of every C and C++ program.
 pub(crate) const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
-/// What a program that links `libcachalot.a` needs of the system. The consumer files say the same, and a test compares them with
-/// what the compiler says.
+/// System libraries needed by a program that links `libcachalot.a`. The consumer files have an
+/// equal list, and a test compares both with the compiler's list.
 pub(crate) const SYSTEM_LIBRARIES: [&str; 7] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 
-/// The repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the repository").to_path_buf()
 }
 
-/// A folder of a test's own.
+/// Returns a separate folder of a test.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).expect("the test's folder can be written");
     folder
 }
 
-/// Where the build puts `libcachalot.a` and `libcachalot.so` for this test.
+/// Returns the folder of `libcachalot.a` and `libcachalot.so` in the test's build.
 pub(crate) fn library_folder() -> PathBuf {
     let program = std::env::current_exe().expect("a test has a path");
     let folder = program.parent().expect("it lies in a folder").to_path_buf();
@@ -38,13 +39,14 @@ pub(crate) fn library_folder() -> PathBuf {
     folder
 }
 
-/// A folder where the shared library has the name that the loader asks for.
+/// Returns a folder with the shared library under the loader's name.
 pub(crate) fn library_path() -> PathBuf {
     let folder = scratch("library");
     let library = std::fs::canonicalize(library_folder().join("libcachalot.so")).expect("it exists");
     for name in ["libcachalot.so".to_owned(), soname()] {
         let link = folder.join(name);
-        // Test programs run one after the other, their tests at the same time: whoever comes second finds the link.
+        // Test programs run one after another, but the tests of a program run at a time: the second
+        // test finds the link.
         if std::fs::read_link(&link).ok().as_ref() != Some(&library) {
             let _ = std::fs::remove_file(&link);
             let _ = std::os::unix::fs::symlink(&library, &link);
@@ -54,13 +56,14 @@ pub(crate) fn library_path() -> PathBuf {
     folder
 }
 
-/// The SONAME by the package's version.
+/// Returns the SONAME for the package's version.
 pub(crate) fn soname() -> String {
     let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
     if major == "0" { format!("libcachalot.so.0.{minor}") } else { format!("libcachalot.so.{major}") }
 }
 
-/// Says in one line what is not tested, once. Straight to the stream, so that it is seen when the test passes.
+/// Prints in one line, once, which test is skipped. Writes to the stream directly, so that a
+/// passing test also shows the line.
 pub(crate) fn skip(what: &str, why: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let line = format!("skipped: {what} ({why})");
@@ -69,7 +72,7 @@ pub(crate) fn skip(what: &str, why: &str) {
     }
 }
 
-/// Runs a command. `None` if there is no such program.
+/// Runs a command. `None` if the program is missing.
 pub(crate) fn output(command: &mut Command) -> Option<Output> {
     match command.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
@@ -77,26 +80,28 @@ pub(crate) fn output(command: &mut Command) -> Option<Output> {
     }
 }
 
-/// What a command printed.
+/// Returns the output of a command.
 pub(crate) fn printed(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Runs a command that must succeed, and answers what it wrote to its standard output. `None` if there is no such program.
+/// Runs a command, expects success, and returns the standard output. `None` if the program is
+/// missing.
 pub(crate) fn succeed(command: &mut Command) -> Option<String> {
     let output = output(command)?;
     assert!(output.status.success(), "{command:?}\n{}\n{}", output.status, printed(&output));
     Some(String::from_utf8(output.stdout).expect("UTF-8"))
 }
 
-/// How a program is linked.
+/// The way of linking a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Link {
     Shared,
     Static,
 }
 
-/// A compiler with the header's folder and the standard's flags, in a language by the file's ending.
+/// Returns a compiler with the header's folder and the flags of the standard, for the language of
+/// the file extension.
 pub(crate) fn compiler(source: &Path) -> Command {
     let is_c = source.extension() == Some(OsStr::new("c"));
     let mut command = Command::new(if is_c { "cc" } else { "c++" });
@@ -105,18 +110,18 @@ pub(crate) fn compiler(source: &Path) -> Command {
     command
 }
 
-/// Builds a program over the library, once. `None`, and a line, if there is no compiler.
+/// Builds a program over the library, once. Prints a line and returns `None` without a compiler.
 pub(crate) fn build(source: &Path, link: Link, flags: &[&OsStr]) -> Option<PathBuf> {
     static BUILT: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
     let name = format!("{}-{link:?}", source.file_stem().expect("a name").display());
     let program = scratch("programs").join(name);
-    // Held while it is built: of several tests that need a program, one builds it.
+    // Locked during the build, so that one of several tests builds a shared program.
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     let is_built = *built.entry(program.clone()).or_insert_with(|| compile(source, link, flags, &program));
     is_built.then_some(program)
 }
 
-/// Compiles a program. False, and a line, if there is no compiler.
+/// Compiles a program. Prints a line and returns false without a compiler.
 fn compile(source: &Path, link: Link, flags: &[&OsStr], program: &Path) -> bool {
     let mut command = compiler(source);
     command.arg(source);
@@ -130,7 +135,7 @@ fn compile(source: &Path, link: Link, flags: &[&OsStr], program: &Path) -> bool 
             command.arg(library_folder().join("libcachalot.a")).args(SYSTEM_LIBRARIES);
         }
     }
-    // Under another name first: another process may be running the one that is replaced.
+    // Under another name first, because another process may be running the old program.
     let unfinished = program.with_extension(std::process::id().to_string());
     command.args(flags).arg("-o").arg(&unfinished);
     if succeed(&mut command).is_none() {
@@ -141,7 +146,7 @@ fn compile(source: &Path, link: Link, flags: &[&OsStr], program: &Path) -> bool 
     true
 }
 
-/// The programs in a folder of the repository.
+/// Returns the programs in a folder of the repository.
 pub(crate) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
     let folder = root().join(folder);
     let entries = std::fs::read_dir(&folder).expect("the folder exists").map(|entry| entry.expect("an entry").path());
@@ -151,11 +156,12 @@ pub(crate) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The emulated driver, installed as `libcuda.so.1`.
+/// Returns the emulated driver, installed as `libcuda.so.1`.
 pub(crate) fn emulated_driver() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        // Each test program installs its own, as they may run at the same time, and clears away those of earlier ones.
+        // Each test program installs a separate driver, because several may run at a time, and
+        // removes drivers of earlier programs.
         let drivers = scratch("drivers");
         for left in std::fs::read_dir(&drivers).expect("it was just made").flatten() {
             if !Path::new("/proc").join(left.file_name()).exists() {
@@ -167,14 +173,14 @@ pub(crate) fn emulated_driver() -> &'static Path {
     })
 }
 
-/// A command on simulated devices.
+/// Prepares a command on simulated devices.
 pub(crate) fn simulated(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.arg("--simulated").env("CACHALOT_LIBCUDA", "/nonexistent");
     command
 }
 
-/// A command on the emulated driver, which tells at its end what leaked.
+/// Prepares a command on the emulated driver, which reports leaks at the end.
 pub(crate) fn emulated(program: &Path) -> Command {
     let mut command = Command::new(program);
     let driver = emulated_driver();
@@ -182,14 +188,16 @@ pub(crate) fn emulated(program: &Path) -> Command {
     command
 }
 
-/// The same command under valgrind, which finds what is used after it was freed and what is lost. `None` if there is none.
+/// Prepares a command under valgrind, which finds uses of freed memory, and leaks. `None` without
+/// valgrind.
 fn checked(command: &Command) -> Option<Command> {
     static FOUND: OnceLock<bool> = OnceLock::new();
     if !*FOUND.get_or_init(|| output(Command::new("valgrind").arg("--version")).is_some()) {
         return None;
     }
     let mut checked = Command::new("valgrind");
-    // Fair: else one thread that waits for another may keep it from running.
+    // Fair scheduling: otherwise a thread that waits for another thread may keep the other thread
+    // from running.
     checked.args(["--quiet", "--leak-check=full", "--error-exitcode=99", "--num-callers=30", "--fair-sched=yes"]);
     checked.arg(format!("--suppressions={}", root().join("tests/c_abi/valgrind.supp").display()));
     checked.arg(command.get_program()).args(command.get_args());
@@ -202,7 +210,7 @@ fn checked(command: &Command) -> Option<Command> {
     Some(checked)
 }
 
-/// Runs a command under valgrind, which must find nothing; says so if there is none.
+/// Runs a command under valgrind and expects no errors. Prints a line without valgrind.
 pub(crate) fn without_errors(command: &Command) {
     match checked(command) {
         Some(mut checked) => drop(succeed(&mut checked)),
@@ -210,7 +218,8 @@ pub(crate) fn without_errors(command: &Command) {
     }
 }
 
-/// Asks the emulated driver to write at its end what is still alive, and checks that nothing is.
+/// Runs a command with a leak report of the emulated driver, and expects no live objects at the
+/// end.
 pub(crate) fn without_leaks(command: &mut Command, name: &str) -> Option<String> {
     let file = scratch("leaks").join(format!("{name}-{}.json", std::process::id()));
     let said = succeed(command.env("CACHALOT_EMU_LEAKS", &file))?;

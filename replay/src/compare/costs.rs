@@ -1,21 +1,11 @@
-//! What the driver's calls cost on a device, by size: a table that is measured once and read from a file.
+//! Tables of what the driver's calls cost on a device, read from files.
 
 use crate::trace::BadInput;
-use cachalot_core::simulated::Call;
+use cachalot_core::simulated::{Call, CostPoint, DriverCosts};
 use std::path::Path;
-
-/// The table of an H200, with its source in its first lines.
-const H200: &str = include_str!("h200.csv");
 
 /// The columns of a table.
 const COLUMNS: [&str; 3] = ["call", "bytes", "us"];
-
-/// The cost of every call.
-#[derive(Debug, Clone, Default)]
-pub struct Costs {
-    /// By call: sizes in bytes with the microseconds each costs, ascending. Empty ⟹ the call costs nothing.
-    points: [Vec<(u64, f64)>; Call::ALL.len()],
-}
 
 /// What the driver calls it.
 pub const fn driver_name(call: Call) -> &'static str {
@@ -40,133 +30,91 @@ pub const fn driver_name(call: Call) -> &'static str {
     }
 }
 
-impl Costs {
-    /// Those of an H200.
-    ///
-    /// # Panics
-    /// Never: the table is part of the program, and a test reads it.
-    pub fn h200() -> Self {
-        Self::load_bytes(Path::new("h200.csv"), H200.as_bytes()).expect("the table in the program can be read")
-    }
+/// Reads a table of costs from a file.
+///
+/// # Errors
+/// The first line that cannot be used, and why.
+pub fn load_costs(file: &Path) -> Result<DriverCosts, BadInput> {
+    let bytes = std::fs::read(file).map_err(|error| BadInput::whole(file, format!("cannot be read: {error}")))?;
+    parse_costs(file, &bytes)
+}
 
-    /// Reads a table from a file.
-    ///
-    /// # Errors
-    /// The first line that cannot be used, and why.
-    pub fn load(file: &Path) -> Result<Self, BadInput> {
-        let bytes = std::fs::read(file).map_err(|error| BadInput::whole(file, format!("cannot be read: {error}")))?;
-        Self::load_bytes(file, &bytes)
+/// Reads a table of costs from the bytes of a file.
+///
+/// # Errors
+/// The first line that cannot be used, and why.
+pub fn parse_costs(file: &Path, bytes: &[u8]) -> Result<DriverCosts, BadInput> {
+    // A line ends with `\n`, and what `\r` is before it is trimmed: with the reader's own way of ending lines, a record
+    // after `\r\n` is said to begin one line too early.
+    let mut builder = csv::ReaderBuilder::new();
+    builder.comment(Some(b'#')).trim(csv::Trim::All).terminator(csv::Terminator::Any(b'\n'));
+    let mut reader = builder.from_reader(bytes);
+    let not_a_table =
+        || BadInput::whole(file, "not a table of costs: its first line without `#` must be `call,bytes,us`");
+    let header = reader.headers().map_err(|_| not_a_table())?;
+    if header != COLUMNS.as_slice() {
+        return Err(not_a_table());
     }
-
-    /// Reads a table from the bytes of a file.
-    ///
-    /// # Errors
-    /// The first line that cannot be used, and why.
-    pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Self, BadInput> {
-        // A line ends with `\n`, and what `\r` is before it is trimmed: with the reader's own way of ending lines, a record
-        // after `\r\n` is said to begin one line too early.
-        let mut builder = csv::ReaderBuilder::new();
-        builder.comment(Some(b'#')).trim(csv::Trim::All).terminator(csv::Terminator::Any(b'\n'));
-        let mut reader = builder.from_reader(bytes);
-        let not_a_table =
-            || BadInput::whole(file, "not a table of costs: its first line without `#` must be `call,bytes,us`");
-        let header = reader.headers().map_err(|_| not_a_table())?;
-        if header != COLUMNS.as_slice() {
-            return Err(not_a_table());
-        }
-        let mut costs = Self::default();
-        for row in reader.records() {
-            let line = |position: Option<&csv::Position>| position.map_or(0, csv::Position::line);
-            let row = row.map_err(|error| BadInput::at(file, line(error.position()), error.to_string()))?;
-            costs.add(&row).map_err(|what| BadInput::at(file, line(row.position()), what))?;
-        }
-        Ok(costs)
+    let mut points: [Vec<CostPoint>; Call::ALL.len()] = Default::default();
+    for row in reader.records() {
+        let line = |position: Option<&csv::Position>| position.map_or(0, csv::Position::line);
+        let row = row.map_err(|error| BadInput::at(file, line(error.position()), error.to_string()))?;
+        add(&mut points, &row).map_err(|what| BadInput::at(file, line(row.position()), what))?;
     }
-
-    fn add(&mut self, row: &csv::StringRecord) -> Result<(), String> {
-        let call = Call::ALL.into_iter().find(|&call| driver_name(call) == &row[0]).ok_or_else(|| {
-            let known = Call::ALL.map(driver_name).join(", ");
-            format!("unknown call `{}`: it must be one of {known}", &row[0])
-        })?;
-        let bytes = match &row[1] {
-            "" => 0,
-            bytes => bytes.parse().map_err(|_| format!("the size `{bytes}` is not a number of bytes"))?,
-        };
-        let us: f64 = row[2].parse().map_err(|_| format!("the cost `{}` is not a number of microseconds", &row[2]))?;
-        if !(us.is_finite() && us >= 0.0) {
-            return Err(format!("the cost `{}` is not a number of microseconds from 0 on", &row[2]));
-        }
-        let points = &mut self.points[call as usize];
-        match points.last() {
-            Some(&(last, _)) if last >= bytes || last == 0 => {
-                Err(format!("the sizes of {} must ascend, or the call have one row without a size", &row[0]))
-            }
-            _ => {
-                points.push((bytes, us));
-                Ok(())
-            }
-        }
+    let mut costs = DriverCosts::free();
+    for (call, points) in Call::ALL.into_iter().zip(points) {
+        let ascends = costs.set(call, points);
+        debug_assert!(ascends, "`add` refuses sizes that do not ascend");
     }
+    Ok(costs)
+}
 
-    /// What a call on `bytes` costs, in microseconds: on the line between the two sizes around it; as the smallest size below
-    /// that; beyond the largest on the line of the last two, as long as it rises.
-    pub fn us(&self, call: Call, bytes: u64) -> f64 {
-        let points = self.points[call as usize].as_slice();
-        let above = points.partition_point(|&(size, _)| size < bytes);
-        let line = |from: (u64, f64), to: (u64, f64)| {
-            let slope = (to.1 - from.1) / (to.0 - from.0) as f64;
-            from.1 + slope * (bytes - from.0) as f64
-        };
-        match (points, above) {
-            ([], _) => 0.0,
-            ([first, ..], 0) => first.1,
-            ([.., before, last], above) if above == points.len() => line(*before, *last).max(last.1),
-            ([only], _) => only.1,
-            _ => line(points[above - 1], points[above]),
+/// Adds a row to the points of its call.
+fn add(points: &mut [Vec<CostPoint>; Call::ALL.len()], row: &csv::StringRecord) -> Result<(), String> {
+    let call = Call::ALL.into_iter().find(|&call| driver_name(call) == &row[0]).ok_or_else(|| {
+        let known = Call::ALL.map(driver_name).join(", ");
+        format!("unknown call `{}`: it must be one of {known}", &row[0])
+    })?;
+    let bytes = match &row[1] {
+        "" => 0,
+        bytes => bytes.parse().map_err(|_| format!("the size `{bytes}` is not a number of bytes"))?,
+    };
+    let us: f64 = row[2].parse().map_err(|_| format!("the cost `{}` is not a number of microseconds", &row[2]))?;
+    if !(us.is_finite() && us >= 0.0) {
+        return Err(format!("the cost `{}` is not a number of microseconds from 0 on", &row[2]));
+    }
+    let points = &mut points[call as usize];
+    match points.last() {
+        Some(&CostPoint { bytes: last, .. }) if last >= bytes || last == 0 => {
+            Err(format!("the sizes of {} must ascend, or the call have one row without a size", &row[0]))
+        }
+        _ => {
+            points.push(CostPoint { bytes, ns: (us * 1000.0).round() as u64 });
+            Ok(())
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, Costs};
+    use super::{Call, CostPoint, parse_costs};
     use std::path::Path;
 
-    const MIB: u64 = 1 << 20;
-
-    fn is(left: f64, right: f64) -> bool {
-        (left - right).abs() < 1e-9
-    }
-
     #[test]
-    fn the_table_in_the_program_is_the_h200s() {
-        let costs = Costs::h200();
-        for (call, mib, us) in [
-            (Call::Obtain, 2, 31.0),
-            (Call::Obtain, 2000, 113.0),
-            (Call::Release, 200, 98.0),
-            (Call::Unmap, 20, 15.0),
-            (Call::Destroy, 200, 74.0),
-        ] {
-            assert!(is(costs.us(call, mib * MIB), us), "{call:?} {mib} MiB");
-        }
-        assert!(is(costs.us(Call::Reserve, 1 << 40), 4.5));
-        assert!(is(costs.us(Call::Wait, 0), 0.0));
-    }
-
-    #[test]
-    fn between_and_beyond_the_sizes_costs_lie_on_lines() {
-        let costs = Costs::h200();
-        assert!(is(costs.us(Call::Obtain, 512), 31.0));
-        assert!(is(costs.us(Call::Obtain, 11 * MIB), 31.5));
-        assert!(is(costs.us(Call::Release, 1100 * MIB), 385.5));
-        assert!(is(costs.us(Call::Release, 3800 * MIB), 1248.0));
-        assert!(is(costs.us(Call::Map, 4000 * MIB), 0.5), "a falling line ends at the largest size");
+    fn a_table_sets_the_costs_of_the_calls_it_has() {
+        let text =
+            "# A device.\ncall,bytes,us\ncuMemAlloc,2097152,0.6\ncuMemAlloc,4194304, 2.0004\ncuMemGetInfo,,3.2\n";
+        let costs = parse_costs(Path::new("c.csv"), text.as_bytes()).expect("a table");
+        let point = |bytes, ns| CostPoint { bytes, ns };
+        assert_eq!(costs.points(Call::Obtain), [point(2 << 20, 600), point(4 << 20, 2_000)]);
+        assert_eq!(costs.points(Call::MemoryInfo), [point(0, 3_200)]);
+        assert_eq!(costs.ns(Call::Obtain, 3 << 20), 1_300);
+        assert_eq!(costs.points(Call::Release), []);
     }
 
     #[test]
     fn what_is_no_table_is_refused_with_its_line() {
-        let refuse = |text: &str| Costs::load_bytes(Path::new("c.csv"), text.as_bytes()).expect_err(text).to_string();
+        let refuse = |text: &str| parse_costs(Path::new("c.csv"), text.as_bytes()).expect_err(text).to_string();
         assert!(refuse("call,us\n").starts_with("c.csv: not a table of costs"));
         let header = "# a device\ncall,bytes,us\n";
         for (row, what) in [

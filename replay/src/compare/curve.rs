@@ -1,6 +1,6 @@
-//! An amount of memory over the course of a program, coarse enough to be drawn.
+//! An amount of memory over the passes of a program, coarse enough to be drawn.
 
-use crate::program::{Operation, Program};
+use crate::program::Program;
 
 /// No curve has more steps.
 const MOST_STEPS: usize = 600;
@@ -18,21 +18,14 @@ impl Curve {
         Self { operations, highest: vec![0; operations.min(MOST_STEPS)] }
     }
 
-    /// The bytes that a program asks for and has not given back.
-    pub(super) fn live(program: &Program) -> Self {
-        let mut curve = Self::new(program.operations.len());
-        let mut held = vec![0; program.slots as usize];
-        let mut live = 0;
-        for (at, &operation) in program.operations.iter().enumerate() {
-            match operation {
-                Operation::Malloc { bytes, slot, .. } => {
-                    held[slot as usize] = bytes;
-                    live += bytes;
-                }
-                Operation::Free { slot } => live -= std::mem::take(&mut held[slot as usize]),
-                _ => {}
+    /// The bytes that a program asks for and has not given back, over its passes.
+    pub(super) fn live(program: &Program, passes: u32) -> Self {
+        let operations = program.operations.len();
+        let mut curve = Self::new(operations * passes as usize);
+        for pass in 0..passes as usize {
+            for (at, live) in program.live_bytes().enumerate() {
+                curve.reach(pass * operations + at, live);
             }
-            curve.reach(at, live);
         }
         curve
     }

@@ -1,12 +1,9 @@
 //! One program on one allocator: what it came to.
 
-use super::costs::Costs;
 use super::curve::Curve;
-use super::meter::MeteredDevice;
-use crate::program::{Program, Run, Settings, Simulation, Subject, allocator, nanoseconds_per_call};
-use cachalot_core::simulated::Call;
-use cachalot_core::{BlockState, Error, PlannedReport, SnapshotSegment};
-use std::sync::Arc;
+use crate::program::{DriverTime, Position, Program, Refusal, Run, Settings, Subject, allocator, nanoseconds_per_call};
+use cachalot_core::simulated::{Call, DriverCosts, SimulatedDevice};
+use cachalot_core::{BlockState, PlannedReport, SnapshotSegment};
 
 /// What to run, and how.
 #[derive(Debug)]
@@ -15,16 +12,15 @@ pub(super) struct Task<'a> {
     pub(super) settings: Settings,
     /// The device's memory in bytes.
     pub(super) capacity: u64,
-    pub(super) costs: &'a Arc<Costs>,
+    pub(super) costs: &'a DriverCosts,
+    /// How often the program runs on the same allocator before the timed runs.
+    pub(super) passes: u32,
     /// How many timed runs there are.
     pub(super) repeat: u32,
 }
 
-/// The number of the operation that was refused for another reason than lack of memory, with that reason.
-pub(super) type Refusal = (usize, Error);
-
-/// What a run came to. Everything but the time of a call is of the first run, on an empty allocator. Of a program for
-/// which a plan is made, the bytes and the time are those since that is in force.
+/// What a program came to. Everything but the time of a call is of all passes, the first of which begins on an empty
+/// allocator. Of a program for which a plan is made, the bytes and the time are those since that is in force.
 #[derive(Debug, Clone)]
 pub struct Figures {
     /// Bytes that the program asked for and held, at the highest.
@@ -33,8 +29,10 @@ pub struct Figures {
     pub peak_reserved_bytes: u64,
     /// How often each of [`Call::ALL`] was made.
     pub device_calls: [u64; Call::ALL.len()],
-    /// What those calls would cost on a device, in microseconds.
-    pub driver_us: f64,
+    /// What those calls would cost on a device, in nanoseconds, by call.
+    pub driver_ns: [u64; Call::ALL.len()],
+    /// The same time by pass, and for the request that took the most.
+    pub driver: DriverTime,
     /// The median time of an operation in nanoseconds, over the later runs.
     pub ns_per_op: f64,
     /// Requests that ran out of memory.
@@ -57,35 +55,42 @@ impl Figures {
         }
         self.peak_live_bytes as f64 / self.peak_reserved_bytes as f64
     }
+
+    /// What all calls would cost on a device, in microseconds.
+    pub fn driver_us(&self) -> f64 {
+        self.driver_ns.iter().sum::<u64>() as f64 / 1000.0
+    }
 }
 
 /// Runs a program on an allocator with the task's settings.
 pub(super) fn measure(task: &Task<'_>) -> Result<Figures, Refusal> {
-    let device = MeteredDevice::new(task.capacity, Arc::clone(task.costs));
+    let device = SimulatedDevice::new(task.capacity).with_costs(task.costs.clone());
+    // Waiting for other threads is in vain: there are none.
+    device.set_patience(0);
     let mut run = Run::new(allocator(device, &task.settings).map_err(|error| (0, error))?);
     let operations = task.program.operations.len();
-    let mut reserved = Curve::new(operations);
-    let (mut at, mut peak, mut fragmentation) = (0, 0, 0.0);
+    let mut reserved = Curve::new(operations * task.passes as usize);
+    let (mut peak, mut fragmentation) = (0, 0.0);
     let plan_begins = task.program.plan_begins();
-    let peak_live_bytes = run.perform_watching(task.program, |run, _| {
-        reserved.reach(at, run.device().used());
-        if plan_begins == Some(at) {
-            Subject::device(&run.allocator).restart_peak();
+    let passes = run.perform_passes(task.program, task.passes, |run, Position { pass, operation }| {
+        reserved.reach(pass as usize * operations + operation, run.device().used());
+        if pass == 0 && plan_begins == Some(operation) {
+            run.device().reset_peak_used();
             peak = 0;
         }
-        at += 1;
-        let reached = Subject::device(&run.allocator).peak();
+        let reached = run.device().peak_used();
         if reached > peak {
             peak = reached;
             fragmentation = fragmentation_of(&run.allocator.snapshot());
         }
     })?;
-    let device = Subject::device(&run.allocator);
+    let device = run.device();
     let mut figures = Figures {
-        peak_live_bytes,
+        peak_live_bytes: passes.peak_live_bytes,
         peak_reserved_bytes: peak,
-        device_calls: Call::ALL.map(|call| device.simulated().calls(call)),
-        driver_us: device.us(),
+        device_calls: Call::ALL.map(|call| device.calls(call)),
+        driver_ns: Call::ALL.map(|call| device.driver_ns_of(call)),
+        driver: passes.driver,
         ns_per_op: 0.0,
         ooms: run.ooms,
         largest_failed_bytes: run.largest_failed,

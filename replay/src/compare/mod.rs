@@ -7,21 +7,19 @@
 mod costs;
 mod curve;
 mod measure;
-mod meter;
 mod policy;
 
-pub use costs::{Costs, driver_name};
+pub use costs::{driver_name, load_costs, parse_costs};
 pub use curve::Curve;
 pub use measure::Figures;
-pub use meter::MeteredDevice;
 pub use policy::{Configuration, Contender, contenders, policy_named};
 
-use crate::program::{Operation, Settings};
+use crate::program::{LeftOut, Settings};
 use crate::replay::{self, ReplayError};
 use crate::trace::{BadInput, Trace};
+use cachalot_core::simulated::DriverCosts;
 use measure::{Task, measure};
 use rayon::prelude::*;
-use std::sync::Arc;
 
 /// The memory of the simulated device, unless a limit is higher: that of an H200.
 pub const DEVICE_BYTES: u64 = 139 << 30;
@@ -33,22 +31,26 @@ pub struct Options {
     pub contenders: Vec<Contender>,
     /// The memory limit in bytes in the place of the record's own.
     pub limit: Option<u64>,
-    /// Empty the cache where the recorded program did.
-    pub empty_cache: bool,
+    /// The memory limit as a multiple of the program's peak live bytes, in the place of any other.
+    pub limit_factor: Option<f64>,
+    /// The recorded calls that are left out.
+    pub left_out: LeftOut,
+    /// How often each program runs on the same allocator; at least once.
+    pub passes: u32,
     /// How many timed runs there are; the median is reported.
     pub repeat: u32,
     /// What the driver's calls cost.
-    pub costs: Arc<Costs>,
+    pub costs: DriverCosts,
 }
 
 /// What a program came to with each contender.
 #[derive(Debug)]
 pub struct Comparison {
-    /// How many calls the program makes.
+    /// How many calls the program makes in a pass.
     pub operations: usize,
     /// The memory limit in bytes, if there was one.
     pub limit: Option<u64>,
-    /// The bytes that the program asks for and holds, over its course.
+    /// The bytes that the program asks for and holds, over its passes.
     pub live: Curve,
     /// What came of it, in the order of the contenders; or where in the program and why an allocator refused a call.
     pub figures: Vec<Result<Figures, BadInput>>,
@@ -59,11 +61,10 @@ pub struct Comparison {
 /// # Errors
 /// Why the record is of no program that can be run.
 pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayError> {
-    let mut program = replay::program(trace)?;
-    if !options.empty_cache {
-        program.operations.retain(|&operation| operation != Operation::EmptyCache);
-    }
-    let limit = options.limit.or(trace.limit_bytes());
+    let program = replay::program(trace)?.without(options.left_out);
+    let passes = options.passes.max(1);
+    let factor = options.limit_factor.map(|factor| program.limit_of(factor));
+    let limit = factor.or(options.limit).or(trace.limit_bytes());
     let announced = program.announced();
     let measured = |contender: &Contender| {
         let task = Task {
@@ -71,6 +72,7 @@ pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayErr
             settings: Settings { config: contender.config.clone(), limit },
             capacity: DEVICE_BYTES.max(limit.unwrap_or(0)),
             costs: &options.costs,
+            passes,
             repeat: options.repeat,
         };
         measure(&task).map_err(|(at, error)| {
@@ -80,5 +82,5 @@ pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayErr
         })
     };
     let figures = options.contenders.par_iter().map(measured).collect();
-    Ok(Comparison { operations: program.operations.len(), limit, live: Curve::live(&program), figures })
+    Ok(Comparison { operations: program.operations.len(), limit, live: Curve::live(&program, passes), figures })
 }

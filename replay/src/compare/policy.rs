@@ -53,6 +53,15 @@ pub struct Contender {
 }
 
 impl Contender {
+    /// Reads `[policy:NAME,]SETTINGS`; a configuration that names no policy is for the first policy there is.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Configuration { policy, text } = Configuration::parse(text)?;
+        Self::new(policy.unwrap_or(POLICIES[0]), &text)
+    }
+
     fn new(policy: &'static str, text: &str) -> Result<Self, String> {
         let comma = if text.is_empty() { "" } else { "," };
         let config = Config::parse(&format!("{PREFIX}{policy}{comma}{text}")).map_err(|error| error.to_string())?;
@@ -83,7 +92,7 @@ pub fn contenders(policies: &[&'static str], configurations: &[Configuration]) -
 
 #[cfg(test)]
 mod tests {
-    use super::{Configuration, POLICIES, contenders, policy_named};
+    use super::{Configuration, Contender, POLICIES, contenders, policy_named};
 
     fn compared(policies: &[&str], configurations: &[&str]) -> Result<Vec<(&'static str, String)>, String> {
         let policies: Vec<_> = policies.iter().map(|name| policy_named(name).expect(name)).collect();
@@ -108,6 +117,16 @@ mod tests {
             compared(&["bfc"], &["allow_growth:False", "policy:caching,max_split_size_mb:64"]).unwrap(),
             [("bfc", String::new()), ("bfc", "allow_growth:False".to_owned()), ("caching", text.to_owned())]
         );
+    }
+
+    #[test]
+    fn one_contender_is_a_configuration_string() {
+        let parsed = |text| Contender::parse(text).map(|Contender { policy, text, .. }| (policy, text));
+        assert_eq!(parsed("policy:bfc"), Ok(("bfc", String::new())));
+        let text = "max_split_size_mb:64";
+        assert_eq!(parsed(text), Ok(("caching", text.to_owned())));
+        assert_eq!(parsed("policy:caching,max_split_size_mb:64"), Ok(("caching", text.to_owned())));
+        assert!(parsed("policy:chaching").unwrap_err().starts_with("unknown policy `chaching`"));
     }
 
     #[test]

@@ -1,72 +1,76 @@
-//! Requests that failed: what there was when they did, and what would have been enough.
+//! Failed requests: the memory at the failure, and the changes with which the request would have
+//! succeeded.
 
 use super::lines;
 use super::past::{Memory, Part};
 use cachalot_snapshot::{Event, Snapshot};
 use serde::Serialize;
 
-/// A request that failed for want of memory, with the memory as it was then, in bytes. Blocks that were freed since count as what was
-/// asked for, rounded up to 512; so free memory may be overstated by what was not split off them.
+/// A request that failed for want of memory, with the memory at the failure in bytes. A block freed
+/// since then counts with the requested size, rounded up to 512, so free memory may be overstated
+/// by unsplit remainders.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Failure {
-    /// Its device.
+    /// The device.
     pub device: i64,
     /// The number of the event, from 0.
     pub event: u64,
-    /// When, in microseconds since 1970.
+    /// The time in microseconds since 1970.
     pub time_us: Option<i64>,
-    /// Where in the program, as of a [`Group`](super::Group).
+    /// The stack of the program, in the form of a [`Group`](super::Group).
     pub stack: Vec<String>,
-    /// The block that was wanted.
+    /// Size of the needed block.
     pub wanted: u64,
-    /// On which stream.
+    /// The stream of the request.
     pub stream: i64,
-    /// What nobody used of the device.
+    /// Free memory of the device.
     pub device_free: u64,
-    /// What was held from it.
+    /// Memory reserved from the device.
     pub reserved: u64,
-    /// What the program held.
+    /// Memory of allocated blocks.
     pub allocated: u64,
-    /// What it had freed, and other streams still used.
+    /// Memory freed by the program and still in use on other streams.
     pub pending: u64,
-    /// What was free.
+    /// Free memory in the cache.
     pub cached: u64,
     /// The largest free block of the request's stream, outside of private pools.
     pub largest_free_here: u64,
-    /// The largest of other streams and of private pools.
+    /// The largest free block on other streams and in private pools.
     pub largest_free_elsewhere: u64,
-    /// The largest there would be on the stream if nothing were pending.
+    /// The largest free block on the stream if no memory were pending.
     pub largest_free_if_waited: u64,
-    /// What there would be for a new segment if everything that is wholly free were given back.
+    /// Memory for a new segment after the release of all wholly free segments.
     pub if_released: u64,
-    /// What there would be on the stream if its free memory were in one piece, with what the device has left.
+    /// Free memory of the stream in one piece, plus free memory of the device.
     pub if_in_one_piece: u64,
-    /// What would have been enough, the least of it first: see [`Remedy`].
+    /// All changes with which the request would have succeeded, the smallest change first: see
+    /// [`Remedy`].
     pub remedies: Vec<Remedy>,
-    /// What the program would have had to free or do without in any case, below the same limit.
+    /// Memory that the program would have had to free or avoid in any case, under an equal limit.
     pub missing: u64,
 }
 
-/// What would have been enough for a request that failed.
+/// A change with which a failed request would have succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
-    /// Nothing: the device had enough, so a limit kept it from being used.
+    /// A higher limit. The device had enough memory, and only the limit refused the request.
     RaiseLimit,
-    /// To wait until other streams are done with blocks that were freed.
+    /// Waiting for work of other streams on freed blocks.
     WaitForStreams,
-    /// To give back what was cached and wholly free.
+    /// Releasing wholly free cached memory.
     ReleaseCached,
-    /// To have a free block of another stream or pool.
+    /// Using a free block of another stream or pool.
     ShareStreams,
-    /// To have the stream's free memory in one piece, as expandable segments can.
+    /// Joining the stream's free memory, as expandable segments can.
     Defragment,
 }
 
 fn failure(device: i64, number: usize, event: &Event, memory: &Memory) -> Failure {
     let wanted = u64::try_from(event.size).unwrap_or(0);
     let device_free = event.device_free().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
-    // If the device had enough, a limit forbade to take it, and what is given back makes room below that.
+    // If the device had enough memory, a limit refused the request, and only released memory makes
+    // room below the limit.
     let left = if device_free >= wanted { 0 } else { device_free };
     let here = |part: &Part| part.stream == event.stream && part.pool.is_none_or(|pool| pool == (0, 0));
     let mut failure = Failure {

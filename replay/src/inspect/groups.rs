@@ -1,4 +1,4 @@
-//! Blocks that are not free, by where they were allocated.
+//! Groups the blocks that are not free by the place of the allocation.
 
 use super::{State, blocks, lines};
 use cachalot_snapshot::{Event, Snapshot, Stack};
@@ -6,36 +6,39 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-/// The blocks that were allocated in one place.
+/// All blocks allocated in a place of the program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Group {
-    /// The stack, the innermost frame first, each as `file:line function`; empty if none was recorded.
+    /// The stack, the innermost frame first, each frame as `file:line function`. Empty without a
+    /// recorded stack.
     pub stack: Vec<String>,
-    /// How many blocks there are.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes of the blocks.
     pub bytes: u64,
-    /// Of those, what was freed and other streams still use.
+    /// Bytes of blocks freed by the program and still in use on other streams.
     pub pending: u64,
-    /// Bytes of the largest.
+    /// Bytes of the largest block.
     pub largest: u64,
-    /// How many events ago the oldest was allocated; `None` if that was before the first event, or none were recorded.
+    /// Age of the oldest block in events. `None` for an allocation before the first event, and
+    /// without recorded events.
     pub oldest_events: Option<u64>,
-    /// How long ago in microseconds; of one that is older than the trace, at least.
+    /// Age of the oldest block in microseconds. A lower bound for an allocation before the first
+    /// event.
     pub oldest_us: Option<i64>,
 }
 
-/// A block that is not free.
+/// A block in use or pending.
 pub(super) struct Live<'s> {
     pub(super) stack: Option<&'s Stack>,
     pub(super) size: u64,
     pub(super) is_pending: bool,
-    /// How many events, and microseconds, ago.
+    /// Age in events, and in microseconds.
     pub(super) events: Option<u64>,
     pub(super) us: Option<i64>,
 }
 
-/// The number of the latest allocation at each of these addresses, in the trace of their device.
+/// Returns the number of the latest allocation at each address, from the trace of the device.
 fn latest(trace: &[Event], addresses: impl Iterator<Item = u64>) -> HashMap<u64, usize> {
     let mut missing: HashSet<u64> = addresses.collect();
     let mut latest = HashMap::new();
@@ -53,7 +56,7 @@ fn latest(trace: &[Event], addresses: impl Iterator<Item = u64>) -> HashMap<u64,
     latest
 }
 
-/// The blocks of a snapshot that are not free.
+/// Returns the blocks of a snapshot that are not free.
 pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
     let of = |device: i64| snapshot.segments.iter().filter(move |segment| segment.device == device);
     let used = |segment| blocks(segment).filter(|(_, block)| State::of(block) != State::Free);
@@ -69,7 +72,7 @@ pub(super) fn live(snapshot: &Snapshot) -> Vec<Live<'_>> {
             let event = recorded.map(|(at, trace)| &trace[at]);
             let own = block.frames.as_ref().filter(|stack| !stack.is_empty());
             let ends = trace.and_then(|(trace, _)| Some((trace.first()?, trace.last()?)));
-            // One without an event is older than the first of them.
+            // A block without an event is older than the first event.
             let us = ends.and_then(|(first, last)| Some(last.time_us?.saturating_sub(event.unwrap_or(first).time_us?)));
             found.push(Live {
                 stack: own.or_else(|| event?.frames.as_ref()),
@@ -107,7 +110,7 @@ fn group(found: &[Live<'_>]) -> Vec<Group> {
     groups.into_values().collect()
 }
 
-/// Those of these blocks with the most bytes.
+/// Returns the groups with the most bytes.
 pub(super) fn largest(found: &[Live<'_>], most: usize) -> Vec<Group> {
     let mut groups = group(found);
     groups.sort_by(|one, other| (Reverse(one.bytes), &one.stack).cmp(&(Reverse(other.bytes), &other.stack)));
@@ -115,7 +118,7 @@ pub(super) fn largest(found: &[Live<'_>], most: usize) -> Vec<Group> {
     groups
 }
 
-/// Those with the oldest block. None if no events were recorded.
+/// Returns the groups with the oldest blocks. Empty without recorded events.
 pub(super) fn oldest(snapshot: &Snapshot, found: &[Live<'_>], most: usize) -> Vec<Group> {
     if snapshot.device_traces.iter().all(Vec::is_empty) {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What a memory snapshot tells: totals, who holds the memory, where free memory is stuck, what failed requests lacked.
+//! Reports on memory snapshots: totals, holders of memory, fragmentation, failed requests.
 
 mod failures;
 mod groups;
@@ -16,24 +16,25 @@ pub use totals::Totals;
 use cachalot_snapshot::{Block, Segment, Snapshot, Stack};
 use serde::Serialize;
 
-/// What is told of a snapshot. Sizes are in bytes.
+/// The report on a snapshot. Sizes are in bytes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// Of each device that has segments or events.
+    /// Totals of each device with segments or events.
     pub totals: Vec<Totals>,
-    /// Each device with events at its peaks.
+    /// The peaks of each device with events.
     pub peaks: Vec<Peak>,
-    /// Blocks that are not free, by where they were allocated: those with the most bytes first.
+    /// Blocks not free, by the place of the allocation: the groups with the most bytes first.
     pub largest: Vec<Group>,
-    /// The same by the age of their oldest block: the oldest first. Empty if no events were recorded.
+    /// Blocks not free, by the place of the allocation: the groups with the oldest block first.
+    /// Empty without recorded events.
     pub oldest: Vec<Group>,
-    /// Segments in use with the most free memory first, which cannot be given back as long as they are.
+    /// Segments in use, the most free memory first. A segment in use cannot be released.
     pub segments: Vec<SegmentReport>,
-    /// Requests that failed, in order.
+    /// Failed requests, in order.
     pub failures: Vec<Failure>,
 }
 
-/// Looks at a snapshot. `most`: how many groups and segments of each kind are told.
+/// Reports on a snapshot. `most` limits the number of groups and segments in each list.
 pub fn inspect(snapshot: &Snapshot, most: usize) -> Report {
     let live = groups::live(snapshot);
     Report {
@@ -46,7 +47,7 @@ pub fn inspect(snapshot: &Snapshot, most: usize) -> Report {
     }
 }
 
-/// What a block is at the end.
+/// The state of a block at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Held,
@@ -55,7 +56,7 @@ enum State {
 }
 
 impl State {
-    /// Of a block; one whose state is not known counts as held.
+    /// Returns the state of a block. An unknown state counts as allocated.
     fn of(block: &Block) -> Self {
         match &*block.state {
             "inactive" => Self::Free,
@@ -65,7 +66,7 @@ impl State {
     }
 }
 
-/// The blocks of a segment with their addresses, which the oldest snapshots lack.
+/// Returns the blocks of a segment with addresses, also for the oldest snapshots, which have none.
 fn blocks(segment: &Segment) -> impl Iterator<Item = (u64, &Block)> {
     segment.blocks.iter().scan(segment.address, |at, block| {
         let address = block.address.unwrap_or(*at);
@@ -74,17 +75,18 @@ fn blocks(segment: &Segment) -> impl Iterator<Item = (u64, &Block)> {
     })
 }
 
-/// A part of a whole, 0 to 1; 0 of nothing.
+/// Returns a part as a fraction of a whole, or 0 for an empty whole.
 fn part(of: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { of as f64 / whole as f64 }
 }
 
-/// How much of the free memory is not in its largest block: 0 if it is one block, or there is none.
+/// Returns the fraction of free memory outside the largest block: 0 for a single block and without
+/// free memory.
 fn fragmentation(largest: u64, free: u64) -> f64 {
     if free == 0 { 0.0 } else { 1.0 - part(largest, free) }
 }
 
-/// The frames of a stack as lines, the innermost first.
+/// Formats the frames of a stack as lines, the innermost first.
 fn lines(stack: &Stack) -> Vec<String> {
     let line = |frame: &cachalot_snapshot::Frame| format!("{}:{} {}", frame.filename, frame.line, frame.name);
     stack.frames().iter().map(|frame| line(frame)).collect()

@@ -1,43 +1,43 @@
-//! The memory of a device as it was before: events are undone from the end on.
+//! The earlier memory of a device, found by undoing events from the end backwards.
 
 use super::{State, blocks};
 use cachalot_core::UNIT;
 use cachalot_snapshot::{Event, Snapshot};
 use std::collections::BTreeMap;
 
-/// A segment, or a mapped part of one.
+/// A segment, or a mapped part of a segment.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) bytes: u64,
     pub(super) stream: i64,
-    /// Its pool, as far as that is known: `None` of one that is gone at the end.
+    /// The pool. `None` if unknown, because the segment is gone at the end.
     pub(super) pool: Option<(u64, u64)>,
 }
 
-/// The memory of a device at some time. Of a block that was freed since it is only known what was asked for: it counts as that, rounded
-/// up to 512.
+/// The memory of a device at some time. A block freed since then counts with the requested size,
+/// rounded up to 512, because the snapshot no longer has the block's size.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// By address, apart from each other.
+    /// Disjoint parts by address.
     pub(super) parts: BTreeMap<u64, Part>,
-    /// Blocks that are not free, by address: their bytes, and whether they are pending.
+    /// Blocks not free, by address: size in bytes, and whether the block is pending.
     used: BTreeMap<u64, (u64, bool)>,
-    /// The bytes of all parts, of the blocks that the program holds, and of pending ones.
+    /// Total bytes of all parts, of allocated blocks, and of pending blocks.
     pub(super) reserved: u64,
     pub(super) allocated: u64,
     pub(super) pending: u64,
 }
 
-/// Free memory between blocks that are not.
+/// Free memory between two used blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Hole {
     pub(super) bytes: u64,
-    /// Whether it is all of a part.
+    /// Whether the hole is a whole part.
     pub(super) whole: bool,
 }
 
 impl Memory {
-    /// As a snapshot has it.
+    /// Returns the memory at the end, from a snapshot.
     pub(super) fn at_end(snapshot: &Snapshot, device: i64) -> Self {
         let (parts, used) = (BTreeMap::new(), BTreeMap::new());
         let mut memory = Self { parts, used, reserved: 0, allocated: 0, pending: 0 };
@@ -51,7 +51,7 @@ impl Memory {
         memory
     }
 
-    /// As it was before an event.
+    /// Undoes an event.
     pub(super) fn undo(&mut self, event: &Event) {
         let (Some(address), Ok(bytes)) = (event.addr, u64::try_from(event.size)) else { return };
         match &*event.action {
@@ -69,7 +69,7 @@ impl Memory {
         }
     }
 
-    /// The block at an address is another one, or none.
+    /// Replaces or removes the block at an address.
     fn set_used(&mut self, address: u64, block: Option<(u64, bool)>) {
         let before = match block {
             Some(block) => self.used.insert(address, block),
@@ -92,7 +92,7 @@ impl Memory {
         }
     }
 
-    /// Takes a range out of the parts that it lies in.
+    /// Removes a range from all overlapping parts.
     fn cut(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
         let reaches = |(start, part): &(&u64, &Part)| start.saturating_add(part.bytes) > address;
@@ -111,12 +111,13 @@ impl Memory {
         }
     }
 
-    /// The blocks that are not free, by address: their bytes, and whether they are pending.
+    /// Returns all blocks that are not free: address, size in bytes, and whether the block is
+    /// pending.
     pub(super) fn used(&self) -> impl Iterator<Item = (u64, u64, bool)> {
         self.used.iter().map(|(&address, &(bytes, is_pending))| (address, bytes, is_pending))
     }
 
-    /// The holes of a part; `pending` blocks are holes if so wanted.
+    /// Returns the holes of a part. With `pending`, pending blocks count as holes.
     pub(super) fn holes(&self, address: u64, part: &Part, pending: bool) -> Vec<Hole> {
         let end = address.saturating_add(part.bytes);
         let (mut holes, mut at) = (Vec::new(), address);

@@ -1,4 +1,4 @@
-//! A device at the times at which the most was reserved, and the most was allocated.
+//! The state of each device at the peaks of reserved and of allocated memory.
 
 use super::groups::{Group, Live, largest};
 use super::past::Memory;
@@ -7,47 +7,48 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// A device at its peak, in bytes. Blocks that were freed since count as what was asked for, rounded up to 512; so free memory may
-/// be overstated by what was not split off them.
+/// A device at a peak, in bytes. A block freed since then counts with the requested size, rounded
+/// up to 512, so free memory may be overstated by unsplit remainders.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Peak {
     /// The device.
     pub device: i64,
-    /// Of what it is the peak.
+    /// The quantity at the peak.
     pub of: PeakOf,
-    /// How many events of the trace come before.
+    /// Number of earlier events of the trace.
     pub event: u64,
-    /// How long before the end of the trace, in microseconds.
+    /// Time until the end of the trace in microseconds.
     pub before_end_us: Option<i64>,
-    /// What was held from the device.
+    /// Memory reserved from the device.
     pub reserved: u64,
-    /// What the program held.
+    /// Memory of allocated blocks.
     pub allocated: u64,
-    /// What it had freed, and other streams still used.
+    /// Memory freed by the program and still in use on other streams.
     pub pending: u64,
-    /// What was wholly free, and could have been given back.
+    /// Memory of wholly free segments, which could be released.
     pub releasable: u64,
-    /// What was free in segments in use.
+    /// Free memory in segments in use.
     pub in_holes: u64,
     /// The largest free block of a segment in use.
     pub largest_hole: u64,
-    /// Blocks that were not free, by where they were allocated: those with the most bytes first.
+    /// Blocks not free, by the place of the allocation: the groups with the most bytes first.
     pub largest: Vec<Group>,
 }
 
-/// Of what a peak is.
+/// The quantity at a peak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeakOf {
-    /// Bytes held from the device.
+    /// Bytes reserved from the device.
     Reserved,
-    /// Bytes that the program holds.
+    /// Bytes of allocated blocks.
     Allocated,
-    /// Both, at the same time.
+    /// Both, at a common time.
     Both,
 }
 
-/// The peaks of every device with events: one, if the most was reserved and allocated at the same time, or reserved all the time.
+/// Returns the peaks of every device with events: a single peak if both quantities peak at a common
+/// time, or reserved memory is constant.
 pub(super) fn peaks(snapshot: &Snapshot, most: usize) -> Vec<Peak> {
     let mut peaks = Vec::new();
     for (device, trace) in (0..).zip(&snapshot.device_traces).filter(|(_, trace)| !trace.is_empty()) {
@@ -57,7 +58,7 @@ pub(super) fn peaks(snapshot: &Snapshot, most: usize) -> Vec<Peak> {
         } else {
             vec![(reserved, PeakOf::Reserved), (allocated, PeakOf::Allocated)]
         };
-        // The later one is reached first.
+        // Events are undone from the end, so the later peak comes first.
         wanted.sort_by_key(|&(event, _)| Reverse(event));
         let mut memory = Memory::at_end(snapshot, device);
         let mut at = trace.len();
@@ -72,7 +73,7 @@ pub(super) fn peaks(snapshot: &Snapshot, most: usize) -> Vec<Peak> {
     peaks
 }
 
-/// How many events come before the first time at which the most was reserved, and the most was allocated.
+/// Returns the number of events before the first peak of reserved memory, and of allocated memory.
 fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
     let mut memory = Memory::at_end(snapshot, device);
     let mut found = [(memory.reserved, trace.len()), (memory.allocated, trace.len())];
@@ -85,7 +86,7 @@ fn highest(snapshot: &Snapshot, device: i64, trace: &[Event]) -> [usize; 2] {
         }
     }
     let [(_, mut reserved), (_, allocated)] = found;
-    // Memory is obtained for a request, which follows.
+    // Memory is reserved for a request, which follows in the trace.
     while reserved > 0 && trace.get(reserved).is_some_and(|event| event.action.starts_with("segment_")) {
         reserved += 1;
     }
@@ -99,7 +100,7 @@ fn peak(memory: &Memory, snapshot: &Snapshot, (device, of): (i64, PeakOf), event
     let trace = snapshot.device_traces.iter().zip(0..).find(|(_, number)| *number == device);
     let trace: &[Event] = trace.map_or(&[], |(trace, _)| trace);
     let time = |event: &Event| event.time_us;
-    // The state is that behind the event before.
+    // The time of the state is the time of the preceding event.
     let now = event.checked_sub(1).and_then(|last| time(&trace[last])).or_else(|| time(trace.first()?));
     let mut peak = Peak {
         device,
@@ -127,7 +128,7 @@ fn peak(memory: &Memory, snapshot: &Snapshot, (device, of): (i64, PeakOf), event
     peak
 }
 
-/// The blocks of a time, with where they were allocated.
+/// Returns the blocks at a time, with the stacks of the allocations.
 fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, device: i64, trace: &'s [Event], end: usize) -> Vec<Live<'s>> {
     let mut wanted: HashMap<u64, Option<usize>> = memory.used().map(|(address, ..)| (address, None)).collect();
     for (number, event) in trace[..end].iter().enumerate().rev() {
@@ -140,7 +141,7 @@ fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, device: i64, trace: &'s [Ev
     }
     let now = end.checked_sub(1).and_then(|last| trace[last].time_us);
     let mut own = own_stacks(snapshot, device);
-    // What was allocated since is another block.
+    // An allocation since then is another block.
     for event in trace[end..].iter().filter(|event| event.action == "alloc") {
         event.addr.and_then(|address| own.remove(&address));
     }
@@ -159,7 +160,8 @@ fn live<'s>(memory: &Memory, snapshot: &'s Snapshot, device: i64, trace: &'s [Ev
     memory.used().map(found).collect()
 }
 
-/// The stacks of the blocks at the end. One that was there all the time is known by no event.
+/// Returns the stacks in the snapshot's blocks. A block older than the trace has no event with a
+/// stack.
 fn own_stacks(snapshot: &Snapshot, device: i64) -> HashMap<u64, &cachalot_snapshot::Stack> {
     let own = snapshot.segments.iter().filter(|segment| segment.device == device).flat_map(super::blocks);
     own.filter_map(|(address, block)| Some((address, block.frames.as_ref().filter(|stack| !stack.is_empty())?)))

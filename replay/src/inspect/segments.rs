@@ -1,4 +1,4 @@
-//! Where free memory is stuck: segments that are in use, and of which much is free.
+//! Segments in use with much free memory, which cannot be released.
 
 use super::{State, blocks, fragmentation};
 use cachalot_snapshot::{Segment, Snapshot};
@@ -8,31 +8,31 @@ use std::cmp::Reverse;
 /// A segment, in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SegmentReport {
-    /// Its device.
+    /// The device.
     pub device: i64,
-    /// Its first byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Its stream.
+    /// The stream.
     pub stream: i64,
-    /// Its pool; `[0, 0]` is the default one.
+    /// The pool. `[0, 0]` is the default pool.
     pub pool: (u64, u64),
-    /// Whether it is part of an expandable segment.
+    /// Whether the segment is part of an expandable segment.
     pub is_expandable: bool,
-    /// Its length.
+    /// Length.
     pub total: u64,
-    /// How much the program holds of it.
+    /// Bytes of allocated blocks.
     pub allocated: u64,
-    /// How much other streams still use.
+    /// Bytes still in use on other streams.
     pub pending: u64,
-    /// How much is free.
+    /// Free bytes.
     pub free: u64,
-    /// In how many blocks.
+    /// Number of free blocks.
     pub free_blocks: u64,
-    /// The largest of those.
+    /// Bytes of the largest free block.
     pub largest_free: u64,
-    /// How much of the free memory is not in the largest block, 0 to 1.
+    /// Fraction of the free memory outside the largest block, 0 to 1.
     pub fragmentation: f64,
-    /// How many blocks keep it from being given back.
+    /// Number of blocks in use, which prevent the release of the segment.
     pub blocks_in_use: u64,
 }
 
@@ -68,7 +68,7 @@ fn report(segment: &Segment) -> SegmentReport {
     report
 }
 
-/// The segments in use with the most free memory.
+/// Returns the segments in use with the most free memory.
 pub(super) fn fragmented(snapshot: &Snapshot, most: usize) -> Vec<SegmentReport> {
     let mut reports: Vec<_> = snapshot.segments.iter().map(report).collect();
     reports.retain(|report| report.blocks_in_use > 0 && report.free > 0);

@@ -1,46 +1,46 @@
-//! The sums over a device.
+//! Totals of each device.
 
 use super::{State, blocks, fragmentation};
 use cachalot_snapshot::Snapshot;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The sums over one device, in bytes.
+/// Totals of a device, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Totals {
-    /// Its number; -1 for pinned host memory.
+    /// Number of the device, or -1 for pinned host memory.
     pub device: i64,
-    /// How many segments there are.
+    /// Number of segments.
     pub segments: u64,
-    /// Their bytes: what is held from the device.
+    /// Bytes of the segments, reserved from the device.
     pub reserved: u64,
-    /// Of those, what is in private pools.
+    /// Bytes of segments in private pools.
     pub reserved_private: u64,
-    /// How many blocks the program holds.
+    /// Number of allocated blocks.
     pub allocations: u64,
-    /// Their bytes.
+    /// Bytes of allocated blocks.
     pub allocated: u64,
-    /// What the program asked for in them.
+    /// Bytes requested by the program in the allocated blocks.
     pub requested: u64,
-    /// Bytes that were freed and that other streams still use.
+    /// Bytes freed by the program and still in use on other streams.
     pub pending: u64,
     /// Free bytes.
     pub cached: u64,
-    /// How many free blocks they are in.
+    /// Number of free blocks.
     pub free_blocks: u64,
-    /// The largest of them.
+    /// Bytes of the largest free block.
     pub largest_free: u64,
     /// Free bytes of segments in use.
     pub in_holes: u64,
     /// The largest free block of a segment in use.
     pub largest_hole: u64,
-    /// How much of the free memory of segments in use is not in the largest block, 0 to 1.
+    /// Fraction of the free memory in segments in use outside the largest block, 0 to 1.
     pub fragmentation: f64,
-    /// Bytes of segments that are wholly free: idle, and what could be given back.
+    /// Bytes of wholly free segments, which could be released.
     pub releasable: u64,
-    /// Streams that have segments.
+    /// Number of streams with segments.
     pub streams: u64,
-    /// Events that were recorded.
+    /// Number of recorded events.
     pub events: u64,
 }
 

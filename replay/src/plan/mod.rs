@@ -20,29 +20,31 @@ use std::io::{BufRead, Read};
 use std::ops::Range;
 use std::path::Path;
 
-/// What is to be planned, and where it comes from.
+/// A planning problem with the source.
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// What it is called: a device of a program, a section of a record; empty where a file is one problem.
+    /// Name of the problem: a device of a program, or a section of a record. Empty if the file is a
+    /// single problem.
     pub part: String,
-    /// The problem; it has been checked.
+    /// The checked problem.
     pub problem: Problem,
-    /// What it was made from.
+    /// The source of the problem.
     pub source: Source,
-    /// What was there before the first event, in words, if a record begins in the middle of its program.
+    /// Description of the memory before the first event, if a record begins in the middle of the
+    /// program.
     pub start: Option<String>,
 }
 
-/// What a problem was made from.
+/// The source of a problem.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// The lines of a table.
     Table(table::Lines),
     /// A device of a program of operators.
     Operators {
-        /// The program's names, shared by all of its devices.
+        /// The names of the program, shared by all devices.
         names: std::sync::Arc<operators::Names>,
-        /// What was worked out from it, likewise.
+        /// The lowered program, shared by all devices.
         lowered: std::sync::Arc<Lowered>,
         /// The device.
         device: u32,
@@ -51,22 +53,23 @@ pub enum Source {
     Record(record::Recorded),
 }
 
-/// How files are read.
+/// Options for reading files.
 #[derive(Debug, Clone, Default)]
 pub struct Reading {
-    /// The alignment of what states none, in bytes.
+    /// Alignment in bytes of buffers without a stated alignment.
     pub alignment: Option<u64>,
-    /// The section of records, as numbers of allocations; found if not given.
+    /// The section of records, as numbers of allocations. Found automatically if not given.
     pub section: Option<Range<u64>>,
 }
 
-/// The most bytes of a table or a program.
+/// Greatest length of a table or a program in bytes.
 const LONGEST_BYTES: u64 = 1 << 30;
 
-/// Reads the problems of a file: one, or one for each device of a program or a snapshot.
+/// Reads the problems of a file: a single problem, or a problem for each device of a program or a
+/// snapshot.
 ///
 /// # Errors
-/// The first thing that is wrong with the file, with its place and what is accepted there.
+/// The first mistake in the file, with the place and the accepted values.
 pub fn load(file: &Path, reading: &Reading) -> Result<Vec<Task>, BadInput> {
     read(file, open::decompressed(file)?, reading)
 }
@@ -74,7 +77,7 @@ pub fn load(file: &Path, reading: &Reading) -> Result<Vec<Task>, BadInput> {
 /// Reads the problems from the bytes of a file.
 ///
 /// # Errors
-/// The first thing that is wrong with the bytes, with its place and what is accepted there.
+/// The first mistake in the bytes, with the place and the accepted values.
 pub fn load_bytes(file: &Path, bytes: &[u8], reading: &Reading) -> Result<Vec<Task>, BadInput> {
     read(file, open::decompress(file, bytes.len() as u64, bytes)?, reading)
 }
@@ -93,7 +96,7 @@ fn read(file: &Path, mut content: Box<dyn BufRead + '_>, reading: &Reading) -> R
     }
     let text = String::from_utf8(bytes).map_err(|_| BadInput::at(file, 1, UNKNOWN))?;
     match text.trim_start().chars().next() {
-        // A snapshot may be JSON, too.
+        // A snapshot may also be JSON.
         Some('{') if text.contains("\"device_traces\"") => {
             record::tasks(file, &Trace::load_bytes(file, text.as_bytes())?, reading)
         }
@@ -103,7 +106,8 @@ fn read(file: &Path, mut content: Box<dyn BufRead + '_>, reading: &Reading) -> R
 }
 
 impl Task {
-    /// The plan as a table: the columns of the input and `offset`; of a program of operators, where each value lies.
+    /// Returns the plan as a table: the columns of the input and `offset`, or for a program of
+    /// operators the position of each value.
     pub fn rows(&self, plan: &Plan) -> Vec<Vec<String>> {
         match &self.source {
             Source::Table(lines) => lines.with_offsets(&plan.offsets),
@@ -113,11 +117,11 @@ impl Task {
     }
 }
 
-/// What a file may be.
+/// Error for a file of no accepted form.
 const UNKNOWN: &str = "nothing that can be planned: accepted are a table with the columns id,lower,upper,size[,alignment][,offset], \
                        a program of operators in JSON, and a record of an allocator (.csv, .csv.gz, or a pickled snapshot)";
 
-/// A complaint about a place in a line; both are counted from 1.
+/// Returns an error at a column of a line, both counted from 1.
 fn at_column(file: &Path, line: u64, column: usize, what: impl std::fmt::Display) -> BadInput {
     BadInput::at(file, line, format!("column {column}: {what}"))
 }

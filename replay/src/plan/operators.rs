@@ -11,12 +11,14 @@
 //! }
 //! ```
 //!
-//! Operators run in the order of the list. `devices` may be left out: then there is one. `alignment` is 1 and `padding` 0 if
-//! not given. `device` is the first device if not given. `life` is `planned` (the default: from the operator that makes the
-//! value to the last that reads it), `kept` (never given back), `external` or `persistent` (memory of the program; persistent
-//! memory may be viewed). An output is fresh; or a part of an input, unchanged (`view`); or may be written over a part of an
-//! input that nobody needs any more (`over`); or is an input with new content (`update`). `offset` is where that part begins
-//! in bytes, 0 if not given. `"share": false` beside the lists refuses every `view` and `over`.
+//! Operators run in the order of the list. Without `devices` the program has a single device.
+//! `alignment` is 1 and `padding` 0 by default. `device` is the first device by default. `life` is
+//! `planned` (the default: from the producing operator to the last reading operator), `kept` (never
+//! released), `external` or `persistent` (memory of the program; persistent memory may be viewed).
+//! An output is fresh, or an unchanged part of an input (`view`), or may overwrite a part of an
+//! input without later readers (`over`), or is an input with new content (`update`). `offset` is
+//! the start of the part in bytes, 0 by default. `"share": false` beside the lists refuses every
+//! `view` and `over`.
 
 use super::{Reading, Source, Task};
 use crate::trace::BadInput;
@@ -30,18 +32,18 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the numbers of a program stand for.
+/// The names behind the numbers of a program.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     /// The devices.
     pub devices: Vec<String>,
     /// The values.
     pub values: Vec<String>,
-    /// How many bytes each value has.
+    /// Size of each value in bytes.
     pub sizes: Vec<u64>,
     /// The device of each value.
     pub on: Vec<u32>,
-    /// The operators; empty for one without a name.
+    /// The operators. Empty for an operator without a name.
     pub operators: Vec<String>,
 }
 
@@ -122,7 +124,7 @@ struct OutputEntry<'a> {
     offset: u64,
 }
 
-/// Reads a program, and works out a problem for each of its devices that has buffers.
+/// Reads a program, and builds a problem for each device with buffers.
 pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Vec<Task>, BadInput> {
     let reader = Reader { file, text };
     let document: Document<'_> = reader.parse(text)?;
@@ -148,14 +150,14 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Vec<Tas
     Ok(tasks)
 }
 
-/// A text and where it comes from, for complaints.
+/// A text with the file name, for errors.
 struct Reader<'a> {
     file: &'a Path,
     text: &'a str,
 }
 
 impl<'a> Reader<'a> {
-    /// A complaint about a part of the text.
+    /// Returns an error at a part of the text.
     fn at(&self, part: &str, what: impl std::fmt::Display) -> BadInput {
         self.at_byte(part.as_ptr() as usize - self.text.as_ptr() as usize, what)
     }
@@ -177,7 +179,8 @@ impl<'a> Reader<'a> {
             if !part.trim_start().starts_with(['{', '[']) {
                 return self.at(part, what);
             }
-            // The place counts from the part's own beginning, its column in bytes up to the last one read.
+            // The parser's line is relative to the part, and the column counts bytes up to the last
+            // byte read.
             let line_start = match error.line().saturating_sub(1) {
                 0 => 0,
                 lines => part.match_indices('\n').nth(lines - 1).map_or(0, |(at, _)| at + 1),
@@ -297,7 +300,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// What is wrong with the program, with names, at the operator.
+    /// Returns an error at the operator, with the names of values.
     fn wrong(&self, document: &Document<'a>, names: &Names, wrong: Wrong) -> BadInput {
         let value = |value: u32| &names.values[value as usize];
         let (operator, what) = match wrong {
@@ -328,7 +331,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Names {
-    /// Why a forward is refused.
+    /// Returns the reason why a forward is refused.
     pub fn why(&self, refusal: &Refusal) -> String {
         let value = |value: u32| &self.values[value as usize];
         match *refusal {
@@ -346,7 +349,8 @@ impl Names {
         }
     }
 
-    /// The name of an operator: its number in the list, counted from 1, and its own name if it has one.
+    /// Returns the number of an operator in the list, counted from 1, with the operator's name if
+    /// given.
     pub fn operator(&self, operator: u32) -> String {
         match self.operators[operator as usize].as_str() {
             "" => format!("operator {}", operator + 1),
@@ -355,7 +359,8 @@ impl Names {
     }
 }
 
-/// Where each value of a device lies: `id,device,size,offset`. Values that share memory do so here, too.
+/// Returns the position of each value of a device: `id,device,size,offset`. Values with shared
+/// memory have overlapping positions.
 pub(super) fn placed(names: &Names, lowered: &Lowered, device: u32, plan: &Plan) -> Vec<Vec<String>> {
     let header = ["id", "device", "size", "offset"].map(str::to_owned).to_vec();
     let row = |(value, place): (usize, &Place)| match *place {

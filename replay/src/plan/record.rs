@@ -1,8 +1,8 @@
-//! Records of an allocator: each allocation of one section becomes a buffer.
+//! Records of an allocator: each allocation of a section becomes a buffer.
 //!
-//! A step is an event of the section: an allocation, or the moment from which its block could be used again. The section is the one
-//! that repeats (a training step), if there is one, else the whole record; it begins where as little as possible is held
-//! over from before.
+//! A step is an event of the section: an allocation, or the moment from which the block could be
+//! reused. The section is a repeated part (a training step) if the record repeats, otherwise the
+//! whole record. A repeated section begins where the fewest bytes live on from before.
 
 use super::section::{Repetition, repetition};
 use super::{Reading, Source, Task};
@@ -13,38 +13,42 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// What a record tells of the buffers of a section beside their lives and sizes.
+/// Data of a section besides the lives and sizes of the buffers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// For each buffer, the number of its allocation, counted from 0.
+    /// Number of each buffer's allocation, counted from 0.
     pub numbers: Vec<u64>,
-    /// Bytes of blocks from before the section that live throughout the section: they are not in the problem.
+    /// Bytes of blocks that live throughout the section. Such blocks are not in the problem.
     pub throughout_bytes: u64,
-    /// The most bytes of blocks that are live in the section and not in the problem; not less than those throughout.
+    /// Most bytes of live blocks outside the problem, at any time of the section. At least
+    /// `throughout_bytes`.
     pub outside_bytes: u64,
-    /// The most bytes that the recorded allocator held from the device in the section beside such blocks.
+    /// Most bytes that the recorded allocator had reserved in the section besides the live blocks
+    /// outside the problem.
     pub held_bytes: u64,
 }
 
-/// A section that is planned.
+/// A section to be planned.
 struct Section {
-    /// The numbers of its allocations.
+    /// Numbers of the section's allocations.
     allocations: Range<usize>,
-    /// The allocations around it that repeat with its length, if the section repeats.
+    /// The surrounding allocations that repeat with the length of the section, if the section
+    /// repeats.
     run: Option<Range<usize>>,
 }
 
-/// An allocation of a record. What was there before the first event comes first, one number each, and then the events.
+/// An allocation of a record. Blocks from before the first event get the first numbers, followed by
+/// the events.
 struct Allocation {
     size: u64,
     stream: u64,
-    /// The event that made it.
+    /// Number of the allocating event.
     start: u64,
-    /// The event from which on its block is free again, if there is one.
+    /// Number of the event from which the block is free again, if any.
     end: Option<u64>,
 }
 
-/// Makes a problem of each record of a file.
+/// Builds a problem of each record of a file.
 pub(super) fn tasks(file: &Path, traces: &[Trace], reading: &Reading) -> Result<Vec<Task>, BadInput> {
     let several = traces.len() > 1;
     let task = |trace: &Trace| {
@@ -59,7 +63,7 @@ pub(super) fn tasks(file: &Path, traces: &[Trace], reading: &Reading) -> Result<
     traces.iter().map(task).collect()
 }
 
-/// The section's name, its problem, and what else the record tells of it.
+/// Returns name and problem of the section, and further data of the record.
 fn plan(file: &Path, trace: &Trace, reading: &Reading) -> Result<(String, Problem, Recorded), BadInput> {
     let allocations = allocations(trace);
     let count = allocations.len();
@@ -87,12 +91,13 @@ fn plan(file: &Path, trace: &Trace, reading: &Reading) -> Result<(String, Proble
     Ok((part, Problem { buffers, ..Problem::default() }, recorded))
 }
 
-/// What is live in a section and not in its problem, and what the recorded allocator held beside that.
+/// Computes the live bytes outside a section's problem, and the bytes reserved besides.
 fn outside(trace: &Trace, allocations: &[Allocation], section: &Section, alignment: u64) -> Recorded {
     let numbers = &section.allocations;
     let (first, last) = events(allocations, numbers);
-    // What an earlier period holds over has a place in the problem if its counterpart of this period is held over, too: that
-    // keeps its bytes all the time. Of what is never freed, only the last one has a place.
+    // A block kept from an earlier period has a place in the problem if the counterpart in the
+    // section is also kept, because the counterpart's buffer then lives all the time. Of blocks
+    // never freed only the last has a place.
     let has_place = |number: usize| {
         let Some(run) = section.run.as_ref().filter(|run| run.contains(&number)) else { return false };
         let period = numbers.len();
@@ -101,7 +106,7 @@ fn outside(trace: &Trace, allocations: &[Allocation], section: &Section, alignme
         held_over && allocations[number].end.is_some()
     };
     let mut recorded = Recorded::default();
-    // The blocks from before the first event have the first numbers.
+    // Blocks from before the first event have the first numbers.
     let begun = trace.start.iter().flat_map(Start::blocks).count();
     let count = begun + trace.events.len();
     let mut changes = vec![0_i64; count + 1];
@@ -134,7 +139,7 @@ fn outside(trace: &Trace, allocations: &[Allocation], section: &Section, alignme
     recorded
 }
 
-/// The event with which a section begins, and the one before which it ends.
+/// Returns the first event of a section, and the event after the section.
 fn events(allocations: &[Allocation], section: &Range<usize>) -> (u64, u64) {
     let last = allocations.get(section.end).map_or_else(
         || allocations.iter().map(|other| other.end.unwrap_or(other.start)).fold(0, u64::max) + 1,
@@ -169,14 +174,14 @@ fn allocations(trace: &Trace) -> Vec<Allocation> {
     allocations
 }
 
-/// A whole period of what repeats, from where the least is held over.
+/// Returns a whole period of the repeated part, from the point with the fewest live bytes.
 fn find(allocations: &[Allocation]) -> Option<Section> {
     let sequence: Vec<(u64, u64)> = allocations.iter().map(|allocation| (allocation.size, allocation.stream)).collect();
     let Repetition { run, period } = repetition(&sequence)?;
-    // Not the last of several: what a period holds over is freed in the one behind it.
+    // Not the last of several periods: blocks kept by a period are freed in the following period.
     let behind = if run.len() < 3 * period { 0 } else { period };
     let first = run.end + 1 - 2 * period - behind;
-    // What is held when each allocation is made, of those that the period before made.
+    // The live bytes at each allocation, from allocations of the run.
     let mut changes: Vec<(u64, bool, u64)> = Vec::new();
     for allocation in &allocations[run.clone()] {
         changes.push((allocation.start, true, allocation.size));
@@ -197,7 +202,7 @@ fn find(allocations: &[Allocation]) -> Option<Section> {
     Some(Section { allocations: start..start + period, run: Some(run) })
 }
 
-/// The buffers of a section, and the numbers of their allocations.
+/// Returns the buffers of a section, with the numbers of the allocations.
 fn buffers(
     allocations: &[Allocation],
     section: Range<usize>,
@@ -216,8 +221,9 @@ fn buffers(
         let (start, end, copies) = match (within, repeats) {
             (Some(end), _) => (allocation.start - first, end - first, 1),
             (None, false) => (allocation.start - first, period, 1),
-            // What is held over into the next period lies there from its beginning, so it keeps its bytes all the time; if it is
-            // held for several periods, so many of it are there at once.
+            // A block kept into the next period is present from the beginning of the period, so the
+            // buffer lives all the time. A block kept for several periods has as many copies at a
+            // time.
             (None, true) => {
                 let length = allocation.end.map_or(period, |end| end - allocation.start);
                 (0, period, length.div_ceil(period).max(1))
@@ -231,8 +237,9 @@ fn buffers(
     (buffers, numbers)
 }
 
-/// A plan as a table that can be planned again. The ids are the numbers of the record's allocations; further copies of a
-/// buffer that several iterations hold are `NUMBER#2`, `NUMBER#3` and so on.
+/// Returns a plan as a table, which can be planned again. The ids are the numbers of the record's
+/// allocations. Further copies of a buffer kept for several iterations are `NUMBER#2`, `NUMBER#3`
+/// and so on.
 pub(super) fn with_offsets(numbers: &[u64], problem: &Problem, plan: &Plan) -> Vec<Vec<String>> {
     let header = ["id", "lower", "upper", "size", "alignment", "offset"].map(str::to_owned).to_vec();
     let mut copies = HashMap::new();

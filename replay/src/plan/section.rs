@@ -1,31 +1,32 @@
-//! The part of a sequence that repeats: a training step in the record of a training run.
+//! Finds the repeated part of a sequence: a training step in the record of a training run.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
 
-/// A run in which everything comes again after `period`.
+/// A run that repeats after `period` elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repetition {
     /// The run: at least two periods.
     pub run: Range<usize>,
-    /// After how many elements it begins again.
+    /// Number of elements of a repetition.
     pub period: usize,
 }
 
-/// So many elements in a row have to be the same for a distance to be looked at.
+/// Number of equal consecutive elements that make a distance a candidate.
 const ANCHOR: usize = 8;
-/// In how many places of the sequence anchors are taken.
+/// Number of places of the sequence with an anchor.
 const ANCHORS: usize = 16;
-/// What repeats has to be this part of the sequence.
+/// The repeated part must be at least `1 / LEAST` of the sequence.
 const LEAST: usize = 8;
-/// How many distances are looked at for each.
+/// Most distances tried for each anchor.
 const DISTANCES: usize = 64;
 
-/// The repetition that covers the most of a sequence, and of those that cover nearly as much the shortest period; `None` if
-/// less than an eighth of the sequence repeats.
+/// Returns the repetition with the greatest coverage of a sequence. Among repetitions with nearly
+/// equal coverage the shortest period wins. `None` if less than an eighth of the sequence repeats.
 ///
-/// A period is a distance at which one of a few stretches comes again, so that n elements take O(n) steps for each such distance.
+/// Candidates for the period are distances at which an anchor appears again. Each candidate takes
+/// O(n) steps for n elements.
 pub fn repetition<T: Eq + Hash>(sequence: &[T]) -> Option<Repetition> {
     let found: Vec<Repetition> =
         distances(sequence).into_iter().filter_map(|period| longest_run(sequence, period)).collect();
@@ -33,11 +34,11 @@ pub fn repetition<T: Eq + Hash>(sequence: &[T]) -> Option<Repetition> {
     if widest < sequence.len().div_ceil(LEAST) {
         return None;
     }
-    // Two steps in a row repeat as well as one does, and may cover a little more.
+    // A pair of steps also repeats, and may cover a little more than a single step.
     found.into_iter().filter(|found| found.run.len() * 10 >= widest * 9).min_by_key(|found| found.period)
 }
 
-/// The distances at which an anchor comes again, the shortest first.
+/// Returns the distances at which an anchor appears again, the shortest first.
 fn distances<T: Eq + Hash>(sequence: &[T]) -> Vec<usize> {
     let anchor = ANCHOR.min(sequence.len() / 2);
     if anchor == 0 {
@@ -60,7 +61,7 @@ fn distances<T: Eq + Hash>(sequence: &[T]) -> Vec<usize> {
     distances
 }
 
-/// The longest run that has this period.
+/// Returns the longest run with the given period.
 fn longest_run<T: Eq>(sequence: &[T], period: usize) -> Option<Repetition> {
     let (mut best, mut start) = (0..0, 0);
     for at in 0..=sequence.len() - period {
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn repetition_inside_a_step_is_none_of_the_whole() {
-        // Twelve layers in each step, all alike; then a step of its own kind.
+        // Twelve equal layers in each step, then a different end of the step.
         let layers = [[1, 2, 3, 4].repeat(12), vec![9, 8]].concat();
         let sequence = layers.repeat(5);
         assert_eq!(repetition(&sequence), Some(Repetition { run: 0..250, period: 50 }));

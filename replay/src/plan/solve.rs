@@ -1,4 +1,4 @@
-//! Planning a problem by the algorithm that was asked for, within its time.
+//! Plans a problem with the chosen algorithm, within a deadline.
 
 use cachalot_planner::parallel::{self, Outcome};
 use cachalot_planner::portfolio::Portfolio;
@@ -17,48 +17,48 @@ const EXACT: &str = "exact";
 pub enum Method {
     /// Everything at once, on as many threads as rayon has.
     Portfolio,
-    /// The exact search alone, on one thread.
+    /// The exact search alone, on a single thread.
     Exact,
-    /// One of the algorithms that answer soon.
+    /// A fast algorithm alone.
     One(&'static (dyn Algorithm + Sync)),
 }
 
-/// What has come of a problem.
+/// The result of planning a problem.
 #[derive(Debug, Clone)]
 pub struct Solved {
-    /// The best plan; `None` if there was no time for one.
+    /// The best plan. `None` if the time ran out before the first plan.
     pub plan: Option<Plan>,
-    /// No plan has a lower peak, in bytes.
+    /// A lower bound of every plan's peak, in bytes.
     pub lower_bound: u64,
-    /// Whether it is proven that no plan is better.
+    /// Whether the plan is proven optimal.
     pub optimal: bool,
-    /// Who found the plan.
+    /// Name of the algorithm that found the plan.
     pub algorithm: &'static str,
-    /// How long it took.
+    /// Time for planning in seconds.
     pub seconds: f64,
 }
 
-/// Whether a problem fits into so many bytes.
+/// Answer to whether a problem fits into a capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// A plan shows it.
+    /// A plan fits.
     Fits,
-    /// That is proven.
+    /// Proven not to fit.
     DoesNotFit,
-    /// There was not enough time.
+    /// The time ran out before a plan or a proof.
     NotDecided,
 }
 
 impl Method {
-    /// Every name.
+    /// Returns all names.
     pub fn names() -> impl Iterator<Item = &'static str> {
         [PORTFOLIO, EXACT].into_iter().chain(HEURISTICS.iter().map(|algorithm| algorithm.name()))
     }
 
-    /// The method of this name.
+    /// Returns the method with a name.
     ///
     /// # Errors
-    /// The names that there are.
+    /// All accepted names.
     pub fn named(name: &str) -> Result<Self, String> {
         let accepted = || format!("accepted are {}", Self::names().collect::<Vec<_>>().join(", "));
         match name {
@@ -69,7 +69,7 @@ impl Method {
     }
 }
 
-/// Plans a problem; `improved` sees every plan that is better than those before, with the lower bound and who found it.
+/// Plans a problem. Calls `improved` for every better plan, with the lower bound and the algorithm.
 pub fn solve(
     problem: &Problem,
     method: Method,
@@ -110,7 +110,7 @@ fn one(
     Solved { plan, lower_bound, optimal, algorithm: name, seconds: 0.0 }
 }
 
-/// Stops an algorithm at the end of its time.
+/// Stops an algorithm at the deadline.
 struct Until<'a> {
     end: Option<Instant>,
     improved: &'a mut dyn FnMut(&Plan),
@@ -126,8 +126,9 @@ impl Watch for Until<'_> {
     }
 }
 
-/// Answers whether a problem fits into `capacity` bytes, with the plan that shows it, if one does. Where the lower
-/// bound leaves that open, only the portfolio and the exact search can prove that it does not.
+/// Decides whether a problem fits into `capacity` bytes, and returns a fitting plan if found. If
+/// the lower bound leaves the question open, only the portfolio and the exact search can prove a
+/// negative answer.
 pub fn fits(
     problem: &Problem,
     capacity: u64,

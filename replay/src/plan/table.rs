@@ -1,7 +1,9 @@
-//! Tables of buffers: `id,lower,upper,size`, and if wanted `alignment` and `offset`, in any order, lives half-open.
+//! Tables of buffers: `id,lower,upper,size`, and optionally `alignment` and `offset`, in any order,
+//! with half-open lives.
 //!
-//! The format of `MiniMalloc`'s benchmarks. An empty `offset` leaves the buffer to the plan, and any other fixes it there. A
-//! buffer of 0 bytes takes no room: it is not in the problem, and its offset in the plan is 0.
+//! The format comes from `MiniMalloc`'s benchmarks. An empty `offset` leaves the position to the
+//! plan, a given offset fixes the position. A buffer of 0 bytes takes no room, is not in the
+//! problem, and has the offset 0 in the plan.
 
 use super::{Reading, Source, Task, UNKNOWN, at_column};
 use crate::trace::BadInput;
@@ -13,19 +15,20 @@ use std::path::Path;
 /// The lines of a table, the header first.
 #[derive(Debug, Clone, Default)]
 pub struct Lines {
-    /// One field for each column.
+    /// A field for each column.
     fields: Vec<Vec<String>>,
-    /// For each line but the header, whether its buffer is in the problem: all are that have bytes.
+    /// Whether the problem has a buffer for each line after the header. Buffers of 0 bytes are
+    /// omitted.
     planned: Vec<bool>,
 }
 
-/// The columns that there must be, and those that there may be.
+/// The required columns, followed by the optional columns.
 const COLUMNS: [&str; 6] = ["id", "lower", "upper", "size", "alignment", "offset"];
 const NEEDED: usize = 4;
 
 /// Reads a table.
 pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, BadInput> {
-    // With the reader's own way of ending lines, a record after `\r\n` is said to begin one line too early.
+    // With `\r\n`, the reader would report the line before the record as the record's line.
     let text = text.replace("\r\n", "\n");
     let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(text.as_bytes());
     let (mut lines, mut numbers) = (Vec::new(), Vec::new());
@@ -65,7 +68,7 @@ pub(super) fn load(file: &Path, text: &str, reading: &Reading) -> Result<Task, B
     Ok(Task { part: String::new(), problem, source: Source::Table(Lines { fields: lines, planned }), start: None })
 }
 
-/// What is wrong with the buffers together, at the line of the buffer that shows it.
+/// Returns an error about several buffers, at the line of the buffer with the mistake.
 fn whole(file: &Path, problem: &Problem, lines: &[u64], error: &Unusable) -> BadInput {
     let line = |buffer: u32| lines[buffer as usize];
     match *error {
@@ -115,7 +118,7 @@ impl Columns {
         }
     }
 
-    /// The number of the field with the id, and the id.
+    /// Returns the number of the field with the id, and the id.
     fn id<'a>(&self, fields: &'a [String]) -> (usize, &'a str) {
         let field = self.0[0].unwrap_or(0);
         (field, &fields[field])
@@ -167,7 +170,7 @@ impl Columns {
 }
 
 impl Lines {
-    /// The lines with the offsets of a plan: every column of the input, and `offset`.
+    /// Returns the lines with the offsets of a plan: every column of the input, and `offset`.
     pub(super) fn with_offsets(&self, offsets: &[u64]) -> Vec<Vec<String>> {
         let place = self.fields[0].iter().position(|name| name == "offset");
         let mut offsets = offsets.iter();
@@ -176,7 +179,7 @@ impl Lines {
         let filled = |(line, (planned, offset)): (&Vec<String>, (bool, String))| {
             let mut line = line.clone();
             match place {
-                // A buffer without bytes keeps the offset that it was given.
+                // A buffer of 0 bytes keeps a given offset.
                 Some(field) if planned || line[field].is_empty() => line[field] = offset,
                 Some(_) => {}
                 None => line.push(offset),

@@ -1,12 +1,14 @@
-//! The planned policy over a record: a part of the first half is observed, and the second is served from a plan.
+//! The planned policy over a record: observes a part of the first half, and serves the second half
+//! from a plan.
 
 use super::{Operation, Program};
 use crate::plan::section::{Repetition, repetition};
 
 impl Program {
-    /// The same program with announcements of iterations. Where its requests repeat, each repetition is an iteration, and the first
-    /// to be announced is the last one that ends in the first half: it will be observed, and those behind it served. Else the two
-    /// halves are announced.
+    /// Returns the program with announcements of iterations. If the requests repeat, each
+    /// repetition is an iteration. The first announced iteration is the last to end in the first
+    /// half: it is observed, and all later iterations are served. Otherwise the two halves are
+    /// announced.
     #[must_use]
     pub fn announced(&self) -> Self {
         let mut boundaries = self.boundaries().into_iter().peekable();
@@ -20,7 +22,7 @@ impl Program {
         Self { operations, slots: self.slots }
     }
 
-    /// Before which operations an iteration begins.
+    /// Returns the numbers of the operations at which iterations begin.
     fn boundaries(&self) -> Vec<usize> {
         let request = |(at, operation): (usize, &Operation)| match *operation {
             Operation::Malloc { bytes, stream, .. } => Some((at, (bytes, stream))),
@@ -36,14 +38,15 @@ impl Program {
         begins.map(|request| places.get(request).copied().unwrap_or(self.operations.len())).collect()
     }
 
-    /// The operations up to the second announcement, at which a plan comes into force, and those behind it: all if there is none.
+    /// Splits the operations after the second announcement, at which a plan takes effect. Without a
+    /// second announcement all operations are in the second part.
     pub(super) fn at_plan(&self) -> (&[Operation], &[Operation]) {
         let mut announcements =
             self.operations.iter().enumerate().filter(|(_, operation)| **operation == Operation::Announce);
         self.operations.split_at(announcements.nth(1).map_or(0, |(at, _)| at + 1))
     }
 
-    /// The number of the operation behind which a plan comes into force.
+    /// Returns the number of the operation after which a plan takes effect.
     pub(crate) fn plan_begins(&self) -> Option<usize> {
         self.at_plan().0.len().checked_sub(1)
     }

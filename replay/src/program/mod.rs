@@ -1,35 +1,41 @@
-//! A recorded program as the explicit calls that an allocator receives: what a record only implies is said here.
+//! Recorded programs as explicit calls of an allocator. Calls implied by a record are spelled out.
 
 mod learn;
+mod leave_out;
+mod passes;
 mod run;
 mod subject;
 mod time;
 
+pub use leave_out::LeftOut;
+pub use passes::DriverTime;
+pub(crate) use passes::{Position, Refusal};
 pub(crate) use run::Run;
 pub(crate) use subject::DEVICE;
-pub use subject::{OnDevice, Settings, Simulation, Subject, allocator};
+pub use subject::{OnDevice, Settings, Subject, allocator};
 pub use time::median;
 pub(crate) use time::nanoseconds_per_call;
 
 use cachalot_core::StreamId;
 
-/// One call. Blocks are known by a number, which is used again once the block is freed.
+/// A call. A block has a number, which is reused after the free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Requests `bytes` for use on `stream`, and calls the block `slot`.
+    /// Requests `bytes` for use on `stream`, and names the block `slot`.
     Malloc {
-        /// How many.
+        /// Size in bytes.
         bytes: u64,
-        /// Where.
+        /// The stream.
         stream: StreamId,
         /// The block's number.
         slot: u32,
     },
-    /// Requests `bytes` that the recorded program did not get. If they are had now, they are given back at once.
+    /// Requests `bytes` that the recorded program was refused. A successful request is freed at
+    /// once.
     Refused {
-        /// How many.
+        /// Size in bytes.
         bytes: u64,
-        /// Where.
+        /// The stream.
         stream: StreamId,
     },
     /// Frees a block.
@@ -37,27 +43,27 @@ pub enum Operation {
         /// The block's number.
         slot: u32,
     },
-    /// Announces that `stream` uses a block.
+    /// Announces the use of a block on `stream`.
     RecordStream {
         /// The block's number.
         slot: u32,
-        /// The user.
+        /// The using stream.
         stream: StreamId,
     },
-    /// The work on `stream` is done, and the allocator asks after it.
+    /// Completes the work on `stream`, and lets the allocator poll for completion.
     Complete {
-        /// Which.
+        /// The stream.
         stream: StreamId,
     },
-    /// Gives back what is cached.
+    /// Releases cached memory.
     EmptyCache,
-    /// Announces that an iteration ends, and that the next one begins.
+    /// Announces the end of an iteration and the begin of the next.
     Announce,
     /// A graph's capture begins.
     BeginCapture,
     /// `stream` takes part in the capture.
     Capture {
-        /// Which.
+        /// The stream.
         stream: StreamId,
     },
     /// The capture ends.
@@ -69,8 +75,8 @@ pub enum Operation {
 /// The calls of a whole program.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
-    /// In order.
+    /// The calls in order.
     pub operations: Vec<Operation>,
-    /// How many blocks are held at once at most.
+    /// Greatest number of live blocks.
     pub slots: u32,
 }

@@ -1,7 +1,7 @@
-//! A program's run: an allocator, and what the program holds of it.
+//! The run of a program: an allocator with the program's blocks.
 
-use super::subject::{Simulation, Subject};
-use super::{Operation, Program};
+use super::Operation;
+use super::subject::Subject;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{DevicePtr, Error, StreamId};
 
@@ -9,30 +9,30 @@ use cachalot_core::{DevicePtr, Error, StreamId};
 pub(crate) struct Run<A> {
     /// The allocator.
     pub(crate) allocator: A,
-    /// The block of every slot; null where there is none.
+    /// The block of every slot, or null for an empty slot.
     pub(crate) blocks: Vec<DevicePtr>,
-    /// The streams that take part in the present capture.
+    /// The streams of the present capture.
     capturing: Vec<StreamId>,
-    /// How many requests ran out of memory.
+    /// Number of requests that ran out of memory.
     pub(crate) ooms: u64,
-    /// The largest of those in bytes.
+    /// Size of the largest failed request in bytes.
     pub(crate) largest_failed: u64,
-    /// How many of them the recorded program was served.
+    /// Number of failed requests that succeeded in the recorded program.
     pub(crate) new_ooms: u64,
 }
 
 impl<A: Subject> Run<A> {
-    /// A run on a fresh allocator.
+    /// Starts a run on a fresh allocator.
     pub(crate) fn new(allocator: A) -> Self {
         Self { allocator, blocks: Vec::new(), capturing: Vec::new(), ooms: 0, largest_failed: 0, new_ooms: 0 }
     }
 
-    /// The device.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &SimulatedDevice {
-        self.allocator.device().simulated()
+        self.allocator.device()
     }
 
-    /// Makes one call. Running out of memory is an outcome, not an error.
+    /// Makes a call. Running out of memory is an outcome, not an error.
     pub(crate) fn perform(&mut self, operation: Operation) -> Result<(), Error> {
         match operation {
             Operation::Malloc { bytes, stream, slot } => {
@@ -65,7 +65,7 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// A block, or null if there is no memory for it.
+    /// Requests a block. Returns null without enough memory.
     fn malloc(&mut self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         match self.allocator.malloc(bytes, stream) {
             Err(Error::OutOfMemory(_)) => {
@@ -77,7 +77,7 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// The calls that have to do with graphs.
+    /// Makes a call about graphs.
     fn turn_capture(&mut self, operation: Operation) -> Result<(), Error> {
         match operation {
             Operation::BeginCapture => self.allocator.begin_capture(),
@@ -96,46 +96,13 @@ impl<A: Subject> Run<A> {
         }
     }
 
-    /// Makes these calls.
+    /// Makes several calls.
     pub(crate) fn perform_all(&mut self, operations: &[Operation]) -> Result<(), Error> {
         operations.iter().try_for_each(|&operation| self.perform(operation))
     }
 
-    /// Runs a program to its end, and calls `watch` after each call with the bytes that the program asked for and holds.
-    /// Answers how many those were at the highest, since a plan came into force if there is to be one, or which call was refused.
-    pub(crate) fn perform_watching(
-        &mut self,
-        program: &Program,
-        mut watch: impl FnMut(&Self, u64),
-    ) -> Result<u64, (usize, Error)> {
-        let mut held = vec![0; program.slots as usize];
-        let (mut live, mut peak) = (0, 0);
-        let plan_begins = program.plan_begins();
-        for (at, &operation) in program.operations.iter().enumerate() {
-            self.perform(operation).map_err(|error| (at, error))?;
-            match operation {
-                Operation::Malloc { bytes, slot, .. } if self.blocks[slot as usize] != DevicePtr::NULL => {
-                    held[slot as usize] = bytes;
-                    live += bytes;
-                }
-                Operation::Free { slot } => live -= std::mem::take(&mut held[slot as usize]),
-                Operation::Announce if Some(at) == plan_begins => peak = 0,
-                _ => {}
-            }
-            peak = peak.max(live);
-            watch(self, live);
-        }
-        Ok(peak)
-    }
-
-    /// Gives back what the program left behind, so that it can run again. The cache stays.
-    pub(crate) fn clean_up(&mut self) -> Result<(), Error> {
-        if !self.capturing.is_empty() {
-            self.perform(Operation::EndCapture)?;
-        }
-        for block in &mut self.blocks {
-            self.allocator.free(std::mem::take(block))?;
-        }
-        self.perform(Operation::DestroyGraphs)
+    /// Returns whether a graph is being captured.
+    pub(crate) fn is_capturing(&self) -> bool {
+        !self.capturing.is_empty()
     }
 }

@@ -1,91 +1,76 @@
-//! What a program can be run on: an allocator with one simulated device.
+//! Allocators under test, each with one simulated device.
 
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, Config, DeviceIndex, DeviceMemory, DevicePtr, Error, Growable, PlannedReport, PoolId, PoolOptions,
-    Route, SnapshotSegment, StreamId,
+    Allocator, Config, DeviceIndex, DevicePtr, Error, Growable, PlannedReport, PoolId, PoolOptions, Route,
+    SnapshotSegment, StreamId,
 };
 use std::time::{Duration, Instant};
 
-/// The one device of a program.
+/// The device of a program.
 pub(crate) const DEVICE: DeviceIndex = DeviceIndex(0);
 
-/// The pool that all captured graphs of a program share. A record does not name it; `PyTorch` names its first one so.
+/// The pool shared by all captured graphs of a program. A record does not name the pool. `PyTorch`
+/// gives the first pool of graphs an equal name.
 const GRAPHS: PoolId = PoolId(0, 1);
 
-/// What an allocator is set to.
+/// Settings of an allocator.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The configuration.
     pub config: Config,
-    /// The most bytes that may be held from the device, if there is a limit beyond what the configuration sets.
+    /// Most bytes that may be reserved from the device, besides any limit in the configuration.
     pub limit: Option<u64>,
 }
 
-/// A device that is simulated, whatever else it does.
-pub trait Simulation: DeviceMemory {
-    /// The simulation.
-    fn simulated(&self) -> &SimulatedDevice;
-}
-
-impl Simulation for SimulatedDevice {
-    fn simulated(&self) -> &SimulatedDevice {
-        self
-    }
-}
-
-/// An allocator under test, as a program calls it. Errors are those of the allocator.
+/// An allocator under test, with the calls of a program. Every error comes from the allocator.
 #[allow(clippy::missing_errors_doc, reason = "said once, above")]
 pub trait Subject {
-    /// Its device.
-    type Device: Simulation;
-
-    /// The device.
-    fn device(&self) -> &Self::Device;
-    /// A block of at least `bytes` for use on `stream`.
+    /// Returns the device.
+    fn device(&self) -> &SimulatedDevice;
+    /// Requests a block of at least `bytes` for use on `stream`.
     fn malloc(&self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error>;
-    /// Frees a block. Null, the block of a request that failed, is fine.
+    /// Frees a block. Null, the block of a failed request, is valid.
     fn free(&self, block: DevicePtr) -> Result<(), Error>;
-    /// Announces that `stream` uses a block, or null.
+    /// Announces the use of a block on `stream`. Null is valid.
     fn record_stream(&self, block: DevicePtr, stream: StreamId) -> Result<(), Error>;
-    /// Asks after the work that freed blocks wait for.
+    /// Polls the work for which freed blocks wait.
     fn process_events(&self) -> Result<(), Error>;
-    /// Gives back what is cached.
+    /// Releases cached memory.
     fn empty_cache(&self) -> Result<(), Error>;
-    /// An iteration ends, and the next begins. What was observed is planned, and the plan comes into force at once.
+    /// Announces the end of an iteration and the begin of the next. Plans any observed iteration,
+    /// and lets the plan take effect at once.
     fn announce(&self) -> Result<(), Error>;
-    /// How the planned policy has done, if that is the policy.
+    /// Returns the report of the planned policy, or `None` with any other policy.
     fn planned(&self) -> Option<PlannedReport>;
-    /// Leads every request into the graphs' pool from here on.
+    /// Routes every following request into the pool of the graphs.
     fn begin_capture(&self) -> Result<(), Error>;
-    /// Leads none there from here on.
+    /// Ends the routing into the pool of the graphs.
     fn end_capture(&self) -> Result<(), Error>;
-    /// Nobody uses the graphs' pool any more.
+    /// Releases the pool of the graphs.
     fn destroy_graphs(&self) -> Result<(), Error>;
-    /// Every segment with its blocks.
+    /// Returns every segment with all blocks.
     fn snapshot(&self) -> Vec<SnapshotSegment>;
 }
 
-/// The core's allocator on one simulated device.
-pub type OnDevice<D> = Allocator<D, parking_lot::RawMutex, Growable>;
+/// The core's allocator over a simulated device.
+pub type OnDevice = Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>;
 
-/// An allocator over `device`.
+/// Creates an allocator over `device`.
 ///
 /// # Errors
-/// Those of the allocator.
-pub fn allocator<D: Simulation>(device: D, settings: &Settings) -> Result<OnDevice<D>, Error> {
+/// The errors of the allocator.
+pub fn allocator(device: SimulatedDevice, settings: &Settings) -> Result<OnDevice, Error> {
     let allocator = OnDevice::new([device], &settings.config)?;
-    // Without a limit of its own, one that the configuration sets as a fraction stays in force.
+    // Without a limit in the settings, a fraction in the configuration stays in force.
     if settings.limit.is_some() {
         allocator.set_limit(DEVICE, settings.limit)?;
     }
     Ok(allocator)
 }
 
-impl<D: Simulation> Subject for OnDevice<D> {
-    type Device = D;
-
-    fn device(&self) -> &D {
+impl Subject for OnDevice {
+    fn device(&self) -> &SimulatedDevice {
         Allocator::device(self, DEVICE).expect("an allocator under test has one device")
     }
 
@@ -139,9 +124,9 @@ impl<D: Simulation> Subject for OnDevice<D> {
     }
 }
 
-/// Announces an iteration, plans what was observed, if anything was, and puts the plan in force at once; with the first one
-/// the peaks of the statistics begin anew.
-fn announce<D: Simulation>(allocator: &OnDevice<D>) -> Result<(), Error> {
+/// Announces an iteration. Plans the observed iteration, if any, and lets the plan take effect at
+/// once. The first plan resets the peaks of the statistics.
+fn announce(allocator: &OnDevice) -> Result<(), Error> {
     allocator.iteration(DEVICE)?;
     if let Some(observed) = allocator.observed(DEVICE)? {
         let config = allocator.config(DEVICE)?;

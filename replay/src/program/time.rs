@@ -1,19 +1,18 @@
-//! How long the calls of a program take when the allocator has seen them before.
+//! Measures the calls of a program on an allocator that has served the program before.
 
 use super::{Program, Run, Subject};
 use cachalot_core::Error;
 use std::time::Instant;
 
-/// Runs a program that has been run before `repeat` times more. Answers the median time of a call, in nanoseconds: of those
-/// that a plan may serve, if there is to be one.
+/// Repeats a program `repeat` times, after an earlier run. Returns the median time of a call in
+/// nanoseconds. With an announced plan only calls after the plan's start count.
 ///
-/// What the program leaves behind is given back between the runs; the cache stays, as it does for a program
-/// that repeats itself.
+/// Between two runs all blocks are freed, and the cache stays, as in a program with repeated steps.
 pub(crate) fn nanoseconds_per_call(run: &mut Run<impl Subject>, program: &Program, repeat: u32) -> Result<f64, Error> {
     let (before, served) = program.at_plan();
     let mut times = Vec::with_capacity(repeat as usize);
     for _ in 0..repeat {
-        run.clean_up()?;
+        run.clean_up(program)?;
         run.perform_all(before)?;
         let start = Instant::now();
         run.perform_all(served)?;
@@ -22,7 +21,7 @@ pub(crate) fn nanoseconds_per_call(run: &mut Run<impl Subject>, program: &Progra
     Ok(median(&mut times))
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two middle values.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;

@@ -13,7 +13,7 @@ mod trials;
 pub use end::StatDifference;
 pub use snapshot::{End, end};
 
-use crate::program::{self, OnDevice, Program, Run, Settings, Subject};
+use crate::program::{self, DriverTime, LeftOut, OnDevice, Program, Run, Settings, Subject};
 use crate::trace::{Action, BadInput, Event, Start, Trace};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{Config, PlannedReport};
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The allocator that records are followed with.
-type Simulated = OnDevice<SimulatedDevice>;
+type Simulated = OnDevice;
 
 /// A device for runs whose addresses do not matter, in bytes (64 TiB): never full before a limit says so.
 const ROOMY_DEVICE: u64 = 1 << 46;
@@ -34,10 +34,24 @@ pub struct Options {
     pub config: Option<Config>,
     /// The memory limit in bytes in the place of the record's own.
     pub limit: Option<u64>,
+    /// How the program is run, where it is not followed in the record.
+    pub variation: Variation,
     /// Hold every decision against the record.
     pub check: bool,
     /// How many timed runs there are; the median is reported.
     pub repeat: u32,
+}
+
+/// How the program of a record is run on an allocator of its own. A record that is followed address by address has no
+/// variation.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Variation {
+    /// How often the program runs on the same allocator, instead of once.
+    pub passes: Option<u32>,
+    /// The recorded calls that are left out.
+    pub left_out: LeftOut,
+    /// The memory limit as a multiple of the program's peak live bytes, in the place of any other.
+    pub limit_factor: Option<f64>,
 }
 
 /// What a replay came to.
@@ -59,6 +73,8 @@ pub struct Outcome {
     pub failed: Failed,
     /// What was held against the record; `None` if it was not.
     pub checked: Option<Checked>,
+    /// The driver's time, if the program was run in passes.
+    pub driver: Option<DriverTime>,
     /// How the planned policy has done; the bytes and the time are those of the second half then.
     pub planned: Option<PlannedReport>,
 }
@@ -107,6 +123,14 @@ impl fmt::Display for ReplayError {
 }
 
 impl std::error::Error for ReplayError {}
+
+impl Options {
+    /// Whether the recorded addresses are followed: without settings or a variation of its own, and whenever a record is checked.
+    pub fn follows(&self) -> bool {
+        let own = self.config.is_none() && self.limit.is_none() && self.variation == Variation::default();
+        own || self.check
+    }
+}
 
 impl Outcome {
     /// A statistic; 0 if there is none of this name.
@@ -173,31 +197,36 @@ pub fn program(trace: &Trace) -> Result<Program, ReplayError> {
 
 /// Replays a record.
 ///
-/// Without settings of their own, and whenever the record is checked, the recorded addresses are followed.
-/// Other settings alone lead to other segments, so the device invents their addresses.
+/// Other settings, and other calls than those recorded, lead to other segments, so the device invents their addresses.
 ///
 /// # Errors
 /// What cannot be used, or where the allocator refused a call.
 pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> {
-    let own = options.config.is_none() && options.limit.is_none();
-    let settings = settings(trace, options)?;
-    let follows = own || options.check;
+    let mut settings = settings(trace, options)?;
+    let follows = options.follows();
     let recorded = if follows { settings.clone() } else { recorded_settings(trace)? };
     let mut follower = follow(trace, &recorded)?;
     let mut program = std::mem::take(&mut follower.program);
+    if !follows {
+        program = program.without(options.variation.left_out);
+        settings.limit = options.variation.limit_factor.map(|factor| program.limit_of(factor)).or(settings.limit);
+    }
     if settings.config.planned().is_some() {
         program = program.announced();
     }
     let end = |error| refused(trace, trace.events.len(), &error);
     let fresh = || program::allocator(SimulatedDevice::new(ROOMY_DEVICE), &settings).map(Run::new).map_err(end);
 
-    let (stats, peak_live_bytes, planned, failed) = if follows {
+    let (stats, peak_live_bytes, driver, planned, failed) = if follows {
         let failed = failed(&follower.run);
-        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(trace), None, failed)
+        (end::stats(&follower.run.allocator).map_err(end)?, peak_live_bytes(trace), None, None, failed)
     } else {
         let mut run = fresh()?;
-        let peak = run.perform_watching(&program, |_, _| ()).map_err(|(_, error)| end(error))?;
-        (end::stats(&run.allocator).map_err(end)?, peak, run.allocator.planned(), failed(&run))
+        let passes = options.variation.passes.unwrap_or(1).max(1);
+        let made = run.perform_passes(&program, passes, |_, _| ()).map_err(|(_, error)| end(error))?;
+        let driver = options.variation.passes.map(|_| made.driver);
+        let stats = end::stats(&run.allocator).map_err(end)?;
+        (stats, made.peak_live_bytes, driver, run.allocator.planned(), failed(&run))
     };
     let mut timed = fresh()?;
     timed.perform_all(&program.operations).map_err(end)?;
@@ -211,6 +240,7 @@ pub fn replay(trace: &Trace, options: &Options) -> Result<Outcome, ReplayError> 
         failed,
         checked: options.check.then(|| check(trace, &settings, &follower, &stats)),
         stats,
+        driver,
         planned,
     })
 }

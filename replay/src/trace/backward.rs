@@ -1,19 +1,22 @@
-//! The state at the beginning of a record, from the state at its end: the events are undone, the last one first.
+//! Finds the state at the beginning of a record from the state at the end, by undoing the events,
+//! the last event first.
 //!
-//! Undone, an allocation makes its block free again, and a completed free brings a block back. Of such a block the event tells
-//! the address and the request, not the size, and a free block that was not worth splitting is larger than its request. So the
-//! size of a block that was there before the first event is taken from what is known of it, in this order:
+//! An undone allocation makes the block free again, and an undone completion of a free restores the
+//! block. The event has the address and the requested size of the block, but not the block's size:
+//! a free block not worth splitting is larger than the request. The size of a block from before the
+//! first event comes from the first known source:
 //!
-//! * the final state, if the block is still there;
-//! * the address of the next block that was allocated right behind it while it was there: that block began where this one
-//!   ended, since two free blocks are never neighbours;
-//! * the rules: a rest that would not have been split off belongs to the block;
+//! * the final state, if the block is still live;
+//! * the address of the block allocated next directly behind, because two free blocks are never
+//!   neighbours;
+//! * the rules: a remainder too small to split belongs to the block;
 //! * the request, rounded.
 //!
-//! The last of these is a guess, and the only one: a block of more than 1 MiB may have kept a rest of up to 1 MiB.
-//! [`Start::assumed`] counts it. A wrong guess shows only if a request fits into the free memory behind the block and no other
-//! block fits better. What else no event and no final state can tell: the ages of free blocks
-//! (`garbage_collection_threshold`), and the private pool of a segment that was given back before the end.
+//! Only the last source is a guess: a block of more than 1 MiB may have kept a remainder of up to 1
+//! MiB. [`Start::assumed`] counts the guesses. A wrong guess shows only if a request fits into the
+//! free memory behind the block and no other block fits better. Neither events nor the final state
+//! tell the ages of free blocks (`garbage_collection_threshold`), or the private pool of a segment
+//! released before the end.
 
 use super::start::Start;
 use super::{Action, Block, BlockState, Event, Expected, Segment};
@@ -22,15 +25,15 @@ use cachalot_core::rounding::{SMALL_MAX, SMALL_SEGMENT, round_size};
 use cachalot_core::{Config, PoolKind, UNIT};
 use std::collections::BTreeMap;
 
-/// A block that is not free.
+/// A block in use or pending.
 struct Live {
     requested: u64,
     pending: bool,
-    /// Its bytes, where they are known.
+    /// Size in bytes, if known.
     size: Option<u64>,
 }
 
-/// A segment, or a mapped part of an expandable one.
+/// A segment, or a mapped part of an expandable segment.
 #[derive(Clone)]
 struct Part {
     end: u64,
@@ -48,17 +51,19 @@ struct Memory<'c> {
     parts: BTreeMap<u64, Part>,
     /// By address.
     blocks: BTreeMap<u64, Live>,
-    /// What was last asked for in a free block, by the block's end. A request takes the front of a free block and the rest keeps
-    /// what it remembers, so the end tells which block it is.
+    /// The latest requested size of each free block, by the end of the block. A request takes the
+    /// front of a free block, and the remainder keeps the remembered size, so the end identifies
+    /// the block.
     remembered: BTreeMap<u64, u64>,
 }
 
 /// Finds the state before the first event.
 ///
 /// # Errors
-/// The number of the event, from the first one on, that the state behind it contradicts, and how.
+/// The number of the first undone event that contradicts the state after the event, and the
+/// contradiction.
 pub(super) fn start(events: &[Event], end: &Expected) -> Result<Start, (usize, String)> {
-    // A configuration that cannot be parsed is complained of when the record is replayed.
+    // The replay of the record reports an invalid configuration.
     let config = Config::parse(&end.config).unwrap_or_default();
     let mut memory = Memory::at_end(&end.segments, &config);
     for (number, event) in events.iter().enumerate().rev() {
@@ -119,7 +124,7 @@ impl<'c> Memory<'c> {
         }
         self.blocks.remove(&addr);
         let Some((start, _)) = self.part_around(addr, addr.saturating_add(1)) else { return Ok(()) };
-        // The block before this one ends here, else there would have been free memory between them.
+        // The preceding block ends here, otherwise free memory would have been between both.
         if let Some((&before, live)) = self.blocks.range_mut(start..addr).next_back()
             && live.size.is_none()
         {
@@ -141,7 +146,8 @@ impl<'c> Memory<'c> {
         if before_end > addr || block_end > next {
             return Err(format!("a free of {size} bytes at {addr:x} is completed, which are in use afterwards"));
         }
-        // The block became part of the free memory around it, which remembers it and not what was there before.
+        // The block merged into the surrounding free memory, which remembers the block's request
+        // and forgets the earlier request.
         self.remembered.remove(&next);
         self.blocks.insert(addr, Live { requested: size, pending: true, size: None });
         let small = self.has_small_heaps() && rounded <= SMALL_MAX;
@@ -166,7 +172,8 @@ impl<'c> Memory<'c> {
         if start < addr {
             self.parts.insert(start, Part { end: addr, ..part.clone() });
         }
-        // The free memory before the part took over what the part remembered, and lost its own.
+        // The free memory before the part took over the remembered request of the part, and forgot
+        // the own request.
         self.remembered.remove(&end);
         if end < part.end {
             self.parts.insert(end, part);
@@ -198,7 +205,7 @@ impl<'c> Memory<'c> {
         Ok(())
     }
 
-    /// The part that contains a range: its start and its end.
+    /// Returns start and end of the part that contains a range.
     fn part_around(&self, addr: u64, end: u64) -> Option<(u64, u64)> {
         let (&start, part) = self.parts.range(..=addr).next_back()?;
         (end <= part.end).then_some((start, part.end))
@@ -207,7 +214,7 @@ impl<'c> Memory<'c> {
     fn rounded(&self, bytes: u64) -> u64 {
         match self.config.policy() {
             Policy::Caching => round_size(bytes, self.config.roundup_power2_divisions()).unwrap_or(bytes),
-            // Other policies round by rules of their own, to no less than this.
+            // Every other policy has different rules of rounding, never to less than the request.
             _ => bytes,
         }
     }
@@ -216,7 +223,7 @@ impl<'c> Memory<'c> {
         matches!(self.config.policy(), Policy::Caching | Policy::Direct)
     }
 
-    /// The state as segments with blocks.
+    /// Returns the state as segments with blocks.
     fn start(self) -> Start {
         let mut start = Start::default();
         for (&address, part) in &self.parts {
@@ -242,7 +249,7 @@ impl<'c> Memory<'c> {
         start
     }
 
-    /// The kind of a segment that held no block from here on, by its size.
+    /// Returns the kind of a segment by size, for a segment without later blocks.
     fn kind_of(&self, address: u64, part: &Part) -> PoolKind {
         let bytes = part.end - address;
         let small = if part.is_expandable {
@@ -253,7 +260,7 @@ impl<'c> Memory<'c> {
         if small && self.has_small_heaps() { PoolKind::Small } else { PoolKind::Large }
     }
 
-    /// The blocks of a part, free ones included.
+    /// Returns the blocks of a part, including free blocks.
     fn blocks_of(&self, address: u64, part: &Part, kind: PoolKind, assumed: &mut u64) -> Vec<Block> {
         let mut blocks = Vec::new();
         let mut at = address;
@@ -273,14 +280,14 @@ impl<'c> Memory<'c> {
                 if splits { least } else { most }
             });
             let state = if block.pending { BlockState::ActivePendingFree } else { BlockState::ActiveAllocated };
-            // The oldest snapshots do not tell what was asked for.
+            // The oldest snapshots have no requested sizes.
             let requested_size = if block.requested == 0 { size } else { block.requested };
             blocks.push(Block { address, size, requested_size, state });
             at = address.saturating_add(size);
         }
     }
 
-    /// Whether the rules split a rest of `rest` bytes off behind a block of `size`.
+    /// Returns whether the rules split a remainder of `rest` bytes from a block of `size`.
     fn splits(&self, kind: PoolKind, size: u64, rest: u64) -> bool {
         if kind == PoolKind::Small || self.config.expandable_segments() {
             rest >= UNIT
@@ -290,7 +297,8 @@ impl<'c> Memory<'c> {
     }
 }
 
-/// Whether a block was requested with so many bytes, as far as that is known.
+/// Returns whether a block may have been requested with `bytes`. An unknown request matches any
+/// size.
 fn is_request(live: &Live, bytes: u64) -> bool {
     live.requested == bytes || live.requested == 0
 }

@@ -1,53 +1,54 @@
-//! Whether the events of a record can all be true: nothing is freed that is not held, nothing is held twice.
+//! Checks the events of a record for contradictions, such as a free of a dead block or an
+//! allocation in live memory.
 //!
-//! What passes here can be replayed without meeting an address that the record has not introduced, and every sum
-//! of its sizes fits 64 bits.
+//! A replay of a checked record meets only addresses introduced by the record, and every sum of
+//! sizes fits 64 bits.
 
 use super::{Action, BadInput, BlockState, Event, Place, Start};
 use cachalot_core::UNIT;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The sizes of all requests, and of all segments, must add up to less than this many bytes, so that no counter of
-/// bytes can overflow a signed 64-bit number, rounding included.
+/// Bound on the sum of all requests and on the sum of all segments in bytes, so that no counter of
+/// bytes overflows a signed 64-bit number, even after rounding.
 const MAX_TOTAL_BYTES: u64 = 1 << 61;
 
-/// A block between its `a` and its `c`.
+/// A block between the events `a` and `c`.
 struct Held {
     size: u64,
-    /// Where it was allocated; `None` before the first event.
+    /// Place of the allocation. `None` for a block from before the first event.
     place: Option<Place>,
-    /// `f` was seen, `c` not yet.
+    /// Whether `f` has occurred.
     freed: bool,
 }
 
 impl Held {
-    /// Where it comes from, in words.
+    /// Describes the origin of the block.
     fn origin(&self) -> String {
         self.place.map_or_else(|| "from before the first event".to_owned(), |place| format!("of {place}"))
     }
 }
 
-/// What the record holds after some of its events.
+/// The memory of the record after some events.
 #[derive(Default)]
 struct State {
-    /// By address; no two overlap.
+    /// Disjoint blocks by address.
     blocks: BTreeMap<u64, Held>,
-    /// `A` without `F`: address → size.
+    /// Segments between `A` and `F`: address → size.
     segments: BTreeMap<u64, u64>,
-    /// `M` without `U`, neighbours joined: start → end.
+    /// Mapped ranges between `M` and `U`, adjacent ranges joined: start → end.
     mapped: BTreeMap<u64, u64>,
-    /// All requests so far, in bytes.
+    /// Sum of all requests so far, in bytes.
     requested: u64,
-    /// All memory obtained so far, in bytes.
+    /// Sum of all segments so far, in bytes.
     obtained: u64,
 }
 
-/// What an event contradicts.
+/// The statement contradicted by an event.
 pub(super) enum Contradiction {
-    /// Events before it, or itself.
+    /// Earlier events, or the event itself.
     Events(String),
-    /// Nothing but that the record begins with an empty allocator.
+    /// Only the assumption that the record begins with an empty allocator.
     Beginning(String),
 }
 
@@ -57,7 +58,7 @@ impl From<&str> for Contradiction {
     }
 }
 
-/// Checks the events of a record, from what was there before the first of them.
+/// Checks the events of a record, from the state before the first event.
 pub(super) fn check(file: &Path, events: &[Event], start: Option<&Start>) -> Result<(), BadInput> {
     walk(events, start).map_err(|(place, contradiction)| {
         let what = match contradiction {
@@ -68,19 +69,19 @@ pub(super) fn check(file: &Path, events: &[Event], start: Option<&Start>) -> Res
     })
 }
 
-/// Finds the first contradiction, and where it is; `None` before the first event.
+/// Finds the first contradiction with the event's place, which is `None` before the first event.
 pub(super) fn walk(events: &[Event], start: Option<&Start>) -> Result<(), (Option<Place>, Contradiction)> {
     let state = start.map(State::at).transpose();
     let mut state = state.map_err(|what| (None, Contradiction::Events(what)))?.unwrap_or_default();
     events.iter().try_for_each(|event| state.apply(event).map_err(|what| (Some(event.place), what)))
 }
 
-/// What to do about a record that begins with memory it does not introduce.
+/// Advice for a record that uses memory without introducing the memory.
 const BEGINS_IN_THE_MIDDLE: &str =
     "; if the record begins in the middle of its program, pass a memory snapshot, which holds the final state as well";
 
 impl State {
-    /// What was there before the first event.
+    /// Returns the state before the first event.
     fn at(start: &Start) -> Result<Self, String> {
         let mut state = Self::default();
         for segment in &start.segments {
@@ -128,7 +129,7 @@ impl State {
     }
 
     fn alloc(&mut self, addr: u64, end: u64, place: Place) -> Result<(), Contradiction> {
-        // The last block that begins before `end` is the only one that can overlap, since blocks do not.
+        // Blocks are disjoint, so only the last block before `end` can overlap.
         if let Some((&other, held)) = self.blocks.range(..end).next_back()
             && other + held.size > addr
         {
@@ -177,7 +178,8 @@ impl State {
         }
     }
 
-    /// What an event contradicts that is of no block. The record says all of segments that it introduces.
+    /// Classifies an event about an unknown block. For a segment introduced by the record, the
+    /// record has all blocks.
     fn unknown_block(&self, addr: u64, what: String) -> Contradiction {
         if self.is_backed(addr, addr + 1) { Contradiction::Events(what) } else { Contradiction::Beginning(what) }
     }
@@ -231,7 +233,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether `[addr, end)` lies in one segment, or in one run of mapped memory.
+    /// Returns whether `[addr, end)` is in one segment, or in one run of mapped memory.
     fn is_backed(&self, addr: u64, end: u64) -> bool {
         let segment = self.segments.range(..=addr).next_back().map(|(&start, &size)| start + size);
         let mapped = self.mapped.range(..=addr).next_back().map(|(_, &stop)| stop);
@@ -274,7 +276,7 @@ mod tests {
     use crate::trace::{Action, Event, Note, Place};
     use std::path::Path;
 
-    /// Events from `letter address size` words, one line each, from line 2 on.
+    /// Checks events given as `letter address size` words, one line each, from line 2 on.
     fn verdict(rows: &[(&str, u64, u64)]) -> Result<(), String> {
         let events: Vec<Event> = rows
             .iter()

@@ -1,4 +1,5 @@
-//! Records as text: `action,addr,size,stream[,note]`, one event a line, addresses and streams in hexadecimal.
+//! Reads records in text form: `action,addr,size,stream[,note]`, one event a line, addresses and
+//! streams in hexadecimal.
 
 use super::error::describe_io;
 use super::{Action, BadInput, Event, Note, Place};
@@ -6,16 +7,17 @@ use cachalot_core::MAX_REQUEST;
 use std::io::{BufRead, Read};
 use std::path::Path;
 
-/// The columns that every record has, in this order.
+/// The required columns, in order.
 const COLUMNS: [&str; 4] = ["action", "addr", "size", "stream"];
 
-/// What the fifth column may be called.
+/// Accepted names of the fifth column.
 const NOTE_COLUMNS: [&str; 2] = ["note", "pool"];
 
-/// No header is longer; a file whose first line is longer is something else.
+/// Greatest length of a header. A file with a longer first line is no record.
 const LONGEST_HEADER_BYTES: u64 = 256;
 
-/// Reads every event of a record. Sizes are checked one by one here, the events against each other elsewhere.
+/// Reads every event of a record. Checks each size, but leaves contradictions between events to
+/// `consistency`.
 pub(super) fn read(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Vec<Event>, BadInput> {
     let columns = read_header(file, &mut reader)?;
     let mut lines = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(reader);
@@ -30,7 +32,7 @@ pub(super) fn read(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Vec
                 return Err(BadInput::at(file, line, describe(&error)));
             }
         }
-        // The header stood on line 1 and was taken off before.
+        // The header on line 1 was removed before.
         let line = record.position().map_or(0, csv::Position::line) + 1;
         events.push(parse(&record, columns, line).map_err(|what| BadInput::at(file, line, what))?);
     }
@@ -40,7 +42,7 @@ pub(super) fn read(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Vec
     Ok(events)
 }
 
-/// Takes the first line off and says how many columns it names.
+/// Removes the first line and returns the number of columns.
 fn read_header(file: &Path, reader: &mut dyn BufRead) -> Result<usize, BadInput> {
     let mut header = Vec::new();
     reader
@@ -92,7 +94,7 @@ fn parse(record: &csv::StringRecord, columns: usize, line: u64) -> Result<Event,
 }
 
 fn hexadecimal(what: &str, text: &str) -> Result<u64, String> {
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     if !text.bytes().all(|byte| byte.is_ascii_hexdigit()) || text.is_empty() {
         return Err(format!("the {what} `{text}` is not a hexadecimal number"));
     }

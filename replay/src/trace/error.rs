@@ -1,4 +1,4 @@
-//! The one line that says why a file is no usable record.
+//! Errors of unusable files, each a single line.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum Place {
     /// A line, counted from 1.
     Line(u64),
-    /// An event of a snapshot: its number in the trace of its device, counted from 0.
+    /// An event of a snapshot: number in the trace of the device, counted from 0.
     Event(u64),
 }
 
@@ -21,29 +21,30 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with a file, and where. Displays as `FILE:LINE: what` or `FILE: event N: what`, one line.
+/// A mistake in a file, with the place. Displays as `FILE:LINE: what` or `FILE: event N: what`, on
+/// a single line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadInput {
-    /// The file as the user named it.
+    /// The file, as named by the user.
     pub file: PathBuf,
-    /// Where in the file; `None` where it has no places yet.
+    /// The place in the file. `None` for a mistake without a place.
     pub place: Option<Place>,
-    /// What is wrong there, without a full stop.
+    /// Description of the mistake, without a full stop.
     pub what: String,
 }
 
 impl BadInput {
-    /// A complaint about one line.
+    /// Creates an error about a line.
     pub fn at(file: &Path, line: u64, what: impl Into<String>) -> Self {
         Self::at_place(file, Place::Line(line), what)
     }
 
-    /// A complaint about one line or one event.
+    /// Creates an error about a line or an event.
     pub fn at_place(file: &Path, place: Place, what: impl Into<String>) -> Self {
         Self { file: file.to_owned(), place: Some(place), what: what.into() }
     }
 
-    /// A complaint about the file as a whole.
+    /// Creates an error about the file as a whole.
     pub fn whole(file: &Path, what: impl Into<String>) -> Self {
         Self { file: file.to_owned(), place: None, what: what.into() }
     }
@@ -51,7 +52,8 @@ impl BadInput {
 
 impl fmt::Display for BadInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Foreign text (an error of a decoder) may hold line breaks; the promise is one line.
+        // Foreign text (an error of a decoder) may have line breaks, but the display must be a
+        // single line.
         let what = self.what.replace(['\n', '\r'], " ");
         match self.place {
             Some(Place::Line(line)) => write!(f, "{}:{line}: {what}", self.file.display()),
@@ -63,7 +65,8 @@ impl fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
-/// What a failed read means to the user: a cut gzip stream is told apart from a failing disk.
+/// Describes a failed read for the user. A truncated gzip stream has a different text from a
+/// failing disk.
 pub(crate) fn describe_io(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof => "the compressed data ends early: the file is truncated".to_owned(),

@@ -1,30 +1,31 @@
-//! One line of a record: an event of the allocator, as it was when the program ran.
+//! An event of the allocator, a line of a record.
 
 use super::Place;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// `a`: a request was served; the size is the one the program asked for.
+    /// `a`: a request was served. The size is the requested size.
     Alloc,
-    /// `f`: the program gave the block back.
+    /// `f`: the program freed the block.
     FreeRequested,
-    /// `c`: the block can be reused from here on, by any request of its stream.
+    /// `c`: the free is complete. Any request on the stream can reuse the block.
     FreeCompleted,
-    /// `A`: a segment was obtained from the device.
+    /// `A`: a segment was allocated from the device.
     SegmentAlloc,
-    /// `F`: a segment was given back to the device.
+    /// `F`: a segment was released to the device.
     SegmentFree,
     /// `M`: memory was mapped into an expandable segment.
     SegmentMap,
     /// `U`: memory was unmapped from an expandable segment.
     SegmentUnmap,
-    /// `O`: a request failed; the size is the rounded one of the block that could not be had, and there is no address.
+    /// `O`: a request failed. The size is the rounded size of the needed block, and the address is
+    /// 0.
     OutOfMemory,
 }
 
 impl Action {
-    /// The letter that stands for the action in a `.csv` record.
+    /// Returns the letter of the action in a `.csv` record.
     pub const fn letter(self) -> char {
         match self {
             Self::Alloc => 'a',
@@ -38,7 +39,7 @@ impl Action {
         }
     }
 
-    /// The action of a letter, if it is one.
+    /// Returns the action of a letter, or `None` for an unknown letter.
     pub fn from_letter(text: &str) -> Option<Self> {
         Some(match text {
             "a" => Self::Alloc,
@@ -53,18 +54,19 @@ impl Action {
         })
     }
 
-    /// Whether the action is one of the program (`a f O`), not a step inside the allocator.
+    /// Returns whether the action is a call of the program (`a f O`), not a step inside the
+    /// allocator.
     pub const fn is_call(self) -> bool {
         matches!(self, Self::Alloc | Self::FreeRequested | Self::OutOfMemory)
     }
 
-    /// Whether the action gives memory back to the device (`F U`).
+    /// Returns whether the action releases memory to the device (`F U`).
     pub const fn is_release(self) -> bool {
         matches!(self, Self::SegmentFree | Self::SegmentUnmap)
     }
 }
 
-/// What the record says about the pool of an event.
+/// Note of a record on the pool of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Note {
     /// Nothing beyond the default pools.
@@ -74,20 +76,20 @@ pub enum Note {
     Capture,
 }
 
-/// One event of a record.
+/// An event of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the event.
     pub action: Action,
     /// The device address; 0 for [`Action::OutOfMemory`].
     pub addr: u64,
-    /// In bytes; what it measures depends on the action.
+    /// Size in bytes. The meaning depends on the action.
     pub size: u64,
     /// The stream's handle.
     pub stream: u64,
     /// The note in the fifth column.
     pub note: Note,
-    /// Where the event stands in its file.
+    /// Place of the event in the file.
     pub place: Place,
 }
 

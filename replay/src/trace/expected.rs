@@ -1,4 +1,4 @@
-//! How a recorded run ended: its settings, its statistics, and the segments it held with their blocks.
+//! The recorded end of a run: settings, statistics, and segments with blocks.
 
 use super::error::describe_io;
 use super::{BadInput, open};
@@ -7,38 +7,38 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-/// The end of a run, as `NAME.expected.json.gz` or a snapshot states it.
+/// The end of a run, from `NAME.expected.json.gz` or a snapshot.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Expected {
     /// The configuration string; empty for the default configuration.
     pub config: String,
-    /// The memory limit in bytes, if there was one.
+    /// The memory limit in bytes, if any.
     pub limit_bytes: Option<u64>,
-    /// The error that ended the program, if one did.
+    /// The error that ended the program, if any.
     pub error: Option<String>,
-    /// Every statistic under its flattened name. Empty where they are not known.
+    /// Every statistic by flattened name. Empty if unknown.
     pub stats: BTreeMap<String, i64>,
     /// The segments by address.
     pub segments: Vec<Segment>,
-    /// Statistics that the events cannot tell exactly: the replayed value may be smaller.
+    /// Statistics that the events determine only approximately: the replayed value may be smaller.
     #[serde(default)]
     pub not_in_the_record: Vec<String>,
 }
 
-/// A segment, or one run of mapped memory in an expandable segment.
+/// A segment, or a run of mapped memory in an expandable segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Segment {
     /// The device's number.
     pub device: u32,
-    /// Where it begins.
+    /// Address of the first byte.
     pub address: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub total_size: u64,
     /// Bytes of the blocks in use.
     pub allocated_size: u64,
     /// Bytes of the blocks in use or waiting for an event.
     pub active_size: u64,
-    /// Bytes that the program asked for in those blocks.
+    /// Requested bytes of the blocks in use or waiting for an event.
     pub requested_size: u64,
     /// The stream's handle.
     pub stream: u64,
@@ -46,38 +46,39 @@ pub struct Segment {
     pub segment_type: String,
     /// The private pool, or (0, 0).
     pub segment_pool_id: (u64, u64),
-    /// Whether it grows by mapping.
+    /// Whether the segment grows by mapping.
     pub is_expandable: bool,
-    /// Its blocks by address.
+    /// The blocks by address.
     pub blocks: Vec<Block>,
 }
 
 /// A block of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Block {
-    /// Where it begins.
+    /// Address of the first byte.
     pub address: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What was asked for when it, or the part it grew from, was last handed out.
+    /// Requested size at the latest allocation of the block, or of the part from which the block
+    /// grew.
     pub requested_size: u64,
-    /// Whether it is in use.
+    /// Whether the block is in use.
     pub state: BlockState,
 }
 
-/// Whether a block is in use.
+/// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockState {
-    /// Held by the program.
+    /// Allocated by the program.
     ActiveAllocated,
-    /// Freed by the program, but another stream may still use it.
+    /// Freed by the program, but possibly still in use on another stream.
     ActivePendingFree,
     /// Free.
     Inactive,
 }
 
-/// Reads `NAME.expected.json.gz` (or `NAME.expected.json`) beside a record, if there is one.
+/// Reads `NAME.expected.json.gz` (or `NAME.expected.json`) beside a record, if present.
 pub(super) fn beside(record: &Path, name: &str) -> Result<Option<Expected>, BadInput> {
     for ending in ["expected.json.gz", "expected.json"] {
         let file = record.with_file_name(format!("{name}.{ending}"));
@@ -95,10 +96,10 @@ fn read(file: &Path) -> Result<Expected, BadInput> {
 }
 
 impl Expected {
-    /// Reads the end of a run from the bytes of a file, decompressed.
+    /// Reads the end of a run from the decompressed bytes of a file.
     ///
     /// # Errors
-    /// If they are not the JSON of one.
+    /// If the bytes are not JSON of the end of a run.
     pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Self, BadInput> {
         serde_json::from_slice(bytes)
             .map_err(|error| BadInput::at(file, error.line() as u64, format!("not the end of a run: {error}")))

@@ -1,8 +1,8 @@
-//! Reading recorded programs: `.csv`, `.csv.gz`, and memory snapshots of `PyTorch` and cachalot.
+//! Reads recorded programs: `.csv`, `.csv.gz`, and memory snapshots of `PyTorch` and cachalot.
 //!
-//! A record is the events of one device's allocator. If its first events are missing, the state that they led to is worked out
-//! from the state at the end, which a snapshot holds. Files are recognised by their content, and a record that contradicts
-//! itself is refused with the line that does so.
+//! A record is the events of one device's allocator. If the first events are missing, the state at
+//! the beginning is reconstructed from the state at the end, which a snapshot has. Files are
+//! recognized by content. A contradictory record is refused with the line of the contradiction.
 
 mod backward;
 mod consistency;
@@ -24,29 +24,31 @@ use open::{Format, Opened};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
-/// A recorded program of one device.
+/// A recorded program of a device.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// What to call it: the file's name without its endings, with `#device` behind it if the file holds several.
+    /// Name of the record: the file name without extensions, followed by `#device` if the file has
+    /// several records.
     pub name: String,
-    /// The file it was read from.
+    /// The file of the record.
     pub file: PathBuf,
-    /// The events, in order. Never empty, and consistent with each other.
+    /// The events in order. Never empty, and free of contradictions.
     pub events: Vec<Event>,
-    /// What was there before the first event, if the record begins in the middle of its program.
+    /// The memory before the first event, if the record begins in the middle of the program.
     pub start: Option<Start>,
-    /// How the run ended, where that is known.
+    /// The recorded end of the run, if known.
     pub expected: Option<Expected>,
 }
 
 impl Trace {
-    /// Reads every record of a file: one, or one for each device of a snapshot.
+    /// Reads every record of a file: a single record, or a record for each device of a snapshot.
     ///
     /// # Errors
-    /// The first thing that is wrong with the file, or with the `NAME.expected.json.gz` beside it.
+    /// The first mistake in the file, or in the `NAME.expected.json.gz` beside the file.
     pub fn load(file: &Path) -> Result<Vec<Self>, BadInput> {
         let mut traces = Self::parse(file, open::decompressed(file)?)?;
-        // A file beside the record knows more than the record: limit, statistics, and the configuration of a `.csv`.
+        // A file beside the record has more data than the record: limit, statistics, and the
+        // configuration of a `.csv`.
         if let Some(expected) = expected::beside(file, &base_name(file))? {
             for trace in &mut traces {
                 trace.expected = Some(expected.clone());
@@ -56,25 +58,26 @@ impl Trace {
         Ok(traces)
     }
 
-    /// Reads every record from the bytes of a file, and no file beside it.
+    /// Reads every record from the bytes of a file, without a file beside.
     ///
     /// # Errors
-    /// The first thing that is wrong with the bytes.
+    /// The first mistake in the bytes.
     pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Vec<Self>, BadInput> {
         Self::read(file, open::decompress(file, bytes.len() as u64, bytes)?)
     }
 
-    /// Reads every record from the decompressed content of a file, and no file beside it.
+    /// Reads every record from the decompressed content of a file, without a file beside.
     pub(crate) fn read(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
         let mut traces = Self::parse(file, content)?;
         traces.iter_mut().try_for_each(Self::complete)?;
         Ok(traces)
     }
 
-    /// The same record from event number `first` on, as it is if the program's history was recorded no earlier.
+    /// Returns the record from event number `first` on, as if recording had begun there.
     ///
     /// # Errors
-    /// If no event is left, or what is left tells too little: there is no state at the end, or it contradicts the events.
+    /// If no event is left, or the remaining data is insufficient: without a state at the end, or
+    /// with a state that contradicts the events.
     pub fn from_event(&self, first: usize) -> Result<Self, BadInput> {
         let events = self.events.get(first..).unwrap_or_default().to_vec();
         if events.is_empty() {
@@ -85,12 +88,13 @@ impl Trace {
         Ok(rest)
     }
 
-    /// Works out what was there before the first event, and checks the events against it.
+    /// Reconstructs the memory before the first event, and checks the events.
     fn complete(&mut self) -> Result<(), BadInput> {
         let (file, events) = (&self.file, &self.events);
         let Some(end) = &self.expected else { return consistency::check(file, events, None) };
         let start = match (backward::start(events, end), consistency::walk(events, None)) {
-            // The events are those of a whole program. If the final state is not theirs, a check of the replay says so.
+            // The events form a whole program. A final state of another program is found by a check
+            // of the replay.
             (Err(_), Ok(())) => return Ok(()),
             (Err((number, why)), Err((_, Contradiction::Beginning(_)))) => {
                 let what = format!("{why}: the events do not lead to the final state");
@@ -104,7 +108,8 @@ impl Trace {
         Ok(())
     }
 
-    /// Reads every record from the decompressed content of a file. The events are not checked against each other.
+    /// Reads every record from the decompressed content of a file. Does not check for
+    /// contradictions between events.
     fn parse(file: &Path, content: Box<dyn BufRead + '_>) -> Result<Vec<Self>, BadInput> {
         let Opened { format, reader } = open::recognise(file, content)?;
         let name = base_name(file);
@@ -118,18 +123,19 @@ impl Trace {
         Ok(traces)
     }
 
-    /// The configuration string that the program ran with; empty for the default one, or where it is not known.
+    /// Returns the configuration string of the program. Empty for the default configuration, and if
+    /// unknown.
     pub fn config(&self) -> &str {
         self.expected.as_ref().map_or("", |expected| &expected.config)
     }
 
-    /// The memory limit in bytes that the program ran with, if there was one and it is known.
+    /// Returns the memory limit of the program in bytes. `None` without a limit, and if unknown.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.expected.as_ref().and_then(|expected| expected.limit_bytes)
     }
 }
 
-/// The file's name without the endings that say how it is stored.
+/// Returns the file name without the extensions of the format.
 fn base_name(file: &Path) -> String {
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);

@@ -1,4 +1,4 @@
-//! Opening a file and recognising its format by its first bytes, whatever it is called.
+//! Opens files, and recognizes the format by the first bytes, not by the name.
 
 use super::BadInput;
 use super::error::describe_io;
@@ -7,37 +7,37 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// How the events are written.
+/// The format of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// Text lines.
     Csv,
-    /// A memory snapshot: a pickled object, or one in JSON.
+    /// A memory snapshot: a pickle or JSON.
     Snapshot,
 }
 
-/// A file at its first byte, decompressed.
+/// A decompressed file, at the first byte.
 pub(super) struct Opened<'r> {
-    /// What its first bytes say it is.
+    /// The recognized format.
     pub(super) format: Format,
-    /// Its content.
+    /// The content.
     pub(super) reader: Box<dyn BufRead + 'r>,
 }
 
-/// The two bytes that every gzip stream begins with (RFC 1952).
+/// First two bytes of every gzip stream (RFC 1952).
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The opcode PROTO, with which every pickle of protocol 2 and later begins.
+/// The opcode PROTO, the first byte of every pickle of protocol 2 and later.
 pub(super) const PICKLE_PROTO: u8 = 0x80;
 
-/// How many bytes a compressed file may expand to for each of its own. Recorded traces reach 34, and
-/// gzip about 1000.
+/// Most decompressed bytes for each byte of a compressed file. Recorded traces reach 34, and gzip
+/// about 1000.
 const MOST_EXPANSION: u64 = 128;
 
-/// How many bytes every compressed file may expand to.
+/// Number of decompressed bytes allowed for every compressed file.
 const SOME_BYTES: u64 = 64 << 20;
 
-/// Opens a file for reading, decompressed if it is compressed.
+/// Opens a file for reading, and decompresses a compressed file.
 pub(crate) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
     let cannot = |error: io::Error| BadInput::whole(file, format!("cannot be read: {error}"));
     let raw = File::open(file).map_err(cannot)?;
@@ -45,7 +45,8 @@ pub(crate) fn decompressed(file: &Path) -> Result<Box<dyn BufRead>, BadInput> {
     decompress(file, bytes, BufReader::new(raw))
 }
 
-/// Opens a file as [`decompressed`] does, and calls `watch` with the bytes of the file that were read since the last call.
+/// Opens a file like [`decompressed`], and calls `watch` after each read with the number of bytes
+/// read from the file.
 pub(crate) fn decompressed_watched<'r>(
     file: &Path,
     watch: impl FnMut(u64) + 'r,
@@ -56,10 +57,10 @@ pub(crate) fn decompressed_watched<'r>(
     decompress(file, bytes, BufReader::with_capacity(WATCHED_BYTES, Watched { content: raw, watch }))
 }
 
-/// Bytes of a file between two looks at how far it is read.
+/// Bytes of a file between two calls of `watch`.
 const WATCHED_BYTES: usize = 1 << 20;
 
-/// The content of a file, and what is called when a part of it was read.
+/// The content of a file, with a function to call after each read.
 struct Watched<R, W> {
     content: R,
     watch: W,
@@ -73,7 +74,7 @@ impl<R: Read, W: FnMut(u64)> Read for Watched<R, W> {
     }
 }
 
-/// Reads the content of a file of so many bytes, decompressed if it is compressed.
+/// Reads the content of a file of `bytes` bytes, and decompresses compressed content.
 pub(crate) fn decompress<'r>(
     file: &Path,
     bytes: u64,
@@ -91,10 +92,10 @@ pub(crate) fn decompress<'r>(
     Ok(Box::new(raw))
 }
 
-/// The content of a compressed file, up to a bound: a short file can expand to any length.
+/// The content of a compressed file up to a bound, because a short file can expand to any length.
 struct Bounded<R> {
     content: R,
-    /// How many more bytes are read.
+    /// Number of bytes left to the bound.
     left: u64,
     most: u64,
 }
@@ -114,7 +115,7 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// Recognises the format of a record.
+/// Recognizes the format of a record.
 pub(super) fn recognise<'r>(file: &Path, mut reader: Box<dyn BufRead + 'r>) -> Result<Opened<'r>, BadInput> {
     let start = reader.fill_buf().map_err(|error| BadInput::at(file, 1, describe_io(&error)))?;
     let format = match start.first() {

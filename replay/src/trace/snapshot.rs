@@ -1,4 +1,5 @@
-//! Memory snapshots of `PyTorch` and of cachalot: the trace of every device, with the segments and settings at its end.
+//! Reads memory snapshots of `PyTorch` and cachalot: the trace of every device, with the segments
+//! and settings at the end.
 
 use super::error::describe_io;
 use super::{Action, BadInput, Block, BlockState, Event, Expected, Note, Place, Segment, Trace, open};
@@ -7,18 +8,19 @@ use cachalot_snapshot::{ReadError, Snapshot, pickle};
 use std::io::BufRead;
 use std::path::Path;
 
-/// Reads a snapshot from a file, which may be compressed: a pickle or JSON.
+/// Reads a snapshot, a pickle or JSON, from an optionally compressed file.
 ///
 /// # Errors
-/// If it is no snapshot.
+/// If the file is no snapshot.
 pub fn load(file: &Path) -> Result<Snapshot, BadInput> {
     parse(file, open::decompressed(file)?)
 }
 
-/// Reads a snapshot from a file as [`load`] does, and calls `watch` with the bytes of the file that were read since the last call.
+/// Reads a snapshot from a file like [`load`], and calls `watch` after each read with the number of
+/// bytes read from the file.
 ///
 /// # Errors
-/// If it is no snapshot.
+/// If the file is no snapshot.
 pub fn load_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Snapshot, BadInput> {
     parse(file, open::decompressed_watched(file, watch)?)
 }
@@ -26,7 +28,7 @@ pub fn load_watched(file: &Path, watch: impl FnMut(u64)) -> Result<Snapshot, Bad
 /// Reads a snapshot from the bytes of a file.
 ///
 /// # Errors
-/// If it is no snapshot.
+/// If the bytes are no snapshot.
 pub fn load_bytes(file: &Path, bytes: &[u8]) -> Result<Snapshot, BadInput> {
     parse(file, open::decompress(file, bytes.len() as u64, bytes)?)
 }
@@ -60,7 +62,7 @@ fn parse(file: &Path, mut reader: Box<dyn BufRead + '_>) -> Result<Snapshot, Bad
     Ok(snapshot)
 }
 
-/// Whether no sum of a snapshot's sizes can overflow.
+/// Returns whether no sum of a snapshot's sizes can overflow.
 fn adds_up(snapshot: &Snapshot) -> bool {
     let segments = snapshot.segments.iter().chain(snapshot.host_segments.iter().flatten());
     let of_blocks = |block: &cachalot_snapshot::Block| [block.size, block.requested_size.unwrap_or(0)];
@@ -69,7 +71,7 @@ fn adds_up(snapshot: &Snapshot) -> bool {
     sizes.map(u128::from).sum::<u128>() < 1 << 63
 }
 
-/// Reads one record for every device that has events.
+/// Reads a record for every device with events.
 pub(super) fn read(file: &Path, name: &str, reader: Box<dyn BufRead + '_>) -> Result<Vec<Trace>, BadInput> {
     let snapshot = parse(file, reader)?;
     let config = snapshot.allocator_settings.and_then(|settings| settings.string).unwrap_or_default();
@@ -105,7 +107,8 @@ fn segments_of(file: &Path, segments: &[cachalot_snapshot::Segment], device: i64
     Ok(own)
 }
 
-/// A segment, with what old versions left out. A replayed program has one device, its own.
+/// Converts a segment, and fills in values missing in old versions. The device becomes 0, because a
+/// replayed program has one device.
 fn segment(segment: &cachalot_snapshot::Segment) -> Result<Segment, String> {
     let mut at = segment.address;
     let mut blocks = Vec::with_capacity(segment.blocks.len());
@@ -135,7 +138,8 @@ fn segment(segment: &cachalot_snapshot::Segment) -> Result<Segment, String> {
     })
 }
 
-/// The state of a snapshot's name for it. Some descriptions of the format have the second name of the second one.
+/// Returns the state with a name in a snapshot. Some descriptions of the format have
+/// `active_awaiting_free` for the second state.
 pub(crate) fn state(name: &str) -> Result<BlockState, String> {
     Ok(match name {
         "active_allocated" => BlockState::ActiveAllocated,
@@ -162,7 +166,8 @@ fn events(file: &Path, entries: &[cachalot_snapshot::Event]) -> Result<Vec<Event
     Ok(events)
 }
 
-/// The action of a snapshot's name for it; `None` for what is no event of the allocator.
+/// Returns the action with a name in a snapshot. `None` for an entry that is no event of the
+/// allocator.
 fn action(name: &str) -> Result<Option<Action>, String> {
     Ok(Some(match name {
         "alloc" => Action::Alloc,

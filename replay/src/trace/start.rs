@@ -1,37 +1,39 @@
-//! The state in which a record begins, if it begins in the middle of its program.
+//! The state at the beginning of a record from the middle of a program.
 
 use super::{BlockState, Segment};
 use std::fmt;
 
-/// What was there before the first event of a record.
+/// The memory before the first event of a record.
 #[derive(Debug, Clone, Default)]
 pub struct Start {
-    /// Every segment with its blocks, by address. Free blocks whose last request is not known have a requested size of 0.
+    /// Every segment with all blocks, by address. A free block with an unknown last request has the
+    /// requested size 0.
     pub segments: Vec<Segment>,
-    /// Blocks whose sizes the history does not show: they count as their requests, rounded.
+    /// Number of blocks with an assumed size: the rounded request, because the history does not
+    /// show the size.
     pub assumed: u64,
 }
 
 impl Start {
-    /// Whether nothing was there.
+    /// Returns whether no memory was reserved.
     pub(super) fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// The blocks that were not free, with their segments, by address.
+    /// Returns all blocks that were not free, with the segments, by address.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Segment, &super::Block)> {
         let blocks = self.segments.iter().flat_map(|segment| segment.blocks.iter().map(move |block| (segment, block)));
         blocks.filter(|(_, block)| block.state != BlockState::Inactive)
     }
 
-    /// Bytes that the program had asked for and not given back.
+    /// Returns the requested bytes of all live blocks.
     pub(crate) fn live_bytes(&self) -> u64 {
         let held = self.blocks().filter(|(_, block)| block.state == BlockState::ActiveAllocated);
         held.map(|(_, block)| block.requested_size).sum()
     }
 }
 
-/// One line: what was there.
+/// Describes the memory in one line.
 impl fmt::Display for Start {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
@@ -51,7 +53,7 @@ impl fmt::Display for Start {
     }
 }
 
-/// Bytes as GiB, or as MiB below one.
+/// Formats bytes as GiB, or as MiB below 1 GiB.
 fn size(bytes: u64) -> String {
     let mib = bytes as f64 / f64::from(1 << 20);
     if mib < 1024.0 { format!("{mib:.2} MiB") } else { format!("{:.2} GiB", mib / 1024.0) }

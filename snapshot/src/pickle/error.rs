@@ -4,21 +4,21 @@ use super::limits::{MOST_VALUES_PER_BYTE, SOME_VALUES};
 use std::fmt;
 use std::io;
 
-/// Why a pickle cannot be written or read.
+/// The reason why a pickle cannot be written or read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The writer failed.
     Io(io::Error),
-    /// A value has no counterpart among Python's plain ones.
+    /// A value has no counterpart among Python's plain values.
     Unsupported(&'static str),
-    /// It ends early, behind this byte.
+    /// The pickle ends early, after the given byte.
     Truncated(usize),
-    /// It does something at this byte that plain values do not need, or that makes no sense.
+    /// The operation at the given byte makes no sense, or is not needed for plain values.
     Invalid(usize, String),
-    /// It is a pickle, of something else.
+    /// The pickle contains a value of an unexpected type.
     Unexpected(String),
-    /// Its values refer to each other so often that they expand to more than this many.
+    /// Shared values expand to more values than the given number.
     Expands(u64),
 }
 

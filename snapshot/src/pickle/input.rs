@@ -3,18 +3,18 @@
 use super::error::Error;
 use std::io::{ErrorKind, Read};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const PART_BYTES: usize = 256 << 10;
 
-/// A pickle that is being read.
+/// A pickle during reading.
 pub(super) struct Input<R> {
     from: R,
     part: Vec<u8>,
-    /// How much of the part was taken.
+    /// Number of bytes already taken from the part.
     taken: usize,
-    /// Bytes of the parts before.
+    /// Number of bytes in earlier parts.
     before: usize,
-    /// What does not lie in one part.
+    /// A copy of bytes that span several parts.
     joined: Vec<u8>,
 }
 
@@ -23,7 +23,7 @@ impl<R: Read> Input<R> {
         Self { from, part: Vec::new(), taken: 0, before: 0, joined: Vec::new() }
     }
 
-    /// The number of the next byte, from 0.
+    /// Returns the position of the next byte, from 0.
     pub(super) fn at(&self) -> usize {
         self.before + self.taken
     }
@@ -31,7 +31,7 @@ impl<R: Read> Input<R> {
     /// Reads the next part.
     ///
     /// # Errors
-    /// [`Error::Truncated`] at the end, and those of the reader.
+    /// [`Error::Truncated`] at the end, and the errors of the reader.
     #[cold]
     fn next_part(&mut self) -> Result<(), Error> {
         self.before += self.part.len();
@@ -59,7 +59,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// The next bytes. No more memory is used than there are bytes, however many are asked for.
+    /// Returns the next `length` bytes. Memory grows with the bytes present, not with `length`.
     #[inline]
     pub(super) fn take(&mut self, length: usize) -> Result<&[u8], Error> {
         let end = self.taken.saturating_add(length);

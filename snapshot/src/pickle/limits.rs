@@ -1,7 +1,7 @@
-//! The number of values that a pickle may expand to.
+//! Limits of the number of values in a pickle.
 
-/// How many values a pickle may expand to for each of its bytes. A value takes a byte at least, so
-/// that only shared values below shared values expand to more than one.
+/// Most values of a pickle per byte. Every value takes at least a byte, so only shared values below
+/// shared values expand to more than a value per byte.
 pub(super) const MOST_VALUES_PER_BYTE: u64 = 8;
-/// How many values every pickle may expand to.
+/// Number of values allowed in every pickle.
 pub(super) const SOME_VALUES: u64 = 1 << 16;

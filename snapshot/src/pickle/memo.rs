@@ -1,8 +1,8 @@
-//! What a pickle refers to by number.
+//! The values to which a pickle refers by number.
 
 use std::collections::HashMap;
 
-/// Numbers of nodes, by the numbers that the pickle gives them: mostly one after the other from 0.
+/// Node numbers by the pickle's numbers, which are usually consecutive from 0.
 #[derive(Default)]
 pub(super) struct Memo {
     dense: Vec<u32>,

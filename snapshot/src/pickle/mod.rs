@@ -1,10 +1,12 @@
-//! Pickles, Python's own format: as much of it as snapshots need.
+//! Reads and writes pickles, Python's own format, as far as snapshots need.
 //!
-//! What is written uses the operations that the pages and scripts of `PyTorch` 2.0 to 2.15 can read, and no others. What is read may
-//! use all that `pickle.dump` of plain values writes, in protocols 1 to 5; objects of other types are refused.
+//! The writer uses only operations known to the pages and scripts of `PyTorch` 2.0 to 2.15. The
+//! reader accepts all operations of `pickle.dump` for plain values, in protocols 1 to 5. Objects of
+//! any further type are refused.
 //!
-//! There are libraries for pickles; none writes a value once and refers to it, without which a trace with stacks is ten times as
-//! long, and `serde-pickle` 1.2 takes values that are shared below shared ones for recursion.
+//! No existing library writes a value once and refers to the value later. Without references a
+//! trace with stacks is ten times as long. `serde-pickle` 1.2 mistakes shared values below shared
+//! values for recursion.
 
 mod error;
 mod input;

@@ -1,4 +1,4 @@
-//! Reading: the machine that a pickle is a program for, over values in one table.
+//! Reads pickles. A pickle is a program for a stack machine. All values are in one table.
 
 use super::error::Error;
 use super::input::Input;
@@ -17,26 +17,27 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::io::Read;
 
-/// The highest protocol that is read.
+/// The highest accepted protocol.
 const PROTOCOL: u8 = 5;
 
 /// Reads a pickle.
 ///
-/// A value that the pickle refers to several times is read each time, but for the frames of stacks
-/// and stacks themselves, which are shared. A few bytes can so expand to any number of values: no
-/// more than 8 are read for each byte of the pickle, or 65,536 if that is more. A text counts as one
-/// for each 32 bytes.
+/// A value with several references is read for each reference, except for stacks and their frames,
+/// which are shared. A few bytes can so expand to any number of values. At most 8 values are read
+/// for each byte of the pickle, and at least 65,536 are allowed. Every 32 bytes of a text count as
+/// a further value.
 ///
 /// # Errors
-/// If it is cut off, does what plain values do not need, expands to more, or is of something else
-/// than a `T`.
+/// If the pickle is cut off, has an operation beyond plain values, expands beyond the limit, or is
+/// no `T`.
 pub fn from_slice<T: DeserializeOwned>(pickle: &[u8]) -> Result<T, Error> {
     let mut machine = Machine::new(pickle, false);
     let value = machine.run()?;
     shared::reading(|| T::deserialize(At::new(&machine.tree, value)))
 }
 
-/// Reads a snapshot, a part at a time: events are made as soon as they are read, and the pickle's own values of them forgotten.
+/// Reads a snapshot in parts. Each event is built as soon as the dictionary is complete, and the
+/// pickled values are dropped.
 pub(crate) fn snapshot_from(reader: impl Read) -> Result<Snapshot, Error> {
     shared::reading(|| {
         harvest::reading(|| {
@@ -54,12 +55,12 @@ struct Machine<R> {
     input: Input<R>,
     tree: Tree,
     stack: Vec<Value>,
-    /// How long the stack was at each mark.
+    /// Length of the stack at each mark.
     marks: Vec<usize>,
     memo: Memo,
-    /// How often `MEMOIZE` was met: the number that the next one gives.
+    /// Number of `MEMOIZE` operations so far, which is the number of the next memoized value.
     memoized: u32,
-    /// Whether dictionaries with an `action` become events at once.
+    /// Whether a dictionary with an `action` becomes an event at once.
     harvests: bool,
 }
 
@@ -76,7 +77,7 @@ impl<R: Read> Machine<R> {
         }
     }
 
-    /// The values that were read, without the machine.
+    /// Drops the machine and returns the table of values.
     fn into_tree(self) -> Tree {
         self.tree
     }
@@ -136,22 +137,22 @@ impl<R: Read> Machine<R> {
     }
 
     fn pop(&mut self) -> Result<Value, Error> {
-        // What lies below a mark is not to be had before the mark is gone.
+        // Values below a mark stay out of reach until the mark is removed.
         if self.marks.last().is_some_and(|&mark| self.stack.len() <= mark) {
-            return Err(self.invalid("nothing is there to be taken"));
+            return Err(self.invalid("an operation needs a value, and none is above the latest mark"));
         }
-        self.stack.pop().ok_or_else(|| self.invalid("nothing is there to be taken"))
+        self.stack.pop().ok_or_else(|| self.invalid("an operation needs a value, and the stack is empty"))
     }
 
     fn top(&self) -> Result<Value, Error> {
-        self.stack.last().copied().ok_or_else(|| self.invalid("nothing is there"))
+        self.stack.last().copied().ok_or_else(|| self.invalid("an operation needs a value, and the stack is empty"))
     }
 
-    /// Where what was put down since the latest mark begins on the stack.
+    /// Removes the latest mark. Returns the mark's position on the stack.
     fn pop_mark(&mut self) -> Result<usize, Error> {
-        let mark = self.marks.pop().ok_or_else(|| self.invalid("there is no mark"))?;
+        let mark = self.marks.pop().ok_or_else(|| self.invalid("an operation needs a mark, and none is set"))?;
         if mark > self.stack.len() {
-            return Err(self.invalid("what was marked is gone"));
+            return Err(self.invalid("the stack is shorter than at the latest mark"));
         }
         Ok(mark)
     }
@@ -161,21 +162,23 @@ impl<R: Read> Machine<R> {
         self.stack.push(value);
     }
 
-    /// Appends what lies on the stack from `from` on to the list below it.
+    /// Moves the values from `from` to the top of the stack into the list below.
     fn append(&mut self, from: usize) -> Result<(), Error> {
         let list = from.checked_sub(1).and_then(|below| self.tree.list_mut(self.stack[below]));
-        let Some(list) = list else { return Err(self.invalid("entries for what is no list")) };
+        let Some(list) = list else { return Err(self.invalid("entries are added to a value that is no list")) };
         list.extend_from_slice(&self.stack[from..]);
         self.stack.truncate(from);
         Ok(())
     }
 
-    /// Adds the keys and values that lie on the stack from `from` on to the dictionary below them.
+    /// Moves the keys and values from `from` to the top of the stack into the dictionary below.
     fn set_items(&mut self, from: usize) -> Result<(), Error> {
         let (pairs, rest) = self.stack[from..].as_chunks();
         let below = from.checked_sub(1).map(|below| self.stack[below]);
         let dict = below.filter(|_| rest.is_empty()).and_then(|below| self.tree.dict_mut(below));
-        let Some(dict) = dict else { return Err(self.invalid("entries for what is no dictionary")) };
+        let Some(dict) = dict else {
+            return Err(self.invalid("entries are added to a value that is no dictionary, or a key lacks a value"));
+        };
         dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
         self.stack.truncate(from);
         if self.harvests
@@ -186,13 +189,14 @@ impl<R: Read> Machine<R> {
         Ok(())
     }
 
-    /// Makes an event of a dictionary that is one.
+    /// Converts a dictionary with an action into an event.
     fn harvest(&mut self, dict: Value) {
         if !self.tree.prepare_event(dict) {
             return;
         }
         self.tree.allow(self.input.at());
-        // What is no event after all is complained of when it is read as one.
+        // A dictionary that is no event stays, and fails later if the model expects an event
+        // there.
         let read = self.tree.counted(|tree| Event::read(At::new(tree, dict)));
         if let Ok(event) = read {
             self.tree.replace(dict, Node::Event(harvest::keep(event)));
@@ -224,7 +228,7 @@ impl<R: Read> Machine<R> {
         Ok(())
     }
 
-    /// Follows the pickle to its end; the value that it is of.
+    /// Runs the pickle to the end and returns the final value.
     fn run(&mut self) -> Result<Value, Error> {
         loop {
             let operation = self.byte()?;

@@ -1,4 +1,4 @@
-//! Pickles against another library, and against nonsense.
+//! Tests of pickles against another library, and against invalid bytes.
 
 use super::opcode::{
     BINBYTES, BINBYTES8, BINSTRING, BINUNICODE, BINUNICODE8, LONG1, LONG4, SHORT_BINBYTES, SHORT_BINSTRING,
@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The seeds of what failed.
+/// Seeds of earlier failures.
 const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/regressions/snapshot.txt");
 
 fn pickled(value: &(impl Serialize + ?Sized)) -> Vec<u8> {
@@ -21,7 +21,7 @@ fn pickled(value: &(impl Serialize + ?Sized)) -> Vec<u8> {
     bytes
 }
 
-/// Any value of lists, dictionaries and plain ones.
+/// Generates values of lists, dictionaries and plain values.
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -72,7 +72,8 @@ proptest! {
 
 #[test]
 fn numbers_take_as_many_bytes_as_they_need() {
-    // The other library has no numbers beyond these in its plain values, and Python's own have any length.
+    // The plain values of `serde-pickle` have no larger numbers. Python's numbers have any
+    // length.
     for bits in 0..64 {
         for value in [1_u64 << bits, (1 << bits) - 1, u64::MAX >> bits] {
             assert_eq!(from_slice::<u64>(&pickled(&value)).expect("our own"), value);
@@ -84,7 +85,8 @@ fn numbers_take_as_many_bytes_as_they_need() {
     assert_eq!(pickled(&i64::MIN), b"\x80\x02\x8a\x08\0\0\0\0\0\0\0\x80.");
 }
 
-/// A pickle of a tuple: an operation with its argument, and the number 7, which shows where the argument ended.
+/// Builds a pickle of a tuple: an operation with the argument, then the number 7 to show where the
+/// argument ended.
 fn pair(operation: u8, length: &[u8], content: &[u8]) -> Vec<u8> {
     // PROTO 2, MARK, the operation, BININT1 7, TUPLE, STOP.
     [b"\x80\x02(".as_slice(), &[operation], length, content, b"K\x07t."].concat()
@@ -129,7 +131,7 @@ fn bytes_and_texts_have_lengths_of_one_four_and_eight_bytes() {
             pickles.extend(short.map(|operation| pair(operation, &[one], content.as_bytes())));
         }
         for pickle in pickles {
-            // A string is read of bytes as well, if they are UTF-8.
+            // Bytes in UTF-8 are also read as a string.
             let (text, behind) = from_slice::<(String, u8)>(&pickle).expect("a text");
             assert!(text == content && behind == 7, "{:#x}, {length} bytes", pickle[3]);
         }
@@ -152,7 +154,7 @@ fn lengths_beyond_the_end_are_refused() {
     }
 }
 
-/// Operations on the stack that Python's own pickler does not write, or writes in old protocols only.
+/// Covers stack operations that Python's own pickler never writes, or writes in old protocols only.
 #[test]
 fn the_stack_is_moved_as_python_moves_it() {
     let cases: [(&[u8], Value); 7] = [

@@ -1,4 +1,4 @@
-//! What was read of a pickle: values that may be shared, as serde reads them.
+//! Values of a pickle, with sharing, and a serde deserializer over the values.
 
 use super::error::Error;
 use super::limits::{MOST_VALUES_PER_BYTE, SOME_VALUES};
@@ -10,13 +10,13 @@ use serde::forward_to_deserialize_any;
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// How deep values may be nested: a snapshot's are 6 deep, and one that contains itself is endless.
+/// Greatest depth of nesting. A snapshot has 6 levels. A list that contains itself has no end.
 const MOST_LEVELS: u32 = 64;
 
-/// Every further so many bytes of a text count as a value.
+/// Every further `VALUE_BYTES` bytes of a text count as a value.
 const VALUE_BYTES: usize = 32;
 
-/// A value: a small one itself, any other as its place in the tree.
+/// A value: a small value directly, a larger value by the number of the node.
 #[derive(Clone, Copy)]
 pub(super) enum Value {
     None,
@@ -26,43 +26,43 @@ pub(super) enum Value {
     Node(u32),
 }
 
-/// A value with a length, or one that is rare. A snapshot has millions, so each takes 16 bytes here.
+/// A large or rare value. A snapshot has millions of nodes, so a node takes only 16 bytes.
 pub(super) enum Node {
     /// The number of the text.
     Text(u32),
     Bytes(Box<[u8]>),
     /// A number beyond 64 bits.
     Long(Box<i128>),
-    /// A small value that the pickle refers to.
+    /// A small value with a reference in the pickle.
     Small(Value),
     /// A list or a tuple.
     #[expect(clippy::box_collection, reason = "a vector is larger than other nodes")]
     List(Box<Vec<Value>>),
     #[expect(clippy::box_collection, reason = "a vector is larger than other nodes")]
     Dict(Box<Vec<(Value, Value)>>),
-    /// A list of the same values as this one, and complete.
+    /// A complete list, equal to the list of the given node.
     Same(u32),
-    /// A dictionary that became an event, with its number.
+    /// A dictionary that became an event with the given number.
     Event(u32),
 }
 
-/// All of them.
+/// All values of a pickle.
 pub(super) struct Tree {
     nodes: Vec<Node>,
     /// The texts, each once.
     texts: Vec<Box<str>>,
     /// The node of each text.
     text_nodes: HashMap<Box<str>, u32>,
-    /// The nodes of complete lists, by the nodes that they hold.
+    /// The nodes of complete lists, by the nodes of the entries.
     lists: HashMap<Box<[u32]>, u32>,
     /// The nodes of the list that was looked for last: a buffer that is used again.
     latest: Vec<u32>,
     /// The texts `action` and `frames`.
     action: u32,
     frames: u32,
-    /// How many values may be read in all.
+    /// Most values that may be read.
     most: u64,
-    /// How many of them were.
+    /// Number of values read so far.
     used: Cell<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// Lets as many values be read as a pickle of so many bytes may expand to.
+    /// Sets the limit on values for a pickle of `bytes` bytes.
     pub(super) fn allow(&mut self, bytes: usize) {
         self.most = (bytes as u64).saturating_mul(MOST_VALUES_PER_BYTE).max(SOME_VALUES);
     }
@@ -102,7 +102,7 @@ impl Tree {
         }
     }
 
-    /// A text, of which there is one node.
+    /// Returns the value of a text. Equal texts share a node.
     pub(super) fn text(&mut self, text: &str) -> Value {
         Value::Node(self.text_node(text))
     }
@@ -118,7 +118,7 @@ impl Tree {
         node
     }
 
-    /// The number of a value's node, which a small value gets here.
+    /// Returns the number of a value's node. A small value gets a node here.
     pub(super) fn node_of(&mut self, value: Value) -> u32 {
         match value {
             Value::Node(at) => at,
@@ -145,7 +145,8 @@ impl Tree {
         if let Node::Dict(dict) = &mut self.nodes[at as usize] { Some(dict) } else { None }
     }
 
-    /// Whether a dictionary has an action, as only events do. Its frames become the same list as any of the same frames before.
+    /// Returns whether a dictionary has an action and so is an event. Equal lists of frames become
+    /// one list.
     pub(super) fn prepare_event(&mut self, dict: Value) -> bool {
         let (action, frames) = (self.action, self.frames);
         let Some(dict) = self.dict_mut(dict) else { return false };
@@ -157,7 +158,7 @@ impl Tree {
         is_event
     }
 
-    /// Forgets a list if there is one of the same nodes.
+    /// Replaces a list by a reference to an earlier list with equal nodes, if any.
     fn share(&mut self, list: u32) {
         let Node::List(entries) = &self.nodes[list as usize] else { return };
         self.latest.clear();
@@ -172,7 +173,7 @@ impl Tree {
         }
     }
 
-    /// Reads something, whose values count only if it is what was expected.
+    /// Runs `read`. After a failure restores the count of values.
     pub(super) fn counted<T>(&self, read: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
         let before = self.used.get();
         let done = read(self);
@@ -182,7 +183,7 @@ impl Tree {
         done
     }
 
-    /// Counts a value that is read, and the bytes of its text.
+    /// Counts a value, and the bytes of the value's text.
     fn count(&self, bytes: usize) -> Result<(), Error> {
         let used = self.used.get() + 1 + (bytes / VALUE_BYTES) as u64;
         self.used.set(used);
@@ -190,7 +191,7 @@ impl Tree {
     }
 }
 
-/// A value in the tree.
+/// A position in the tree.
 #[derive(Clone, Copy)]
 pub(super) struct At<'t> {
     tree: &'t Tree,
@@ -203,7 +204,7 @@ impl<'t> At<'t> {
         Self { tree, value: tree.resolve(value), level: 0 }
     }
 
-    /// The node, and its number; that of the first list of several that are the same.
+    /// Returns the node and the node's number. A repeated list resolves to the first equal list.
     fn node(self) -> Option<(u32, &'t Node)> {
         let Value::Node(at) = self.value else { return None };
         match &self.tree.nodes[at as usize] {
@@ -212,7 +213,7 @@ impl<'t> At<'t> {
         }
     }
 
-    /// The length of a text or of bytes; 0 of any other value.
+    /// Returns the length of a text or of bytes, and 0 for any other value.
     fn text_bytes(self) -> usize {
         match self.node() {
             Some((_, Node::Text(text))) => self.tree.texts[*text as usize].len(),
@@ -221,7 +222,7 @@ impl<'t> At<'t> {
         }
     }
 
-    /// A value below this one.
+    /// Returns the position of a value one level down.
     fn below(self, value: Value) -> Self {
         Self { value: self.tree.resolve(value), level: self.level + 1, ..self }
     }
@@ -312,7 +313,7 @@ impl<'t: 'de, 'de> SeqAccess<'de> for Entries<'t> {
 struct Pairs<'t> {
     of: At<'t>,
     left: std::slice::Iter<'t, (Value, Value)>,
-    /// The value of the key that was read last.
+    /// The value of the latest key.
     value: Value,
 }
 
@@ -334,7 +335,7 @@ impl<'t: 'de, 'de> MapAccess<'de> for Pairs<'t> {
     }
 }
 
-/// A shared value behind its number, as [`SHARED`] says.
+/// A shared value with a number, in the form described at [`SHARED`].
 struct Numbered<'t> {
     number: Option<u32>,
     value: At<'t>,

@@ -1,4 +1,4 @@
-//! Writing: any serde value as a pickle, entry by entry.
+//! Writes any serde value as a pickle, entry by entry.
 
 use super::error::Error;
 use super::opcode::{
@@ -12,18 +12,20 @@ use serde::ser::{
 use std::collections::HashMap;
 use std::io::Write;
 
-/// The protocol: every reader of snapshots knows it.
+/// The protocol, known to every reader of snapshots.
 const PROTOCOL: u8 = 2;
-/// Entries that are added to a list or dictionary at a time, as Python does. The page's reader hands them over as the arguments of
-/// one call, of which there cannot be many more than 60,000.
+/// Entries added to a list or dictionary at a time, as in Python. The page's reader passes a batch
+/// as the arguments of a call, and a call allows few more than 60,000 arguments.
 const BATCH: usize = 1000;
 
-/// Writes a value as a pickle. The writer should be a buffered one.
+/// Writes a value as a pickle. The writer should be buffered.
 ///
-/// Sequences become lists, tuples stay tuples, maps and structures become dictionaries, units and `None` become `None`.
+/// Sequences become lists, tuples stay tuples, maps and structures become dictionaries, units and
+/// `None` become `None`.
 ///
 /// # Errors
-/// Those of the writer; a value that Python's plain ones have no counterpart for, such as a variant with fields.
+/// The errors of the writer, and a value without a counterpart among Python's plain values, for
+/// example a variant with fields.
 pub fn to_writer<W: Write>(to: W, value: &(impl Serialize + ?Sized)) -> Result<(), Error> {
     let mut pickler = Pickler { to, shared: HashMap::new() };
     pickler.put(&[PROTO, PROTOCOL])?;
@@ -33,7 +35,7 @@ pub fn to_writer<W: Write>(to: W, value: &(impl Serialize + ?Sized)) -> Result<(
 
 struct Pickler<W> {
     to: W,
-    /// The address of a shared value → its number in the memo.
+    /// The memo number of each shared value, by address.
     shared: HashMap<usize, u32>,
 }
 
@@ -43,7 +45,7 @@ impl<W: Write> Pickler<W> {
         self.to.write_all(bytes).map_err(Error::Io)
     }
 
-    /// A whole number, in the shortest way.
+    /// Writes a whole number in the shortest form.
     fn put_int(&mut self, value: i128) -> Result<(), Error> {
         if let Ok(small) = u8::try_from(value) {
             return self.put(&[BININT1, small]);
@@ -56,7 +58,7 @@ impl<W: Write> Pickler<W> {
             self.put(&[BININT])?;
             return self.put(&int.to_le_bytes());
         }
-        // As many bytes as it takes, with the sign in the highest bit.
+        // As few bytes as possible, with the sign in the highest bit.
         let bits = 128 - if value < 0 { value.leading_ones() } else { value.leading_zeros() };
         let length = bits as usize / 8 + 1;
         self.put(&[LONG1, length as u8])?;
@@ -71,17 +73,17 @@ impl<W: Write> Pickler<W> {
     }
 }
 
-/// What is being written: its parts follow.
+/// A list or dictionary during writing. The entries follow in batches.
 struct Compound<'a, W> {
     pickler: &'a mut Pickler<W>,
-    /// How many parts were written since the last mark.
+    /// Number of entries since the last mark.
     parts: usize,
-    /// What ends them.
+    /// The operation at the end of a batch.
     end: u8,
 }
 
 impl<W: Write> Compound<'_, W> {
-    /// A part is about to be written.
+    /// Prepares for the next entry.
     fn begin(&mut self) -> Result<(), Error> {
         if self.parts == BATCH {
             self.pickler.put(&[self.end])?;
@@ -95,7 +97,7 @@ impl<W: Write> Compound<'_, W> {
     }
 
     fn finish(self) -> Result<(), Error> {
-        // Nothing was marked if there was no part.
+        // Without entries there is no mark to end.
         if self.parts == 0 { Ok(()) } else { self.pickler.put(&[self.end]) }
     }
 }
@@ -147,7 +149,7 @@ impl<W: Write> SerializeStruct for Compound<'_, W> {
     }
 }
 
-/// A tuple that is being written. One of two needs no mark.
+/// A tuple during writing. A tuple of two entries needs no mark.
 struct Tuple<'a, W> {
     pickler: &'a mut Pickler<W>,
     end: u8,

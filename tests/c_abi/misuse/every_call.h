@@ -57,6 +57,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_process_events, (allocator, device))                                               \
   DEVICE_CALL(cachalot_empty_cache, (allocator, device))                                                  \
   DEVICE_CALL(cachalot_trim, (allocator, device, 0))                                                      \
+  DEVICE_CALL(cachalot_maintain, (allocator, device, 0, NULL))                                            \
   DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                               \
   DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
   DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \

@@ -2,13 +2,13 @@
 
 use cachalot_core::Config;
 
-/// Reads a configuration, and a change of one.
+/// Parses a configuration, and a change of the configuration.
 ///
 /// # Panics
-/// If a configuration that was accepted is not read back from its own text.
+/// If the text of an accepted configuration does not parse to an equal configuration.
 pub fn run(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    // Behind a NUL stands a change, as a program makes it at run time.
+    // The text after a NUL is a change, as made by a program at run time.
     let (text, change) = text.split_once('\0').unwrap_or((text, ""));
     let mut config = match Config::parse(text) {
         Ok(config) => config,

@@ -1,9 +1,9 @@
-//! Any bytes as a file that a command reads.
+//! Any bytes as an input file of a command.
 
 use cachalot_core::Config;
 use cachalot_core::simulated::Call;
 use cachalot_planner::verify;
-use cachalot_replay::compare::Costs;
+use cachalot_replay::compare::parse_costs;
 use cachalot_replay::inspect;
 use cachalot_replay::plan::solve::{Method, PORTFOLIO, solve};
 use cachalot_replay::plan::{self, Reading, Source, Task};
@@ -13,24 +13,25 @@ use cachalot_snapshot::{Format, Snapshot};
 use std::path::Path;
 use std::time::Duration;
 
-/// The name of the file in complaints.
+/// The file name in error messages.
 const FILE: &str = "file";
 
-/// Longer programs and larger problems are read, and no more: the fuzzer has little time.
+/// Limits of programs and problems. A larger input is only read, because the fuzzer has little
+/// time.
 const MOST_EVENTS: usize = 2000;
 const MOST_BUFFERS: usize = 40;
 
-/// The most groups and segments that are told of a snapshot.
+/// Most groups and segments in the report of a snapshot.
 const MOST_GROUPS: usize = 10;
 
-/// The time that an algorithm has for a plan.
+/// Time of an algorithm for a plan.
 const DEADLINE: Duration = Duration::from_millis(5);
 
 fn file() -> &'static Path {
     Path::new(FILE)
 }
 
-/// The value, if the bytes were accepted. The complaint must be one line otherwise.
+/// Returns the value of accepted bytes. A refusal must be one line and begin with the file name.
 fn accepted<T>(read: Result<T, BadInput>) -> Option<T> {
     let complaint = match read {
         Ok(value) => return Some(value),
@@ -40,10 +41,10 @@ fn accepted<T>(read: Result<T, BadInput>) -> Option<T> {
     None
 }
 
-/// Reads a snapshot that is no JSON.
+/// Reads a snapshot as a pickle.
 ///
 /// # Panics
-/// If it is not read back from what is written of it.
+/// If the written snapshot does not read back as an equal snapshot.
 pub fn pickle(bytes: &[u8]) {
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         any_snapshot(bytes, Format::Pickle);
@@ -53,7 +54,7 @@ pub fn pickle(bytes: &[u8]) {
 /// Reads a snapshot in JSON.
 ///
 /// # Panics
-/// If it is not read back from what is written of it.
+/// If the written snapshot does not read back as an equal snapshot.
 pub fn snapshot(bytes: &[u8]) {
     if bytes.trim_ascii_start().first() == Some(&b'{') {
         any_snapshot(bytes, Format::Json);
@@ -66,7 +67,7 @@ fn any_snapshot(bytes: &[u8], format: Format) {
     serde_json::to_vec(&report.totals).expect("plain values");
     for other in [Format::Pickle, Format::Json] {
         let written = write(&snapshot, other);
-        // Deeper values than a pickle may have are known to JSON only.
+        // Only JSON allows deeper values than a pickle.
         let again = match cachalot_snapshot::read(&written) {
             Ok(again) => again,
             Err(error) => {
@@ -74,7 +75,7 @@ fn any_snapshot(bytes: &[u8], format: Format) {
                 continue;
             }
         };
-        // JSON has no infinite numbers: they are lost once.
+        // JSON has no infinite numbers, so a conversion to JSON loses them.
         assert!(other == Format::Json || write(&again, other) == written);
     }
     if let Some(traces) = accepted(Trace::load_bytes(file(), bytes)) {
@@ -88,10 +89,10 @@ fn write(snapshot: &Snapshot, format: Format) -> Vec<u8> {
     written
 }
 
-/// Reads a record, runs it, and plans it.
+/// Reads a record, runs the program, and plans the memory.
 ///
 /// # Panics
-/// If a plan is none.
+/// If a plan is invalid.
 pub fn record(bytes: &[u8]) {
     let Some(traces) = accepted(Trace::load_bytes(file(), bytes)) else { return };
     traces.iter().for_each(run);
@@ -103,7 +104,7 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// Replays a program: at its own addresses, and with another policy.
+/// Replays a program: at the recorded addresses, and with another policy.
 fn run(trace: &Trace) {
     if trace.events.len() > MOST_EVENTS {
         return;
@@ -117,7 +118,7 @@ fn run(trace: &Trace) {
     }
 }
 
-/// A program whose end is told by the bytes.
+/// A program. The fuzzer's bytes describe the end.
 const PROGRAM: &str = "\
 action,addr,size,stream
 A,200000,2097152,0
@@ -128,7 +129,7 @@ c,200000,1000,0
 a,200000,500,0
 ";
 
-/// Reads the end of a run, and checks a program against it.
+/// Reads the expected end of a run, and checks a program against the end.
 ///
 /// # Panics
 /// If a complaint is more than one line.
@@ -142,10 +143,10 @@ pub fn end(bytes: &[u8]) {
     }
 }
 
-/// Reads a table of buffers, and plans it.
+/// Reads a table of buffers, and plans the memory.
 ///
 /// # Panics
-/// If a plan is none, or its table is not one of the same problem.
+/// If a plan is invalid, or the table of the plan describes a different problem.
 pub fn table(bytes: &[u8]) {
     for alignment in [None, Some(512)] {
         let reading = Reading { alignment, section: None };
@@ -155,10 +156,10 @@ pub fn table(bytes: &[u8]) {
     }
 }
 
-/// Reads a program of operators, and plans it.
+/// Reads a program of operators, and plans the memory.
 ///
 /// # Panics
-/// If a plan is none.
+/// If a plan is invalid.
 pub fn operators(bytes: &[u8]) {
     let tasks = accepted(plan::load_bytes(file(), bytes, &Reading::default())).unwrap_or_default();
     for task in &tasks {
@@ -171,12 +172,12 @@ pub fn operators(bytes: &[u8]) {
     }
 }
 
-/// Plans a problem by every algorithm.
+/// Plans a problem with every algorithm.
 fn solve_task(task: &Task) {
     if task.problem.buffers.len() > MOST_BUFFERS {
         return;
     }
-    // The portfolio is these, on threads.
+    // The portfolio runs all algorithms on threads.
     for name in Method::names().filter(|&name| name != PORTFOLIO) {
         let method = Method::named(name).expect("one of the names");
         let solved = solve(&task.problem, method, Some(DEADLINE), &mut |_, _, _| ());
@@ -195,16 +196,18 @@ fn solve_task(task: &Task) {
     }
 }
 
-/// Reads a table of costs, and asks it.
+/// Reads a table of costs, and looks up costs.
 ///
 /// # Panics
-/// If a cost is no number.
+/// If an estimate panics, or differs from the table for a size in the table.
 pub fn costs(bytes: &[u8]) {
-    let Some(costs) = accepted(Costs::load_bytes(file(), bytes)) else { return };
+    let Some(costs) = accepted(parse_costs(file(), bytes)) else { return };
     for call in Call::ALL {
         for size in [0, 1, 4096, 2 << 20, u64::MAX] {
-            let us = costs.us(call, size);
-            assert!(us >= 0.0, "{call:?} on {size} bytes: {us}");
+            costs.ns(call, size);
+        }
+        for point in costs.points(call) {
+            assert_eq!(costs.ns(call, point.bytes), point.ns, "{call:?} on {} bytes", point.bytes);
         }
     }
 }

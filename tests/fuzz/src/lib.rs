@@ -1,8 +1,8 @@
-//! What the fuzzer runs: a function for everything that takes foreign bytes.
+//! Fuzz targets: a function for every input from outside.
 //!
-//! Each function takes any bytes and panics if the library does what it must not: panics itself, reads
-//! back something else than it wrote, or hands out a plan that is none. Bytes that are refused are
-//! fine, as long as the complaint is one line.
+//! Each function takes any bytes and panics on a fault of the library: a panic, written data that
+//! read back differently, or an invalid plan. Refused bytes are fine, as long as the error message
+//! is one line.
 //!
 //! ```text
 //! fuzz/fuzz_targets/NAME.rs   libFuzzer, led by coverage ─┐
@@ -15,10 +15,10 @@ pub mod configs;
 pub mod files;
 pub mod programs;
 
-/// A function that takes any bytes.
+/// A function of any bytes.
 pub type Target = fn(&[u8]);
 
-/// Every target with its name, which is that of its folder in `fuzz/seeds` too.
+/// Name and function of every target. The name is also the folder in `fuzz/seeds`.
 pub const TARGETS: [(&str, Target); 10] = [
     ("programs", programs::run),
     ("pickles", files::pickle),

@@ -1,16 +1,17 @@
-//! Any program on the core and on a naive model of it: both do the same, and in the end everything is given back.
+//! Any program on the core and on a naive model. Both must agree, and at the end all memory must be
+//! released.
 
 use cachalot_tests::arbitrary::Program;
 use cachalot_tests::twins::Twins;
 
-/// Small, so that programs run out of it.
+/// Memory of the device in bytes. Small, so that programs exhaust the memory.
 const CAPACITY: u64 = 256 << 20;
 
-/// After so many operations segments and statistics are compared too, which takes longer than an
-/// operation and its answer.
+/// Number of operations between two comparisons of segments and statistics, which take longer than
+/// an operation with an answer.
 const OPERATIONS_PER_CHECK: usize = 16;
 
-/// Runs the program that is made of these bytes.
+/// Runs the program encoded in the bytes.
 ///
 /// # Panics
 /// If the core and the model differ.

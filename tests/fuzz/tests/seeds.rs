@@ -1,7 +1,7 @@
-//! Every target of the fuzzer on its seeds, and for a short time on mutations of them.
+//! Runs every target of the fuzzer on the seeds, and for a short time on mutations of the seeds.
 //!
-//! The mutations are the same on every machine: number *n* of a target depends on *n* and the seeds
-//! alone. A failure prints the target, the number and the file that the input is written to.
+//! The mutations are equal on every machine: mutation *n* of a target depends only on *n* and the
+//! seeds. A failure prints the target, the number and the path of the written input file.
 
 use cachalot_fuzz_harness::TARGETS;
 use mutatis::Session;
@@ -11,14 +11,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long each target runs on mutations, and how many there are at most.
+/// Time for the mutations of each target, and the greatest number of mutations.
 const TIME: Duration = Duration::from_millis(500);
 const MOST_MUTATIONS: u64 = 20_000;
 
-/// The most changes from a seed to a mutation.
+/// Greatest number of changes from a seed to a mutation.
 const MOST_CHANGES: u64 = 16;
 
-/// No mutation is longer: long inputs take long.
+/// Greatest length of a mutation. Long inputs take long.
 const LONGEST_BYTES: usize = 4096;
 
 /// A file of a target's folder.
@@ -37,7 +37,7 @@ fn seeds(target: &str) -> Vec<Seed> {
     paths.into_iter().map(read).collect()
 }
 
-/// Mutation number `number`: parts of two seeds, changed.
+/// Returns mutation number `number`: parts of two seeds, changed.
 fn mutation(seeds: &[Seed], number: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(number);
     let mut pick = || &seeds[random.usize(..seeds.len())].bytes;

@@ -6,8 +6,10 @@ mod render_table;
 
 use super::progress::Progress;
 use super::table::Look;
+use super::variation::Variation;
 use super::{BAD_INPUT, DIFFERENT, bytes};
-use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Costs, Options, policy_named};
+use cachalot_core::simulated::DriverCosts;
+use cachalot_replay::compare::{self, Comparison, Configuration, Contender, Options, load_costs, policy_named};
 use cachalot_replay::replay::ReplayError;
 use cachalot_replay::trace::Trace;
 use rayon::prelude::*;
@@ -15,7 +17,6 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
 /// Where the traces are that are compared if none are given.
 const SHIPPED: &str = "tests/traces";
@@ -46,9 +47,12 @@ driver time     what those calls cost on a device, estimated by size; waiting
                 (cuMemAlloc,2097152,31), sizes ascending; between two sizes,
                 time grows evenly; `cuMemAddressReserve,,4.5` for any size;
                 `#` begins a comment
+cold            with --passes: driver time an allocation in the first pass
+steady          the same in the later passes, their mean
+longest stall   the most driver time of a single request, over all passes
 ns/op           median time of an operation on this machine, the simulation of
-                the device included, in warm runs after the first; all other
-                figures are the first run's. Traces run several at once:
+                the device included, in warm runs after all passes; all other
+                figures are those of the passes. Traces run several at once:
                 RAYON_NUM_THREADS=1 for steadier times
 OOMs            requests that ran out of memory
 fragmentation   1 - largest free block / all free blocks, just after the most
@@ -62,8 +66,10 @@ are those of the second half. The figures of the other policies are those of
 the whole program.
 
 --json prints an object for each trace and contender with trace, policy, config,
-utilisation, peak_live_bytes, peak_reserved_bytes, device_calls (by the driver's
-names), driver_us, ns_per_op, ooms, largest_failed_bytes, fragmentation,
+utilisation, peak_live_bytes, peak_reserved_bytes, device_calls and
+driver_us_by_call (by the driver's names), driver_us, allocations, passes,
+cold_us_per_allocation, steady_us_per_allocation (null for one pass),
+longest_stall_us, ns_per_op, ooms, largest_failed_bytes, fragmentation,
 operations, limit_bytes (null for none), and for the planned policy planned.
 
 Exits with 2 for input that cannot be used, else with 1 if an allocator refused
@@ -74,6 +80,7 @@ const EXAMPLES: &str = "\
 Examples:
   cachalot compare --config expandable_segments:True snapshot.pickle
   cachalot compare --limit 14GiB snapshot.pickle
+  cachalot compare --passes 6 --limit-factor 1.05 snapshot.pickle
   cachalot compare --policy caching,bfc --plot out.svg snapshot.pickle";
 
 /// Run recorded programs with every policy and configuration, side by side
@@ -97,6 +104,8 @@ pub(crate) struct Args {
     /// Empty the cache where the recorded program did
     #[arg(long)]
     empty_cache: bool,
+    #[command(flatten)]
+    variation: Variation,
     /// What the driver's calls cost, instead of the table of an H200
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
@@ -117,6 +126,15 @@ pub(crate) struct Args {
                 without any, every .csv.gz in tests/traces of the current directory"
     )]
     files: Vec<PathBuf>,
+}
+
+/// The figures that the tables show.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum View {
+    /// Those of a program that runs once.
+    Once,
+    /// Those of several passes: the driver's time an allocation in the place of the whole time.
+    Passes,
 }
 
 /// A trace that was compared.
@@ -159,7 +177,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let written = if args.json {
         render_line::write(&compared, &options.contenders)
     } else {
-        write_tables(&compared, &options, &args.look)
+        write_tables(&compared, &options, args)
     };
     if let Some(file) = args.plot.as_ref().filter(|_| !compared.is_empty())
         && let Err(complaint) = draw(file, &compared, &options.contenders)
@@ -180,15 +198,17 @@ fn draw(file: &Path, compared: &[Compared], contenders: &[Contender]) -> Result<
 
 fn options(args: &Args) -> Result<Options, String> {
     let costs = match &args.costs {
-        Some(file) => Costs::load(file).map_err(|error| error.to_string())?,
-        None => Costs::h200(),
+        Some(file) => load_costs(file).map_err(|error| error.to_string())?,
+        None => DriverCosts::h200(),
     };
     Ok(Options {
         contenders: compare::contenders(&args.policies, &args.configurations)?,
         limit: args.limit,
-        empty_cache: args.empty_cache,
+        limit_factor: args.variation.limit_factor,
+        left_out: args.variation.left_out(!args.empty_cache),
+        passes: args.variation.passes.unwrap_or(1),
         repeat: args.repeat,
-        costs: Arc::new(costs),
+        costs,
     })
 }
 
@@ -227,13 +247,18 @@ fn compare_file(file: &Path, options: &Options, progress: &Progress) -> Vec<Resu
     outcomes
 }
 
-fn write_tables(compared: &[Compared], options: &Options, look: &Look) -> io::Result<()> {
+fn write_tables(compared: &[Compared], options: &Options, args: &Args) -> io::Result<()> {
     if compared.is_empty() {
         return Ok(());
     }
-    super::print(render_table::each(compared, &options.contenders, look))?;
+    let (contenders, look) = (&options.contenders, &args.look);
+    let view = if args.variation.passes.is_some() { View::Passes } else { View::Once };
+    super::print(render_table::each(compared, contenders, view, look))?;
     if compared.len() > 1 {
-        super::print(format_args!("\n{}", render_table::all(compared, &options.contenders, look)))?;
+        super::print(format_args!("\n{}", render_table::all(compared, contenders, view, look)))?;
+    }
+    if args.variation.limit_factor.is_some() {
+        super::print(format_args!("\n{}", render_table::failures(compared, contenders)))?;
     }
     Ok(())
 }

@@ -19,6 +19,13 @@ struct Line<'a> {
     #[serde(serialize_with = "by_name")]
     device_calls: [u64; Call::ALL.len()],
     driver_us: f64,
+    #[serde(serialize_with = "us_by_name")]
+    driver_us_by_call: [u64; Call::ALL.len()],
+    allocations: u64,
+    passes: usize,
+    cold_us_per_allocation: f64,
+    steady_us_per_allocation: Option<f64>,
+    longest_stall_us: f64,
     ns_per_op: f64,
     ooms: u64,
     largest_failed_bytes: u64,
@@ -52,7 +59,13 @@ fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures) ->
         peak_live_bytes: figures.peak_live_bytes,
         peak_reserved_bytes: figures.peak_reserved_bytes,
         device_calls: figures.device_calls,
-        driver_us: figures.driver_us,
+        driver_us: figures.driver_us(),
+        driver_us_by_call: figures.driver_ns,
+        allocations: figures.driver.allocations,
+        passes: figures.driver.passes_ns.len(),
+        cold_us_per_allocation: figures.driver.cold_us(),
+        steady_us_per_allocation: figures.driver.steady_us(),
+        longest_stall_us: figures.driver.longest_stall_ns as f64 / 1000.0,
         ns_per_op: figures.ns_per_op,
         ooms: figures.ooms,
         largest_failed_bytes: figures.largest_failed_bytes,
@@ -66,4 +79,9 @@ fn line<'a>(trace: &'a Compared, contender: &'a Contender, figures: &Figures) ->
 /// Counts as an object, by the driver's name of each call.
 fn by_name<S: Serializer>(calls: &[u64; Call::ALL.len()], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(Call::ALL.into_iter().zip(calls).map(|(call, count)| (driver_name(call), count)))
+}
+
+/// Nanoseconds as an object of microseconds, by the driver's name of each call.
+fn us_by_name<S: Serializer>(ns: &[u64; Call::ALL.len()], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(Call::ALL.into_iter().zip(ns).map(|(call, &ns)| (driver_name(call), ns as f64 / 1000.0)))
 }

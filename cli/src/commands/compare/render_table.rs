@@ -1,11 +1,12 @@
 //! The tables that a person reads: one for each trace with a row for each contender, then one over all traces.
 
-use super::{Compared, title};
+use super::{Compared, View, title};
 use crate::commands::bytes;
 use crate::commands::table::{Column, Look, Table, column, extra};
+use crate::commands::variation::{self, milliseconds};
 use cachalot_core::simulated::Call;
 use cachalot_replay::compare::{Contender, Figures};
-use cachalot_replay::program::median;
+use cachalot_replay::program::{DriverTime, median};
 use std::fmt::Write as _;
 
 /// The policy that is never marked as the best: it calls the driver for every request, and serves as a yardstick.
@@ -36,6 +37,27 @@ const COLUMNS: [Column; 14] = [
     extra("fragmentation"),
 ];
 
+/// The columns of a trace in passes.
+const PASSES_COLUMNS: [Column; 17] = [
+    column("contender"),
+    extra("peak reserved"),
+    extra("to the first"),
+    column("utili\u{ad}sation"),
+    extra("peak live"),
+    extra("allocations"),
+    extra("frees"),
+    extra("mappings"),
+    extra("others"),
+    extra("driver time"),
+    column("cold"),
+    column("steady"),
+    column("longest stall"),
+    extra("ns/op"),
+    column("OOMs"),
+    extra("largest failed"),
+    extra("fragmentation"),
+];
+
 /// The columns over all traces.
 const SUMMARY_COLUMNS: [Column; 8] = [
     column("contender"),
@@ -48,8 +70,23 @@ const SUMMARY_COLUMNS: [Column; 8] = [
     column("OOMs"),
 ];
 
+/// The columns over all traces in passes.
+const PASSES_SUMMARY_COLUMNS: [Column; 11] = [
+    column("contender"),
+    extra("traces"),
+    column("utili\u{ad}sation"),
+    column("lowest"),
+    extra("driver calls"),
+    extra("driver time"),
+    column("cold"),
+    column("steady"),
+    column("longest stall"),
+    extra("ns/op"),
+    extra("OOMs"),
+];
+
 /// The tables of all traces, each with its name above it and its best contender below it.
-pub(super) fn each(compared: &[Compared], contenders: &[Contender], look: &Look) -> String {
+pub(super) fn each(compared: &[Compared], contenders: &[Contender], view: View, look: &Look) -> String {
     let mut text = String::new();
     for trace in compared {
         let live = trace.comparison.live.peak();
@@ -58,7 +95,7 @@ pub(super) fn each(compared: &[Compared], contenders: &[Contender], look: &Look)
         if let Some(limit) = trace.comparison.limit {
             let _ = write!(head, ", limit {}", bytes::show(limit));
         }
-        let (head, table) = (look.fold(&head, 2), one(trace, contenders).render(look));
+        let (head, table) = (look.fold(&head, 2), one(trace, contenders, view).render(look));
         let _ = write!(text, "{}{head}\n\n{table}\n", gap(&text));
         if let Some(advice) = advice(trace, contenders) {
             let _ = writeln!(text, "\n{advice}");
@@ -73,13 +110,16 @@ fn gap(text: &str) -> &'static str {
     if text.is_empty() { "" } else { "\n" }
 }
 
-fn one(trace: &Compared, contenders: &[Contender]) -> Table {
-    let mut table = Table::new(&COLUMNS);
+fn one(trace: &Compared, contenders: &[Contender], view: View) -> Table {
+    let mut table = match view {
+        View::Once => Table::new(&COLUMNS),
+        View::Passes => Table::new(&PASSES_COLUMNS),
+    };
     let first = trace.comparison.figures.first().and_then(|figures| figures.as_ref().ok());
     for (contender, figures) in contenders.iter().zip(&trace.comparison.figures) {
         let mut row = vec![title(contender)];
         if let Ok(figures) = figures {
-            row.extend(cells(figures, first));
+            row.extend(cells(figures, first, view));
         }
         table.row(row);
     }
@@ -89,7 +129,7 @@ fn one(trace: &Compared, contenders: &[Contender]) -> Table {
     table
 }
 
-fn cells(figures: &Figures, first: Option<&Figures>) -> Vec<String> {
+fn cells(figures: &Figures, first: Option<&Figures>, view: View) -> Vec<String> {
     let largest = if figures.ooms == 0 { String::new() } else { bytes::show(figures.largest_failed_bytes) };
     let apart = first.filter(|first| !std::ptr::eq(*first, figures));
     let apart = apart.map(|first| bytes::difference(first.peak_reserved_bytes, figures.peak_reserved_bytes));
@@ -100,8 +140,11 @@ fn cells(figures: &Figures, first: Option<&Figures>) -> Vec<String> {
         bytes::show(figures.peak_live_bytes),
     ];
     cells.extend(calls(figures).map(|count| count.to_string()));
+    cells.push(milliseconds(figures.driver_us()));
+    if view == View::Passes {
+        cells.extend(variation::cells(&figures.driver));
+    }
     cells.extend([
-        milliseconds(figures.driver_us),
         format!("{:.1}", figures.ns_per_op),
         figures.ooms.to_string(),
         largest,
@@ -118,7 +161,7 @@ fn best(trace: &Compared, contenders: &[Contender]) -> Option<usize> {
     let candidates = ran.filter(|&(at, _)| contenders[at].policy != YARDSTICK);
     let order = |(_, one): &(usize, &Figures), (_, other): &(usize, &Figures)| {
         let memory = (one.ooms, one.peak_reserved_bytes).cmp(&(other.ooms, other.peak_reserved_bytes));
-        memory.then(one.driver_us.total_cmp(&other.driver_us))
+        memory.then(one.driver_us().total_cmp(&other.driver_us()))
     };
     candidates.min_by(order).map(|(at, _)| at)
 }
@@ -128,7 +171,7 @@ fn advice(trace: &Compared, contenders: &[Contender]) -> Option<String> {
     let best = best(trace, contenders).filter(|&best| best > 0)?;
     let (Ok(first), Ok(figures)) = (&trace.comparison.figures[0], &trace.comparison.figures[best]) else { return None };
     let memory = bytes::difference(first.peak_reserved_bytes, figures.peak_reserved_bytes);
-    let time = (figures.driver_us - first.driver_us) / 1000.0;
+    let time = (figures.driver_us() - first.driver_us()) / 1000.0;
     let sign = if time < 0.0 { '−' } else { '+' };
     let mut line = format!("* against {}: {memory}, {sign}{:.2} ms of driver calls", title(&contenders[0]), time.abs());
     if first.ooms > figures.ooms {
@@ -138,15 +181,18 @@ fn advice(trace: &Compared, contenders: &[Contender]) -> Option<String> {
 }
 
 /// The row of every contender, over all traces that it ran to the end.
-pub(super) fn all(compared: &[Compared], contenders: &[Contender], look: &Look) -> String {
-    let mut table = Table::new(&SUMMARY_COLUMNS);
+pub(super) fn all(compared: &[Compared], contenders: &[Contender], view: View, look: &Look) -> String {
+    let mut table = match view {
+        View::Once => Table::new(&SUMMARY_COLUMNS),
+        View::Passes => Table::new(&PASSES_SUMMARY_COLUMNS),
+    };
     let mut standings = Vec::new();
     for (number, contender) in contenders.iter().enumerate() {
         let figures: Vec<&Figures> =
             compared.iter().filter_map(|trace| trace.comparison.figures[number].as_ref().ok()).collect();
         let mut row = vec![title(contender), figures.len().to_string()];
         if !figures.is_empty() {
-            row.extend(summary(&figures));
+            row.extend(summary(&figures, view));
             if figures.len() == compared.len() && contender.policy != YARDSTICK {
                 standings.push((number, failed(&figures), mean_utilisation(&figures)));
             }
@@ -158,8 +204,11 @@ pub(super) fn all(compared: &[Compared], contenders: &[Contender], look: &Look) 
     if let Some((best, ..)) = best {
         table.mark(best);
     }
-    let traces = compared.len();
-    format!("All {traces} traces (utilisation: geometric mean; ns/op: median)\n\n{}", table.render(look))
+    let means = match view {
+        View::Once => "utilisation: geometric mean; ns/op: median",
+        View::Passes => "utilisation: geometric mean; cold, steady: of all allocations; ns/op: median",
+    };
+    format!("All {} traces ({means})\n\n{}", compared.len(), table.render(look))
 }
 
 fn mean_utilisation(figures: &[&Figures]) -> f64 {
@@ -170,17 +219,37 @@ fn failed(figures: &[&Figures]) -> u64 {
     figures.iter().map(|figures| figures.ooms).sum()
 }
 
-fn summary(figures: &[&Figures]) -> [String; 6] {
+fn summary(figures: &[&Figures], view: View) -> Vec<String> {
     let lowest = figures.iter().map(|figures| figures.utilisation()).fold(f64::INFINITY, f64::min);
     let mut times: Vec<f64> = figures.iter().map(|figures| figures.ns_per_op).collect();
-    [
+    let mut cells = vec![
         percent(mean_utilisation(figures)),
         percent(lowest),
         figures.iter().map(|figures| figures.device_calls.iter().sum::<u64>()).sum::<u64>().to_string(),
-        milliseconds(figures.iter().map(|figures| figures.driver_us).sum()),
-        format!("{:.1}", median(&mut times)),
-        failed(figures).to_string(),
-    ]
+        milliseconds(figures.iter().map(|figures| figures.driver_us()).sum()),
+    ];
+    if view == View::Passes {
+        cells.extend(variation::cells(&DriverTime::sum(figures.iter().map(|figures| &figures.driver))));
+    }
+    cells.extend([format!("{:.1}", median(&mut times)), failed(figures).to_string()]);
+    cells
+}
+
+/// A line for each contender: the traces in which it ran out of memory.
+pub(super) fn failures(compared: &[Compared], contenders: &[Contender]) -> String {
+    let line = |(number, contender): (usize, &Contender)| {
+        let failed = compared
+            .iter()
+            .filter(|trace| trace.comparison.figures[number].as_ref().is_ok_and(|figures| figures.ooms > 0));
+        let names: Vec<&str> = failed.map(|trace| trace.name.as_str()).collect();
+        let (title, count, all) = (title(contender), names.len(), compared.len());
+        match count {
+            0 => format!("{title}: no trace of {all} runs out of memory"),
+            1 => format!("{title}: 1 trace of {all} runs out of memory: {}", names[0]),
+            _ => format!("{title}: {count} traces of {all} run out of memory: {}", names.join(", ")),
+        }
+    };
+    contenders.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// The calls of each column, and all others.
@@ -193,9 +262,4 @@ fn calls(figures: &Figures) -> [u64; CALLS.len() + 1] {
 
 fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
-}
-
-fn milliseconds(us: f64) -> String {
-    let ms = us / 1000.0;
-    if ms < 1000.0 { format!("{ms:.2} ms") } else { format!("{ms:.0} ms") }
 }

@@ -1,20 +1,20 @@
-//! What is known so far of the problem in hand, shown to a person only.
+//! A live line about the current problem, for people only.
 
 use crate::commands::bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// How often the line is drawn again.
+/// Interval between two updates of the line.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A line on standard error, if that is a terminal.
+/// A line on standard error, shown on a terminal only.
 pub(super) struct Live {
     bar: ProgressBar,
 }
 
 impl Live {
-    /// Nothing is known yet.
+    /// Creates the line, without results.
     pub(super) fn new(title: &str, deadline: Duration) -> Self {
         let shown = std::io::stderr().is_terminal();
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -30,19 +30,19 @@ impl Live {
         Self { bar }
     }
 
-    /// There is a better plan.
+    /// Shows a better plan.
     pub(super) fn improved(&self, peak: u64, bound: u64, algorithm: &str) {
         let above = gap(peak, bound);
         self.bar.set_message(format!("peak {} ({above} above the bound, {algorithm})", bytes::show(peak)));
     }
 
-    /// Takes the line off the screen.
+    /// Removes the line from the screen.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// By how much a peak is above a bound.
+/// Formats the excess of a peak over a bound.
 pub(super) fn gap(peak: u64, bound: u64) -> String {
     if peak == bound {
         return "0.00 %".to_owned();

@@ -21,44 +21,44 @@ const LONG_ABOUT: &str = "\
 Plan the memory of programs whose allocations are known in advance: one block,
 and an offset for every buffer
 
-A FILE is one of these, compressed by gzip or not, and told apart by its content:
+A FILE has one of three forms, recognized by the content, and may be compressed
+by gzip:
 
-table       id,lower,upper,size and, if wanted, alignment and offset: a buffer
-            lives from lower up to, not including, upper; an offset that is
-            filled in stays; a buffer of 0 bytes takes no room
+table       id,lower,upper,size and optionally alignment and offset: a buffer
+            lives from lower up to, not including, upper; a given offset stays;
+            a buffer of 0 bytes takes no room
 operators   JSON with devices, values and operators:
             {\"values\": [{\"name\": \"x\", \"size\": 4096}, ...], \"operators\":
             [{\"name\": \"add\", \"inputs\": [\"x\"],
             \"outputs\": [{\"value\": \"y\", \"over\": \"x\"}]}, ...]}.
             docs/planning.md explains every key
 record      of an allocator, as for replay: each allocation of one section is a
-            buffer until its block can be used again. The section is the one
-            that repeats (a training step), if there is one, else the whole
-            record. A buffer that is held over into the next step keeps its
-            bytes all the time. Blocks that live throughout the section are not
-            in the plan; a line below the table has their bytes. Streams do not
-            matter: a program that uses the plan has to order them itself
+            buffer until the block can be reused. The section is a repeated
+            part (a training step) if the record repeats, otherwise the whole
+            record. A buffer kept into the next step has its bytes all the
+            time. Blocks that live throughout the section are not in the plan;
+            a line below the table has their bytes. Streams do not matter: a
+            program that uses the plan has to order the streams
 
-peak          bytes that the plan needs
-lower bound   no plan needs fewer bytes
-gap           peak / lower bound - 1; `optimal` where it is proven that no plan
-              is better
+peak          bytes of the plan
+lower bound   bytes that every plan needs
+gap           peak / lower bound - 1; `optimal` if no plan can be better
 
 --json prints an object for each problem with file, part (null where a file is
-one problem), algorithm (that found the plan), buffers, peak_bytes,
+one problem), algorithm (which found the plan), buffers, peak_bytes,
 lower_bound_bytes, optimal, seconds; with --capacity also capacity_bytes and
 answer (fits, does not fit, not decided; peak_bytes is null without a plan); for
 operators also taken and refused: the forwards with operator, value, input and
-why; for records also throughout_bytes, outside_bytes (live in the section and
-not in the plan, at the most) and held_bytes (that the recorded allocator held
-beside those).
+why; for records also throughout_bytes, outside_bytes (most memory live in the
+section and not in the plan) and held_bytes (most memory that the recorded
+allocator held beside such memory).
 
--o writes the columns of the table, and offset; of a record id (the number of the
-allocation), lower, upper, size, alignment, offset; of operators id, device,
-size, offset for every value that lies in the plan.
+-o writes for a table the columns of the table, and offset; for a record id (the
+number of the allocation), lower, upper, size, alignment, offset; for operators
+id, device, size, offset of every value in the plan.
 
-Exits with 2 for input that cannot be used, else with 1 if something does not
-fit, is not decided, or no plan was found.";
+Exits with 2 for invalid input, otherwise with 1 if a problem does not fit, is
+not decided, or has no plan.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,25 +74,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = solve::PORTFOLIO, value_parser = method,
           help = format!("The algorithm: {}", Method::names().collect::<Vec<_>>().join(", ")))]
     algorithm: MethodArg,
-    /// The seconds for each problem; the best plan so far counts then
+    /// Seconds for each problem; the best plan found in time is printed
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     deadline: Duration,
-    /// Answer whether everything fits into so many bytes: bytes, or a number with KiB, MiB, GiB, TiB, or kB, MB, GB, TB
+    /// Answer whether everything fits into BYTES: bytes, or a number with KiB, MiB, GiB, TiB, or
+    /// kB, MB, GB, TB
     #[arg(long, value_name = "BYTES", value_parser = bytes::parse)]
     capacity: Option<u64>,
-    /// The alignment in bytes of buffers that state none, a power of two; without this 1, and 512 in records
+    /// Alignment in bytes of buffers without a stated alignment, a power of two; by default 1, and
+    /// 512 in records
     #[arg(long, value_name = "N", value_parser = alignment)]
     alignment: Option<u64>,
-    /// The section of a record: its allocations from FROM up to, not including, TO, counted from 0
+    /// Section of a record: the allocations from FROM up to, not including, TO, counted from 0
     #[arg(long, value_name = "FROM..TO", value_parser = section)]
     section: Option<Range<u64>>,
-    /// Write the plan of the one FILE
+    /// Write the plan; needs exactly one FILE
     #[arg(short, long, value_name = "PLAN.csv")]
     output: Option<PathBuf>,
     /// Draw every buffer over time and address
     #[arg(long, value_name = "PLAN.svg")]
     plot: Option<PathBuf>,
-    /// Print a JSON object a line instead of the table
+    /// Print a JSON object for each problem instead of the table
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -126,7 +128,7 @@ fn section(text: &str) -> Result<Range<u64>, String> {
     section.ok_or_else(|| "accepted is FROM..TO with FROM below TO, such as 1000..2000".to_owned())
 }
 
-/// A problem that was planned.
+/// A planned problem.
 struct Planned {
     file: PathBuf,
     task: Task,
@@ -203,7 +205,7 @@ fn solve_task(args: &Args, file: &Path, task: Task, status: &mut u8) -> Planned 
     Planned { file: file.to_owned(), task, solved, answer }
 }
 
-/// What a problem is called.
+/// Returns the title of a problem.
 fn title(file: &Path, task: &Task) -> String {
     match task.part.as_str() {
         "" => file.display().to_string(),
@@ -214,7 +216,8 @@ fn title(file: &Path, task: &Task) -> String {
 /// Writes the plan of `--output`.
 fn save(args: &Args, planned: &[Planned]) -> Result<(), String> {
     let Some(file) = &args.output else { return Ok(()) };
-    // The devices of a program share a table; the problems of several records would not know theirs apart.
+    // The devices of a program share a table, with a column for the device. Records have no column
+    // for their problem.
     let one_program = planned.iter().all(|one| matches!(one.task.source, Source::Operators { .. }));
     if planned.len() > 1 && !one_program {
         return Err(format!("{}: not written: the file holds {} records", file.display(), planned.len()));
@@ -248,7 +251,7 @@ fn draw(args: &Args, planned: &[Planned]) -> Result<(), String> {
     written.map_err(|error| format!("{}: cannot be written: {error}", file.display()))
 }
 
-/// The words of an answer.
+/// Returns the text of an answer.
 fn words(answer: Answer) -> &'static str {
     match answer {
         Answer::Fits => "fits",

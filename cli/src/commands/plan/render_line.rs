@@ -79,7 +79,7 @@ pub(super) fn write(planned: &Planned, capacity: Option<u64>) -> io::Result<()> 
     print(serde_json::to_string(&line)?)
 }
 
-/// The forwards of a device, taken and refused.
+/// Returns the forwards of a device, taken and refused.
 fn forwards<'a>(names: &'a Names, lowered: &Lowered, device: u32) -> (Vec<Entry<'a>>, Vec<Entry<'a>>) {
     let entry = |forward: &Forward, why: Option<String>| Entry {
         operator: names.operator(forward.operator),

@@ -1,4 +1,5 @@
-//! The picture of `--plot`: a panel for each problem, with every buffer as a rectangle over time and address.
+//! Draws the picture of `--plot`: a panel for each problem, with every buffer as a rectangle over
+//! time and address.
 
 use super::{Planned, title};
 use crate::commands::bytes::grouped;
@@ -15,7 +16,8 @@ const PANEL_HEIGHT: u32 = 600;
 /// The most characters of a caption, which in most fonts fit the width.
 const CAPTION: usize = 120;
 const FONT: &str = "sans-serif";
-/// Colours that colour-blind people tell apart (Okabe and Ito). Buffers of one size have one colour, so repetition shows.
+/// Colours distinguishable for colour-blind people (Okabe and Ito). Buffers of one size share a
+/// colour, so repetition is visible.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -27,17 +29,18 @@ const COLOURS: [RGBColor; 7] = [
 ];
 /// The opacity of a rectangle.
 const FILL: f64 = 0.6;
-/// The opacity of outlines, which get fainter with more than `FEW` buffers: they would be most of the ink.
+/// Opacity of outlines. With more than `FEW` buffers outlines are fainter, because most of the ink
+/// would be outlines.
 const OUTLINE: f64 = 0.5;
-/// So many buffers have full outlines.
+/// Greatest number of buffers with full outlines.
 const FEW: usize = 300;
-/// A rectangle of fewer pixels in a direction has no outline, and is opaque.
+/// Size in pixels below which a rectangle has no outline and is opaque.
 const THIN: f64 = 4.0;
-/// No outline is fainter.
+/// Least opacity of an outline. A fainter outline is not drawn.
 const FAINTEST: f64 = 0.04;
-/// How far the axis of addresses goes beyond the peak.
+/// Ratio of the axis of addresses to the peak.
 const HEADROOM: f64 = 1.02;
-/// The line of the peak.
+/// Colour of the line at the peak.
 const PEAK: RGBColor = RGBColor(213, 94, 0);
 
 /// Draws the picture as text in SVG.
@@ -85,13 +88,13 @@ fn draw_panel(area: &Area<'_>, one: &Planned, plan: &Plan) -> Result<(), Box<dyn
         let next = COLOURS[colours.len() % COLOURS.len()];
         colours.entry(buffer.size).or_insert(next);
     }
-    // The steps and the bytes of a pixel. Coordinates reach from the first pixel to the one before the last.
+    // Steps and bytes of a pixel. Coordinates reach from the first pixel to the last but one.
     let (width, height) = chart.plotting_area().dim_in_pixel();
     let pixel = (time.end / f64::from(width - 2), top * HEADROOM / f64::from(height - 2));
     let outline = BLACK.mix(OUTLINE * (FEW as f64 / buffers.len() as f64).min(1.0));
     for (buffer, &offset) in buffers.iter().zip(&plan.offsets) {
         let (left, bottom) = (time.at(buffer.start), offset as f64 / scale);
-        // At least a pixel: the buffer that makes the peak may live for a step of many thousands.
+        // At least a pixel, because the buffer at the peak may live for a step of many thousands.
         let (wide, high) = (time.at(buffer.end) - left, buffer.size as f64 / scale);
         let corners = [(left, bottom), (left + wide.max(pixel.0), bottom + high.max(pixel.1))];
         let is_thin = wide < THIN * pixel.0 || high < THIN * pixel.1;
@@ -113,7 +116,7 @@ fn shortened(caption: &str) -> String {
     if more == 0 { caption.to_owned() } else { format!("…{}", caption.chars().skip(more + 1).collect::<String>()) }
 }
 
-/// The steps of a problem. What never ends, ends a little after everything else.
+/// The steps of a problem. Endless buffers end a little after all others.
 struct Time {
     start: u64,
     end: f64,
@@ -132,7 +135,7 @@ impl Time {
     }
 }
 
-/// The unit of the addresses.
+/// Returns the unit of the addresses.
 fn unit(peak: u64) -> (f64, &'static str) {
     match peak {
         0..0x10_0000 => (1.0, "bytes"),

@@ -1,4 +1,5 @@
-//! The table of `cachalot plan`, and below it what the figures leave out: memory outside of a section, refused forwards.
+//! The table of `cachalot plan`, followed by lines about memory outside of a section and about
+//! refused forwards.
 
 use super::live::gap;
 use super::{Planned, title, words};
@@ -35,7 +36,7 @@ const CAPACITY_COLUMNS: [Column; 8] = [
     extra("algorithm"),
 ];
 
-/// Prints all of it.
+/// Prints the table and the lines below.
 pub(super) fn write(planned: &[Planned], look: &Look) -> io::Result<()> {
     let answers = planned.iter().any(|one| one.answer.is_some());
     let mut table = if answers { Table::new(&CAPACITY_COLUMNS) } else { Table::new(&COLUMNS) };
@@ -46,7 +47,7 @@ pub(super) fn write(planned: &[Planned], look: &Look) -> io::Result<()> {
     let mut seen: Vec<&Path> = Vec::new();
     for one in planned {
         match &one.task.source {
-            // The devices of a program share its forwards.
+            // The devices of a program share the forwards.
             Source::Operators { names, lowered, .. } if !seen.contains(&one.file.as_path()) => {
                 seen.push(&one.file);
                 forwards(one, names, lowered)?;
@@ -75,7 +76,8 @@ fn row(one: &Planned) -> Vec<String> {
     row
 }
 
-/// Says how the plan of a section compares with the recorded allocator, and what is not in the plan.
+/// Prints the comparison of a section's plan with the recorded allocator, and the memory outside of
+/// the plan.
 fn outside(one: &Planned, recorded: &Recorded) -> io::Result<()> {
     let Recorded { throughout_bytes, outside_bytes, held_bytes, .. } = *recorded;
     print(format_args!("\n{}", title(&one.file, &one.task)))?;
@@ -93,7 +95,7 @@ fn outside(one: &Planned, recorded: &Recorded) -> io::Result<()> {
     Ok(())
 }
 
-/// Says which forwards of a program are taken, and why the others are not.
+/// Prints the number of taken forwards of a program, and the reason for each refusal.
 fn forwards(one: &Planned, names: &Names, lowered: &Lowered) -> io::Result<()> {
     let (taken, refused) = (lowered.taken.len(), lowered.refused.len());
     print(format_args!("\n{}: {taken} forwards taken, {refused} refused", one.file.display()))?;

@@ -33,8 +33,9 @@ pub(crate) enum Purpose {
 pub(crate) struct SharedPool<S: Storage> {
     /// Map from stream to the number of the stream's pair. Written under the registry's lock.
     pub streams: AtomicMap<S::Cells>,
-    /// Number of searches through the free blocks, by kind of heap: the clock of the blocks' ages.
-    /// Stands still unless a limit and a collection threshold are set.
+    /// Number of searches through the free blocks and of epochs, by kind of heap: the clock that free
+    /// blocks are stamped with. Searches count only while a limit and a collection threshold are
+    /// set.
     pub searches: [AtomicU64; 2],
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Addresses come from a script or are counted up; released addresses are reused. An event is
 //! complete once the test lets its stream progress, or once a caller waits for it. Pauses advance
-//! the device's own clock and take no real time. Any call can be made to fail.
+//! the device's own clock and take no real time. Any call can be made to fail, and the time that the
+//! calls would take on a real device is added up.
 
 use crate::device::{
     DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
@@ -16,8 +17,13 @@ use core::ops::Range;
 use spin::Mutex;
 
 mod addresses;
+mod costs;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 pub use addresses::{AddressSpace, Space};
+use costs::Meter;
+pub use costs::{CostPoint, DriverCosts};
 
 /// The calls of [`DeviceMemory`] and [`VirtualMemory`], for counting calls and for making calls
 /// fail.
@@ -138,6 +144,8 @@ struct State {
     capacity: u64,
     /// The device memory in use, in bytes.
     used: u64,
+    /// The highest value of `used`.
+    peak: u64,
     /// The space from which the device takes addresses.
     space: Space,
     /// The ranges taken from `space`, returned when the device is dropped.
@@ -170,6 +178,8 @@ struct State {
     granularity: u64,
     /// How often each call was made.
     calls: [u64; Call::ALL.len()],
+    /// The estimated time of the calls.
+    meter: Meter,
     /// The failures to inject.
     failures: Vec<Failure>,
     /// The error that lost the context; every later call returns the same error.
@@ -209,6 +219,7 @@ impl SimulatedDevice {
         Self(Mutex::new(State {
             capacity,
             used: 0,
+            peak: 0,
             space: space.into(),
             spans: Vec::new(),
             fresh: 0..0,
@@ -225,6 +236,7 @@ impl SimulatedDevice {
             led: BTreeMap::new(),
             granularity: ALIGNMENT,
             calls: [0; Call::ALL.len()],
+            meter: Meter::new(DriverCosts::h200()),
             failures: Vec::new(),
             lost: None,
             calls_after_loss: 0,
@@ -321,6 +333,17 @@ impl SimulatedDevice {
         self.0.lock().used
     }
 
+    /// Returns the most bytes of device memory that were ever in use.
+    pub fn peak_used(&self) -> u64 {
+        self.0.lock().peak
+    }
+
+    /// Restarts the peak of [`peak_used`](Self::peak_used) at the present use.
+    pub fn reset_peak_used(&self) {
+        let mut state = self.0.lock();
+        state.peak = state.used;
+    }
+
     /// Returns whether every byte of the range can be accessed: it lies in a segment or in an
     /// accessible mapping.
     pub fn is_accessible(&self, at: DevicePtr, bytes: u64) -> bool {
@@ -340,8 +363,14 @@ impl SimulatedDevice {
 }
 
 impl State {
-    /// Counts a call. Returns the error if the call is to fail.
-    fn enter(&mut self, call: Call) -> DeviceResult<()> {
+    /// Counts a call for `bytes` bytes. Returns the error if the call is to fail.
+    fn enter(&mut self, call: Call, bytes: u64) -> DeviceResult<()> {
+        self.meter.charge(call, [bytes]);
+        self.count(call)
+    }
+
+    /// Counts a call that is charged already. Returns the error if the call is to fail.
+    fn count(&mut self, call: Call) -> DeviceResult<()> {
         let count = &mut self.calls[call as usize];
         *count += 1;
         if let Some(error) = self.lost {
@@ -385,6 +414,7 @@ impl State {
             return Err(NO_MEMORY);
         }
         self.used += bytes;
+        self.peak = self.peak.max(self.used);
         Ok(())
     }
 
@@ -421,7 +451,7 @@ impl Drop for State {
 impl DeviceMemory for SimulatedDevice {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut state = self.0.lock();
-        state.enter(Call::Obtain)?;
+        state.enter(Call::Obtain, bytes)?;
         state.use_memory(bytes)?;
         let address = state.take_address(bytes).inspect_err(|_| state.used -= bytes)?;
         state.segments.insert(address, bytes);
@@ -430,7 +460,7 @@ impl DeviceMemory for SimulatedDevice {
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Release)?;
+        state.enter(Call::Release, bytes)?;
         if state.segments.get(&base.0) != Some(&bytes) {
             return Err(INVALID);
         }
@@ -442,13 +472,13 @@ impl DeviceMemory for SimulatedDevice {
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         let mut state = self.0.lock();
-        state.enter(Call::MemoryInfo)?;
+        state.enter(Call::MemoryInfo, 0)?;
         Ok(MemoryInfo { free: state.capacity - state.used, total: state.capacity })
     }
 
     fn create_event(&self) -> DeviceResult<Event> {
         let mut state = self.0.lock();
-        state.enter(Call::CreateEvent)?;
+        state.enter(Call::CreateEvent, 0)?;
         state.events_made += 1;
         let event = state.events_made;
         state.events.insert(event, None);
@@ -457,13 +487,13 @@ impl DeviceMemory for SimulatedDevice {
 
     fn destroy_event(&self, event: Event) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::DestroyEvent)?;
+        state.enter(Call::DestroyEvent, 0)?;
         state.events.remove(&event.0).map(|_| ()).ok_or(INVALID)
     }
 
     fn record(&self, event: Event, stream: StreamId) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Record)?;
+        state.enter(Call::Record, 0)?;
         if !state.events.contains_key(&event.0) {
             return Err(INVALID);
         }
@@ -479,13 +509,13 @@ impl DeviceMemory for SimulatedDevice {
 
     fn is_complete(&self, event: Event) -> DeviceResult<bool> {
         let mut state = self.0.lock();
-        state.enter(Call::IsComplete)?;
+        state.enter(Call::IsComplete, 0)?;
         state.is_complete(event)
     }
 
     fn wait(&self, event: Event) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Wait)?;
+        state.enter(Call::Wait, 0)?;
         state.is_complete(event)?;
         if let Some(Some((stream, place))) = state.events.get(&event.0).copied()
             && let Some(stream) = state.streams.get_mut(&stream)
@@ -497,7 +527,7 @@ impl DeviceMemory for SimulatedDevice {
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Synchronize)?;
+        state.enter(Call::Synchronize, 0)?;
         let stream = state.streams.entry(stream).or_default();
         if stream.capturing {
             return Err(DeviceError::new(ErrorKind::NotPermittedInCapture, 900));
@@ -508,7 +538,7 @@ impl DeviceMemory for SimulatedDevice {
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         let mut state = self.0.lock();
-        state.enter(Call::IsCapturing)?;
+        state.enter(Call::IsCapturing, 0)?;
         Ok(state.streams.get(&stream).is_some_and(|stream| stream.capturing))
     }
 
@@ -551,7 +581,7 @@ impl VirtualMemory for SimulatedDevice {
 
     fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         let mut state = self.0.lock();
-        state.enter(Call::Reserve)?;
+        state.enter(Call::Reserve, bytes)?;
         let address = state.take_address(bytes)?;
         state.reservations.insert(address, bytes);
         Ok(DevicePtr(address))
@@ -559,7 +589,7 @@ impl VirtualMemory for SimulatedDevice {
 
     fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Unreserve)?;
+        state.enter(Call::Unreserve, bytes)?;
         let mapped = state.mappings.range(base.0..base.0 + bytes).next().is_some();
         if mapped || state.reservations.get(&base.0) != Some(&bytes) {
             return Err(INVALID);
@@ -571,7 +601,7 @@ impl VirtualMemory for SimulatedDevice {
 
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
         let mut state = self.0.lock();
-        state.enter(Call::Create)?;
+        state.enter(Call::Create, bytes)?;
         if !bytes.is_multiple_of(state.granularity) {
             return Err(INVALID);
         }
@@ -584,7 +614,8 @@ impl VirtualMemory for SimulatedDevice {
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Destroy)?;
+        let bytes = state.physical.get(&handle.0).map_or(0, |physical| physical.bytes);
+        state.enter(Call::Destroy, bytes)?;
         let physical = state.physical.get_mut(&handle.0).filter(|physical| !physical.dropped).ok_or(INVALID)?;
         physical.dropped = true;
         state.collect(handle.0);
@@ -593,7 +624,7 @@ impl VirtualMemory for SimulatedDevice {
 
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Map)?;
+        state.enter(Call::Map, bytes)?;
         let end = at.0 + bytes;
         let reserved = state.reservations.range(..=at.0).next_back().is_some_and(|(base, len)| base + len >= end);
         let before = state.mappings.range(..end).next_back();
@@ -611,7 +642,10 @@ impl VirtualMemory for SimulatedDevice {
 
     fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::SetAccess)?;
+        let State { mappings, meter, .. } = &mut *state;
+        // The driver sets the access of each mapping by itself.
+        meter.charge(Call::SetAccess, mappings.range(at.0..at.0 + bytes).map(|(_, mapping)| mapping.0));
+        state.count(Call::SetAccess)?;
         let covered: u64 = state.mappings.range(at.0..at.0 + bytes).map(|(_, mapping)| mapping.0).sum();
         if covered != bytes {
             return Err(INVALID);
@@ -624,7 +658,7 @@ impl VirtualMemory for SimulatedDevice {
 
     fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         let mut state = self.0.lock();
-        state.enter(Call::Unmap)?;
+        state.enter(Call::Unmap, bytes)?;
         let (_, handle, _) = state.mappings.get(&at.0).copied().filter(|mapping| mapping.0 == bytes).ok_or(INVALID)?;
         state.mappings.remove(&at.0);
         if let Some(physical) = state.physical.get_mut(&handle) {

@@ -12,10 +12,10 @@ use cachalot::status::{CACHALOT_ERROR_BUSY, CACHALOT_OK};
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
 
-/// As many devices as options can name here.
+/// Greatest number of devices in the options.
 const MOST_DEVICES: usize = u8::MAX as usize + 1;
 
-/// The flags that simulated devices can have.
+/// All flags valid for simulated devices.
 const FLAGS: u8 = 0x2e;
 
 /// The arguments of `cachalot_create`.
@@ -44,7 +44,7 @@ pub(super) enum Call {
     StatusName(i32),
 }
 
-/// Memory for a structure of any size that the library accepts.
+/// Memory for a structure of any accepted size.
 #[repr(C, align(16))]
 pub(super) struct Room([u8; 1 << 14]);
 
@@ -53,7 +53,8 @@ impl Room {
         Box::new(Self([0; 1 << 14]))
     }
 
-    /// The room as a structure that says it has this size. The room is as long as that, or the size is refused.
+    /// Returns the room as a structure with the given `struct_size`. The library refuses a size
+    /// above the room's.
     pub(super) fn of<T>(&mut self, size: &Size) -> *mut T {
         let size = match *size {
             Size::Right => size_of::<T>(),
@@ -65,7 +66,7 @@ impl Room {
 }
 
 impl World {
-    /// Makes an allocator, if there is none.
+    /// Creates an allocator, unless the program has an allocator.
     pub(super) fn create(&mut self, options: &Options) -> cachalot_status {
         self.end();
         let devices: Option<Vec<c_int>> =
@@ -74,7 +75,7 @@ impl World {
             (options.contexts == 0).then(|| vec![without_provenance_mut(8); MOST_DEVICES]);
         let mut room = Room::new();
         let given = room.of::<cachalot_options>(&options.size);
-        // SAFETY: the room is longer than the structure, and any bytes are one.
+        // SAFETY: the room is longer than the structure, and any bytes are valid.
         let given = unsafe { &mut *given };
         given.flags = CACHALOT_SIMULATED
             | u32::from(match options.flags {
@@ -90,7 +91,7 @@ impl World {
         given.limit_bytes = options.limit.0;
         given.simulated_bytes = options.memory.0;
         let mut handle = null_mut();
-        // SAFETY: everything that the options lead to outlives the call, and is as long as they say.
+        // SAFETY: all memory behind the options outlives the call and has the stated length.
         let status = unsafe { cachalot_create(given, &raw mut handle) };
         assert_eq!(status == CACHALOT_OK, !handle.is_null());
         self.handle = handle;
@@ -117,7 +118,7 @@ impl World {
                 let mut buffer = vec![0; usize::from(*capacity)];
                 let mut length = 0;
                 let length = if *counts { &raw mut length } else { null_mut() };
-                // SAFETY: the buffer is as long as it is said to be, and both outlive the call.
+                // SAFETY: the buffer has the passed length, and both outlive the call.
                 unsafe { cachalot_config(self.handle(handle), device.0, buffer.as_mut_ptr(), buffer.len(), length) }
             }
             Call::Describe(handle, device, size) => {
@@ -134,7 +135,7 @@ impl World {
             }
             Call::StatusName(status) => {
                 for text in [cachalot_status_name(*status), cachalot_status_text(*status)] {
-                    // SAFETY: the texts last for ever.
+                    // SAFETY: the texts are static.
                     assert!(!unsafe { CStr::from_ptr(text) }.is_empty());
                 }
                 CACHALOT_OK

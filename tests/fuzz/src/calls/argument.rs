@@ -1,11 +1,11 @@
-//! Arguments: mostly those that a program would give, and everything else.
+//! Arguments of calls, mostly as a sensible program would give, sometimes arbitrary.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use cachalot::abi::cachalot_stream;
 use std::ffi::{CString, c_int};
 use std::ptr::without_provenance_mut;
 
-/// Configurations that reach every policy.
+/// Configurations for every policy.
 const CONFIGS: [&str; 11] = [
     "",
     "policy:bfc",
@@ -23,14 +23,14 @@ const CONFIGS: [&str; 11] = [
 /// Names of statistics.
 const KEYS: [&str; 3] = ["reserved_bytes.all.peak", "num_ooms", "active.small_pool.current"];
 
-/// Which allocator.
+/// The handle of an allocator.
 #[derive(Debug)]
 pub(super) enum Handle {
-    /// The one that lives.
+    /// The handle of the live allocator.
     Own,
-    /// One that was destroyed.
+    /// The handle of a destroyed allocator.
     Destroyed,
-    /// A number that is none.
+    /// A number that belongs to no allocator.
     Number(u64),
 }
 
@@ -59,7 +59,7 @@ impl<'a> Arbitrary<'a> for Device {
     }
 }
 
-/// How many bytes.
+/// A number of bytes.
 #[derive(Debug)]
 pub(super) struct Bytes(pub(super) usize);
 
@@ -109,11 +109,11 @@ impl StreamHandle {
 /// An address on a device.
 #[derive(Debug)]
 pub(super) enum Address {
-    /// Of a block that the program holds, and so many bytes further.
+    /// The address of a live block, plus an offset.
     Held(u8, u8),
-    /// Of a block that it held.
+    /// The address of a freed block.
     Freed(u8),
-    /// Any other.
+    /// Any number.
     Number(u64),
 }
 
@@ -131,9 +131,9 @@ impl<'a> Arbitrary<'a> for Address {
 /// The name of a pool.
 #[derive(Debug)]
 pub(super) enum PoolName {
-    /// One of those that were made.
+    /// A pool created by the library.
     Made(u8),
-    /// Any other.
+    /// Any two numbers.
     Own(u8, u8),
 }
 
@@ -149,9 +149,9 @@ impl<'a> Arbitrary<'a> for PoolName {
 /// The `struct_size` of a structure.
 #[derive(Debug)]
 pub(super) enum Size {
-    /// As the header has it.
+    /// The size in the header.
     Right,
-    /// Another one.
+    /// Any size.
     Other(u64),
 }
 

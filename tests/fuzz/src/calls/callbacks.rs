@@ -1,16 +1,17 @@
-//! The functions that the library calls. Their userdata is how often they go on before they stop.
+//! Functions called by the library. The userdata counts the remaining calls before a function
+//! stops.
 
 use cachalot::abi::{cachalot_action, cachalot_oom_report, cachalot_stack, cachalot_trace_entry};
 use cachalot::capi::cachalot_stack_push;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::slice;
 
-/// Counts a call, and answers whether to stop.
+/// Counts a call. Returns whether to stop.
 ///
 /// # Safety
-/// `userdata` leads to a counter that nothing else uses during the call.
+/// `userdata` points to a counter without another user during the call.
 unsafe fn stops(userdata: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let left = unsafe { &mut *userdata.cast::<u8>() };
     match left.checked_sub(1) {
         Some(fewer) => {
@@ -22,9 +23,9 @@ unsafe fn stops(userdata: *mut c_void) -> c_int {
 }
 
 /// # Safety
-/// As the library calls it.
+/// As for a call by the library.
 pub(super) unsafe extern "C" fn write(userdata: *mut c_void, text: *const c_char, bytes: usize) -> c_int {
-    // SAFETY: the library's promise.
+    // SAFETY: guaranteed by the library.
     let part = unsafe { slice::from_raw_parts(text.cast::<u8>(), bytes) };
     assert!(!part.is_empty() && part.len() <= 64 << 10);
     // SAFETY: the counter of the call that writes.
@@ -32,36 +33,36 @@ pub(super) unsafe extern "C" fn write(userdata: *mut c_void, text: *const c_char
 }
 
 /// # Safety
-/// As the library calls it.
+/// As for a call by the library.
 pub(super) unsafe extern "C" fn see_statistic(userdata: *mut c_void, key: *const c_char, _: i64) -> c_int {
-    // SAFETY: the library's promise.
+    // SAFETY: guaranteed by the library.
     let key = unsafe { CStr::from_ptr(key) };
     assert!(!key.is_empty());
-    // SAFETY: the counter of the call that goes through the statistics.
+    // SAFETY: the counter of the call that visits the statistics.
     unsafe { stops(userdata) }
 }
 
 /// # Safety
-/// As the library calls it.
+/// As for a call by the library.
 pub(super) unsafe extern "C" fn see_event(userdata: *mut c_void, entry: *const cachalot_trace_entry) -> c_int {
-    // SAFETY: the library's promise.
+    // SAFETY: guaranteed by the library.
     let entry = unsafe { &*entry };
     assert_eq!(entry.struct_size, size_of::<cachalot_trace_entry>());
-    // SAFETY: the counter of the call that goes through the events.
+    // SAFETY: the counter of the call that visits the events.
     unsafe { stops(userdata) }
 }
 
 /// # Safety
-/// As the library calls it.
+/// As for a call by the library.
 pub(super) unsafe extern "C" fn free_nothing(_: *mut c_void, _: c_int, bytes: usize) -> c_int {
-    // Now and then the program says that it has freed something, and has not.
+    // Sometimes claims to have freed memory, without a free.
     c_int::from(bytes.is_multiple_of(3))
 }
 
 /// # Safety
-/// As the library calls it.
+/// As for a call by the library.
 pub(super) unsafe extern "C" fn read_report(_: *mut c_void, report: *const cachalot_oom_report) {
-    // SAFETY: the library's promise.
+    // SAFETY: guaranteed by the library.
     let report = unsafe { &*report };
     // SAFETY: the report's text lasts as long as the report.
     let text = unsafe { CStr::from_ptr(report.text) };
@@ -69,7 +70,7 @@ pub(super) unsafe extern "C" fn read_report(_: *mut c_void, report: *const cacha
 }
 
 /// # Safety
-/// As the library calls it.
+/// As for a call by the library.
 pub(super) unsafe extern "C" fn describe(_: *mut c_void, stack: *mut cachalot_stack, action: cachalot_action) {
     for line in 0..action {
         // SAFETY: the stack is the library's, and both texts end in NUL.

@@ -20,10 +20,10 @@ mod world;
 use arbitrary::{Arbitrary, Unstructured};
 use world::World;
 
-/// The most calls that are made.
+/// Greatest number of calls in a run.
 const MOST_CALLS: usize = 1000;
 
-/// The options of an allocator, and what is done with it.
+/// The options of an allocator, and calls of the allocator.
 #[derive(Arbitrary, Debug)]
 struct Scenario {
     options: allocators::Options,
@@ -34,7 +34,7 @@ struct Scenario {
 #[derive(Arbitrary, Debug)]
 enum Call {
     Allocator(allocators::Call),
-    // Blocks are what the others work on.
+    // Most calls are about blocks, because all other calls work on blocks.
     Memory(memory::Call),
     MoreMemory(memory::Call),
     YetMoreMemory(memory::Call),
@@ -42,11 +42,11 @@ enum Call {
     Observation(observation::Call),
 }
 
-/// Makes the calls of these bytes.
+/// Makes the calls encoded in the bytes.
 ///
 /// # Panics
-/// If a call ends in a panic of the library, hands out memory that is in use, takes what the program
-/// does not hold, or leaves something that cannot be given back.
+/// If a call panics inside the library, returns memory in use, frees memory that the program does
+/// not hold, or leaves memory or pools that cannot be released.
 pub fn run(bytes: &[u8]) {
     let Ok(scenario) = Scenario::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
     let mut world = World::default();

@@ -1,4 +1,4 @@
-//! What a program can learn: statistics, callbacks, traces, snapshots.
+//! Calls that observe the allocator: statistics, callbacks, traces, snapshots.
 
 use super::allocators::Room;
 use super::argument::{Device, Handle, Size, Text, Word};
@@ -13,12 +13,12 @@ use cachalot::capi::{
 };
 use std::ptr::{from_mut, null, null_mut};
 
-/// A longer trace takes the fuzzer's memory.
+/// Longest trace. A longer trace would exhaust the fuzzer's memory.
 const LONGEST_TRACE: usize = 1 << 16;
-/// A trace that no host has the memory for.
+/// Length of a trace beyond any host's memory.
 const ENDLESS_TRACE: usize = 1 << 56;
 
-/// A call. The last number is how often a callback goes on before it stops.
+/// A call. The last number is the number of calls of a callback before the callback stops.
 #[derive(Arbitrary, Debug)]
 pub(super) enum Call {
     Statistics(Handle, Device, Size),
@@ -118,7 +118,7 @@ impl World {
                     192..224 => c"".as_ptr(),
                     _ => null(),
                 };
-                // SAFETY: the text lasts for ever.
+                // SAFETY: the text is static.
                 unsafe { cachalot_snapshot_to_file(self.handle(handle), file) }
             }
             _ => unreachable!("{call:?} writes no snapshot"),

@@ -1,4 +1,4 @@
-//! Private pools, routes, captures, and streams that come and go.
+//! Calls about private pools, routes, captures, and short-lived streams.
 
 use super::argument::{Device, Handle, PoolName, StreamHandle};
 use super::world::World;
@@ -28,7 +28,7 @@ pub(super) enum Call {
     Destroyed(Handle, Device, StreamHandle),
 }
 
-/// A route: 1, 2 and 3 are known.
+/// Returns a route. Routes 1, 2 and 3 are valid.
 fn route(number: u8) -> i32 {
     i32::from(if number < 240 { number % 3 + 1 } else { number })
 }
@@ -48,7 +48,7 @@ impl World {
                     unsafe { cachalot_pool_create(self.handle(handle), device.0, flags(*number), &raw mut pool) };
                 if status == CACHALOT_OK {
                     self.made.push(pool);
-                    // So that it is released at the end.
+                    // Registers the name of the pool, so that `end` releases the pool.
                     self.pool(&PoolName::Made((self.made.len() - 1) as u8));
                 }
                 status

@@ -1,4 +1,4 @@
-//! What a program knows: its allocator, the blocks that it holds, and the names that it has used.
+//! The state of the program under test: the allocator, the live blocks, and all names used so far.
 
 use super::argument::{Address, Handle, PoolName, StreamHandle};
 use cachalot::abi::{cachalot_allocator, cachalot_pool, cachalot_status, cachalot_stream};
@@ -12,17 +12,17 @@ use std::ffi::{CStr, c_int, c_void};
 use std::fmt::Debug;
 use std::ptr::{null_mut, without_provenance_mut};
 
-/// The devices that are emptied at the end: those that arguments name mostly.
+/// Number of devices to be emptied at the end. Arguments rarely name a further device.
 const DEVICES: c_int = 3;
 
-/// The most times that something is undone at the end.
+/// Greatest number of repetitions of a cleaning call at the end.
 const MOST_UNDONE: usize = 2000;
 
-/// A program's knowledge of its allocator.
+/// The state of the program under test.
 pub(super) struct World {
     pub(super) handle: *mut cachalot_allocator,
     destroyed: *mut cachalot_allocator,
-    /// The blocks that the program holds: address → requested bytes.
+    /// Requested bytes of each live block, by address.
     pub(super) held: BTreeMap<usize, usize>,
     pub(super) freed: Vec<usize>,
     pub(super) made: Vec<cachalot_pool>,
@@ -44,18 +44,18 @@ impl Default for World {
     }
 }
 
-/// Refuses a fault of the library itself.
+/// Panics if the library itself is at fault.
 pub(super) fn check(status: cachalot_status, call: &impl Debug) {
     assert!(![CACHALOT_ERROR_PANIC, CACHALOT_ERROR_POISONED].contains(&status), "{call:?}: {}", last_error());
 }
 
 fn last_error() -> String {
-    // SAFETY: the text is this thread's, and nothing writes it meanwhile.
+    // SAFETY: the text belongs to the calling thread, and is not written to meanwhile.
     unsafe { CStr::from_ptr(cachalot_last_error()) }.to_string_lossy().into_owned()
 }
 
 impl World {
-    /// A handle as an argument.
+    /// Returns a handle as an argument.
     pub(super) fn handle(&self, handle: &Handle) -> *mut cachalot_allocator {
         match *handle {
             Handle::Own => self.handle,
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Whether a handle is the program's own.
+    /// Returns whether a handle is the program's own.
     pub(super) fn is_own(&self, handle: &Handle) -> bool {
         self.handle(handle) == self.handle && !self.handle.is_null()
     }
@@ -97,7 +97,7 @@ impl World {
         stream.pointer()
     }
 
-    /// Notes what a request was answered with.
+    /// Records the answer to a request.
     pub(super) fn note_malloc(&mut self, block: *mut c_void, bytes: usize) {
         let (start, end) = (block.addr(), block.addr() + bytes);
         assert!(!block.is_null() || bytes == 0, "a request without an answer");
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// Notes what a free was answered with.
+    /// Records the answer to a free.
     pub(super) fn note_free(&mut self, block: *mut c_void, status: cachalot_status) {
         if status == CACHALOT_OK && !block.is_null() {
             assert!(self.held.remove(&block.addr()).is_some(), "{block:?} was freed, and not held");
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// Gives everything back, and ends the allocator.
+    /// Frees all blocks, releases all pools and destroys the allocator.
     pub(super) fn end(&mut self) {
         if self.handle.is_null() {
             return;
@@ -150,7 +150,7 @@ impl World {
         self.forget();
     }
 
-    /// The allocator is no more.
+    /// Forgets the allocator after the destruction.
     pub(super) fn forget(&mut self) {
         *self = Self { destroyed: self.handle, ..Self::default() };
     }

@@ -1,0 +1,62 @@
+//! Compares the utilisation and the driver's estimated time of policies on recorded programs: the
+//! tables of `results/stitching.md`.
+
+use cachalot_benches::machine;
+use cachalot_benches::stitching::{Extent, POLICIES, default_programs, report};
+use cachalot_replay::compare::Contender;
+use clap::Parser;
+use std::error::Error;
+use std::path::PathBuf;
+
+/// Explanation of the figures, for the reader.
+const HOW: &str = "Recorded programs of PyTorch's default configuration run on a simulated device, each several times on the same allocator. Between \
+two passes everything live is freed in the order of the requests, and nothing is released. Recorded `empty_cache` calls are left out, freed memory \
+is reusable at once (at `f`), and captured graphs have their private pool. *utilisation*: peak live requested bytes / peak reserved bytes, over all \
+passes. *cold*, *steady*: estimated driver time an allocation, in the first pass and in the later passes. *stall*: the most driver time of one \
+request. The times are those of an H200's driver, without any waiting for the device; equal on every machine. *out of memory*: programs with a \
+request that ran out of memory.\n";
+
+/// Compare the utilisation and the driver time of policies.
+#[derive(Parser)]
+struct Cli {
+    /// Configuration of a policy, any number of times; the default are caching, expandable segments
+    /// and stitched
+    #[arg(long = "config", value_name = "STRING")]
+    configs: Vec<String>,
+    /// Number of runs of each program
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
+    passes: u32,
+    /// Hard limit as a multiple of the peak live bytes, for one of the variations
+    #[arg(long, default_value_t = 1.05)]
+    limit_factor: f64,
+    /// Folder of the recorded programs
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/traces"), hide_default_value = true)]
+    traces: PathBuf,
+    /// File for the tables (printed by default)
+    #[arg(long)]
+    output: Option<PathBuf>,
+}
+
+impl Cli {
+    /// Parses the configurations. A default policy that this version lacks is left out.
+    fn contenders(&self) -> Result<Vec<Contender>, String> {
+        if !self.configs.is_empty() {
+            return self.configs.iter().map(|text| Contender::parse(text)).collect();
+        }
+        let known =
+            |text: &&str| Contender::parse(text).inspect_err(|error| eprintln!("`{text}` is left out: {error}")).ok();
+        Ok(POLICIES.iter().filter_map(known).collect())
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let cli = Cli::parse();
+    let extent = Extent { passes: cli.passes, limit_factor: cli.limit_factor };
+    let tables = report(&default_programs(&cli.traces)?, &cli.contenders()?, extent)?;
+    let text = format!("# Utilisation and driver time\n\n{}\n{HOW}\n{tables}", machine::describe());
+    match &cli.output {
+        Some(path) => machine::write(path, text.trim_end())?,
+        None => print!("{text}"),
+    }
+    Ok(())
+}

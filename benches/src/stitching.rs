@@ -1,0 +1,235 @@
+//! Tables of `results/stitching.md`: how much of the reserved memory recorded programs use under
+//! each policy, and the driver's estimated time. Nothing is timed, so the figures are the same on
+//! every machine.
+
+use cachalot_core::simulated::DriverCosts;
+use cachalot_replay::compare::{Contender, Figures, Options, compare};
+use cachalot_replay::program::{DriverTime, LeftOut};
+use cachalot_replay::replay::ReplayError;
+use cachalot_replay::trace::{BadInput, Trace};
+use comfy_table::{CellAlignment, Table, presets};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The configuration strings of the policies that are compared.
+pub const POLICIES: [&str; 3] = ["policy:caching", "policy:caching,expandable_segments:True", "policy:stitched"];
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Number of runs of each program on the same allocator.
+    pub passes: u32,
+    /// The hard limit of one table, as a multiple of the peak live bytes.
+    pub limit_factor: f64,
+}
+
+/// A way to run the programs.
+struct Variation {
+    name: String,
+    left_out: LeftOut,
+    limit_factor: Option<f64>,
+}
+
+/// The figures of one program, in the order of the contenders.
+type Row = Vec<Figures>;
+
+impl Extent {
+    /// Returns the ways to run the programs. The first is the one shown by program.
+    fn variations(self) -> [Variation; 5] {
+        let base = LeftOut { empty_cache: true, record_stream: true, captures: false };
+        let variation = |name: &str, left_out| Variation { name: name.to_owned(), left_out, limit_factor: None };
+        [
+            variation("as below", base),
+            variation("graphs in the default pool", LeftOut { captures: true, ..base }),
+            variation("with `empty_cache`", LeftOut { empty_cache: false, ..base }),
+            variation("reusable at `c`", LeftOut { record_stream: false, ..base }),
+            Variation {
+                limit_factor: Some(self.limit_factor),
+                ..variation(&format!("hard limit of {} × peak live", self.limit_factor), base)
+            },
+        ]
+    }
+}
+
+/// Reads the programs in `folder` that were recorded in the default configuration and without a
+/// limit, sorted by name.
+///
+/// # Errors
+/// If the folder cannot be read, or contains an invalid record.
+pub fn default_programs(folder: &Path) -> Result<Vec<Trace>, BadInput> {
+    let unreadable = |error| BadInput::whole(folder, format!("cannot be read: {error}"));
+    let entries: Result<Vec<PathBuf>, _> =
+        fs::read_dir(folder).map_err(unreadable)?.map(|entry| Ok(entry.map_err(unreadable)?.path())).collect();
+    let mut files = entries?;
+    files.retain(|file| file.to_string_lossy().ends_with(".csv.gz"));
+    files.sort();
+    let mut traces = Vec::new();
+    for file in &files {
+        traces.extend(Trace::load(file)?);
+    }
+    traces.retain(|trace| trace.config().is_empty() && trace.limit_bytes().is_none());
+    Ok(traces)
+}
+
+/// Runs every program with every contender, and returns the tables.
+///
+/// # Errors
+/// The first program that cannot be run, or that an allocator refused other than for lack of
+/// memory.
+pub fn report(traces: &[Trace], contenders: &[Contender], extent: Extent) -> Result<String, ReplayError> {
+    let header =
+        ["variation", "policy", "utilisation", "worst", "of", "cold µs", "steady µs", "stall ms", "out of memory"];
+    let mut summary = table(2, header);
+    let mut programs = None;
+    for variation in extent.variations() {
+        let rows = run(traces, contenders, extent, &variation)?;
+        for (number, contender) in contenders.iter().enumerate() {
+            let figures: Vec<&Figures> = rows.iter().map(|row| &row[number]).collect();
+            summary.add_row([variation.name.clone(), title(contender)].into_iter().chain(summarise(traces, &figures)));
+        }
+        programs.get_or_insert_with(|| by_program(traces, contenders, &rows));
+    }
+    Ok(format!(
+        "## All programs\n\nGeometric mean of the utilisation over {} programs, the worst program, and the driver's time over all \
+         allocations.\n\n{summary}\n\n## By program\n\n{}\n",
+        traces.len(),
+        programs.unwrap_or_else(|| table(2, [""]))
+    ))
+}
+
+/// Runs every program with every contender in one way.
+fn run(
+    traces: &[Trace],
+    contenders: &[Contender],
+    extent: Extent,
+    variation: &Variation,
+) -> Result<Vec<Row>, ReplayError> {
+    let options = Options {
+        contenders: contenders.to_vec(),
+        limit: None,
+        limit_factor: variation.limit_factor,
+        left_out: variation.left_out,
+        passes: extent.passes,
+        repeat: 0,
+        costs: DriverCosts::h200(),
+    };
+    let row = |trace| {
+        let figures = compare(trace, &options)?.figures;
+        figures.into_iter().collect::<Result<Row, BadInput>>().map_err(ReplayError::Refused)
+    };
+    traces.iter().map(row).collect()
+}
+
+fn table<'a>(left: usize, header: impl IntoIterator<Item = &'a str>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
+    for column in table.column_iter_mut().skip(left) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn title(contender: &Contender) -> String {
+    format!("{} {}", contender.policy, contender.text).trim_end().to_owned()
+}
+
+/// Returns the cells of one contender over all programs.
+fn summarise(traces: &[Trace], figures: &[&Figures]) -> [String; 7] {
+    let logarithms: f64 = figures.iter().map(|figures| figures.utilisation().ln()).sum();
+    let mean = (logarithms / figures.len() as f64).exp();
+    let by_utilisation = |(_, one): &(&Trace, &&Figures), (_, other): &(&Trace, &&Figures)| {
+        one.utilisation().total_cmp(&other.utilisation())
+    };
+    let worst = traces.iter().zip(figures).min_by(by_utilisation);
+    let (worst, of) = worst.map_or((0.0, ""), |(trace, figures)| (figures.utilisation(), &trace.name));
+    let failed = figures.iter().filter(|figures| figures.ooms > 0).count();
+    let [cold, steady, stall] = driver(&DriverTime::sum(figures.iter().map(|figures| &figures.driver)));
+    [ratio(mean), ratio(worst), of.to_owned(), cold, steady, stall, failed.to_string()]
+}
+
+fn by_program(traces: &[Trace], contenders: &[Contender], rows: &[Row]) -> Table {
+    let header = [
+        "program",
+        "policy",
+        "allocations",
+        "live MiB",
+        "reserved MiB",
+        "utilisation",
+        "cold µs",
+        "steady µs",
+        "stall ms",
+    ];
+    let mut table = table(2, header);
+    for (trace, row) in traces.iter().zip(rows) {
+        for (contender, figures) in contenders.iter().zip(row) {
+            let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+            let cells = [
+                trace.name.clone(),
+                title(contender),
+                figures.driver.allocations.to_string(),
+                mebibytes(figures.peak_live_bytes),
+                mebibytes(figures.peak_reserved_bytes),
+                ratio(figures.utilisation()),
+            ];
+            table.add_row(cells.into_iter().chain(driver(&figures.driver)));
+        }
+    }
+    table
+}
+
+fn ratio(of: f64) -> String {
+    format!("{of:.4}")
+}
+
+/// Returns the microseconds an allocation in the first pass and in the later ones, and the longest
+/// stall in milliseconds.
+fn driver(time: &DriverTime) -> [String; 3] {
+    let steady = time.steady_us().map_or("–".to_owned(), |us| format!("{us:.3}"));
+    [format!("{:.3}", time.cold_us()), steady, format!("{:.2}", time.longest_stall_ns as f64 / 1e6)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Extent, POLICIES, default_programs, report};
+    use cachalot_replay::compare::Contender;
+    use cachalot_replay::trace::Trace;
+    use std::path::Path;
+
+    /// A block that stays, and a cached one that a call gives back.
+    const RECORD: &str = "action,addr,size,stream\nA,7f0000000000,2097152,0\na,7f0000000000,1048576,0\n\
+        A,7f1000000000,20971520,0\na,7f1000000000,5242880,0\nf,7f1000000000,5242880,0\nc,7f1000000000,5242880,0\n\
+        F,7f1000000000,20971520,0\n";
+
+    #[test]
+    fn each_variation_and_each_program_has_a_row_for_each_policy() {
+        let traces = Trace::load_bytes(Path::new("small.csv"), RECORD.as_bytes()).unwrap();
+        let contenders = POLICIES[..2].iter().map(|text| Contender::parse(text).unwrap()).collect::<Vec<_>>();
+        let text = report(&traces, &contenders, Extent { passes: 3, limit_factor: 1.05 }).unwrap();
+        let row = |cells: &str| {
+            let cells: Vec<&str> = cells.split(", ").collect();
+            let is = |line: &str| {
+                let found: Vec<&str> = line.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
+                found == cells
+            };
+            assert!(text.lines().any(is), "{cells:?} in\n{text}");
+        };
+        // 6 MiB live; segments of 2 and 20 MiB, for 31 and 32 µs.
+        row("as below, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
+        row("graphs in the default pool, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
+        // Each later pass obtains the released 20 MiB again, and releases them: 2 · 32 µs.
+        row("with `empty_cache`, caching, 0.2727, 0.2727, small, 47.500, 32.000, 0.03, 0");
+        row("reusable at `c`, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
+        row("small, caching, 2, 6.0, 22.0, 0.2727, 31.500, 0.000, 0.03");
+        assert!(text.contains("| hard limit of 1.05 × peak live | caching expandable_segments:True |"), "{text}");
+    }
+
+    #[test]
+    fn the_recorded_programs_of_the_default_configuration_are_found() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/traces");
+        let names: Vec<String> = default_programs(&folder).unwrap().into_iter().map(|trace| trace.name).collect();
+        assert!(names.len() >= 11 && names.is_sorted(), "{names:?}");
+        assert!(names.iter().all(|name| !name.contains("__") || name == "cuda_graphs__graph"), "{names:?}");
+        let error = default_programs(&folder.join("none")).unwrap_err().to_string();
+        assert!(error.contains("none: cannot be read"), "{error}");
+    }
+}

@@ -1,0 +1,89 @@
+//! The pages of virtual memory of one device: upkeep, and what the pages are used for.
+
+use crate::allocator::Allocator;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DeviceIndex;
+
+/// What the pages of a device are used for, in bytes, at one moment.
+///
+/// The bytes held from the device are those of ordinary segments, `mapped`, `spare`, and bytes that
+/// were leaked.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PageStats {
+    /// Bytes of the pages mapped where blocks can use them.
+    pub mapped: u64,
+    /// Bytes of the pages mapped nowhere, which serve the next mapping.
+    pub spare: u64,
+    /// Bytes of addresses at which moved pages are still mapped, until the work that used the
+    /// addresses is complete. They hold no memory of their own.
+    pub stale: u64,
+    /// Bytes of the mapped pages that are pinned, and so neither move nor go back to the device.
+    pub pinned: u64,
+    /// Bytes of all pages that have moved since the allocator was created.
+    pub moved: u64,
+}
+
+/// The pages of one device: a view of an [`Allocator`], returned by [`Allocator::pages`].
+pub struct Pages<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    allocator: &'a Allocator<D, R, S>,
+    device: DeviceIndex,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Returns the pages of virtual memory of `device`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn pages(&self, device: DeviceIndex) -> Result<Pages<'_, D, R, S>, Error> {
+        self.arena(device)?;
+        Ok(Pages { allocator: self, device })
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
+    /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
+    /// of the driver's time: removes mappings that pages have left, and gives memory beyond the
+    /// budget back. Returns true if something is left for a further call. Under other policies
+    /// there is nothing to do.
+    ///
+    /// A host calls this when it is idle, or from a thread of its own. Requests and frees of other
+    /// threads go on meanwhile.
+    ///
+    /// Stream order: never waits for the device. Memory is given back once its work is complete.
+    ///
+    /// Device: called, unless there is nothing to do. The time is estimated from the measured costs
+    /// of the driver's calls, so a call may take longer on a slower driver.
+    ///
+    /// # Errors
+    /// The first error of the device. Nothing is lost but what
+    /// [`leaked_bytes`](Allocator::leaked_bytes) counts; the rest is left to the next call.
+    pub fn maintain(&self, max_us: u64) -> Result<bool, Error> {
+        let _checked = self.allocator.checked("maintain", self.device);
+        let device = self.allocator.on(self.device)?;
+        device.health()?;
+        device.stitcher().map_or(Ok(false), |stitcher| stitcher.maintain(max_us))
+    }
+
+    /// Returns what the pages are used for. Heaps are read in turn, so the sums may disagree
+    /// slightly while other threads allocate.
+    ///
+    /// # Errors
+    /// None for a device that exists.
+    pub fn stats(&self) -> Result<PageStats, Error> {
+        let arena = self.allocator.arena(self.device)?;
+        let pool = arena.page_pool.lock().bytes;
+        let mut stats =
+            PageStats { mapped: pool.home, spare: pool.spare, moved: arena.budget.moved(), ..PageStats::default() };
+        for slot in arena.heaps.slot_numbers() {
+            let heap = arena.heaps.lock(slot);
+            if !heap.is_empty() {
+                stats.stale += heap.sets.stale.bytes;
+                stats.pinned += heap.sets.pages.pinned();
+            }
+        }
+        Ok(stats)
+    }
+}

@@ -1,0 +1,310 @@
+//! Pages and their mappings: every call to the device's virtual memory is made here.
+//!
+//! ```text
+//! new_page ─▶ Batch ─▶ map_batch ─▶ (a heap's range)
+//!    ▲                                   │ unmap_pages
+//!    └── spare pages ◀───────────────────┘
+//!           └─▶ destroy_spares ─▶ (device)
+//! ```
+//!
+//! The bytes of a page are charged to the ledger from its creation to its destruction. A page or a
+//! mapping that the device failed to remove is counted as leaked, and never used again. No lock is
+//! held across a call to the device.
+
+use crate::arena::OnDevice;
+use crate::device::{DeviceMemory, ErrorKind, VirtualMemory};
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::expandable::Range;
+use crate::heap::home_pages::HomePage;
+use crate::page_map::Owner;
+use crate::pages::{Batch, Page};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DevicePtr;
+
+/// The virtual memory of one device, and what the allocator does with it.
+pub(crate) struct Mapper<'a, D, R: Lock, S: Storage> {
+    pub(super) device: OnDevice<'a, D, R, S>,
+    pub(super) memory: &'a dyn VirtualMemory,
+}
+
+impl<D, R: Lock, S: Storage> Clone for Mapper<'_, D, R, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D, R: Lock, S: Storage> Copy for Mapper<'_, D, R, S> {}
+
+/// Whether the memory limit holds for a new page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Charge {
+    /// The page is not created if the limit does not allow its bytes.
+    WithinLimit,
+    /// The limit was checked before, for the request as a whole.
+    Checked,
+}
+
+/// A failed mapping of a batch. No page of the batch is mapped at its new place, except for a page
+/// that is marked as stuck there.
+pub(super) struct MapFailure {
+    /// The error of the device, or `None` if the device lacks the memory.
+    pub(super) error: Option<Error>,
+    /// Whether the device failed to remove a mapping: the addresses must not be used again.
+    pub(super) addresses_lost: bool,
+}
+
+impl From<Error> for MapFailure {
+    fn from(error: Error) -> Self {
+        Self { error: Some(error), addresses_lost: false }
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations on virtual memory, if the device has any.
+    pub(crate) fn mapper(self) -> Option<Mapper<'a, D, R, S>> {
+        Some(Mapper { device: self, memory: self.arena.driver.device().virtual_memory()? })
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+    /// Creates a page of `bytes`, or takes a spare page of that length, and appends the page to
+    /// `batch`. Returns false if the limit or the device does not allow the bytes.
+    ///
+    /// Spare pages of other lengths are destroyed if the memory is needed.
+    pub(super) fn new_page(&self, bytes: u64, charge: Charge, batch: &mut Batch) -> Result<bool, Error> {
+        {
+            let mut pages = self.device.page_pool.lock();
+            if let Some(page) = pages.take_spare(bytes) {
+                pages.append(batch, page);
+                return Ok(true);
+            }
+            // Before the device is called: nothing is to be undone if the table is full.
+            pages.make_room().map_err(|_| Error::TableFull("pages of memory"))?;
+        }
+        if !self.device.ledger.charge(bytes) {
+            self.destroy_spares()?;
+            if !self.device.ledger.charge(bytes) {
+                if charge == Charge::WithinLimit {
+                    return Ok(false);
+                }
+                self.device.ledger.add(bytes);
+            }
+        }
+        let mut created = self.device.call(|_| self.memory.create(bytes));
+        if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) && self.destroy_spares()? {
+            created = self.device.call(|_| self.memory.create(bytes));
+        }
+        let handle = match created {
+            Ok(handle) => handle,
+            Err(error) => {
+                self.device.ledger.refund(bytes);
+                return if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) };
+            }
+        };
+        let mut pages = self.device.page_pool.lock();
+        if pages.make_room().is_err() {
+            // Another thread has filled the table meanwhile.
+            drop(pages);
+            self.destroy(Page::created(handle, bytes))?;
+            return Err(Error::TableFull("pages of memory"));
+        }
+        let page = pages.add(handle, bytes);
+        pages.append(batch, page);
+        Ok(true)
+    }
+
+    /// Maps the pages of `batch` one behind the other from `at` on, and makes them accessible.
+    ///
+    /// # Errors
+    /// The first error. Mappings made before it were removed.
+    pub(super) fn map_batch(&self, batch: &Batch, at: DevicePtr) -> Result<(), MapFailure> {
+        let mut mapped = 0;
+        let result = self.pages_of(batch, at).try_for_each(|(_, Page { handle, bytes, .. }, at)| {
+            self.device.call(|_| self.memory.map(at, bytes, handle))?;
+            mapped += 1;
+            Ok(())
+        });
+        // Access is set once for the whole range: one call of the device instead of one a page.
+        let result = result.and_then(|()| self.device.call(|_| self.memory.set_access(at, batch.bytes)));
+        let Err(error) = result else { return Ok(()) };
+        let addresses_lost = !self.unmap_first(mapped, batch, at);
+        let error = Some(error).filter(|error| error.kind != ErrorKind::OutOfMemory).map(Error::from);
+        Err(MapFailure { error, addresses_lost })
+    }
+
+    /// Iterates over the pages of a batch: number, copy of the entry, and address if the first page
+    /// lies at `at`. The pool is unlocked between two pages.
+    fn pages_of(&self, batch: &Batch, at: DevicePtr) -> impl Iterator<Item = (u32, Page, DevicePtr)> {
+        let mut at = at;
+        self.numbers_of(batch).map(move |page| {
+            let entry = self.device.page_pool.lock()[page];
+            let here = at;
+            at = at.offset(entry.bytes);
+            (page, entry, here)
+        })
+    }
+
+    /// Iterates over the numbers of the pages of a batch.
+    pub(super) fn numbers_of(&self, batch: &Batch) -> impl Iterator<Item = u32> {
+        let next = |&page: &u32| self.device.page_pool.lock().next(page);
+        core::iter::successors((batch.count > 0).then_some(batch.first), next)
+    }
+
+    /// Lists the pages of a batch, mapped from `at` on, as the pages of the heap in `slot`, and the
+    /// addresses as that heap's in the page map.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]. Nothing is listed then.
+    pub(super) fn list_pages(&self, slot: u32, batch: &Batch, at: DevicePtr) -> Result<(), Error> {
+        let owner = Owner::Heap(self.device.heaps.heap_ref(slot));
+        self.device.pages.insert(at, batch.bytes, owner)?;
+        let mut heap = self.device.heaps.lock(slot);
+        if heap.sets.pages.make_room(batch.count).is_err() {
+            drop(heap);
+            self.device.pages.remove(at, batch.bytes);
+            return Err(Error::TableFull("pages of memory"));
+        }
+        self.list_batch(&mut heap, batch, at, 0);
+        drop(heap);
+        self.settle_batch(batch);
+        Ok(())
+    }
+
+    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`, each with `pins`.
+    /// Room was made.
+    pub(super) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, pins: u32) {
+        for (page, Page { bytes, .. }, at) in self.pages_of(batch, at) {
+            heap.sets.pages.insert(HomePage { at: at.0, bytes, page, pins });
+        }
+    }
+
+    /// Marks the pages of a batch as home.
+    pub(super) fn settle_batch(&self, batch: &Batch) {
+        let mut pages = self.device.page_pool.lock();
+        let mut next = (batch.count > 0).then_some(batch.first);
+        while let Some(page) = next {
+            next = pages.next(page);
+            pages.settle(page);
+        }
+    }
+
+    /// Removes the mappings of a batch that was mapped from `at` on and not listed. Returns false
+    /// if a mapping remains: its page is marked as stuck, and the addresses must not be used again.
+    pub(super) fn unmap_unlisted(&self, batch: &Batch, at: DevicePtr) -> bool {
+        self.unmap_first(batch.count, batch, at)
+    }
+
+    /// Removes the mappings of the first `count` pages of a batch, as
+    /// [`unmap_unlisted`](Self::unmap_unlisted) does.
+    fn unmap_first(&self, count: u32, batch: &Batch, at: DevicePtr) -> bool {
+        let mut all = true;
+        for (page, Page { bytes, .. }, at) in self.pages_of(batch, at).take(count as usize) {
+            if self.device.call(|_| self.memory.unmap(at, bytes)).is_err() {
+                self.device.page_pool.lock().mark_stuck(page);
+                all = false;
+            }
+        }
+        all
+    }
+
+    /// Unmaps the pages at home in `range`, which lies in a detached block of the heap in `slot`,
+    /// and makes the pages spare. No stream uses the range. The bytes of pages whose mapping could
+    /// not be removed are counted as leaked.
+    ///
+    /// # Errors
+    /// The first error of the device, after all pages were tried.
+    pub(super) fn unmap_pages(&self, slot: u32, range: Range) -> Result<(), Error> {
+        let mut result = Ok(());
+        let end = range.at.0 + range.bytes;
+        let mut at = range.at.0;
+        while at < end {
+            let home = self.device.heaps.lock(slot).sets.pages.remove(at);
+            at = home.end();
+            let unmapped = self.device.call(|_| self.memory.unmap(DevicePtr(home.at), home.bytes));
+            let mut pages = self.device.page_pool.lock();
+            pages.leave_home(home.page);
+            match unmapped {
+                Ok(()) => pages.make_spare(home.page),
+                Err(error) => {
+                    // The handle stays with the mapping that could not be removed.
+                    pages.remove(home.page);
+                    self.device.ledger.leak(home.bytes);
+                    result = result.and(Err(error.into()));
+                }
+            }
+        }
+        result
+    }
+
+    /// Disposes of the pages of a batch, which came from no heap: they become spare. A page that is
+    /// stuck in a mapping is counted as leaked.
+    pub(super) fn spare_batch(&self, batch: &Batch) {
+        let mut next = (batch.count > 0).then_some(batch.first);
+        while let Some(page) = next {
+            // Read before the page enters the list of spare pages.
+            next = self.device.page_pool.lock().next(page);
+            self.spare_page(page);
+        }
+    }
+
+    /// Disposes of a page that came from no heap, as [`spare_batch`](Self::spare_batch) does.
+    pub(super) fn spare_page(&self, page: u32) {
+        let mut pages = self.device.page_pool.lock();
+        if pages[page].stuck {
+            let Page { bytes, .. } = pages.remove(page);
+            self.device.ledger.leak(bytes);
+        } else {
+            pages.make_spare(page);
+        }
+    }
+
+    /// Destroys the spare pages without aliases. Returns true if memory went back to the device.
+    ///
+    /// # Errors
+    /// The first error of the device, after all pages were tried.
+    pub(crate) fn destroy_spares(&self) -> Result<bool, Error> {
+        let (mut any, mut result) = (false, Ok(()));
+        loop {
+            match self.destroy_spare() {
+                Ok(true) => any = true,
+                Ok(false) => return result.map(|()| any),
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+    }
+
+    /// Destroys one spare page without aliases. Returns false if there is none.
+    pub(super) fn destroy_spare(&self) -> Result<bool, Error> {
+        let taken = {
+            let mut pages = self.device.page_pool.lock();
+            pages.take_destroyable().map(|page| pages.remove(page))
+        };
+        taken.map_or(Ok(false), |page| self.destroy(page).map(|()| true))
+    }
+
+    /// Destroys the handle of a page that is in no table, and refunds the bytes.
+    ///
+    /// # Errors
+    /// The error of the device, after the bytes were counted as leaked.
+    fn destroy(&self, page: Page) -> Result<(), Error> {
+        let destroyed = self.device.call(|_| self.memory.destroy(page.handle));
+        if destroyed.is_ok() && !page.stuck {
+            self.device.ledger.refund(page.bytes);
+        } else {
+            self.device.ledger.leak(page.bytes);
+        }
+        Ok(destroyed?)
+    }
+
+    /// Releases the addresses of a segment without mapped parts. If the device refuses, the
+    /// addresses are never used again; no memory is lost.
+    pub(super) fn unreserve(&self, segment: Option<(DevicePtr, u64)>) {
+        if let Some((base, bytes)) = segment
+            && self.device.health().is_ok()
+        {
+            let _addresses_lost = self.device.call(|_| self.memory.unreserve(base, bytes));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Quiet memory: begins epochs of heaps, polls their events, and tells the heaps which of their free
+//! blocks no work of the device uses any longer.
+//!
+//! Nothing here waits for the device. A failed call leaves blocks busy that may be quiet, and is no
+//! error of the request: the request is then served without those blocks. A lost context is noted,
+//! so the next call to the device reports it.
+
+use crate::arena::Arena;
+use crate::device::DeviceMemory;
+use crate::streams::epochs::Epoch;
+use crate::sync::{Lock, Ordering};
+use crate::tables::{Lazy, Storage};
+use crate::units::NO_STREAM;
+
+/// The epochs of one device: the operations that call the device.
+pub(crate) struct Quiet<'a, D, R: Lock, S: Storage> {
+    arena: &'a Arena<D, R, S>,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns the operations on the epochs of this device.
+    pub(crate) fn quiet(&self) -> Quiet<'_, D, R, S> {
+        Quiet { arena: self }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Quiet<'_, D, R, S> {
+    /// Begins an epoch of the heap in `slot`: once its event is complete, all blocks that are free
+    /// now are quiet. Returns false, and begins none, while a graph is captured, if the stream has
+    /// ended or captures, if [`MAX_UNFINISHED`](crate::streams::epochs::MAX_UNFINISHED) epochs of
+    /// the heap are unfinished, or if the device refuses. The caller uses the pair.
+    pub(crate) fn begin(&self, slot: u32) -> bool {
+        let arena = self.arena;
+        // Kept until the event is recorded: no capture begins in between.
+        let Some(_permission) = arena.driver.may_record(&arena.flags) else { return false };
+        if !arena.epochs.lock().has_room(slot) {
+            return false;
+        }
+        let epoch = {
+            let mut heap = arena.heaps.lock(slot);
+            // The handle of an ended stream may not be used.
+            if heap.stream == NO_STREAM || heap.ended {
+                return false;
+            }
+            // The count of the pool never decreases and is the clock of a heap that changes hands,
+            // so a stamp is unique in the pool, and later blocks never have an earlier one.
+            heap.clock = arena.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+            Epoch { slot, pool: heap.pool, stream: heap.stream, stamp: heap.clock }
+        };
+        let Ok(idle) = arena.epochs.lock().begin(epoch) else { return false };
+        let made = idle.map_or_else(|| arena.call(D::create_event), Ok);
+        let recorded = made.and_then(|event| arena.call(|device| device.record(event, epoch.stream)).map(|()| event));
+        let mut epochs = arena.epochs.lock();
+        match recorded {
+            Ok(event) => epochs.recorded(epoch, event),
+            Err(_) => epochs.cancel(epoch, made.ok()),
+        }
+        recorded.is_ok()
+    }
+
+    /// Polls the events of all unfinished epochs, and moves [`Sets::quiet`](crate::heap::sets::Sets::quiet)
+    /// up to the epochs whose events are complete.
+    pub(crate) fn poll(&self) {
+        let arena = self.arena;
+        let mut next = arena.epochs.lock().next_to_poll(0);
+        while let Some((at, epoch, event)) = next {
+            let complete = arena.call(|device| device.is_complete(event));
+            if complete == Ok(true) {
+                let mut heap = arena.heaps.lock(epoch.slot);
+                // The heap may belong to another stream by now: the event says nothing of its work.
+                if (heap.stream, heap.pool) == (epoch.stream, epoch.pool) && heap.sets.is_made() {
+                    heap.sets.quiet = heap.sets.quiet.max(epoch.stamp);
+                }
+            }
+            let mut epochs = arena.epochs.lock();
+            // An event that cannot be polled would be polled for ever: its epoch is given up.
+            let finished = complete != Ok(false);
+            epochs.finish_poll(epoch, finished);
+            next = epochs.next_to_poll(if finished { at } else { at + 1 });
+        }
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use crate::allocator::Allocator;
+    use crate::config::Config;
+    use crate::config::rounding::PoolKind;
+    use crate::device::simulated::{Call, Failure, SimulatedDevice};
+    use crate::device::{DeviceError, ErrorKind};
+    use crate::pool::{PoolOptions, Route};
+    use crate::streams::epochs::MAX_UNFINISHED;
+    use crate::tables::Growable;
+    use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+
+    const DEVICE: DeviceIndex = DeviceIndex(0);
+    const STREAM: StreamId = StreamId(1);
+
+    type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+    /// An allocator, and a large block of stream 1.
+    fn with_block() -> (Simulated, DevicePtr) {
+        let allocator = Simulated::new([SimulatedDevice::new(1 << 30)], &Config::default()).unwrap();
+        let block = allocator.malloc(DEVICE, 40 * MIB, STREAM).unwrap();
+        (allocator, block)
+    }
+
+    /// The slot of stream 1's large heap.
+    fn slot(allocator: &Simulated) -> u32 {
+        allocator.arena(DEVICE).unwrap().heaps.find_pair(0, STREAM).unwrap().slot(PoolKind::Large)
+    }
+
+    /// Whether the only free block of stream 1's large heap is quiet.
+    fn is_quiet(allocator: &Simulated) -> bool {
+        let heap = allocator.arena(DEVICE).unwrap().heaps.lock(slot(allocator));
+        let block = heap.sets.free.last(heap.blocks.entries()).expect("a free block");
+        heap.blocks[block].freed_at < heap.sets.quiet
+    }
+
+    #[test]
+    fn a_block_is_quiet_once_an_event_recorded_after_its_free_is_complete() {
+        let (allocator, block) = with_block();
+        let device = allocator.device(DEVICE).unwrap();
+        let (quiet, slot) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
+        assert!(quiet.begin(slot), "an epoch before the free");
+        allocator.free(block).unwrap();
+        device.complete(STREAM);
+        quiet.poll();
+        assert!(!is_quiet(&allocator), "the event precedes the last work on the block");
+        assert!(quiet.begin(slot));
+        quiet.poll();
+        assert!(!is_quiet(&allocator), "the event is pending");
+        device.complete(STREAM);
+        quiet.poll();
+        assert!(is_quiet(&allocator));
+        assert_eq!(device.calls(Call::CreateEvent), 1, "the second epoch uses the first event again");
+        assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
+    }
+
+    #[test]
+    fn no_epoch_begins_during_a_capture_nor_on_an_ended_stream_nor_beyond_the_bound() {
+        let (allocator, block) = with_block();
+        let device = allocator.device(DEVICE).unwrap();
+        let (quiet, slot) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        allocator.begin_capture(DEVICE, pool, Route::Stream(StreamId(2))).unwrap();
+        assert!(!quiet.begin(slot), "a graph is captured on another stream");
+        allocator.end_capture(DEVICE, pool).unwrap();
+        device.set_capturing(STREAM, true);
+        assert!(!quiet.begin(slot), "the stream captures, which nothing announced");
+        device.set_capturing(STREAM, false);
+        for _ in 0..MAX_UNFINISHED {
+            assert!(quiet.begin(slot));
+        }
+        assert!(!quiet.begin(slot), "as many epochs as may be unfinished");
+        device.complete(STREAM);
+        quiet.poll();
+        allocator.stream_destroyed(DEVICE, STREAM).unwrap();
+        let recorded = device.calls(Call::Record);
+        assert!(!quiet.begin(slot), "the stream has ended");
+        assert_eq!(device.calls(Call::Record), recorded);
+        allocator.free(block).unwrap();
+    }
+
+    #[test]
+    fn a_failed_call_begins_no_epoch_or_ends_one_and_leaves_blocks_busy() {
+        let (allocator, block) = with_block();
+        let device = allocator.device(DEVICE).unwrap();
+        let (quiet, slot) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
+        allocator.free(block).unwrap();
+        let error = DeviceError::new(ErrorKind::Other, 7);
+        for call in [Call::CreateEvent, Call::Record, Call::IsComplete] {
+            let nth = device.calls(call) + 1;
+            device.fail(Failure { call, nth, persistent: false, error });
+            assert_eq!(quiet.begin(slot), call == Call::IsComplete);
+            device.complete(STREAM);
+            quiet.poll();
+            assert!(!is_quiet(&allocator), "{call:?} failed");
+            assert!(allocator.arena(DEVICE).unwrap().epochs.lock().is_idle(), "{call:?} failed");
+        }
+        assert!(quiet.begin(slot));
+        device.complete(STREAM);
+        quiet.poll();
+        assert!(is_quiet(&allocator));
+    }
+
+    #[test]
+    fn an_epoch_says_nothing_of_a_heap_that_has_changed_hands() {
+        let (allocator, block) = with_block();
+        let device = allocator.device(DEVICE).unwrap();
+        let (quiet, old) = (allocator.arena(DEVICE).unwrap().quiet(), slot(&allocator));
+        assert!(quiet.begin(old));
+        allocator.stream_destroyed(DEVICE, STREAM).unwrap();
+        allocator.free(block).unwrap();
+        allocator.empty_cache(DEVICE).unwrap();
+        let other = allocator.malloc(DEVICE, 40 * MIB, StreamId(9)).unwrap();
+        allocator.free(other).unwrap();
+        let heap = |slot| allocator.arena(DEVICE).unwrap().heaps.lock(slot);
+        assert_eq!(heap(old).stream, StreamId(9), "the heap has changed hands");
+        device.complete(STREAM);
+        quiet.poll();
+        assert_eq!(heap(old).sets.quiet, 0);
+        assert!(allocator.arena(DEVICE).unwrap().epochs.lock().is_idle());
+    }
+}

@@ -1,0 +1,296 @@
+//! The stitched policy: growth of a heap from pages that lie free elsewhere, before new memory.
+//!
+//! ```text
+//! grow ─▶ a free block of the stream's other heap fits ─▶ done
+//!   └─▶ hold the end of the range ─▶ spare pages, and new ones within the budget ─┐
+//!         └─▶ budget spent: wholly free pages of this stream, then of others ─────┤
+//!                                              map all, set access once, extend ◀─┘
+//! ```
+//!
+//! A page that moves is mapped a second time, at the end of the heap that needs it, and its old
+//! mapping becomes stale. Nothing waits: work on the page's own stream precedes the work of the
+//! request in stream order, and for pages of other streams the requesting stream is ordered behind
+//! theirs. A stale mapping is removed once its work is complete (stale.rs). Only wholly free pages
+//! move, so no two live blocks ever see one page, and a live block never moves.
+//!
+//! The budget is in budget.rs, the search for pages in gather.rs, and giving memory back in
+//! maintain.rs.
+
+mod budget;
+mod gather;
+mod maintain;
+mod stale;
+
+pub(crate) use budget::Budget;
+
+use crate::arena::OnDevice;
+use crate::arena::mapper::{Charge, Mapper};
+use crate::arena::request::Request;
+use crate::config::{Policy, Stitched};
+use crate::device::{DeviceMemory, ErrorKind};
+use crate::error::Error;
+use crate::heap::block::Backing;
+use crate::heap::stitched::HeldEnd;
+use crate::page_map::Owner;
+use crate::pages::Batch;
+use crate::stats::Event;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::trace::Action;
+use crate::units::DevicePtr;
+
+/// Length of a range of addresses, as a multiple of the device's memory. A range that is used up is
+/// replaced, and released once nothing in it is mapped. With 4, an 80 GiB device has room for
+/// hundreds of heaps in the 128 TiB of addresses of a process.
+const RANGE_TIMES_DEVICE: u64 = 4;
+
+/// The stitched policy of one device: the operations that map and move pages.
+pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
+    mapper: Mapper<'a, D, R, S>,
+    options: Stitched,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations of the stitched policy, if it is the policy and the device has
+    /// virtual memory.
+    pub(crate) fn stitcher(self) -> Option<Stitcher<'a, D, R, S>> {
+        let Policy::Stitched(options) = self.settings.policy else { return None };
+        Some(Stitcher { mapper: self.mapper()?, options })
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
+    fn device(&self) -> OnDevice<'a, D, R, S> {
+        self.mapper.device
+    }
+
+    /// Returns the length of which the sizes of pages are multiples, in bytes.
+    fn step(&self) -> u64 {
+        crate::config::rounding::SMALL_SEGMENT.next_multiple_of(self.mapper.memory.granularity())
+    }
+
+    /// Serves a request that no free block of its heap can hold. Returns `None` if neither free
+    /// pages nor the limit and the device allow it.
+    pub(crate) fn grow(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if let Some(ptr) = self.search_other_heap(request)? {
+            return Ok(Some(ptr));
+        }
+        self.unmap_some_stale();
+        let allowed = self.allowance(request);
+        let served = self.grow_within(request, allowed)?;
+        if served.is_some() || allowed == 0 {
+            return Ok(served);
+        }
+        // The limit or the device allows less than the budget: free pages may still do.
+        self.grow_within(request, 0)
+    }
+
+    /// Serves a request from the stream's heap of the other kind, which costs nothing.
+    fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if request.pool != 0 || self.device().heaps.lock(request.slot).rules.no_split {
+            return Ok(None);
+        }
+        // The small heap of a pair has an even slot, and the large heap the slot behind.
+        self.device().search(&Request { slot: request.slot ^ 1, ..*request })
+    }
+
+    /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages
+    /// can provide the rest, and serves the request. Returns `None` if the memory does not suffice.
+    fn grow_within(&self, request: &Request, allowed: u64) -> Result<Option<DevicePtr>, Error> {
+        let Some(held) = self.hold_end(request)? else { return Ok(None) };
+        let mut batch = Batch::EMPTY;
+        let result = self.provide(request, held.needed, allowed, &mut batch);
+        let served = match result {
+            Ok(true) => self.extend(request, held, &batch),
+            Ok(false) => Ok(None),
+            Err(error) => Err(error),
+        };
+        if !matches!(served, Ok(Some(_))) {
+            self.give_back(&batch);
+            let emptied = self.device().heaps.lock(request.slot).release_end(held);
+            self.mapper.unreserve(emptied);
+        }
+        served
+    }
+
+    /// Collects pages of at least `needed` bytes: spare ones, free ones of this stream and of
+    /// others, and new ones. Returns false if the limit or the device does not allow the rest.
+    fn provide(&self, request: &Request, needed: u64, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
+        self.take_spares(needed, batch);
+        let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
+        let mut moved = 0;
+        let to_move = missing(batch).saturating_sub(allowed);
+        if to_move > 0 && self.may_move(request) {
+            let mut moves = self.most_moves(to_move, &self.free_pages(request)?);
+            let before = batch.count;
+            self.gather(request, to_move, &mut moves, batch)?;
+            moved = batch.count - before;
+        }
+        let sizes = self.new_page_sizes(request, missing(batch), moved);
+        while batch.bytes < needed {
+            let bytes = sizes.min(missing(batch));
+            if !self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes spare pages that fit into `needed` bytes, largest first.
+    fn take_spares(&self, needed: u64, batch: &mut Batch) {
+        let device = self.device();
+        let mut pages = device.page_pool.lock();
+        while let Some(page) = pages.take_spare_within(needed - batch.bytes) {
+            pages.append(batch, page);
+        }
+    }
+
+    /// Returns whether pages may move for a request: never into a private pool, and not while its
+    /// stream captures a graph. The graph would write to the pages at every replay.
+    fn may_move(&self, request: &Request) -> bool {
+        request.pool == 0 && !request.capturing
+    }
+
+    /// Detaches the end of the request's heap, for the bytes that the request lacks there. Reserves
+    /// a new range of addresses if none has the room. Returns `None` without enough addresses.
+    fn hold_end(&self, request: &Request) -> Result<Option<HeldEnd>, Error> {
+        let heaps = &self.device().arena.heaps;
+        // The choice of pages may have more bytes than wanted, by less than the largest page.
+        let spare_room = self.device().page_pool.lock().largest.max(self.step());
+        let mut reserved = None;
+        loop {
+            let mut heap = heaps.lock(request.slot);
+            if heap.make_room().is_err() || !heap.make_room_for_range() {
+                drop(heap);
+                self.mapper.unreserve(reserved);
+                return Err(Error::TableFull("blocks"));
+            }
+            let mut held = heap.hold_end(request.size, spare_room);
+            if held.is_none()
+                && let Some((base, bytes)) = reserved.take()
+            {
+                heap.add_range(base, bytes, self.step(), Backing::Stitched);
+                held = heap.hold_end(request.size, spare_room);
+            }
+            drop(heap);
+            if held.is_some() {
+                // Still `Some` only if another thread has added a range meanwhile.
+                self.mapper.unreserve(reserved);
+                return Ok(held);
+            }
+            let bytes = self.range_to_reserve()?;
+            if bytes < request.size + self.step() + spare_room {
+                return Ok(None);
+            }
+            match self.device().call(|_| self.mapper.memory.reserve(bytes)) {
+                Ok(base) => reserved = Some((base, bytes)),
+                Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Returns the length of a new range of addresses, in bytes.
+    fn range_to_reserve(&self) -> Result<u64, Error> {
+        let total = self.device().call(D::memory_info)?.total;
+        Ok(total.saturating_mul(RANGE_TIMES_DEVICE).next_multiple_of(self.step()))
+    }
+
+    /// Maps the batch at the held end, and serves the request there. Returns `None` if the device
+    /// lacks memory for the mapping. On `Ok(None)` and on errors nothing is mapped.
+    fn extend(&self, request: &Request, held: HeldEnd, batch: &Batch) -> Result<Option<DevicePtr>, Error> {
+        let device = self.device();
+        let owner = Owner::Heap(device.heaps.heap_ref(request.slot));
+        device.pages.insert(held.at, batch.bytes, owner)?;
+        if let Err(failure) = self.mapper.map_batch(batch, held.at) {
+            device.pages.remove(held.at, batch.bytes);
+            if failure.addresses_lost {
+                device.heaps.lock(request.slot).lose_end(held);
+            }
+            return failure.error.map_or(Ok(None), Err);
+        }
+        let slot = device.heaps.slot(request.slot);
+        let mut heap = device.heaps.lock(request.slot);
+        // Room was made before the lock was dropped; other calls may have used the room since.
+        if heap.make_room().is_err() || !heap.make_room_for_range() || heap.sets.pages.make_room(batch.count).is_err() {
+            drop(heap);
+            device.pages.remove(held.at, batch.bytes);
+            if !self.mapper.unmap_unlisted(batch, held.at) {
+                device.heaps.lock(request.slot).lose_end(held);
+            }
+            return Err(Error::TableFull("blocks"));
+        }
+        // Pinned until their old places are stale: another request must not move them again yet.
+        self.mapper.list_batch(&mut heap, batch, held.at, 1);
+        let extended = heap.extend(held, batch.bytes, &slot.counters);
+        device.device_peaks.count(Event::DeviceAlloc);
+        if let Some(recorder) = device.tracing() {
+            recorder.segment(&mut heap, Action::SegmentMap, request.site, held.at, batch.bytes);
+        }
+        // Served under the lock that extended the heap: no other request can take the block first.
+        let mut served = heap.allocate_from(extended.value, request.size, request.bytes, &slot.counters);
+        if let Some(recorder) = device.tracing() {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        }
+        drop(heap);
+        self.finish_moves(request.slot, batch, held.at);
+        served.peaks_stale |= extended.peaks_stale;
+        Ok(Some(device.reconcile(slot, served)))
+    }
+
+    /// Leaves the old places of the batch's pages stale, and unpins the pages, which lie from `at`
+    /// on in the heap of `slot`.
+    fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
+        let device = self.device();
+        let mut moved = 0;
+        for page in self.mapper.numbers_of(batch) {
+            let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
+            let counters = &device.heaps.slot(from).counters;
+            let mut heap = device.heaps.lock(from);
+            let (addr, bytes) = heap.leave_stale(block, counters);
+            if let Some(recorder) = device.tracing() {
+                recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
+            }
+            drop(heap);
+            device.page_pool.lock().add_alias(page);
+            moved += bytes;
+        }
+        device.budget.count_moved(moved);
+        self.mapper.settle_batch(batch);
+        let mut heap = device.heaps.lock(slot);
+        let mut at = at.0;
+        let end = at + batch.bytes;
+        while at < end
+            && let Some(page) = heap.sets.pages.from(at)
+        {
+            heap.sets.pages.pin(page.at, -1);
+            at = page.end();
+        }
+    }
+
+    /// Returns the pages of a batch that was not mapped: to the heaps that they come from, or to
+    /// the device.
+    fn give_back(&self, batch: &Batch) {
+        let device = self.device();
+        let mut next = (batch.count > 0).then_some(batch.first);
+        while let Some(page) = next {
+            let origin = {
+                let mut pages = device.page_pool.lock();
+                next = pages.next(page);
+                let origin = pages[page].origin;
+                if origin.is_some() {
+                    pages.settle(page);
+                } else {
+                    drop(pages);
+                    self.mapper.spare_page(page);
+                }
+                origin
+            };
+            if let Some((slot, block)) = origin {
+                device.heaps.lock(slot).return_page(block);
+            }
+        }
+        // A failed device call leaves the bytes counted, and the request reports its own error.
+        let _counted = self.mapper.destroy_spares();
+    }
+}

@@ -1,0 +1,196 @@
+//! The pages of a heap: physical memory mapped in the heap's ranges of addresses, in address order.
+//!
+//! ```text
+//! range    | page 7 (4 MiB) | page 2 (2 MiB) | stale: page 9 | page 3 (16 MiB) | unmapped …… |
+//! blocks   | allocated | free      | allocated | stale         | free | allocated | unmapped   |
+//! ```
+//!
+//! A page has one *home*: the addresses at which blocks use it. Blocks need not begin or end where
+//! pages do. A page that moves leaves its old mapping *stale*: the addresses stay mapped until the
+//! work that used them is complete, and no block is ever placed there again.
+
+use crate::heap::block::{Block, Blocks, State};
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{CapacityError, Storage};
+
+/// A page at home in a heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HomePage {
+    /// Device address of the first byte.
+    pub at: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The number of the page in the device's pool of pages. For a vacant entry: the next one.
+    pub page: u32,
+    /// How often the page is pinned. A pinned page does not move, and is not released.
+    pub pins: u32,
+}
+
+impl HomePage {
+    /// Returns the address just past the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.at + self.bytes
+    }
+}
+
+impl Vacant for HomePage {
+    fn vacant(next: u32) -> Self {
+        Self { at: 0, bytes: 0, page: next, pins: 0 }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.page = next;
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.page
+    }
+}
+
+/// The pages at home in one heap, ordered by address.
+pub(crate) struct HomePages<S: Storage> {
+    entries: SlotTable<HomePage, S>,
+    /// Root of the set of entries.
+    root: Link,
+    /// The nodes of the set.
+    by_address: RadixTree<S>,
+}
+
+impl<S: Storage> Default for HomePages<S> {
+    fn default() -> Self {
+        Self { entries: SlotTable::default(), root: Link::EMPTY, by_address: RadixTree::default() }
+    }
+}
+
+/// Returns a function that orders entries by address.
+fn by_address<S: Storage>(entries: &SlotTable<HomePage, S>) -> impl Fn(u32) -> Key {
+    |entry| Key { major: 0, minor: entries[entry].at }
+}
+
+impl<S: Storage> HomePages<S> {
+    /// Makes room for `count` further pages.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if a table is full. Nothing has changed then.
+    pub(crate) fn make_room(&mut self, count: u32) -> Result<(), CapacityError> {
+        let room = self.entries.make_room(count) && self.by_address.make_room_for(self.entries.len() + count);
+        if room { Ok(()) } else { Err(CapacityError) }
+    }
+
+    /// Adds a page, for which room was made.
+    pub(crate) fn insert(&mut self, page: HomePage) {
+        let entry = self.entries.insert(page);
+        self.root = self.by_address.insert(self.root, entry, by_address(&self.entries));
+    }
+
+    /// Removes the page that begins at `at`.
+    ///
+    /// # Panics
+    /// If no page begins there.
+    pub(crate) fn remove(&mut self, at: u64) -> HomePage {
+        let entry = self.entry_from(at).filter(|&entry| self.entries[entry].at == at);
+        let entry = entry.expect("a page at home is listed");
+        self.root = self.by_address.remove(self.root, entry, by_address(&self.entries));
+        let page = self.entries[entry];
+        self.entries.remove(entry);
+        page
+    }
+
+    /// Returns the first page that begins at `addr` or behind.
+    pub(crate) fn from(&self, addr: u64) -> Option<HomePage> {
+        self.entry_from(addr).map(|entry| self.entries[entry])
+    }
+
+    /// Returns the page that contains `addr`.
+    pub(crate) fn containing(&self, addr: u64) -> Option<HomePage> {
+        let bound = Key { major: 0, minor: addr + 1 };
+        let entry = self.by_address.below(self.root, bound, by_address(&self.entries))?;
+        Some(self.entries[entry]).filter(|page| addr < page.end())
+    }
+
+    /// Adds `change` to the pins of the page that begins at `at`.
+    pub(crate) fn pin(&mut self, at: u64, change: i32) {
+        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
+            let pins = &mut self.entries[entry].pins;
+            *pins = pins.saturating_add_signed(change);
+        }
+    }
+
+    /// Returns the bytes of the pinned pages.
+    pub(crate) fn pinned(&self) -> u64 {
+        self.within(0, u64::MAX).filter(|page| page.pins > 0).map(|page| page.bytes).sum()
+    }
+
+    /// Iterates over the pages that lie wholly within the addresses from `begin` to `end`.
+    pub(crate) fn within(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
+        let next = move |at: u64| self.from(at).filter(|page| page.end() <= end);
+        core::iter::successors(next(begin), move |page| next(page.end()))
+    }
+
+    /// Returns the bytes of all pages, after a check of their order.
+    ///
+    /// # Errors
+    /// A description of the invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<u64, &'static str> {
+        let (mut bytes, mut seen, mut at) = (0, 0, 0);
+        while let Some(page) = self.from(at) {
+            (bytes, seen, at) = (bytes + page.bytes, seen + 1, page.end());
+        }
+        if seen == self.entries.len() { Ok(bytes) } else { Err("two pages of a heap overlap, or one is not listed") }
+    }
+
+    /// Returns the entry of the first page that begins at `addr` or behind.
+    fn entry_from(&self, addr: u64) -> Option<u32> {
+        self.by_address.at_least(self.root, Key { major: 0, minor: addr }, by_address(&self.entries))
+    }
+}
+
+/// Stale mappings of a heap, oldest first: a list through [`Block::chain`].
+#[derive(Clone, Copy)]
+pub(crate) struct StaleList {
+    first: u32,
+    last: u32,
+    /// Number of stale mappings.
+    pub count: u32,
+    /// Bytes of the stale mappings.
+    pub bytes: u64,
+}
+
+impl StaleList {
+    /// The list without a mapping.
+    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0, bytes: 0 };
+
+    /// Marks a detached block as stale since `stamp`, the old mapping of `page`, and appends it.
+    pub(crate) fn push<S: Storage>(&mut self, block: u32, page: u32, stamp: u64, blocks: &mut Blocks<S>) {
+        let entry = &mut blocks[block];
+        debug_assert!(entry.state == State::Detached, "a page is detached before it moves");
+        (entry.state, entry.requested, entry.freed_at, entry.chain) = (State::Stale, u64::from(page), stamp, NONE);
+        self.bytes += entry.size;
+        self.count += 1;
+        if self.last == NONE {
+            self.first = block;
+        } else {
+            blocks[self.last].chain = block;
+        }
+        self.last = block;
+    }
+
+    /// Removes the oldest mapping if it has been stale since before `stamp`, as a detached block.
+    /// Returns the block and the number of the page.
+    pub(crate) fn pop<S: Storage>(&mut self, stamp: u64, blocks: &mut Blocks<S>) -> Option<(u32, u32)> {
+        let block = self.first;
+        let entry: &mut Block = if block == NONE { return None } else { &mut blocks[block] };
+        if entry.freed_at >= stamp {
+            return None;
+        }
+        entry.state = State::Detached;
+        let page = core::mem::take(&mut entry.requested) as u32;
+        (self.first, self.count, self.bytes) = (entry.chain, self.count - 1, self.bytes - entry.size);
+        entry.chain = NONE;
+        if self.first == NONE {
+            self.last = NONE;
+        }
+        Some((block, page))
+    }
+}

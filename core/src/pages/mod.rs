@@ -1,0 +1,286 @@
+//! The pool of pages of one device: every physical handle, whichever range it is mapped in.
+//!
+//! ```text
+//!            create                     map elsewhere: the old mapping becomes an alias
+//! (device) ─────────▶ moving ─▶ home ─────────────▶ moving ─▶ home
+//!     ▲                 ▲         │ unmap                        │ unmap
+//!     └──── destroy ────┴─ spare ◀┴──────────────────────────────┘
+//! ```
+//!
+//! A page is a physical handle. It is *home* while blocks use it at one place, *spare* while no
+//! addresses are mapped to it, and *moving* while an operation holds it. A page that has moved
+//! keeps its old mapping as an *alias* until the work that used the old addresses is complete; the
+//! memory of a page goes back to the device only after its last alias.
+//!
+//! This folder holds tables. It never calls the device.
+
+pub(crate) mod counts;
+
+use crate::device::PhysicalHandle;
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{CapacityError, Storage};
+
+/// What a page is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// Mapped in a range, and listed there.
+    Home,
+    /// In the list of spare pages.
+    Spare,
+    /// Held by one operation.
+    Moving,
+}
+
+/// A physical handle of the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    /// The device's name for the memory.
+    pub handle: PhysicalHandle,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Old mappings that are still to be unmapped.
+    pub aliases: u32,
+    /// Whether the device failed to remove an alias: the memory stays with the device's driver even
+    /// after the handle is destroyed.
+    pub stuck: bool,
+    /// What the page is doing.
+    pub place: Place,
+    /// While the page moves: the slot of the heap that it comes from, and the detached block at its
+    /// place there. `None` for a page without a home.
+    pub origin: Option<(u32, u32)>,
+    /// The next page of the one list that the page is in, or the next vacant entry.
+    next: u32,
+}
+
+impl Page {
+    /// Returns a page that the device has just created.
+    pub(crate) fn created(handle: PhysicalHandle, bytes: u64) -> Self {
+        Self { handle, bytes, ..Self::vacant(NONE) }
+    }
+}
+
+impl Vacant for Page {
+    fn vacant(next: u32) -> Self {
+        Self { handle: PhysicalHandle(0), bytes: 0, aliases: 0, stuck: false, place: Place::Moving, origin: None, next }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+/// Bytes of the pages, by place. The sum of the three is the sum of all handles.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct PageBytes {
+    /// Bytes of the pages at home.
+    pub home: u64,
+    /// Bytes of the spare pages.
+    pub spare: u64,
+    /// Bytes of the pages that operations hold.
+    pub moving: u64,
+}
+
+/// Moving pages, in the order in which they are mapped: a list through [`Page`]s.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    /// The first page.
+    pub first: u32,
+    last: u32,
+    /// Number of pages.
+    pub count: u32,
+    /// Bytes of all pages.
+    pub bytes: u64,
+}
+
+impl Batch {
+    /// The batch without a page.
+    pub(crate) const EMPTY: Self = Self { first: NONE, last: NONE, count: 0, bytes: 0 };
+}
+
+/// All pages of a device.
+pub(crate) struct Pages<S: Storage> {
+    table: SlotTable<Page, S>,
+    /// The first spare page.
+    spare: u32,
+    /// Bytes by place.
+    pub bytes: PageBytes,
+    /// Length of the largest page that ever existed, in bytes.
+    pub largest: u64,
+}
+
+impl<S: Storage> Default for Pages<S> {
+    fn default() -> Self {
+        Self { table: SlotTable::default(), spare: NONE, bytes: PageBytes::default(), largest: 0 }
+    }
+}
+
+impl<S: Storage> core::ops::Index<u32> for Pages<S> {
+    type Output = Page;
+    fn index(&self, page: u32) -> &Page {
+        &self.table[page]
+    }
+}
+
+impl<S: Storage> Pages<S> {
+    /// Makes room for one further page.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table is full.
+    pub(crate) fn make_room(&mut self) -> Result<(), CapacityError> {
+        if self.table.make_room(1) { Ok(()) } else { Err(CapacityError) }
+    }
+
+    /// Adds a page that the device has just created, as moving. Room was made.
+    pub(crate) fn add(&mut self, handle: PhysicalHandle, bytes: u64) -> u32 {
+        self.bytes.moving += bytes;
+        self.largest = self.largest.max(bytes);
+        self.table.insert(Page::created(handle, bytes))
+    }
+
+    /// Removes a moving page, which is destroyed or lost.
+    pub(crate) fn remove(&mut self, page: u32) -> Page {
+        let entry = self.table[page];
+        debug_assert!(entry.place == Place::Moving, "only a page in hand is removed");
+        self.bytes.moving -= entry.bytes;
+        self.table.remove(page);
+        entry
+    }
+
+    /// Takes a spare page of exactly `bytes`, which is then moving.
+    pub(crate) fn take_spare(&mut self, bytes: u64) -> Option<u32> {
+        self.take_spare_if(|page| page.bytes == bytes)
+    }
+
+    /// Takes the largest spare page of at most `bytes`, which is then moving.
+    pub(crate) fn take_spare_within(&mut self, bytes: u64) -> Option<u32> {
+        let largest = self.spares().map(|page| self.table[page].bytes).filter(|&size| size <= bytes).max()?;
+        self.take_spare(largest)
+    }
+
+    /// Takes a spare page without an alias that can be destroyed; it is then moving.
+    pub(crate) fn take_destroyable(&mut self) -> Option<u32> {
+        self.take_spare_if(|page| page.aliases == 0)
+    }
+
+    /// Takes the first spare page for which `wanted` returns true, which is then moving.
+    fn take_spare_if(&mut self, wanted: impl Fn(&Page) -> bool) -> Option<u32> {
+        let mut before = NONE;
+        let mut page = self.spare;
+        while page != NONE && !wanted(&self.table[page]) {
+            (before, page) = (page, self.table[page].next);
+        }
+        if page == NONE {
+            return None;
+        }
+        let next = self.table[page].next;
+        if before == NONE {
+            self.spare = next;
+        } else {
+            self.table[before].next = next;
+        }
+        self.put(page, Place::Moving);
+        Some(page)
+    }
+
+    /// Puts a moving page into the list of spare pages.
+    pub(crate) fn make_spare(&mut self, page: u32) {
+        debug_assert!(self.table[page].place == Place::Moving, "a page in hand becomes spare");
+        self.put(page, Place::Spare);
+        self.table[page].origin = None;
+        self.table[page].next = self.spare;
+        self.spare = page;
+    }
+
+    /// Changes the place of a page, and the sums of bytes.
+    fn put(&mut self, page: u32, place: Place) {
+        let entry = &mut self.table[page];
+        *self.bytes.of(entry.place) -= entry.bytes;
+        *self.bytes.of(place) += entry.bytes;
+        entry.place = place;
+    }
+
+    /// Marks a page as stuck in a mapping that the device failed to remove.
+    pub(crate) fn mark_stuck(&mut self, page: u32) {
+        self.table[page].stuck = true;
+    }
+
+    /// Counts an alias of `page`: a mapping that is stale from now on.
+    pub(crate) fn add_alias(&mut self, page: u32) {
+        self.table[page].aliases += 1;
+    }
+
+    /// Counts an alias of `page` as unmapped, or as `stuck` for good.
+    pub(crate) fn remove_alias(&mut self, page: u32, stuck: bool) {
+        let entry = &mut self.table[page];
+        entry.aliases -= 1;
+        entry.stuck |= stuck;
+    }
+
+    /// Marks a page at home as moving, once it has lost its mapping.
+    pub(crate) fn leave_home(&mut self, page: u32) {
+        self.put(page, Place::Moving);
+    }
+
+    /// Marks a page at home as moving, from the detached `block` of the heap in `slot`.
+    pub(crate) fn begin_move(&mut self, page: u32, slot: u32, block: u32) {
+        self.put(page, Place::Moving);
+        self.table[page].origin = Some((slot, block));
+    }
+
+    /// Marks a moving page as home: at its new place, or back at its old one.
+    pub(crate) fn settle(&mut self, page: u32) {
+        self.put(page, Place::Home);
+        self.table[page].origin = None;
+    }
+
+    /// Appends a moving page to a batch.
+    pub(crate) fn append(&mut self, batch: &mut Batch, page: u32) {
+        debug_assert!(self.table[page].place == Place::Moving, "a batch holds pages in hand");
+        self.table[page].next = NONE;
+        if batch.last == NONE {
+            batch.first = page;
+        } else {
+            self.table[batch.last].next = page;
+        }
+        batch.last = page;
+        batch.bytes += self.table[page].bytes;
+        batch.count += 1;
+    }
+
+    /// Returns the page behind `page` in its list.
+    pub(crate) fn next(&self, page: u32) -> Option<u32> {
+        Some(self.table[page].next).filter(|&next| next != NONE)
+    }
+
+    /// Iterates over the spare pages.
+    fn spares(&self) -> impl Iterator<Item = u32> {
+        core::iter::successors(Some(self.spare).filter(|&page| page != NONE), |&page| self.next(page))
+    }
+
+    /// Checks the sums by place.
+    ///
+    /// # Errors
+    /// A description of the invariant that does not hold.
+    pub(crate) fn check(&self) -> Result<PageBytes, &'static str> {
+        let spare = self.spares().try_fold(0, |sum, page| {
+            let page = &self.table[page];
+            if page.place == Place::Spare { Ok(sum + page.bytes) } else { Err("the list of spare pages holds another") }
+        })?;
+        if spare == self.bytes.spare { Ok(self.bytes) } else { Err("the bytes of spare pages are not their sum") }
+    }
+}
+
+impl PageBytes {
+    /// Returns the bytes of the pages in `place`.
+    fn of(&mut self, place: Place) -> &mut u64 {
+        match place {
+            Place::Home => &mut self.home,
+            Place::Spare => &mut self.spare,
+            Place::Moving => &mut self.moving,
+        }
+    }
+}
