@@ -271,6 +271,12 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     No effect. The key is accepted for existing strings.
  * chunk_mb (`size_class`): a whole number of MiB from 2 to 1099511627776; default `1024`.
  *     The size of a segment from which blocks are cut. A larger request gets a larger segment.
+ * compact (`caching`): a number from 0 to 1; default off.
+ *     The largest part of memory held beyond the most that was ever in use: 0.05 is 5 %. A segment
+ *     above `large_segment_size_mb` serves only requests of at least 4/5 of it. Where another
+ *     segment would exceed the budget, any free block serves the request, or else wholly free large
+ *     segments are released first, if the device has finished with them. A request never waits for
+ *     that. No effect with expandable segments.
  * expandable_segments (`caching` and `bfc`): `True` or `False`; default `False`.
  *     Segments grow and shrink in virtual memory, and neighbouring free memory forms a single
  *     block.

@@ -21,6 +21,7 @@ const NAMES: [&str; Call::ALL.len()] = [
     "record",
     "is_complete",
     "wait",
+    "order_behind",
     "synchronize",
     "is_capturing",
     "reserve",
@@ -134,6 +135,14 @@ impl DeviceMemory for Instrumented {
             return Ok(());
         }
         self.cuda.wait(event)
+    }
+
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.count(Call::OrderBehind);
+        if self.mutant == Some(Mutant::SkipWait) {
+            return Ok(());
+        }
+        self.cuda.order_behind(stream, event)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {

@@ -154,6 +154,10 @@ impl DeviceMemory for Hooked {
         self.inner.wait(event)
     }
 
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.inner.order_behind(stream, event)
+    }
+
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         self.inner.synchronize(stream)
     }

@@ -17,12 +17,13 @@ const CAPACITY: u64 = 256 << 20;
 
 /// Configurations beside [`POLICIES`]: options that only forecasts depend on, and plans over every
 /// other policy.
-const MORE: [&str; 8] = [
+const MORE: [&str; 9] = [
     "policy:size_class,chunk_mb:2",
     "policy:slab,largest_object_kb:64",
     "policy:bfc,first_region_mb:1,expandable_segments:True",
     "policy:planned",
     "policy:planned,expandable_segments:True,max_split_size_mb:24",
+    "policy:planned,compact:0",
     "policy:planned,fallback:buddy,arena_mb:4",
     "policy:planned,fallback:size_class,chunk_mb:4",
     "policy:planned,fallback:slab",

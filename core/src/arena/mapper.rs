@@ -93,8 +93,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             }
         }
         let mut created = self.device.call(|_| self.memory.create(bytes));
-        if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) && self.destroy_spares()? {
-            created = self.device.call(|_| self.memory.create(bytes));
+        if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) {
+            match self.destroy_spares() {
+                Ok(true) => created = self.device.call(|_| self.memory.create(bytes)),
+                Ok(false) => {}
+                Err(error) => {
+                    self.device.ledger.refund(bytes);
+                    return Err(error);
+                }
+            }
         }
         let handle = match created {
             Ok(handle) => handle,

@@ -3,6 +3,7 @@
 //! ```text
 //! malloc · free                 one heap's lock, nothing else
 //!   └─▶ reclaim                 the ladder: events, cache, device, other pools
+//!         ├─▶ compact · quiet   the budget for held memory · what the device has finished with
 //!         ├─▶ obtain · expand   more memory from the device
 //!         └─▶ release           memory back to the device
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
@@ -17,6 +18,7 @@
 pub(crate) mod allocation;
 #[cfg_attr(not(feature = "paranoid"), path = "no_checks.rs")]
 pub(crate) mod checks;
+mod compact;
 mod driver;
 mod events;
 mod expand;

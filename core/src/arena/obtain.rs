@@ -192,7 +192,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn region_bytes(&self, bfc: &Bfc, request: &Request) -> u64 {
         let (region, no_split) = {
             let heap = self.heaps.lock(request.slot);
-            (heap.region, heap.rules.no_split)
+            (heap.region, heap.rules.no_split())
         };
         // Blocks are not split: the rest of a larger region could serve no other request.
         if no_split {

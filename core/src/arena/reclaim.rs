@@ -3,7 +3,8 @@
 //! 1. ask the program to free memory, and search again
 //! 2. release the cached segments of ended streams; collect old segments, if a limit and a
 //!    collection threshold are set
-//! 3. allocate a segment from the device, within the limit
+//! 3. allocate a segment from the device, within the limit; under `compact`, keep what is held
+//!    within a budget (compact.rs)
 //! 4. search the private pools with the option `use_on_oom`
 //! 5. release oversize segments of the stream, if a largest split size is set, and allocate
 //! 6. wait for pending events *and search again*; release every wholly free segment, and allocate
@@ -17,6 +18,7 @@
 //!
 //! Growth of a heap is in obtain.rs, release of segments in release.rs.
 
+use crate::arena::compact::Compact;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
 use crate::arena::{Arena, OnDevice, flags};
@@ -55,8 +57,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.collect_garbage()?;
         // A rejection comes before the steps that give up cached memory for the request.
         self.reject_early(request)?;
-        // Step 3.
+        // Step 3. Under `compact` a block of any size comes before a segment beyond the budget, and
+        // after a segment that the device refuses.
+        let compact = Compact::on(self.arena);
+        if let Some(ptr) = compact.serve(self, request)? {
+            return Ok(ptr);
+        }
         if let Some(ptr) = self.grow(request)? {
+            return Ok(ptr);
+        }
+        if let Some(ptr) = compact.search_any(request)? {
             return Ok(ptr);
         }
         // Step 4.
@@ -78,15 +88,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             {
                 return Ok(ptr);
             }
+            if let Some(ptr) = compact.search_any(request)? {
+                return Ok(ptr);
+            }
             if self.settings.policy.releases_cache() {
+                // A page with a stale mapping cannot go back to the device for a longer one.
+                self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
                 self.empty_heaps(None)?;
                 self.device_peaks.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
                 let served = self.grow(request)?;
-                self.destroy_spares()?;
+                let destroyed = self.destroy_spares();
                 if let Some(ptr) = served {
+                    // A failed release is counted as leaked, and must not lose the block.
                     return Ok(ptr);
                 }
+                destroyed?;
             }
             // Step 7. Last among the releases: the program must be observed again for new plans.
             if self.flags.has(flags::PLANNED) {

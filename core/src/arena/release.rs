@@ -32,7 +32,12 @@ const FROM_START: Cursor = (0, 0);
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases the segment that `block` fills, and drops the heap's lock. Returns the number of
     /// bytes released.
-    fn release_segment(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32) -> Result<u64, Error> {
+    pub(super) fn release_segment(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+    ) -> Result<u64, Error> {
         self.health()?;
         let (base, bytes) = heap.remove_segment(block, &self.heaps.slot(slot).counters);
         // Before the release: the device may return the same addresses to another thread at once,
@@ -71,7 +76,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases every wholly free segment of the heap in `slot`, and unmaps the free granules of
     /// expandable segments. The caller uses the pair.
     pub(crate) fn release_heap(self, slot: u32) -> Result<(), Error> {
-        let emptied = self.empty_heap(slot);
+        // The addresses that pages have left keep the pair from becoming vacant.
+        let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
+        let emptied = unmapped.and(self.empty_heap(slot));
         // Under the stitched policy, spare pages serve other heaps within the same budget.
         if matches!(self.settings.policy, Policy::Stitched(_)) { emptied } else { emptied.and(self.destroy_spares()) }
     }
@@ -328,17 +335,27 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         let pools = core::iter::once(0).chain(self.unused_pools());
         pools
             .flat_map(|pool| [PoolKind::Large, PoolKind::Small].map(|kind| (pool, kind)))
-            .flat_map(|(pool, kind)| self.pairs_of(pool).map(move |pair| (kind, pair)))
-            .map(|(kind, pair)| {
-                let slot = pair.slot(kind);
-                (pair, slot)
-            })
+            .flat_map(|(pool, kind)| self.slots_of(pool, kind))
+    }
+
+    /// Iterates over the heaps of `kind` with releasable segments, as
+    /// [`releasable_slots`](Self::releasable_slots) does.
+    pub(super) fn releasable_of(&self, kind: PoolKind) -> impl Iterator<Item = (PairUse<'_, R, S>, u32)> {
+        core::iter::once(0).chain(self.unused_pools()).flat_map(move |pool| self.slots_of(pool, kind))
+    }
+
+    /// Iterates over the heaps of one kind in a pool, as guard of the pair and slot number.
+    fn slots_of(&self, pool: u32, kind: PoolKind) -> impl Iterator<Item = (PairUse<'_, R, S>, u32)> {
+        self.pairs_of(pool).map(move |pair| {
+            let slot = pair.slot(kind);
+            (pair, slot)
+        })
     }
 }
 
 /// Returns the first releasable segment behind `cursor` for which `wanted` returns true, as block
 /// and position. A heap of a private pool in use has no releasable segment.
-fn next_releasable<S: Storage>(
+pub(super) fn next_releasable<S: Storage>(
     heap: &mut Heap<S>,
     cursor: Cursor,
     mut wanted: impl FnMut(&Block) -> bool,

@@ -75,6 +75,7 @@ pub struct Config {
     max_split_size: u64,
     max_non_split_rounding: u64,
     garbage_collection_threshold: Option<f64>,
+    compact: Option<f64>,
     roundup_power2_divisions: Divisions,
     expandable_segments: bool,
     expandable_segments_reserve: Option<Reserve>,
@@ -178,6 +179,7 @@ impl Config {
             max_split_size: u64::MAX,
             max_non_split_rounding: LARGE_SEGMENT,
             garbage_collection_threshold: None,
+            compact: None,
             roundup_power2_divisions: Divisions::NONE,
             expandable_segments: false,
             expandable_segments_reserve: None,
@@ -284,6 +286,14 @@ impl Config {
     #[must_use]
     pub const fn garbage_collection_threshold(&self) -> Option<f64> {
         self.garbage_collection_threshold
+    }
+
+    /// Returns the budget for memory that is held and not in use (`compact`), as a fraction of the
+    /// most that was ever in use. `None`: held memory is not limited by what is in use.
+    #[inline]
+    #[must_use]
+    pub const fn compact(&self) -> Option<f64> {
+        self.compact
     }
 
     /// Returns the steps to which sizes are rounded up (`roundup_power2_divisions`).
@@ -416,6 +426,18 @@ impl Config {
             return Err(refused(key, Exact(value), THRESHOLD));
         }
         self.garbage_collection_threshold = threshold;
+        Ok(())
+    }
+
+    /// Sets `compact`; `None` turns it off.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] unless from 0 to 1.
+    pub fn set_compact(&mut self, budget: Option<f64>) -> Result<(), ConfigError> {
+        if let Some(value) = budget.filter(|budget| !(0.0..=1.0).contains(budget)) {
+            return Err(refused(key::COMPACT, Exact(value), FRACTION));
+        }
+        self.compact = budget;
         Ok(())
     }
 

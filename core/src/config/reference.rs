@@ -41,7 +41,7 @@ const NOT_PINNED: &str = "No effect: the library manages device memory only.";
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 37] = [
+pub static REFERENCE: [SettingReference; 38] = [
     setting(
         key::ALLOW_GROWTH,
         Value("True"),
@@ -61,6 +61,15 @@ pub static REFERENCE: [SettingReference; 37] = [
         Value("1024"),
         "5120",
         "The size of a segment from which blocks are cut. A larger request gets a larger segment.",
+    ),
+    setting(
+        key::COMPACT,
+        Unset("off"),
+        "0.05",
+        "The largest part of memory held beyond the most that was ever in use: 0.05 is 5 %. A segment above \
+         `large_segment_size_mb` serves only requests of at least 4/5 of it. Where another segment would exceed the \
+         budget, any free block serves the request, or else wholly free large segments are released first, if the \
+         device has finished with them. A request never waits for that. No effect with expandable segments.",
     ),
     setting(
         key::COMPLETED_PAGES_ONLY,
@@ -145,7 +154,7 @@ pub static REFERENCE: [SettingReference; 37] = [
         key::MAX_STALL_US,
         Value("2000"),
         "500",
-        "How long a request spends in mapping pages. A request that would take longer allocates up to 2 % of the peak \
+        "How long a request spends in mapping pages. A request that would take longer allocates up to 1 % of the peak \
          of live memory beyond `slack`; beyond that, it takes longer.",
     ),
     setting(
@@ -191,7 +200,7 @@ pub static REFERENCE: [SettingReference; 37] = [
     ),
     setting(
         key::SLACK,
-        Value("0.02"),
+        Value("0.012"),
         "0.05",
         "The memory held may exceed the peak of live memory by this part of the peak. Beyond, free pages move to where \
          a request needs them.",

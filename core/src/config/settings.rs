@@ -13,6 +13,7 @@ pub(super) mod key {
     pub(crate) const ARENA_MB: &str = "arena_mb";
     pub(crate) const BACKEND: &str = "backend";
     pub(crate) const CHUNK_MB: &str = "chunk_mb";
+    pub(crate) const COMPACT: &str = "compact";
     pub(crate) const COMPLETED_PAGES_ONLY: &str = "completed_pages_only";
     pub(crate) const EXPANDABLE_SEGMENTS: &str = "expandable_segments";
     pub(crate) const EXPANDABLE_SEGMENTS_RESERVE: &str = "expandable_segments_reserve";
@@ -87,7 +88,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 37] = [
+pub(super) static SETTINGS: [Setting; 38] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -105,6 +106,7 @@ pub(super) static SETTINGS: [Setting; 37] = [
         Ok(())
     })
     .of(Scope::SIZE_CLASS_ONLY),
+    setting(key::COMPACT, |config, key, value| config.set_compact(Some(value.number(key, FRACTION)?))),
     stitched(key::COMPLETED_PAGES_ONLY, |config, key, value| {
         value.read_boolean(key, &mut config.stitched().completed_pages_only)
     }),
@@ -368,6 +370,7 @@ impl fmt::Display for Config {
             (self.max_non_split_rounding != segment).then(|| mib(self.max_non_split_rounding)),
         )?;
         out.some(key::GARBAGE_COLLECTION_THRESHOLD, self.garbage_collection_threshold.map(Exact))?;
+        out.some(key::COMPACT, self.compact.map(Exact))?;
         out.some(
             key::ROUNDUP_POWER2_DIVISIONS,
             (self.roundup_power2_divisions != Divisions::NONE).then_some(self.roundup_power2_divisions),

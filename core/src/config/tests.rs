@@ -36,6 +36,7 @@ fn an_empty_string_is_the_defaults() {
     assert!(!config.is_oversize(MAX_REQUEST));
     assert_eq!(config.max_non_split_rounding(), 20 * MIB);
     assert_eq!(config.garbage_collection_threshold(), None);
+    assert_eq!(config.compact(), None);
     assert_eq!(*config.roundup_power2_divisions(), Divisions::NONE);
     assert!(!config.expandable_segments());
     assert_eq!(config.expandable_segments_reserve(), None);
@@ -51,7 +52,7 @@ fn an_empty_string_is_the_defaults() {
 fn every_key_is_read() {
     let config = parsed(
         "backend:native,max_split_size_mb:40,max_non_split_rounding_mb:30,large_segment_size_mb:24,\
-         garbage_collection_threshold:0.5,roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1],\
+         garbage_collection_threshold:0.5,compact:0.125,roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1],\
          expandable_segments:True,expandable_segments_reserve:0.5,\
          expandable_segments_reserve_by_class:[serving:0.25,ads:8G],per_process_memory_fraction:0.75,\
          throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
@@ -65,6 +66,7 @@ fn every_key_is_read() {
     assert!(config.is_oversize(40 * MIB) && !config.is_oversize(40 * MIB - 512));
     assert_eq!(config.max_non_split_rounding(), 30 * MIB);
     assert_eq!(config.garbage_collection_threshold(), Some(0.5));
+    assert_eq!(config.compact(), Some(0.125));
     assert_eq!(config.roundup_power2_divisions().intervals(), &[8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1]);
     assert!(config.expandable_segments());
     assert_eq!(config.expandable_segments_reserve(), Some(Reserve::Fraction(0.5)));
@@ -174,6 +176,9 @@ garbage_collection_threshold:1 | 1.0 | a number above 0 and below 1
 garbage_collection_threshold:0 | 0.0 | a number above 0 and below 1
 garbage_collection_threshold:nan | NaN | a number above 0 and below 1
 garbage_collection_threshold:0.5x | 0.5x | a number above 0 and below 1
+compact:1.5 | 1.5 | a number from 0 to 1
+compact:-0.1 | -0.1 | a number from 0 to 1
+compact:True | True | a number from 0 to 1
 roundup_power2_divisions:3 | 3 | a power of two up to 2147483648
 roundup_power2_divisions:0 | 0 | a power of two up to 2147483648
 roundup_power2_divisions:4294967296 | 4294967296 | or a list like
@@ -222,7 +227,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 37 keys";
+    let list = " docs/configuration.md lists the 38 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -343,7 +348,7 @@ fn sizes_are_checked_against_the_large_segment_wherever_it_stands() {
 #[test]
 fn an_update_resets_four_settings_and_keeps_the_rest() {
     let all = "max_split_size_mb:64,max_non_split_rounding_mb:48,garbage_collection_threshold:0.5,\
-               roundup_power2_divisions:4,large_segment_size_mb:40,expandable_segments:True,\
+               roundup_power2_divisions:4,large_segment_size_mb:40,compact:0.5,expandable_segments:True,\
                expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[a:1G],\
                per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True,\
                release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True,\
@@ -352,7 +357,7 @@ fn an_update_resets_four_settings_and_keeps_the_rest() {
     config.update("").unwrap();
     assert_eq!(
         config.to_string(),
-        "large_segment_size_mb:40,expandable_segments:True,expandable_segments_reserve:0.5,\
+        "large_segment_size_mb:40,compact:0.5,expandable_segments:True,expandable_segments_reserve:0.5,\
          expandable_segments_reserve_by_class:[a:1.0G],per_process_memory_fraction:0.5,\
          throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
          graph_capture_record_stream_reuse:True,pinned_num_register_threads:8"
@@ -401,6 +406,7 @@ fn setters_check_as_the_parser_does() {
     assert!(config.set_max_split_size_mb(Some(63)).is_err());
     assert!(config.set_max_non_split_rounding_mb(63).is_err());
     assert!(config.set_garbage_collection_threshold(Some(f64::NAN)).is_err());
+    assert!(config.set_compact(Some(f64::NAN)).is_err());
     assert!(config.set_per_process_memory_fraction(f64::NAN).is_err());
     for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         for reserve in [Reserve::Fraction(bad), Reserve::Gibibytes(bad)] {
@@ -416,6 +422,7 @@ fn setters_check_as_the_parser_does() {
 
     config.set_max_non_split_rounding_mb(100).unwrap();
     config.set_garbage_collection_threshold(Some(0.25)).unwrap();
+    config.set_compact(Some(0.0)).unwrap();
     config.set_roundup_power2_divisions(Divisions::new([4; INTERVALS]).unwrap());
     config.set_expandable_segments(true);
     config.set_expandable_segments_reserve(half).unwrap();
@@ -429,7 +436,7 @@ fn setters_check_as_the_parser_does() {
     assert_eq!(
         config.to_string(),
         "large_segment_size_mb:64,max_split_size_mb:64,max_non_split_rounding_mb:100,\
-         garbage_collection_threshold:0.25,roundup_power2_divisions:4,expandable_segments:True,\
+         garbage_collection_threshold:0.25,compact:0.0,roundup_power2_divisions:4,expandable_segments:True,\
          expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[b:0.5],\
          per_process_memory_fraction:0.0,throw_on_cudamalloc_oom:True,\
          release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True"
@@ -503,6 +510,7 @@ fn entry() -> impl Strategy<Value = String> {
         (40u64..1 << 40).prop_map(|mib| format!("max_non_split_rounding_mb:{mib}")),
         (11u64..=40).prop_map(|mib| format!("large_segment_size_mb:{mib}")),
         fraction().prop_map(|f| format!("garbage_collection_threshold:{f:?}")),
+        fraction().prop_map(|f| format!("compact:{f:?}")),
         power().prop_map(|d| format!("roundup_power2_divisions:{d}")),
         (intervals, prop::option::of(power())).prop_map(|(list, above)| {
             let above = above.map_or_else(String::new, |d| format!(",>:{d}"));

@@ -197,17 +197,20 @@ impl<S: Storage> Heap<S> {
         // Expandable segments are the rare case. The search among their blocks is one call, so
         // that its registers do not burden the fast path.
         if backing == Backing::Expandable {
-            return Ok(self.malloc_expandable(size, requested, counters));
+            return Ok(self.malloc_found(size, requested, counters));
         }
-        if parts.rules.refuse(whole, size) {
-            return Ok(None);
+        // Blocks that the rules may refuse are as rare, and one call for the same reason.
+        if whole >= parts.rules.refuse_from {
+            return Ok(self.malloc_found(size, requested, counters));
         }
         Ok(Some(parts.allocate_from(block, size, requested, counters)))
     }
 
-    /// Allocates a cached block of an expandable segment for a request, as [`malloc`](Self::malloc) does.
+    /// Allocates the cached block that [`find`](Self::find) finds for a request, as
+    /// [`malloc`](Self::malloc) does: a block of an expandable segment, or one that the rules may
+    /// refuse.
     #[inline(never)]
-    fn malloc_expandable(&mut self, size: u64, requested: u64, counters: &HeapCounters) -> Option<Outcome<DevicePtr>> {
+    fn malloc_found(&mut self, size: u64, requested: u64, counters: &HeapCounters) -> Option<Outcome<DevicePtr>> {
         self.find(size).map(|block| self.allocate_from(block, size, requested, counters))
     }
 
@@ -263,13 +266,32 @@ impl<S: Storage> Heap<S> {
     fn find(&mut self, size: u64) -> Option<u32> {
         let blocks = self.blocks.entries();
         let block = self.sets.free.best_fit(size, blocks)?;
-        let Block { backing, size: whole, .. } = blocks[block as usize];
-        let (block, whole) = if backing == Backing::Expandable {
-            self.sets.free.best_expandable(block, &self.blocks, self.rules.backing == Backing::Expandable)?
-        } else {
-            (block, whole)
-        };
-        (!self.rules.refuse(whole, size)).then_some(block)
+        let backing = blocks[block as usize].backing;
+        if backing == Backing::Expandable {
+            let expands = self.rules.backing == Backing::Expandable;
+            let (block, whole) = self.sets.free.best_expandable(block, &self.blocks, expands)?;
+            return (!self.rules.refuse_oversize(whole, size)).then_some(block);
+        }
+        let mut block = block;
+        while self.rules.refuse(&self.blocks[block], size) {
+            // PyTorch looks at the best fit alone. Under `compact` a larger block, of a segment that
+            // is cut already, may serve.
+            if !self.rules.compact {
+                return None;
+            }
+            block = self.sets.free.next(block, self.blocks.entries())?;
+        }
+        Some(block)
+    }
+
+    /// Finds the smallest free block for a request of `size` bytes, although a larger part of a
+    /// whole segment may be lost than `compact` allows.
+    pub(crate) fn find_any(&mut self, size: u64) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        let block = self.sets.free.best_fit(size, self.blocks.entries())?;
+        (!self.rules.refuse_oversize(self.blocks[block].size, size)).then_some(block)
     }
 
     /// Allocates the first `size` bytes of the free block `block`. The rest stays free if the rules

@@ -3,7 +3,7 @@
 
 use crate::config::rounding::{PoolKind, SMALL_MAX};
 use crate::config::{Config, Policy};
-use crate::heap::block::Backing;
+use crate::heap::block::{Backing, Block};
 use crate::pool::PoolOptions;
 use crate::units::{GRAIN, UNIT};
 
@@ -17,19 +17,24 @@ pub(crate) struct Rules {
     /// Bytes by which an oversize block may exceed the oversize request that the block serves;
     /// exclusive.
     max_non_split_rounding: u64,
-    /// The smallest rest worth splitting off, in bytes.
-    min_rest: u64,
+    /// Bytes of the smallest block that the rules may refuse to a request for fewer bytes. At most
+    /// `max_split`; lower iff `compact`.
+    pub refuse_from: u64,
+    /// The smallest rest worth splitting off, in bytes. 32 bits keep a heap with its counters in 512
+    /// bytes.
+    min_rest: u32,
     /// A rest smaller than both the request and this number of bytes is not split off. 0: the
     /// request's size does not matter.
     ample_rest: u64,
-    /// Requests of at least this number of bytes receive whole blocks.
+    /// Requests of at least this number of bytes receive whole blocks. 0: the pool never splits
+    /// blocks.
     whole_from: u64,
     /// What new segments are made of. In virtual memory, every rest is split off.
     pub backing: Backing,
-    /// Whether the pool never splits blocks.
-    pub no_split: bool,
     /// Whether free blocks carry their age, for garbage collection.
     pub ages: bool,
+    /// Whether the setting `compact` is in force for the heap.
+    pub compact: bool,
 }
 
 impl Rules {
@@ -51,8 +56,24 @@ impl Rules {
             (SMALL_MAX + 1, max_split)
         };
         let max_non_split_rounding = config.max_non_split_rounding();
-        let no_split = false;
-        Self { kind, max_split, max_non_split_rounding, min_rest, ample_rest, whole_from, backing, no_split, ages }
+        let compact = config.compact().is_some()
+            && config.policy() == Policy::Caching
+            && kind == PoolKind::Large
+            && backing == Backing::Ordinary;
+        // A segment for several blocks may be cut for any of them.
+        let refuse_from = if compact { max_split.min(config.large_segment_size() + 1) } else { max_split };
+        Self {
+            kind,
+            max_split,
+            max_non_split_rounding,
+            refuse_from,
+            min_rest: min_rest as u32,
+            ample_rest,
+            whole_from,
+            backing,
+            ages,
+            compact,
+        }
     }
 
     /// Returns the rules with the options of a pool applied to the rules of [`new`](Self::new).
@@ -60,22 +81,41 @@ impl Rules {
         if !options.no_split {
             return self;
         }
-        // No rest is large enough, and every request is large enough for a whole block.
-        Self { no_split: true, min_rest: u64::MAX, whole_from: 0, ..self }
+        // Every request is large enough for a whole block.
+        Self { whole_from: 0, ..self }
     }
 
-    /// Whether a free block of `block` bytes must not serve a request of `size` bytes, although
-    /// large enough. True if only the block is oversize, or if both are and too much would be
-    /// wasted.
+    /// Whether the pool never splits blocks.
     #[inline]
-    pub(crate) fn refuse(&self, block: u64, size: u64) -> bool {
+    pub(crate) fn no_split(&self) -> bool {
+        self.whole_from == 0
+    }
+
+    /// Whether the free block must not serve a request of `size` bytes, although large enough.
+    #[inline]
+    pub(crate) fn refuse(&self, block: &Block, size: u64) -> bool {
+        self.refuse_oversize(block.size, size) || self.refuse_segment(block, size)
+    }
+
+    /// Whether a free block of `block` bytes must not serve a request of `size` bytes. True if only
+    /// the block is oversize, or if both are and too much would be wasted.
+    #[inline]
+    pub(crate) fn refuse_oversize(&self, block: u64, size: u64) -> bool {
         block >= self.max_split && (size < self.max_split || block >= size + self.max_non_split_rounding)
+    }
+
+    /// Whether the free block is a whole segment that would lose more than a quarter of `size`. Cut
+    /// once, the segment could neither serve a large request nor be released. A segment that is cut
+    /// already serves any request.
+    #[inline]
+    fn refuse_segment(&self, block: &Block, size: u64) -> bool {
+        self.compact && block.size >= self.refuse_from && !block.is_split() && block.size - size > size / 4
     }
 
     /// Whether the `remaining` bytes behind the first `size` bytes of a free block become a block.
     #[inline]
     pub(crate) fn should_split(&self, remaining: u64, size: u64) -> bool {
-        remaining >= self.min_rest.max(size.min(self.ample_rest)) && size < self.whole_from
+        remaining >= u64::from(self.min_rest).max(size.min(self.ample_rest)) && size < self.whole_from
     }
 
     /// Whether a block of `size` bytes counts as oversize.

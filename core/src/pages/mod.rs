@@ -251,6 +251,17 @@ impl<S: Storage> Pages<S> {
         batch.count += 1;
     }
 
+    /// Moves the pages of `more` to the end of `batch`.
+    pub(crate) fn join(&mut self, batch: &mut Batch, more: Batch) {
+        if batch.count == 0 {
+            *batch = more;
+        } else if more.count > 0 {
+            self.table[batch.last].next = more.first;
+            (batch.last, batch.count) = (more.last, batch.count + more.count);
+            batch.bytes += more.bytes;
+        }
+    }
+
     /// Returns the page behind `page` in its list.
     pub(crate) fn next(&self, page: u32) -> Option<u32> {
         Some(self.table[page].next).filter(|&next| next != NONE)

@@ -11,6 +11,8 @@ use crate::sync::{AtomicI64, AtomicU64};
 pub(crate) struct DevicePeaks {
     /// The recorded peaks, by column ([`ALL`], small, large) and statistic.
     peak: [[AtomicI64; STATS]; 3],
+    /// The highest peak of the active bytes before the last reset of the peaks.
+    active_before: AtomicU64,
     /// The sum of all heaps' leases, by column and statistic. No higher than the peak while every
     /// heap is within its lease.
     leased: [[AtomicI64; STATS]; 3],
@@ -31,6 +33,7 @@ impl DevicePeaks {
         let sums = || core::array::from_fn(|_| core::array::from_fn(|_| AtomicI64::new(0)));
         Self {
             peak: sums(),
+            active_before: AtomicU64::new(0),
             leased: sums(),
             allocated_before: zeros(),
             freed_before: zeros(),
@@ -42,6 +45,12 @@ impl DevicePeaks {
     /// Counts one event.
     pub(crate) fn count(&self, event: Event) {
         self.events[event as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Returns the most bytes that were ever active at one time. A reset of the peaks does not lower
+    /// the number.
+    pub(crate) fn most_active(&self) -> u64 {
+        self.active_bytes().max(self.active_before.load(Relaxed))
     }
 
     /// Reconciles the peaks: leases the heap `asking` at least its current values.
@@ -123,6 +132,7 @@ impl DevicePeaks {
 
     /// Lowers every peak to the current value. The caller holds the owner's lock.
     pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)> + Clone) {
+        self.active_before.store(self.most_active(), Relaxed);
         // Leases first: afterwards they add up to the current sums, which become the peaks.
         for heap in heaps.clone() {
             for stat in 0..STATS {

@@ -1,9 +1,9 @@
-//! Epochs: which free blocks the device has certainly finished with.
+//! Epochs: free blocks that no work of the device uses any longer.
 //!
-//! A heap stamps a block that becomes free with the heap's clock. To begin an *epoch* of a heap,
+//! A heap stamps each block that becomes free with the heap's clock. To begin an *epoch* of a heap,
 //! the caller advances the clock and records an event on the heap's stream. Blocks with an earlier
-//! stamp were freed before the recording, so all work that used the blocks precedes the event. When
-//! the event is complete, those blocks are *quiet*: releasing their segment waits for no work.
+//! stamp were freed before the recording, so all work that used the blocks precedes the event. Once
+//! the event is complete, the blocks are *quiet*: a release of the segment waits for no work.
 //!
 //! ```text
 //! freed_at    7    7    8    8 │ 9    9
@@ -11,8 +11,8 @@
 //!                 epoch 8      epoch 9: its event is complete ⟹ blocks with freed_at < 9 are quiet
 //! ```
 //!
-//! No call to the device is made under the lock of the epochs. An entry that a thread works on is
-//! marked busy instead: while its event is recorded, and while it is polled.
+//! No call to the device is made under the lock of the epochs. An entry is marked busy instead while
+//! a thread records or polls the event.
 
 use crate::device::Event;
 use crate::tables::{CapacityError, Storage, Table};
@@ -26,8 +26,8 @@ pub(crate) const MAX_UNFINISHED: usize = 4;
 pub(crate) struct Epoch {
     /// The slot of the heap.
     pub slot: u32,
-    /// The pool of the heap when the epoch began. The heap may change hands before the event is
-    /// complete.
+    /// The pool of the heap when the epoch began. The heap may belong to another stream and pool
+    /// before the event is complete.
     pub pool: u32,
     /// The stream of the heap when the epoch began, on which the event is recorded.
     pub stream: StreamId,
@@ -35,7 +35,7 @@ pub(crate) struct Epoch {
     pub stamp: u64,
 }
 
-/// An epoch whose event is not known to be complete.
+/// An epoch with an event that is not known to be complete.
 #[derive(Clone, Copy, Debug)]
 struct Unfinished {
     epoch: Epoch,
@@ -61,18 +61,13 @@ impl<S: Storage> Default for Epochs<S> {
 }
 
 impl<S: Storage> Epochs<S> {
-    /// Returns whether no epoch is unfinished.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.unfinished.is_empty()
-    }
-
     /// Returns whether a further epoch of the heap in `slot` may begin.
     pub(crate) fn has_room(&self, slot: u32) -> bool {
         self.unfinished.iter().filter(|entry| entry.epoch.slot == slot).count() < MAX_UNFINISHED
     }
 
     /// Returns the stamp of the newest unfinished epoch of the heap in `slot`: blocks with an
-    /// earlier stamp become quiet without a further event. 0 if there is none.
+    /// earlier stamp become quiet without a further event. 0 without an unfinished epoch.
     pub(crate) fn newest(&self, slot: u32) -> u64 {
         let of_heap = self.unfinished.iter().filter(|entry| entry.epoch.slot == slot);
         of_heap.map(|entry| entry.epoch.stamp).max().unwrap_or(0)
@@ -102,14 +97,15 @@ impl<S: Storage> Epochs<S> {
         }
     }
 
-    /// Drops an epoch whose event could not be recorded. The event, if one exists, becomes idle.
+    /// Drops an epoch after the recording of the event has failed. The event, if created, becomes
+    /// idle.
     pub(crate) fn cancel(&mut self, epoch: Epoch, event: Option<Event>) {
         self.remove(epoch);
         self.recycle(event);
     }
 
-    /// Marks the oldest epoch at or after place `from` busy that has a recorded event and that no
-    /// other thread polls. Returns its place, the epoch, and the event to poll with no lock held.
+    /// Marks an epoch busy: the oldest at or after place `from` with a recorded event and without a
+    /// thread at work. Returns the place, the epoch, and the event to poll with no lock held.
     pub(crate) fn next_to_poll(&mut self, from: usize) -> Option<(usize, Epoch, Event)> {
         let ready = |at: usize| self.unfinished[at].event.filter(|_| !self.unfinished[at].busy);
         let (at, event) = (from..self.unfinished.len()).find_map(|at| Some((at, ready(at)?)))?;
@@ -117,8 +113,8 @@ impl<S: Storage> Epochs<S> {
         Some((at, self.unfinished[at].epoch, event))
     }
 
-    /// Ends a poll that [`next_to_poll`](Self::next_to_poll) began. `finished` tells whether the
-    /// epoch is over: its event is complete, or cannot be polled. Its event becomes idle then.
+    /// Ends a poll begun by [`next_to_poll`](Self::next_to_poll). If `finished`, the event is complete
+    /// or cannot be polled: the epoch is removed, and the event becomes idle.
     pub(crate) fn finish_poll(&mut self, epoch: Epoch, finished: bool) {
         if finished {
             let removed = self.remove(epoch);
@@ -128,14 +124,14 @@ impl<S: Storage> Epochs<S> {
         }
     }
 
-    /// Returns the place of an epoch that the caller works on.
+    /// Returns the place of a busy epoch of the caller.
     fn place(&self, epoch: Epoch) -> Option<usize> {
         let at = self.unfinished.iter().position(|entry| entry.busy && entry.epoch == epoch);
         debug_assert!(at.is_some(), "a busy epoch is removed by the thread that works on it");
         at
     }
 
-    /// Removes an epoch that the caller works on. The others keep their order.
+    /// Removes a busy epoch of the caller. The other epochs keep their order.
     fn remove(&mut self, epoch: Epoch) -> Option<Unfinished> {
         let at = self.place(epoch)?;
         self.unfinished[at..].rotate_left(1);
@@ -188,7 +184,7 @@ mod tests {
         assert_eq!(epochs.begin(epoch(0, 2)), Ok(Some(Event(10))), "the first event is idle");
         epochs.cancel(epoch(0, 2), Some(Event(10)));
         epochs.finish_poll(epoch(1, 1), true);
-        assert!(epochs.is_idle());
+        assert_eq!(epochs.next_to_poll(0), None);
     }
 
     #[test]

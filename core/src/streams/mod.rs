@@ -1,7 +1,6 @@
 //! Frees that wait: for events on other streams, or for the frontier to reach a count. Free memory
 //! that the device may still use.
 
-#[cfg_attr(not(test), allow(dead_code, reason = "policies that give memory back early use it"))]
 pub(crate) mod epochs;
 pub(crate) mod event_queue;
 pub(crate) mod frontier;

@@ -4,6 +4,8 @@
 mod allocator;
 #[cfg(loom)]
 mod loom;
+#[cfg(loom)]
+mod loom_pages;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]

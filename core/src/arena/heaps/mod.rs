@@ -186,7 +186,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
 
 /// Returns the pool options in force in `heap`. The heap's rules hold `no_split` only.
 pub(crate) fn options_of<S: Storage>(heap: &Heap<S>) -> PoolOptions {
-    PoolOptions { no_split: heap.rules.no_split, ..PoolOptions::default() }
+    PoolOptions { no_split: heap.rules.no_split(), ..PoolOptions::default() }
 }
 
 /// The rank of a heap's lock: of a pair, the small heap is locked first.

@@ -17,6 +17,7 @@
 //! maintain.rs.
 
 mod budget;
+mod forecast;
 mod gather;
 mod maintain;
 mod stale;
@@ -88,11 +89,15 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
 
     /// Serves a request from the stream's heap of the other kind, which costs nothing.
     fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if request.pool != 0 || self.device().heaps.lock(request.slot).rules.no_split {
-            return Ok(None);
-        }
+        let Some(slot) = self.other_heap(request) else { return Ok(None) };
+        self.device().search(&Request { slot, ..*request })
+    }
+
+    /// Returns the slot of the stream's heap of the other kind, if it may serve the request.
+    fn other_heap(&self, request: &Request) -> Option<u32> {
+        let serves = request.pool == 0 && !self.device().heaps.lock(request.slot).rules.no_split();
         // The small heap of a pair has an even slot, and the large heap the slot behind.
-        self.device().search(&Request { slot: request.slot ^ 1, ..*request })
+        serves.then_some(request.slot ^ 1)
     }
 
     /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages

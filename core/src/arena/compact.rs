@@ -1,0 +1,417 @@
+//! The setting `compact`: bounds what is held beyond the most that was ever in use, without virtual
+//! memory.
+//!
+//! ```text
+//! no free block fits closely ─┬─ another segment is within the budget ─▶ obtain.rs
+//!                             └─ beyond: any free block ─▶ done
+//!                                  └─ none: release quiet segments ─▶ obtain.rs
+//! ```
+//!
+//! The budget is `(1 + compact) · most bytes ever active`. Only large heaps take part. Segments of 2
+//! MiB for small blocks are left alone: a call of the driver moves little memory there. With small
+//! heaps the recorded programs need four times the time in the driver, for the same utilisation.
+//!
+//! A driver waits for running work before it frees memory, 75 ms behind a kernel of 80 ms. So a
+//! segment is released for a request only if the segment is quiet (see quiet.rs): all work that used
+//! the segment is known to be done. Without enough quiet segments the request exceeds the budget,
+//! and a later request repays.
+
+use crate::arena::quiet::Quiet;
+use crate::arena::release::next_releasable;
+use crate::arena::request::Request;
+use crate::arena::{Arena, OnDevice, flags};
+use crate::config::rounding::PoolKind;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::block::Block;
+use crate::stats::Stat;
+use crate::sync::Lock;
+use crate::tables::{Lazy, Storage};
+use crate::units::DevicePtr;
+
+/// The decisions of the setting `compact` on one device.
+pub(crate) struct Compact<'a, D, R: Lock, S: Storage> {
+    arena: &'a Arena<D, R, S>,
+}
+
+/// A segment to release.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Victim {
+    /// The [`rank`] of the segment; less is better.
+    rank: (bool, u64),
+    /// The address of the segment. Makes the choice between equal segments deterministic.
+    address: u64,
+    /// The slot of the heap.
+    slot: u32,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
+    /// Returns the decisions on `arena`.
+    pub(super) fn on(arena: &'a Arena<D, R, S>) -> Self {
+        Self { arena }
+    }
+
+    /// Keeps a request for which no free block fits closely within the budget: serves the request
+    /// from any free block, or releases quiet segments. Returns `None` if the request needs a
+    /// segment, within the budget or beyond. Does nothing unless `compact` is in force for the heap.
+    pub(super) fn serve(&self, device: OnDevice<'_, D, R, S>, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if self.excess(request).is_none() {
+            return Ok(None);
+        }
+        if let Some(ptr) = self.search_any(request)? {
+            return Ok(Some(ptr));
+        }
+        // Nothing is released for a graph that is captured, nor while an event might become part of
+        // the graph.
+        if !request.capturing && !self.arena.flags.has(flags::CAPTURE) {
+            self.release_excess(device, request)?;
+        }
+        Ok(None)
+    }
+
+    /// Serves a request from the smallest free block of its heap that is large enough, although more
+    /// of a segment may be lost than `compact` allows. Returns `None` without such a block, and
+    /// unless `compact` is in force for the heap.
+    pub(super) fn search_any(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let arena = self.arena;
+        let slot = arena.heaps.slot(request.slot);
+        let mut heap = arena.heaps.lock(request.slot);
+        let Some(block) = find_any(&mut heap, request.size) else { return Ok(None) };
+        heap.make_room()?;
+        let served = heap.allocate_from(block, request.size, request.bytes, &slot.counters);
+        if let Some(recorder) = arena.tracing() {
+            recorder.alloc(&mut heap, request.site, served.value, request.bytes);
+        }
+        drop(heap);
+        Ok(Some(arena.reconcile(slot, served)))
+    }
+
+    /// Returns the block from which [`search_any`](Self::search_any) would serve a request.
+    pub(super) fn peek_any(&self, request: &Request) -> Option<DevicePtr> {
+        let mut heap = self.arena.heaps.lock(request.slot);
+        find_any(&mut heap, request.size).map(|block| DevicePtr(heap.blocks[block].addr))
+    }
+
+    /// Returns by how many bytes another segment for the request would exceed the budget. Returns
+    /// `None` within the budget, and unless `compact` is in force for the request's heap.
+    pub(super) fn excess(&self, request: &Request) -> Option<u64> {
+        let arena = self.arena;
+        if !is_compact(&arena.heaps.lock(request.slot)) {
+            return None;
+        }
+        let compact = arena.settings.config.lock().compact()?;
+        let active: i64 = arena.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
+        // The request is part of what will be in use.
+        let most = arena.device_peaks.most_active().max(active.max(0) as u64 + request.size);
+        let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
+        held.checked_sub(budget(most, compact)).filter(|&excess| excess > 0)
+    }
+
+    /// Returns the address of the first segment that [`serve`](Self::serve) would release, as far as
+    /// segments are known to be quiet before the device is asked.
+    pub(super) fn first_victim(&self, request: &Request) -> Option<DevicePtr> {
+        if request.capturing || self.arena.flags.has(flags::CAPTURE) {
+            return None;
+        }
+        let excess = self.excess(request)?;
+        self.victim(excess).map(|victim| DevicePtr(victim.address))
+    }
+
+    /// Releases quiet segments until a segment for the request is within the budget, or no quiet
+    /// segment is left. Does not wait for the device.
+    fn release_excess(&self, device: OnDevice<'_, D, R, S>, request: &Request) -> Result<(), Error> {
+        let quiet = self.arena.quiet();
+        quiet.poll();
+        self.release_quiet(device, request)?;
+        // What is free and not quiet becomes quiet for a later request; at once on a stream without
+        // unfinished work.
+        if self.excess(request).is_some() && self.begin_epochs(&quiet) {
+            quiet.poll();
+            self.release_quiet(device, request)?;
+        }
+        Ok(())
+    }
+
+    /// Releases segments that are known to be quiet, until a segment for the request is within the
+    /// budget.
+    fn release_quiet(&self, device: OnDevice<'_, D, R, S>, request: &Request) -> Result<(), Error> {
+        // Each round releases a segment or ends: the excess shrinks unless other threads allocate.
+        while let Some(excess) = self.excess(request)
+            && let Some(Victim { slot, .. }) = self.victim(excess)
+        {
+            let Some(_used) = self.arena.heaps.enter_pair(slot / 2) else { continue };
+            let mut heap = self.arena.heaps.lock(slot);
+            // Another thread may have taken the segment since the lock was dropped: choose again.
+            if let Some(block) = quiet_segment(&mut heap, excess) {
+                device.release_segment(slot, heap, block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Chooses the quiet segment to release for `excess` bytes, among all heaps.
+    fn victim(&self, excess: u64) -> Option<Victim> {
+        let of_heap = |slot: u32| {
+            let mut heap = self.arena.heaps.lock(slot);
+            let block = quiet_segment(&mut heap, excess)?;
+            let Block { size, addr, .. } = heap.blocks[block];
+            Some(Victim { rank: rank(size, excess), address: addr, slot })
+        };
+        self.arena.heaps.releasable_of(PoolKind::Large).filter_map(|(_used, slot)| of_heap(slot)).min()
+    }
+
+    /// Begins an epoch of each heap with a free segment that no epoch covers yet. Returns whether
+    /// any began.
+    fn begin_epochs(&self, quiet: &Quiet<'_, D, R, S>) -> bool {
+        let mut began = false;
+        for (_used, slot) in self.arena.heaps.releasable_of(PoolKind::Large) {
+            let uncovered = {
+                let mut heap = self.arena.heaps.lock(slot);
+                // A heap without tables has no block, and no epoch to begin.
+                let quiet = if heap.sets.is_made() { heap.sets.quiet } else { 0 };
+                let covered = quiet.max(self.arena.epochs.lock().newest(slot));
+                next_releasable(&mut heap, FROM_START, |block| block.freed_at >= covered).is_some()
+            };
+            began |= uncovered && quiet.begin(slot);
+        }
+        began
+    }
+}
+
+/// Position before every block in the order of (size, address).
+const FROM_START: (u64, u64) = (0, 0);
+
+/// Whether `compact` is in force for a heap. A sub-allocator places by its own rules.
+fn is_compact<S: Storage>(heap: &Heap<S>) -> bool {
+    heap.rules.compact && heap.suballocator.is_none()
+}
+
+/// Finds the smallest free block of a heap under `compact` for a request of `size` bytes.
+fn find_any<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u32> {
+    if is_compact(heap) { heap.find_any(size) } else { None }
+}
+
+/// Returns the most bytes that may be held while at most `most` bytes were ever in use.
+fn budget(most: u64, compact: f64) -> u64 {
+    // The conversion rounds towards zero and saturates.
+    most.saturating_add((most as f64 * compact) as u64)
+}
+
+/// Orders segments of `size` bytes by how well they cover `excess` bytes: first those that suffice,
+/// the smallest first; then the others, the largest first.
+fn rank(size: u64, excess: u64) -> (bool, u64) {
+    if size >= excess { (false, size) } else { (true, u64::MAX - size) }
+}
+
+/// Returns the quiet segment of the heap that covers `excess` bytes best, as a block.
+fn quiet_segment<S: Storage>(heap: &mut Heap<S>, excess: u64) -> Option<u32> {
+    if heap.retained || heap.is_empty() {
+        return None;
+    }
+    let quiet = heap.sets.quiet;
+    let is_quiet = |block: &Block| block.freed_at < quiet;
+    if let Some((block, _)) = next_releasable(heap, (excess, 0), is_quiet) {
+        return Some(block);
+    }
+    // None suffices: the largest.
+    let mut at = heap.sets.free.last(heap.blocks.entries());
+    while let Some(block) = at.filter(|&block| !(heap.is_releasable(block) && is_quiet(&heap.blocks[block]))) {
+        at = heap.sets.free.previous(block, heap.blocks.entries());
+    }
+    at
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::allocator::Allocator;
+    use crate::arena::forecast::Forecast;
+    use crate::config::Config;
+    use crate::device::simulated::{Call, SimulatedDevice};
+    use crate::pool::{PoolOptions, Route};
+    use crate::tables::Growable;
+    use crate::units::{DeviceIndex, MIB, StreamId};
+    use std::vec::Vec;
+
+    const DEVICE: DeviceIndex = DeviceIndex(0);
+    const STREAM: StreamId = StreamId(1);
+    const OTHER: StreamId = StreamId(2);
+
+    type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+    fn allocator(config: &str) -> Simulated {
+        Simulated::new([SimulatedDevice::new(1 << 40)], &Config::parse(config).unwrap()).unwrap()
+    }
+
+    /// Allocates blocks of `mib` on `stream`, all live at one time, and frees them.
+    fn cache(allocator: &Simulated, stream: StreamId, mib: &[u64]) {
+        let blocks: Vec<_> = mib.iter().map(|mib| malloc(allocator, stream, *mib)).collect();
+        blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    }
+
+    fn malloc(allocator: &Simulated, stream: StreamId, mib: u64) -> DevicePtr {
+        allocator.malloc(DEVICE, mib * MIB, stream).unwrap()
+    }
+
+    /// Makes all free blocks of the stream quiet.
+    fn quiesce(allocator: &Simulated, stream: StreamId) {
+        let arena = allocator.arena(DEVICE).unwrap();
+        let slot = arena.heaps.find_pair(0, stream).unwrap().slot(PoolKind::Large);
+        assert!(arena.quiet().begin(slot));
+        allocator.device(DEVICE).unwrap().complete(stream);
+    }
+
+    /// The sizes of all segments in MiB, ascending.
+    fn segments(allocator: &Simulated) -> Vec<u64> {
+        let mut sizes: Vec<_> = allocator.snapshot().iter().map(|segment| segment.total_size / MIB).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    /// How often the device was called in a way that waits for its work.
+    fn waits(allocator: &Simulated) -> u64 {
+        let device = allocator.device(DEVICE).unwrap();
+        [Call::Wait, Call::Synchronize].map(|call| device.calls(call)).iter().sum()
+    }
+
+    #[test]
+    fn the_budget_is_a_part_of_the_most_ever_in_use() {
+        assert_eq!([budget(1000, 0.0), budget(1000, 0.05), budget(1000, 1.0)], [1000, 1050, 2000]);
+        assert_eq!(budget(u64::MAX, 1.0), u64::MAX);
+        let mut sizes = [10, 20, 30, 40, 50];
+        sizes.sort_by_key(|&size| rank(size, 30));
+        assert_eq!(sizes, [30, 40, 50, 20, 10]);
+    }
+
+    #[test]
+    fn nothing_is_released_for_a_request_before_the_device_has_finished_with_it() {
+        let allocator = allocator("compact:0.05");
+        cache(&allocator, STREAM, &[100, 100]);
+        let larger = malloc(&allocator, STREAM, 140);
+        assert_eq!(segments(&allocator), [100, 100, 140], "the event is pending: the budget is exceeded");
+        allocator.free(larger).unwrap();
+        allocator.device(DEVICE).unwrap().complete(STREAM);
+        let largest = malloc(&allocator, STREAM, 180);
+        assert_eq!(segments(&allocator), [140, 180], "what was freed before the event is released, and no more");
+        assert_eq!(waits(&allocator), 0);
+        allocator.free(largest).unwrap();
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn the_smallest_segments_that_suffice_are_released() {
+        let allocator = allocator("compact:0.05");
+        cache(&allocator, STREAM, &[40, 60, 100]);
+        quiesce(&allocator, STREAM);
+        // 120 MiB beyond the budget of 210: no segment suffices alone, and 40 do for the rest of 20.
+        malloc(&allocator, STREAM, 130);
+        assert_eq!(segments(&allocator), [60, 130]);
+    }
+
+    #[test]
+    fn segments_of_other_streams_are_released_and_those_of_pools_in_use_are_not() {
+        let allocator = allocator("compact:0");
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        allocator.begin_allocate_to_pool(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+        cache(&allocator, OTHER, &[100]);
+        allocator.end_allocate_to_pool(DEVICE, pool).unwrap();
+        cache(&allocator, OTHER, &[60]);
+        quiesce(&allocator, OTHER);
+        let arena = allocator.arena(DEVICE).unwrap();
+        for slot in arena.heaps.slot_numbers() {
+            // As if every event were complete.
+            let mut heap = arena.heaps.lock(slot);
+            if heap.sets.is_made() {
+                heap.sets.quiet = u64::MAX;
+            }
+        }
+        malloc(&allocator, STREAM, 80);
+        assert_eq!(segments(&allocator), [80, 100]);
+    }
+
+    #[test]
+    fn a_whole_segment_serves_close_sizes_only_within_the_budget() {
+        let allocator = allocator("compact:1");
+        let _live = malloc(&allocator, STREAM, 200);
+        let hundred = malloc(&allocator, STREAM, 100);
+        allocator.free(hundred).unwrap();
+        // A fifth of the segment may be lost, and no more.
+        let close = malloc(&allocator, STREAM, 80);
+        assert_eq!(close, hundred);
+        allocator.free(close).unwrap();
+        let smaller = malloc(&allocator, STREAM, 78);
+        assert_eq!(segments(&allocator), [78, 100, 200]);
+        // A segment that is cut serves any size.
+        allocator.free(smaller).unwrap();
+        let (cut, part) = (malloc(&allocator, STREAM, 76), malloc(&allocator, STREAM, 80));
+        assert_eq!((cut, part), (smaller, hundred));
+        assert_eq!(malloc(&allocator, STREAM, 15), part.offset(80 * MIB));
+        // Beyond the budget, any block serves.
+        allocator.configure(&Config::parse("compact:0").unwrap());
+        allocator.free(cut).unwrap();
+        assert_eq!(allocator.forecast(DEVICE, 30 * MIB, STREAM), Ok(Forecast::Hit(cut)));
+        assert_eq!(malloc(&allocator, STREAM, 30), cut);
+        assert_eq!(allocator.device(DEVICE).unwrap().calls(Call::Release), 0);
+    }
+
+    #[test]
+    fn any_block_serves_where_the_limit_allows_no_segment() {
+        let allocator = allocator("compact:1");
+        allocator.set_limit(DEVICE, Some(110 * MIB)).unwrap();
+        cache(&allocator, STREAM, &[100]);
+        let forecast = allocator.forecast(DEVICE, 40 * MIB, STREAM);
+        assert_eq!(forecast, Ok(Forecast::Hit(malloc(&allocator, STREAM, 40))));
+        assert_eq!(segments(&allocator), [100]);
+        assert_eq!(waits(&allocator), 0);
+    }
+
+    #[test]
+    fn a_release_of_a_quiet_segment_is_foretold() {
+        let allocator = allocator("compact:0");
+        cache(&allocator, STREAM, &[40, 60]);
+        let forecast = || allocator.forecast(DEVICE, 80 * MIB, STREAM).unwrap();
+        assert_eq!(forecast(), Forecast::Obtain(80 * MIB), "the device may still use both");
+        quiesce(&allocator, STREAM);
+        allocator.arena(DEVICE).unwrap().quiet().poll();
+        let Forecast::Release(first) = forecast() else { panic!("{:?}", forecast()) };
+        malloc(&allocator, STREAM, 80);
+        assert_eq!(segments(&allocator), [80]);
+        assert!(allocator.base_of(first).is_err());
+    }
+
+    #[test]
+    fn during_a_capture_nothing_is_released_and_no_event_is_recorded() {
+        let allocator = allocator("compact:0");
+        cache(&allocator, STREAM, &[60]);
+        quiesce(&allocator, STREAM);
+        let device = allocator.device(DEVICE).unwrap();
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        let recorded = device.calls(Call::Record);
+        allocator.begin_capture(DEVICE, pool, Route::Stream(OTHER)).unwrap();
+        device.set_capturing(OTHER, true);
+        for stream in [OTHER, STREAM] {
+            malloc(&allocator, stream, 80);
+        }
+        assert_eq!(segments(&allocator), [60, 80, 80]);
+        assert_eq!(device.calls(Call::Record), recorded);
+        device.set_capturing(OTHER, false);
+        allocator.end_capture(DEVICE, pool).unwrap();
+        malloc(&allocator, STREAM, 100);
+        assert_eq!(segments(&allocator), [80, 80, 100], "the capture is over");
+    }
+
+    #[test]
+    fn the_most_in_use_survives_a_reset_of_the_peaks() {
+        let allocator = allocator("compact:0");
+        cache(&allocator, STREAM, &[100, 100]);
+        allocator.reset_peak_stats(DEVICE).unwrap();
+        quiesce(&allocator, STREAM);
+        let live = malloc(&allocator, STREAM, 100);
+        let most = allocator.arena(DEVICE).unwrap().device_peaks.most_active();
+        assert_eq!(most, 200 * MIB);
+        allocator.reset_peak_stats(DEVICE).unwrap();
+        assert_eq!(allocator.arena(DEVICE).unwrap().device_peaks.most_active(), most);
+        allocator.free(live).unwrap();
+    }
+}
