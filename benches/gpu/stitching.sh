@@ -6,8 +6,8 @@
 #   benches/gpu/stitching.sh OUT SITE [STEP...]
 #
 # OUT gets stitching_gpu.md with all tables, and the output of each step. The steps, by default all of them:
-#   recorded         recorded programs with real memory, under cachalot and cudaMallocAsync   recorded.csv
 #   no-wait          calls while a kernel runs                                                no_wait.md
+#   recorded         recorded programs with real memory, under cachalot and cudaMallocAsync   recorded.csv
 #   stress           kernels write and check every block while pages move                     stress.txt
 #   pytorch          the programs of tests/pytorch/bench.py                                   pytorch.md
 #   recorded-torch   recorded programs under PyTorch's own allocator                          recorded.csv
@@ -19,7 +19,7 @@ set -uo pipefail
 out=$(readlink -f "${1:?usage: stitching.sh OUT SITE [STEP...]}")
 site=$(readlink -f "${2:?usage: stitching.sh OUT SITE [STEP...]}")
 steps=" ${*:3} "
-[ "$steps" != "  " ] || steps=" recorded no-wait stress pytorch recorded-torch "
+[ "$steps" != "  " ] || steps=" no-wait recorded stress pytorch recorded-torch "
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 2
 mkdir -p "$out"
@@ -90,6 +90,9 @@ for program in recorded no_wait; do
 done
 wait
 
+if wanted no-wait; then
+  attempt no-wait 30 "$work/no_wait" >"$out/no_wait.md"
+fi
 if wanted recorded || wanted recorded-torch; then
   echo "program,allocator,pass,requests,live_bytes,driver_bytes,own_bytes,call_us,slow_us,slow_calls,longest_us,\
 longest_bytes,moved_bytes" >"$out/recorded.csv"
@@ -98,9 +101,6 @@ if wanted recorded; then
   for allocator in policy:stitched policy:caching policy:caching,expandable_segments:True cudaMallocAsync; do
     attempt "recorded, $allocator" 60 "$work/recorded" "$allocator" "$passes" "${records[@]}" | add_lines
   done
-fi
-if wanted no-wait; then
-  attempt no-wait 30 "$work/no_wait" >"$out/no_wait.md"
 fi
 if wanted stress; then
   attempt stress 110 "${CACHALOT_STRESS:-$root/target/release/cachalot-stress}" --seed 16 --ops 12000000 --seconds 88 \
