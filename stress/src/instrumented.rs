@@ -73,8 +73,8 @@ impl Instrumented {
 
     fn count(&self, asked: Call) {
         self.calls[asked as usize].fetch_add(1, Ordering::Relaxed);
-        // Only calls that take memory tell a miss from a hit.
-        if matches!(asked, Call::Obtain | Call::Reserve | Call::Create) {
+        // Only calls that take or map memory tell a miss from a hit.
+        if matches!(asked, Call::Obtain | Call::Reserve | Call::Create | Call::Map) {
             MEMORY_CALLS.set(MEMORY_CALLS.get() + 1);
         }
     }

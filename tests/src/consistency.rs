@@ -80,7 +80,7 @@ fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String>
     let cut = match policy {
         Policy::Buddy(_) | Policy::SizeClass(_) => true,
         Policy::Slab(_) => segment.kind == PoolKind::Small,
-        Policy::Caching | Policy::Bfc(_) | Policy::Direct | Policy::Stitched(_) => false,
+        Policy::Caching | Policy::Bfc(_) | Policy::Stitched(_) | Policy::Direct => false,
     };
     let mut at = segment.address;
     let mut free_before = false;

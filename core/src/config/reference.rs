@@ -154,7 +154,7 @@ pub static REFERENCE: [SettingReference; 38] = [
         key::MAX_STALL_US,
         Value("2000"),
         "500",
-        "How long a request spends in mapping pages. A request that would take longer allocates up to 2 % of the peak \
+        "How long a request spends in mapping pages. A request that would take longer allocates up to 1 % of the peak \
          of live memory beyond `slack`; beyond that, it takes longer.",
     ),
     setting(
@@ -200,7 +200,7 @@ pub static REFERENCE: [SettingReference; 38] = [
     ),
     setting(
         key::SLACK,
-        Value("0.02"),
+        Value("0.012"),
         "0.05",
         "The memory held may exceed the peak of live memory by this part of the peak. Beyond, free pages move to where \
          a request needs them.",

@@ -35,16 +35,16 @@ const LONGEST_PAGE: u64 = 16 << 20;
 /// parts of its memory can move later.
 const FEWEST_PAGES: u64 = 4;
 
-/// Divisor of a request for the shortest page. A request of 48 pages is mapped within 1.2 ms, also
-/// when its pages move.
-const MOST_PAGES: u64 = 48;
+/// Divisor of a request for the shortest page. The pages of a request of 80 pages can all move
+/// within the default bound on time, 80 · 24.1 µs.
+const MOST_PAGES: u64 = 80;
 
 /// Number of new pages for which a request that moves as many pages as the time allows keeps time.
 const PAGES_KEPT: u32 = 6;
 
 /// Divisor of the peak of live memory for what requests may hold beyond the budget to save time.
-/// With 1/50, a request that would exceed the budget by more takes longer instead.
-const BEYOND_BUDGET: u64 = 50;
+/// With 1/100, a request that would exceed the budget by more takes longer instead.
+const BEYOND_BUDGET: u64 = 100;
 
 /// The peak of live memory, and counts of the pages that have moved.
 #[derive(Debug)]
