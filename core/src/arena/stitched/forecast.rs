@@ -28,7 +28,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let limit = self.device().ledger.limit();
         let spare = self.device().page_pool.lock().bytes.spare;
         let mut at_hand = limit.saturating_sub(self.device().ledger.reserved()).saturating_add(spare);
-        if at_hand < needed && self.may_move(request) {
+        if at_hand < needed && super::may_move(request) {
             at_hand += self.movable_bytes(request)?;
         }
         Ok((at_hand >= needed).then_some(Forecast::Expand))
