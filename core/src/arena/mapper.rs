@@ -128,6 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// The first error. Mappings made before it were removed.
     pub(super) fn map_batch(&self, batch: &Batch, at: DevicePtr) -> Result<(), MapFailure> {
         let mut mapped = 0;
+        self.memory.begin_mapping();
         let result = self.pages_of(batch, at).try_for_each(|(_, Page { handle, bytes, .. }, at)| {
             self.device.call(|_| self.memory.map(at, bytes, handle))?;
             mapped += 1;
@@ -135,6 +136,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         });
         // Access is set once for the whole range: one call of the device instead of one a page.
         let result = result.and_then(|()| self.device.call(|_| self.memory.set_access(at, batch.bytes)));
+        self.memory.end_mapping();
         let Err(error) = result else { return Ok(()) };
         let addresses_lost = !self.unmap_first(mapped, batch, at);
         let error = Some(error).filter(|error| error.kind != ErrorKind::OutOfMemory).map(Error::from);

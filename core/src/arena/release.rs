@@ -130,6 +130,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Returns the memory of spare pages to the device.
     pub(super) fn destroy_spares(self) -> Result<(), Error> {
+        // Asking a device for its virtual memory may open the device.
+        if self.page_pool.lock().bytes.spare == 0 {
+            return Ok(());
+        }
         self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_| ()))
     }
 

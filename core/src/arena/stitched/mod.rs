@@ -57,6 +57,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     /// virtual memory.
     pub(crate) fn stitcher(self) -> Option<Stitcher<'a, D, R, S>> {
         let Policy::Stitched(options) = self.settings.policy else { return None };
+        // Asking a device that no request has reached yet may open the device.
+        if !self.driver.has_virtual_memory() {
+            return None;
+        }
         Some(Stitcher { mapper: self.mapper()?, options })
     }
 }
