@@ -363,7 +363,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let _checked = self.checked("empty_cache", device);
         let device = self.on(device)?;
         let waited = device.wait_for_events();
-        waited.and(device.release_cached(None))
+        waited.and(device.releaser().release_cached(None))
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
@@ -376,7 +376,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let _checked = self.checked("trim", device);
-        self.on(device)?.trim(keep)
+        self.on(device)?.releaser().trim(keep)
     }
 
     /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out

@@ -17,7 +17,7 @@
 //! and a later request repays.
 
 use crate::arena::quiet::Quiet;
-use crate::arena::release::next_releasable;
+use crate::arena::release::{last_releasable, next_releasable};
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -144,7 +144,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
             let mut heap = self.arena.heaps.lock(slot);
             // Another thread may have taken the segment since the lock was dropped: choose again.
             if let Some(block) = quiet_segment(&mut heap, excess) {
-                device.release_segment(slot, heap, block)?;
+                device.releaser().release_segment(slot, heap, block)?;
             }
         }
         Ok(())
@@ -211,15 +211,9 @@ fn quiet_segment<S: Storage>(heap: &mut Heap<S>, excess: u64) -> Option<u32> {
     }
     let quiet = heap.sets.quiet;
     let is_quiet = |block: &Block| block.freed_at < quiet;
-    if let Some((block, _)) = next_releasable(heap, (excess, 0), is_quiet) {
-        return Some(block);
-    }
+    let smallest = next_releasable(heap, (excess, 0), is_quiet).map(|(block, _)| block);
     // None suffices: the largest.
-    let mut at = heap.sets.free.last(heap.blocks.entries());
-    while let Some(block) = at.filter(|&block| !(heap.is_releasable(block) && is_quiet(&heap.blocks[block]))) {
-        at = heap.sets.free.previous(block, heap.blocks.entries());
-    }
-    at
+    smallest.or_else(|| last_releasable(heap, is_quiet))
 }
 
 #[cfg(all(test, feature = "alloc", not(loom)))]
