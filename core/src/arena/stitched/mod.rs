@@ -29,10 +29,11 @@ use crate::arena::OnDevice;
 use crate::arena::mapper::{Charge, Mapper};
 use crate::arena::request::Request;
 use crate::config::{Policy, Stitched};
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::Heap;
 use crate::heap::block::Backing;
-use crate::heap::stitched::HeldRoom;
+use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::page_map::Owner;
 use crate::pages::Batch;
 use crate::stats::Event;
@@ -116,8 +117,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             Err(error) => Err(error),
         };
         if !matches!(served, Ok(Some(_))) {
-            self.give_back(&batch);
-            let emptied = self.device().heaps.lock(request.slot).release_room(held);
+            self.mapper.return_batch(&batch);
+            let emptied = PagedHeap(&mut self.device().heaps.lock(request.slot)).release_room(held);
             self.mapper.unreserve(emptied);
         }
         served
@@ -132,7 +133,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         let mut count = 0;
         let to_move = missing(batch).saturating_sub(allowed);
         if to_move > 0 && may_move(request) {
-            let mut moves = self.most_moves(to_move, room, &self.free_pages(request)?);
+            let mut moves = self.most_moves(to_move, room, &self.free_pages(request));
             let before = batch.count;
             let wanted = Wish { end: batch.bytes + to_move, room };
             self.gather(request, wanted, &mut moves, batch)?;
@@ -160,40 +161,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Detaches unmapped addresses of the request's heap, for the bytes that the request lacks there.
     /// Reserves a new range if none has the addresses. Returns `None` without enough addresses.
     fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
-        let heaps = &self.device().arena.heaps;
         // The choice of pages may have more bytes than wanted, by less than the largest page.
         let spare_room = self.device().page_pool.lock().largest.max(self.step());
-        let mut reserved = None;
-        loop {
-            let mut heap = heaps.lock(request.slot);
-            if heap.make_room().is_err() || !heap.make_room_for_range() {
-                drop(heap);
-                self.mapper.unreserve(reserved);
-                return Err(Error::TableFull("blocks"));
-            }
-            let mut held = heap.hold_room(request.size, spare_room);
-            if held.is_none()
-                && let Some((base, bytes)) = reserved.take()
-            {
-                heap.add_range(base, bytes, self.step(), Backing::Stitched);
-                held = heap.hold_room(request.size, spare_room);
-            }
-            drop(heap);
-            if held.is_some() {
-                // Still `Some` only if another thread has added a range meanwhile.
-                self.mapper.unreserve(reserved);
-                return Ok(held);
-            }
+        let range = || {
             let bytes = self.range_to_reserve()?;
-            if bytes < request.size + self.step() {
-                return Ok(None);
-            }
-            match self.device().call(|_| self.mapper.memory.reserve(bytes)) {
-                Ok(base) => reserved = Some((base, bytes)),
-                Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
+            Ok((bytes >= request.size + self.step()).then_some((bytes, self.step())))
+        };
+        let hold = |heap: &mut Heap<S>| PagedHeap(heap).hold_room(request.size, spare_room);
+        self.mapper.hold_addresses(request.slot, Backing::Stitched, range, hold)
     }
 
     /// Returns the length of a new range of addresses, in bytes.
@@ -207,12 +182,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn extend(&self, request: &Request, held: HeldRoom, batch: &Batch) -> Result<Option<DevicePtr>, Error> {
         let device = self.device();
         let owner = Owner::Heap(device.heaps.heap_ref(request.slot));
-        let at = device.heaps.lock(request.slot).place_in(held, batch.bytes);
+        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(held, batch.bytes);
         device.pages.insert(at, batch.bytes, owner)?;
         if let Err(failure) = self.mapper.map_batch(batch, at) {
             device.pages.remove(at, batch.bytes);
             if failure.addresses_lost {
-                device.heaps.lock(request.slot).lose_room(held);
+                PagedHeap(&mut device.heaps.lock(request.slot)).lose_room(held);
             }
             return failure.error.map_or(Ok(None), Err);
         }
@@ -223,13 +198,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             drop(heap);
             device.pages.remove(at, batch.bytes);
             if !self.mapper.unmap_unlisted(batch, at) {
-                device.heaps.lock(request.slot).lose_room(held);
+                PagedHeap(&mut device.heaps.lock(request.slot)).lose_room(held);
             }
             return Err(Error::TableFull("blocks"));
         }
         // Pinned until their old places are stale: another request must not move them again yet.
         self.mapper.list_batch(&mut heap, batch, at, 1);
-        let extended = heap.extend(held, batch.bytes, &slot.counters);
+        let extended = PagedHeap(&mut heap).extend(held, batch.bytes, &slot.counters);
         device.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
             recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
@@ -254,7 +229,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
             let counters = &device.heaps.slot(from).counters;
             let mut heap = device.heaps.lock(from);
-            let (addr, bytes) = heap.leave_stale(block, counters);
+            let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
             if let Some(recorder) = device.tracing() {
                 recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
             }
@@ -273,32 +248,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             heap.sets.pages.pin(page.at, -1);
             at = page.end();
         }
-    }
-
-    /// Returns the pages of a batch that was not mapped: to the heaps that they come from, or to
-    /// the device.
-    fn give_back(&self, batch: &Batch) {
-        let device = self.device();
-        let mut next = (batch.count > 0).then_some(batch.first);
-        while let Some(page) = next {
-            let origin = {
-                let mut pages = device.page_pool.lock();
-                next = pages.next(page);
-                let origin = pages[page].origin;
-                if origin.is_some() {
-                    pages.settle(page);
-                } else {
-                    drop(pages);
-                    self.mapper.spare_page(page);
-                }
-                origin
-            };
-            if let Some((slot, block)) = origin {
-                device.heaps.lock(slot).return_page(block);
-            }
-        }
-        // A failed device call leaves the bytes counted, and the request reports its own error.
-        let _counted = self.mapper.destroy_spares();
     }
 }
 
