@@ -574,7 +574,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
-        arena.budget.raise(arena.device_peaks.active_bytes());
         arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
         Ok(())
     }

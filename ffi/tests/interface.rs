@@ -30,7 +30,7 @@ impl Drop for Subject {
 
 /// Returns the calling thread's last error.
 fn last_error() -> String {
-    // SAFETY: the text belongs to this thread and is not written to meanwhile.
+    // SAFETY: only calls of this thread write to the text, and none runs while it is copied.
     unsafe { CStr::from_ptr(cachalot_last_error()) }.to_string_lossy().into_owned()
 }
 

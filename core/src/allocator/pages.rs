@@ -3,7 +3,7 @@
 use crate::allocator::Allocator;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
@@ -49,8 +49,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// budget back. Returns true if something is left for a further call. Under other policies
     /// there is nothing to do.
     ///
-    /// A host calls this when it is idle, or from a thread of its own. Requests and frees of other
-    /// threads go on meanwhile.
+    /// A host calls this when it is idle, or from a thread of its own. Other threads
+    /// allocate and free at the same time.
     ///
     /// Stream order: never waits for the device. Memory is given back once its work is complete.
     ///
@@ -75,8 +75,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     pub fn stats(&self) -> Result<PageStats, Error> {
         let arena = self.allocator.arena(self.device)?;
         let pool = arena.page_pool.lock().bytes;
-        let mut stats =
-            PageStats { mapped: pool.home, spare: pool.spare, moved: arena.budget.moved(), ..PageStats::default() };
+        let mut stats = PageStats {
+            mapped: pool.home,
+            spare: pool.spare,
+            moved: arena.moved_bytes.load(Ordering::Relaxed),
+            ..PageStats::default()
+        };
         for slot in arena.heaps.slot_numbers() {
             let heap = arena.heaps.lock(slot);
             if !heap.is_empty() {

@@ -25,7 +25,6 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Block;
-use crate::stats::Stat;
 use crate::sync::Lock;
 use crate::tables::{Lazy, Storage};
 use crate::units::DevicePtr;
@@ -101,15 +100,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
             return None;
         }
         let compact = arena.settings.config.lock().compact()?;
-        let active: i64 = arena.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
         // The request is part of what will be in use.
-        let most = arena.device_peaks.most_active().max(active.max(0) as u64 + request.size);
+        let most = arena.most_active_with(request.size);
         let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
         held.checked_sub(budget(most, compact)).filter(|&excess| excess > 0)
     }
 
-    /// Returns the address of the first segment that [`serve`](Self::serve) would release, as far as
-    /// segments are known to be quiet before the device is asked.
+    /// Returns the address of the first segment that [`serve`](Self::serve) would release among the
+    /// segments that are known to be quiet. Does not ask the device for others.
     pub(super) fn first_victim(&self, request: &Request) -> Option<DevicePtr> {
         if request.capturing || self.arena.flags.has(flags::CAPTURE) {
             return None;

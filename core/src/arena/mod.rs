@@ -64,7 +64,6 @@ use crate::arena::heaps::Heaps;
 use crate::arena::ledger::Ledger;
 use crate::arena::plans::Plans;
 use crate::arena::settings::Settings;
-use crate::arena::stitched::Budget;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
@@ -73,7 +72,7 @@ use crate::stats::DevicePeaks;
 use crate::streams::epochs::Epochs;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
-use crate::sync::{AtomicU32, CachePadded, Lock, Rank, Ranked};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 
@@ -90,8 +89,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
-    /// How much memory the stitched policy may hold.
-    pub budget: Budget,
+    /// Bytes of all pages that have moved.
+    pub moved_bytes: AtomicU64,
     /// The physical handles of virtual memory.
     pub page_pool: Ranked<R, Pages<S>>,
     /// Blocks that wait for events.
@@ -147,7 +146,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             flags: Flags::new(),
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
-            budget: Budget::new(),
+            moved_bytes: AtomicU64::new(0),
             page_pool: Ranked::new(Rank::Pages, Pages::default()),
             event_queues: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
             epochs: Ranked::new(Rank::Epochs, Epochs::default()),

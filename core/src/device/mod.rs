@@ -212,8 +212,8 @@ pub trait VirtualMemory: Send + Sync {
     /// Announces calls of [`map`](Self::map), and one of [`set_access`](Self::set_access) for all of
     /// them, by this thread. [`end_mapping`](Self::end_mapping) follows, with no other call between.
     ///
-    /// A device that fails if another thread changes mappings meanwhile lets the other thread wait
-    /// here, and in [`unmap`](Self::unmap).
+    /// A device may fail if two threads change mappings at the same time. Such a device lets a second
+    /// thread wait in this method, and in [`unmap`](Self::unmap).
     fn begin_mapping(&self) {}
 
     /// Ends what [`begin_mapping`](Self::begin_mapping) announced.

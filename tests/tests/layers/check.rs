@@ -17,7 +17,7 @@ pub(crate) fn check(layers: &Layers, imports: &Imports) -> Vec<String> {
 }
 
 /// Maximum number of methods of a type. A type with more methods has more than one task.
-const MOST_METHODS: usize = 80;
+const MOST_METHODS: usize = 60;
 
 /// Lists the types with too many methods.
 fn crowds(imports: &Imports) -> impl Iterator<Item = String> {

@@ -22,7 +22,6 @@ mod gather;
 mod maintain;
 mod stale;
 
-pub(crate) use budget::Budget;
 use gather::Wish;
 
 use crate::arena::OnDevice;
@@ -37,7 +36,7 @@ use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::page_map::Owner;
 use crate::pages::Batch;
 use crate::stats::Event;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::DevicePtr;
@@ -133,7 +132,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         let mut count = 0;
         let to_move = missing(batch).saturating_sub(allowed);
         if to_move > 0 && may_move(request) {
-            let mut moves = self.most_moves(to_move, room, &self.free_pages(request));
+            let mut moves = self.most_moves(request, to_move, room);
             let before = batch.count;
             let wanted = Wish { end: batch.bytes + to_move, room };
             self.gather(request, wanted, &mut moves, batch)?;
@@ -237,7 +236,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             device.page_pool.lock().add_alias(page);
             moved += bytes;
         }
-        device.budget.count_moved(moved);
+        device.moved_bytes.fetch_add(moved, Ordering::Relaxed);
         self.mapper.settle_batch(batch);
         let mut heap = device.heaps.lock(slot);
         let mut at = at.0;
