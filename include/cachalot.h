@@ -741,7 +741,7 @@ CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, 
 /** Does what requests under `policy:stitched` have put off, for about `max_us` microseconds of the driver's time:
  * removes the mappings that moved pages have left, and returns memory beyond `slack` to the driver. Writes 1 to
  * `more` if something is left for another call, otherwise 0; `more` may be NULL. Under other policies, there is nothing
- * to do. Call it when the program is idle. It never waits for the device, and other threads allocate and free at the same time.
+ * to do. Call it when the program is idle. It never waits for the device. Other threads may call the allocator.
  *   - Driver: yes, if there is something to do. */
 CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocator, int device, uint64_t max_us,
                                                int *more);
