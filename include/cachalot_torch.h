@@ -114,6 +114,71 @@ CACHALOT_API void cachalot_torch_end_allocate_to_pool(int device, cachalot_pool 
 /** The hook for set_release_pool, which PyTorch calls at the destruction of a graph: runs cachalot_pool_release. */
 CACHALOT_API void cachalot_torch_release_pool(int device, cachalot_pool pool);
 
+/** Changes the flags of a pool, CACHALOT_POOL_USE_ON_OOM and CACHALOT_POOL_NO_SPLIT, for later requests.
+ *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT. */
+CACHALOT_API cachalot_status cachalot_torch_set_pool_flags(int device, cachalot_pool pool, uint32_t flags);
+
+/** Allocates the block of `bytes` bytes at `address`, for a request of `requested_bytes`, from free memory of a pool. So
+ * a program returns a pool to an earlier state: it frees the blocks of the pool, and allocates the earlier blocks where
+ * they were. The block belongs to the stream whose memory lies there. The memory before and behind stays free.
+ *   - Errors: INVALID_POINTER (no memory of the allocator), INVALID_ARGUMENT (not free, another pool, no multiple of
+ *     512, or a policy without a fixed place for blocks), TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_torch_allocate_at(cachalot_pool pool, void *address, size_t bytes,
+                                                        size_t requested_bytes);
+
+/* ---- Inspection ---- */
+
+/** An event of the allocator, at the moment when it happens. */
+typedef struct cachalot_torch_event {
+  size_t struct_size;     /**< The size in the library's version. */
+  uint64_t address;       /**< The address; of CACHALOT_ACTION_OOM, the device's free bytes. */
+  uint64_t bytes;         /**< The length. */
+  uint64_t stream_id;     /**< The library's number of the stream; the low 48 bits are the handle. */
+  cachalot_pool pool;     /**< The pool of the block or segment. */
+  cachalot_action action; /**< The kind of the event. */
+  int device;             /**< The device. */
+} cachalot_torch_event;
+
+/** Receives an event, which is valid until the callback returns. The callback runs on the thread whose call causes the
+ * event, under a lock of the library: it must neither call the library nor wait for another thread that does. */
+typedef void (*cachalot_torch_event_callback)(void *userdata, const cachalot_torch_event *event);
+
+/** Sets the callback that receives each event of every device; NULL removes the callback, which does not run after this
+ * call. Must not be called in a callback. While a callback is set, a request takes about 0.1 us longer. */
+CACHALOT_API cachalot_status cachalot_torch_on_event(cachalot_torch_event_callback callback, void *userdata);
+
+/** A block of a segment. */
+typedef struct cachalot_torch_block {
+  void *base;             /**< The first byte. */
+  size_t bytes;           /**< The length. */
+  size_t requested_bytes; /**< The bytes of the latest request that the block served; 0: none. */
+  int allocated;          /**< 1: the program uses the block; otherwise 0. */
+  int active;             /**< 1: the program or another stream uses the block; 0: the block is free. */
+} cachalot_torch_block;
+
+/** A segment, or a mapped part of an expandable segment. */
+typedef struct cachalot_torch_segment {
+  size_t struct_size;                 /**< The size in the library's version. */
+  void *base;                         /**< The first byte. */
+  size_t bytes;                       /**< The length. */
+  uint64_t stream_id;                 /**< The library's number of the stream; the low 48 bits are the handle. */
+  cachalot_pool pool;                 /**< The pool. */
+  const cachalot_torch_block *blocks; /**< The blocks by address, which cover the segment. */
+  size_t block_count;                 /**< The number of blocks. */
+  int device;                         /**< The device. */
+  int large;                          /**< 1: blocks of more than 1 MiB; 0: smaller blocks. */
+  int expandable;                     /**< 1: a part of an expandable segment; otherwise 0. */
+  uint32_t reserved;                  /**< 0. */
+} cachalot_torch_segment;
+
+/** Receives a segment, which is valid until the callback returns. Returns 0 to continue. */
+typedef int (*cachalot_torch_segment_visitor)(void *userdata, const cachalot_torch_segment *segment);
+
+/** Calls `visit` with every segment of every device, by address. Heaps are read in turn, so an exact picture needs a
+ * program at rest.
+ *   - Errors: STOPPED. */
+CACHALOT_API cachalot_status cachalot_torch_segments(cachalot_torch_segment_visitor visit, void *userdata);
+
 /* ---- The program ---- */
 
 /** Sets the settings. Before the first use of the allocator, `config` replaces the settings of the environment, and

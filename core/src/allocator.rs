@@ -5,14 +5,20 @@
 
 mod block;
 mod buffer;
+mod events;
 mod pages;
+#[cfg(feature = "alloc")]
+mod place;
 mod pools;
 #[cfg(feature = "alloc")]
 mod restore;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
+pub use events::EventReports;
 pub use pages::{PageStats, Pages};
+#[cfg(feature = "alloc")]
+pub use place::Placer;
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;

@@ -67,8 +67,8 @@ pub enum Error {
     /// observed requests. Requests are served without it; the caller can plan the latest
     /// observation.
     PlanRefused(&'static str),
-    /// Segments passed to [`Allocator::restore`](crate::Allocator::restore) are refused, for this
-    /// reason.
+    /// Segments passed to [`Allocator::restore`](crate::Allocator::restore), or a block passed to
+    /// [`Placer::malloc_at`](crate::Placer::malloc_at), are refused, for this reason.
     SnapshotRefused(&'static str),
     /// A table of the allocator is full, or the host is out of memory. The name says which table.
     /// With [`Fixed`](crate::Fixed) tables, choose larger capacities.

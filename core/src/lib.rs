@@ -90,7 +90,9 @@ mod tables;
 mod trace;
 mod units;
 
-pub use allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages};
+#[cfg(feature = "alloc")]
+pub use allocator::Placer;
+pub use allocator::{Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages};
 pub use arena::allocation::Allocation;
 pub use arena::forecast::Forecast;
 pub use config::Config;

@@ -92,6 +92,10 @@ pub type cachalot_writer =
     Option<unsafe extern "C" fn(userdata: *mut c_void, text: *const c_char, bytes: usize) -> c_int>;
 
 pub type cachalot_torch_filter = Option<unsafe extern "C" fn(userdata: *mut c_void, stream: cachalot_stream) -> c_int>;
+pub type cachalot_torch_event_callback =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, event: *const cachalot_torch_event)>;
+pub type cachalot_torch_segment_visitor =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, segment: *const cachalot_torch_segment) -> c_int>;
 pub type cachalot_torch_let_go = Option<unsafe extern "C" fn(userdata: *mut c_void)>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -245,5 +249,43 @@ pub struct cachalot_device {
     pub ordinal: c_int,
     pub simulated: c_int,
     pub virtual_memory: c_int,
+    pub reserved: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_torch_event {
+    pub struct_size: usize,
+    pub address: u64,
+    pub bytes: u64,
+    pub stream_id: u64,
+    pub pool: cachalot_pool,
+    pub action: cachalot_action,
+    pub device: c_int,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_torch_block {
+    pub base: *mut c_void,
+    pub bytes: usize,
+    pub requested_bytes: usize,
+    pub allocated: c_int,
+    pub active: c_int,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct cachalot_torch_segment {
+    pub struct_size: usize,
+    pub base: *mut c_void,
+    pub bytes: usize,
+    pub stream_id: u64,
+    pub pool: cachalot_pool,
+    pub blocks: *const cachalot_torch_block,
+    pub block_count: usize,
+    pub device: c_int,
+    pub large: c_int,
+    pub expandable: c_int,
     pub reserved: u32,
 }

@@ -1,16 +1,21 @@
 //! Callbacks: calls from the library into the program.
 
-use crate::abi::{cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_callback};
+use crate::abi::{
+    CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ACTION_OOM,
+    CACHALOT_ACTION_SEGMENT_ALLOC, CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_ACTION_SEGMENT_MAP,
+    CACHALOT_ACTION_SEGMENT_UNMAP, cachalot_action, cachalot_oom_callback, cachalot_oom_report, cachalot_pool,
+    cachalot_shortage_callback, cachalot_torch_event, cachalot_torch_event_callback,
+};
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
 use crate::status::Host;
-use cachalot_core::OutOfMemory;
+use cachalot_core::{Action, OutOfMemory, PoolId, TraceEntry};
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 thread_local! {
     /// Whether the thread is inside a callback. Requests made in a callback lead to no further
@@ -23,6 +28,8 @@ thread_local! {
 pub(crate) struct Callbacks {
     shortage: Mutex<Option<(ShortageFunction, Userdata)>>,
     out_of_memory: Mutex<Option<(OomFunction, Userdata)>>,
+    /// Read under a heap's lock, so nothing else may be locked while this is.
+    event: RwLock<Option<(EventFunction, Userdata)>>,
     /// The wording of out-of-memory reports.
     host: Host,
     /// The filters of routes into pools.
@@ -33,6 +40,8 @@ pub(crate) struct Callbacks {
 
 type ShortageFunction = unsafe extern "C" fn(*mut core::ffi::c_void, c_int, usize) -> c_int;
 type OomFunction = unsafe extern "C" fn(*mut core::ffi::c_void, *const cachalot_oom_report);
+
+type EventFunction = unsafe extern "C" fn(*mut core::ffi::c_void, *const cachalot_torch_event);
 
 /// Guard of a running callback. Dropping the guard ends the callback.
 pub(crate) struct Running<'a>(&'a AtomicU32);
@@ -69,6 +78,30 @@ impl Callbacks {
     pub(crate) fn set_out_of_memory(&self, callback: cachalot_oom_callback, userdata: Userdata) {
         *self.out_of_memory.lock().unwrap_or_else(PoisonError::into_inner) =
             callback.map(|callback| (callback, userdata));
+    }
+
+    /// Sets the callback that is told of each event. After the call, the earlier callback does not
+    /// run any more.
+    pub(crate) fn set_event(&self, callback: cachalot_torch_event_callback, userdata: Userdata) {
+        *self.event.write().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
+    }
+
+    /// Passes an event to the program.
+    pub(crate) fn event(&self, device: c_int, entry: &TraceEntry, PoolId(first, second): PoolId) {
+        let set = self.event.read().unwrap_or_else(PoisonError::into_inner);
+        let Some((callback, userdata)) = *set else { return };
+        let event = cachalot_torch_event {
+            struct_size: size_of::<cachalot_torch_event>(),
+            address: entry.addr.0,
+            bytes: entry.size,
+            stream_id: entry.stream.0,
+            pool: cachalot_pool { first, second },
+            action: number_of(entry.action),
+            device,
+        };
+        // SAFETY: the program passed both, for calls from any thread until another callback is set,
+        // which waits for this call; the event outlives the call.
+        unsafe { callback(userdata.0, &raw const event) };
     }
 
     /// Returns whether any callback of the allocator is running, on any thread.
@@ -112,6 +145,21 @@ impl Callbacks {
         // SAFETY: the program passed both, for calls from any thread; the report and its text
         // outlive the call; no lock is held.
         unsafe { callback(userdata.0, &raw const report) };
+    }
+}
+
+/// Converts an action to C. An action unknown to this version becomes 0.
+pub(crate) fn number_of(action: Action) -> cachalot_action {
+    match action {
+        Action::Alloc => CACHALOT_ACTION_ALLOC,
+        Action::FreeRequested => CACHALOT_ACTION_FREE_REQUESTED,
+        Action::FreeCompleted => CACHALOT_ACTION_FREE_COMPLETED,
+        Action::SegmentAlloc => CACHALOT_ACTION_SEGMENT_ALLOC,
+        Action::SegmentFree => CACHALOT_ACTION_SEGMENT_FREE,
+        Action::SegmentMap => CACHALOT_ACTION_SEGMENT_MAP,
+        Action::SegmentUnmap => CACHALOT_ACTION_SEGMENT_UNMAP,
+        Action::OutOfMemory => CACHALOT_ACTION_OOM,
+        _ => 0,
     }
 }
 

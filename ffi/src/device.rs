@@ -6,7 +6,8 @@ use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    CallSite, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory, StreamId, VirtualMemory,
+    CallSite, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory, PoolId, StreamId,
+    TraceEntry, VirtualMemory,
 };
 use cachalot_cuda::clock;
 use cachalot_cuda::driver::types::CuStream;
@@ -232,6 +233,10 @@ impl DeviceMemory for Device {
 
     fn time_us(&self, ticks: u64) -> u64 {
         clock::time_us(ticks)
+    }
+
+    fn on_event(&self, entry: &TraceEntry, pool: PoolId) {
+        self.callbacks.event(self.number, entry, pool);
     }
 
     #[inline]

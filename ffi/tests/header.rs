@@ -215,6 +215,11 @@ const LAYOUTS: &[Layout] = layouts! {
         largest_free_elsewhere_bytes, device, capturing
     }
     cachalot_trace_entry { struct_size, address, bytes, stream_id, time_us, action, reserved }
+    cachalot_torch_event { struct_size, address, bytes, stream_id, pool, action, device }
+    cachalot_torch_block { base, bytes, requested_bytes, allocated, active }
+    cachalot_torch_segment {
+        struct_size, base, bytes, stream_id, pool, blocks, block_count, device, large, expandable, reserved
+    }
     cachalot_device {
         struct_size, total_bytes, free_bytes, process_bytes, reserved_bytes, limit_bytes, leaked_bytes, ordinal, simulated,
         virtual_memory, reserved
@@ -232,7 +237,8 @@ fn structures_lie_in_memory_as_the_c_compiler_has_them() {
             writeln!(expected, "{field} {offset}").expect("a string");
         }
     }
-    let program = format!("#include \"cachalot.h\"\n#include <stdio.h>\nint main(void) {{\n{body}return 0;\n}}\n");
+    let program =
+        format!("#include \"cachalot_torch.h\"\n#include <stdio.h>\nint main(void) {{\n{body}return 0;\n}}\n");
     for compiler in compilers(["gcc", "clang"]) {
         assert_eq!(run(compiler, "c", "c11", &program), expected);
     }

@@ -109,6 +109,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub single_search: AtomicU32,
     /// The call sites of blocks and segments.
     pub sites: CallSites<R>,
+    /// Not 0 ⟺ the host is told of each event as it happens. Implies the flag [`flags::TRACE`].
+    pub reports_events: AtomicU32,
     #[cfg(feature = "paranoid")]
     schedule: checks::Schedule,
 }
@@ -156,6 +158,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             ledger: Ledger::new(),
             single_search: AtomicU32::new(0),
             sites: CallSites::default(),
+            reports_events: AtomicU32::new(0),
             #[cfg(feature = "paranoid")]
             schedule: checks::Schedule::default(),
         };

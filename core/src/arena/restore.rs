@@ -19,6 +19,7 @@ use crate::pool::PoolId;
 use crate::snapshot::{BlockState, SnapshotSegment};
 use crate::sync::Lock;
 use crate::tables::Storage;
+use crate::trace::CallSite;
 use crate::units::{DevicePtr, NO_STREAM};
 
 /// The device's answer to a reservation does not contain the part that needs it.
@@ -26,6 +27,9 @@ const NOT_AROUND: Error = Error::SnapshotRefused("the device does not reserve ad
 
 /// The device has no memory left for a segment or a part.
 const LACKS_MEMORY: Error = Error::SnapshotRefused("the device lacks the memory for the segments");
+
+/// Some bytes of a block at a chosen address are in use, or have no memory.
+const NOT_FREE: Error = Error::SnapshotRefused("the bytes of the block are not free");
 
 /// The limit of the device has no room for a segment or a part.
 const OVER_LIMIT: &str = "the segments exceed the limit";
@@ -58,6 +62,34 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
             end = segment.address.0 + segment.total_size;
         }
         segments.iter().try_for_each(|segment| self.restore_segment(segment))
+    }
+
+    /// Allocates the bytes at `ptr` in the heap of `slot`, if the heap belongs to `pool` and the bytes
+    /// are free. `sizes` are the bytes of the block and the bytes of the request.
+    pub(crate) fn malloc_at(&self, slot: u32, pool: PoolId, ptr: DevicePtr, sizes: (u64, u64)) -> Result<(), Error> {
+        let (size, requested) = sizes;
+        let unit = self.0.settings.policy.unit();
+        let whole = ptr.0.is_multiple_of(unit) && size.is_multiple_of(unit);
+        require(
+            whole && 0 < size && requested <= size,
+            "the address or the size of the block is no multiple of the unit",
+        )?;
+        let site = self.0.call_site(CallSite::Alloc);
+        let counters = &self.0.heaps.slot(slot).counters;
+        let mut heap = self.0.heaps.lock(slot);
+        require(heap.suballocator.is_none(), "the policy divides segments by rules of its own")?;
+        require(self.0.heaps.shared_pool(heap.pool).id() == pool, "the block is in another pool")?;
+        let mut restoring = Restoring { heap: &mut heap, counters };
+        restoring.make_room_for_blocks(1)?;
+        let peaks_stale = restoring.allocate_at(ptr, size, requested).ok_or(NOT_FREE)?;
+        if let Some(recorder) = self.0.tracing() {
+            recorder.alloc(&mut heap, site, ptr, requested);
+        }
+        drop(heap);
+        if peaks_stale {
+            self.0.reconcile_peaks(self.0.heaps.slot(slot));
+        }
+        Ok(())
     }
 
     /// Takes over one segment, or one mapped part of an expandable segment.

@@ -12,7 +12,7 @@ use crate::arena::{Arena, flags};
 use crate::device::DeviceMemory;
 use crate::device::oom::OutOfMemory;
 use crate::heap::Heap;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::{Lazy, Storage};
 use crate::trace::ring::{Record, What};
 use crate::trace::{Action, CallSite, TraceEntry};
@@ -28,7 +28,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.flags.set(flags::TRACE, false);
         self.sites.clear();
         let started = self.heaps.trace.start(capacity, self.recorder().ticks());
-        self.flags.set(flags::TRACE, started && capacity > 0);
+        self.flags.set(flags::TRACE, started && capacity > 0 || self.recorder().reports());
         started
     }
 
@@ -83,9 +83,34 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Recorder<'_, D, R, S> {
         let record = Record { what, site, addr, size: bytes, stream, ticks: self.ticks() };
         // Flushed as soon as the buffer is full, so `push` always finds room for one record. The
         // ring's lock is then taken once in 32 records.
+        if self.reports() {
+            self.report(heap, &record);
+        }
         let is_full = heap.sets.get_or_make().trace.push(record);
         if is_full {
             self.0.heaps.flush_trace(heap);
+        }
+    }
+
+    /// Returns whether the host is told of each event.
+    #[inline(always)]
+    fn reports(&self) -> bool {
+        self.0.reports_events.load(Ordering::Relaxed) != 0
+    }
+
+    /// Begins or ends to tell the host of each event. The ring keeps recording, if it has room.
+    pub(crate) fn set_reports(&self, on: bool) {
+        self.0.reports_events.store(u32::from(on), Ordering::Relaxed);
+        self.0.flags.set(flags::TRACE, on || self.0.heaps.trace.has_room());
+    }
+
+    /// Tells the host of the events of a record, under the heap's lock, so that the events of a
+    /// block arrive in their order.
+    #[cold]
+    fn report(&self, heap: &Heap<S>, record: &Record) {
+        let pool = self.0.heaps.shared_pool(heap.pool).id();
+        for entry in record.events() {
+            self.0.driver.device().on_event(&TraceEntry { time_us: 0, ..entry }, pool);
         }
     }
 

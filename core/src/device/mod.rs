@@ -19,7 +19,8 @@ pub use types::{Event, MemoryInfo, PhysicalHandle};
 pub(crate) use unlocked::Unlocked;
 
 use crate::device::oom::OutOfMemory;
-use crate::trace::CallSite;
+use crate::pool::PoolId;
+use crate::trace::{CallSite, TraceEntry};
 use crate::units::{DevicePtr, StreamId};
 
 /// A device: allocates segments, and tells when its streams have finished their work.
@@ -164,6 +165,16 @@ pub trait DeviceMemory: Send + Sync + 'static {
     fn time_us(&self, ticks: u64) -> u64 {
         let _ = ticks;
         0
+    }
+
+    /// Tells the host of an event as it happens, while the events of the device are
+    /// [reported](crate::EventReports). `pool` is the pool of the block or segment. The time of
+    /// `entry` is 0.
+    ///
+    /// Called on the thread whose call causes the event, under a heap's lock: must not block, and
+    /// must not call the allocator.
+    fn on_event(&self, entry: &TraceEntry, pool: PoolId) {
+        let _ = (entry, pool);
     }
 
     /// Returns the number of the calling thread's place in the program, for the trace; 0 if there

@@ -1,13 +1,14 @@
 //! A device that panics when it is called while the calling thread holds a lock of the core: under the feature `paranoid`.
 //!
-//! Five methods are exempt, because they only read what the device keeps: `virtual_memory` and `granularity` (asked while a
-//! heap's rules change), `thread_id` (while a request is routed), `ticks` (for each event of a heap) and `time_us` (for each
+//! Six methods are exempt, because they call no driver: `virtual_memory` and `granularity` (asked while a heap's rules
+//! change), `thread_id` (while a request is routed), `ticks` and `on_event` (for each event of a heap) and `time_us` (for each
 //! event that is read).
 
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
+use crate::pool::PoolId;
 use crate::sync::assert_no_lock_held;
-use crate::trace::CallSite;
+use crate::trace::{CallSite, TraceEntry};
 use crate::units::{DevicePtr, StreamId};
 use core::borrow::Borrow;
 
@@ -118,6 +119,10 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
 
     fn time_us(&self, ticks: u64) -> u64 {
         self.0.time_us(ticks)
+    }
+
+    fn on_event(&self, entry: &TraceEntry, pool: PoolId) {
+        self.0.on_event(entry, pool);
     }
 
     fn call_site(&self, site: CallSite) -> u32 {

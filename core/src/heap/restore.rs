@@ -2,7 +2,7 @@
 //! the split rules.
 
 use super::Heap;
-use crate::heap::block::{Backing, State};
+use crate::heap::block::{Backing, Block, State};
 use crate::snapshot::{BlockState, SnapshotBlock};
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
@@ -44,6 +44,38 @@ impl<S: Storage> Restoring<'_, S> {
     pub(crate) fn restore_part(&mut self, part: u32, blocks: &[SnapshotBlock]) -> bool {
         let bytes = self.heap.blocks[part].size;
         self.counters.up(Stat::ReservedBytes, bytes) | self.divide(part, blocks)
+    }
+
+    /// Allocates the `size` bytes from `ptr` on, for a request of `requested` bytes. The free memory
+    /// before and behind stays free. Returns whether the peaks must be reconciled, or `None` if the
+    /// bytes are not all in one free block. Room for two blocks was made.
+    pub(crate) fn allocate_at(&mut self, ptr: DevicePtr, size: u64, requested: u64) -> Option<bool> {
+        let mut block = self.heap.containing(ptr)?;
+        let Block { addr, size: whole, state, backing, .. } = self.heap.blocks[block];
+        let before = ptr.0 - addr;
+        // Pages of the stitched policy move, so a block there has no address to return to.
+        if state != State::Free || backing == Backing::Stitched || before.checked_add(size)? > whole {
+            return None;
+        }
+        if backing == Backing::Ordinary && self.heap.blocks[block].is_split() {
+            self.counters.down(Stat::InactiveSplit, 1);
+            self.counters.down(Stat::InactiveSplitBytes, whole);
+        }
+        let Heap { blocks, segments, sets, .. } = &mut *self.heap;
+        sets.detach(block, blocks);
+        let front = (before > 0).then(|| blocks.cut(block, before, segments));
+        let mut behind = None;
+        if before + size < whole {
+            behind = Some(block);
+            block = blocks.cut(block, size, segments);
+        }
+        // Both cuts are made: a free rest now counts as a part of a split segment.
+        let mut peaks_stale = false;
+        for free in front.into_iter().chain(behind) {
+            peaks_stale |= self.restore_free(free);
+        }
+        self.heap.blocks[block].requested = requested;
+        Some(peaks_stale | self.restore_allocated(block))
     }
 
     /// Divides the detached block `whole` into the given blocks, which tile the block.

@@ -1,12 +1,12 @@
 //! States taken over from snapshots.
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Placer};
 use crate::config::Config;
 use crate::device::simulated::{AddressSpace, Call, Failure, Outstanding, SimulatedDevice};
 use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route};
-use crate::snapshot::SnapshotSegment;
+use crate::snapshot::{BlockState, SnapshotSegment};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use alloc::sync::Arc;
@@ -226,4 +226,71 @@ fn a_segment_that_the_device_does_not_give_is_not_charged() {
     let lacks = Err(Error::SnapshotRefused("the device lacks the memory for the segments"));
     assert_eq!(small.restore(DEVICE, &sorted(&original)), lacks);
     assert_eq!(reserved(&small), 0);
+}
+
+/// A pool's earlier state comes back: its blocks are freed, and the blocks of the earlier state are
+/// allocated where they were.
+#[test]
+fn a_pool_returns_to_an_earlier_state() {
+    for config in ["", "expandable_segments:True", "max_split_size_mb:20", "policy:bfc"] {
+        let allocator = allocator(config);
+        allocator.begin_allocate_to_pool(DEVICE, POOL, Route::All).unwrap();
+        let (mut program, mut held) = (Program(7), Vec::new());
+        program.run(&allocator, &mut held, 200);
+        let earlier = sorted(&allocator);
+        program.run(&allocator, &mut held, 200);
+        held.into_iter().for_each(|block| allocator.free(block).unwrap());
+        let placer = Placer(&allocator);
+        for segment in &earlier {
+            for block in segment.blocks.iter().filter(|block| block.state == BlockState::ActiveAllocated) {
+                placer.malloc_at(POOL, block.address, block.size, block.requested_size).unwrap();
+                let again = placer.malloc_at(POOL, block.address, block.size, block.requested_size);
+                assert_eq!(again, Err(Error::SnapshotRefused("the bytes of the block are not free")), "`{config}`");
+            }
+        }
+        allocator.check_invariants().unwrap();
+        let live = |segments: &[SnapshotSegment]| -> Vec<_> {
+            let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+            let live = blocks.filter(|block| block.state == BlockState::ActiveAllocated);
+            live.map(|block| (block.address, block.size, block.requested_size)).collect()
+        };
+        let later = sorted(&allocator);
+        assert_eq!(live(&later), live(&earlier), "`{config}`");
+        // A segment that had its length then has its free blocks again, too.
+        for segment in &earlier {
+            let same =
+                later.iter().find(|later| (later.address, later.total_size) == (segment.address, segment.total_size));
+            let shape = |segment: &SnapshotSegment| -> Vec<_> {
+                segment.blocks.iter().map(|block| (block.address, block.size, block.state)).collect()
+            };
+            assert!(same.is_none_or(|same| shape(same) == shape(segment)), "`{config}`");
+        }
+        let bytes: u64 = live(&later).iter().map(|&(_, size, _)| size).sum();
+        assert_eq!(allocator.stats(DEVICE).unwrap().allocated_bytes().current, bytes as i64, "`{config}`");
+    }
+}
+
+/// An address outside of free memory of the pool is refused, and nothing changes.
+#[test]
+fn a_block_is_placed_only_in_free_memory_of_its_pool() {
+    let allocator = allocator("");
+    let block = allocator.malloc(DEVICE, 3 * MIB, StreamId(1)).unwrap();
+    let behind = DevicePtr(block.0 + 4 * MIB);
+    let placer = Placer(&allocator);
+    let refused = |why| Err(Error::SnapshotRefused(why));
+    let unit = "the address or the size of the block is no multiple of the unit";
+    assert_eq!(placer.malloc_at(PoolId::DEFAULT, block, MIB, MIB), refused("the bytes of the block are not free"));
+    assert_eq!(placer.malloc_at(POOL, behind, MIB, MIB), refused("the block is in another pool"));
+    assert_eq!(
+        placer.malloc_at(PoolId::DEFAULT, behind, 17 * MIB, MIB),
+        refused("the bytes of the block are not free")
+    );
+    assert_eq!(placer.malloc_at(PoolId::DEFAULT, behind, 100, 100), refused(unit));
+    assert_eq!(placer.malloc_at(PoolId::DEFAULT, behind, 512, 513), refused(unit));
+    assert!(matches!(placer.malloc_at(PoolId::DEFAULT, DevicePtr(512), MIB, MIB), Err(Error::InvalidPointer { .. })));
+    placer.malloc_at(PoolId::DEFAULT, behind, 16 * MIB, MIB).unwrap();
+    allocator.check_invariants().unwrap();
+    allocator.free(behind).unwrap();
+    allocator.free(block).unwrap();
+    assert_eq!(allocator.stats(DEVICE).unwrap().get("inactive_split_bytes.all.current"), Some(0));
 }

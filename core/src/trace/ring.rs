@@ -49,7 +49,7 @@ impl Record {
     }
 
     /// Iterates over the record's events, oldest first, with times in ticks.
-    fn events(&self) -> impl Iterator<Item = TraceEntry> + Clone {
+    pub(crate) fn events(&self) -> impl Iterator<Item = TraceEntry> + Clone {
         let &Self { what, site, addr, size, stream, ticks } = self;
         let (first, second) = match what {
             What::One(action) => (action, None),
@@ -195,6 +195,11 @@ impl<R: Lock, S: Storage> Trace<R, S> {
         }
         *self.ring.lock() = Ring::with(entries, capacity, now);
         true
+    }
+
+    /// Returns whether the ring has room for events.
+    pub(crate) fn has_room(&self) -> bool {
+        self.ring.lock().capacity > 0
     }
 
     /// Moves the events of a heap into the ring.

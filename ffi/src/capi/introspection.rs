@@ -1,19 +1,17 @@
 //! Introspection: traces, snapshots, and the check of all invariants.
 
 use crate::abi::{
-    CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ACTION_OOM,
-    CACHALOT_ACTION_SEGMENT_ALLOC, CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_ACTION_SEGMENT_MAP,
-    CACHALOT_ACTION_SEGMENT_UNMAP, CACHALOT_JSON, CACHALOT_PICKLE, cachalot_action, cachalot_allocator,
-    cachalot_format, cachalot_status, cachalot_trace_entry, cachalot_trace_visitor, cachalot_writer,
+    CACHALOT_JSON, CACHALOT_PICKLE, cachalot_allocator, cachalot_format, cachalot_status, cachalot_trace_entry,
+    cachalot_trace_visitor, cachalot_writer,
 };
 use crate::boundary;
+use crate::callbacks;
 use crate::instance::Instance;
 use crate::marshal;
 use crate::snapshot;
 use crate::status::{
     CACHALOT_ERROR_INVALID_ARGUMENT, CACHALOT_ERROR_IO, CACHALOT_ERROR_PANIC, CACHALOT_ERROR_STOPPED, Outcome, Status,
 };
-use cachalot_core::Action;
 use cachalot_snapshot::Format;
 use core::ffi::{c_char, c_int, c_void};
 
@@ -28,21 +26,6 @@ pub extern "C" fn cachalot_trace_start(
         let (device, _) = instance.device(device)?;
         Ok(instance.allocator.record_trace(device, capacity)?)
     })
-}
-
-/// Converts an action to C. An action unknown to this version becomes 0.
-fn number(action: Action) -> cachalot_action {
-    match action {
-        Action::Alloc => CACHALOT_ACTION_ALLOC,
-        Action::FreeRequested => CACHALOT_ACTION_FREE_REQUESTED,
-        Action::FreeCompleted => CACHALOT_ACTION_FREE_COMPLETED,
-        Action::SegmentAlloc => CACHALOT_ACTION_SEGMENT_ALLOC,
-        Action::SegmentFree => CACHALOT_ACTION_SEGMENT_FREE,
-        Action::SegmentMap => CACHALOT_ACTION_SEGMENT_MAP,
-        Action::SegmentUnmap => CACHALOT_ACTION_SEGMENT_UNMAP,
-        Action::OutOfMemory => CACHALOT_ACTION_OOM,
-        _ => 0,
-    }
 }
 
 /// Passes every recorded event to a callback.
@@ -70,7 +53,7 @@ pub unsafe extern "C" fn cachalot_trace_for_each(
                 bytes: entry.size,
                 stream_id: entry.stream.0,
                 time_us: entry.time_us,
-                action: number(entry.action),
+                action: callbacks::number_of(entry.action),
                 reserved: 0,
             };
             // SAFETY: guaranteed by the caller; the entry outlives the call.

@@ -10,7 +10,7 @@ mod introspection;
 mod memory;
 mod pages;
 mod planned;
-mod pools;
+pub(crate) mod pools;
 mod simulated;
 mod statistics;
 mod version;

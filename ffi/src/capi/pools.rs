@@ -18,7 +18,7 @@ fn name(pool: cachalot_pool) -> PoolId {
 }
 
 /// Converts pool options from C. Rejects unknown flags.
-fn options(flags: u32) -> Outcome<PoolOptions> {
+pub(crate) fn pool_options(flags: u32) -> Outcome<PoolOptions> {
     let unknown = flags & !(CACHALOT_POOL_USE_ON_OOM | CACHALOT_POOL_NO_SPLIT);
     if unknown != 0 {
         return Err(Status::argument(format_args!("the pool's flags {unknown:#x} have no meaning")));
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn cachalot_pool_create(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { Out::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let PoolId(first, second) = instance.allocator.create_pool(device, options(flags)?)?;
+        let PoolId(first, second) = instance.allocator.create_pool(device, pool_options(flags)?)?;
         out.write(cachalot_pool { first, second });
         Ok(())
     })
@@ -67,7 +67,7 @@ pub extern "C" fn cachalot_pool_retain(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let (device, _) = instance.device(device)?;
-        let options = options(flags)?;
+        let options = pool_options(flags)?;
         if name(pool) == PoolId::DEFAULT {
             return Err(Status::argument(format_args!("the default pool has no users")));
         }

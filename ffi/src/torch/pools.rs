@@ -4,6 +4,7 @@
 use super::{diagnostics, plugin};
 use crate::abi::{cachalot_pool, cachalot_status, cachalot_torch_filter, cachalot_torch_let_go};
 use crate::boundary;
+use crate::capi::pools::pool_options;
 use crate::filters::Filter;
 use crate::marshal::Userdata;
 use crate::status::{CACHALOT_ERROR_PANIC, Status};
@@ -75,4 +76,15 @@ pub extern "C" fn cachalot_torch_release_pool(device: c_int, pool: cachalot_pool
         });
         diagnostics::report_once("a pool cannot be released", released);
     });
+}
+
+/// Changes the flags of an existing pool.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_torch_set_pool_flags(device: c_int, pool: cachalot_pool, flags: u32) -> cachalot_status {
+    boundary::infallible(CACHALOT_ERROR_PANIC, || {
+        plugin::with_allocator(|instance| {
+            let (device, _) = instance.device(device)?;
+            Ok(instance.allocator.set_pool_options(device, name(pool), pool_options(flags)?)?)
+        })
+    })
 }

@@ -37,10 +37,11 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         }
         let pool = registry.add_pool(id, options).ok_or(Error::TableFull("pools"))?;
         // The shared part of a removed pool is used again: its map of streams is empty.
-        if self.pools.get_or_set(pool, SharedPool::default).is_none() {
+        let Some(shared) = self.pools.get_or_set(pool, SharedPool::default) else {
             registry.remove_pool(pool);
             return Err(Error::TableFull("pools"));
-        }
+        };
+        shared.set_id(id);
         // Names the allocator chooses have a first number of 0: keep them ahead of the program's.
         if id.0 == 0 {
             registry.pools_made = registry.pools_made.max(id.1);

@@ -11,7 +11,7 @@ use crate::config::rounding::PoolKind;
 use crate::error::Error;
 use crate::heap::split_rules::Rules;
 use crate::pool::{PoolId, PoolOptions, Route};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 use crate::tables::atomic_map::AtomicMap;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::NONE;
@@ -37,11 +37,29 @@ pub(crate) struct SharedPool<S: Storage> {
     /// blocks are stamped with. Searches count only while a limit and a collection threshold are
     /// set.
     pub searches: [AtomicU64; 2],
+    /// Both halves of the pool's name, for readers that hold a heap's lock and so must not lock the
+    /// registry. Written under the registry's lock, while the pool has no heap.
+    id: [AtomicU64; 2],
+}
+
+impl<S: Storage> SharedPool<S> {
+    /// Sets the name of a pool that has no heap yet.
+    pub(crate) fn set_id(&self, PoolId(first, second): PoolId) {
+        self.id[0].store(first, Ordering::Relaxed);
+        self.id[1].store(second, Ordering::Relaxed);
+    }
+
+    /// Returns the name of the pool. The caller holds the lock of a heap of the pool, which keeps
+    /// the name from changing.
+    pub(crate) fn id(&self) -> PoolId {
+        PoolId(self.id[0].load(Ordering::Relaxed), self.id[1].load(Ordering::Relaxed))
+    }
 }
 
 impl<S: Storage> Default for SharedPool<S> {
     fn default() -> Self {
-        Self { streams: AtomicMap::default(), searches: [AtomicU64::new(0), AtomicU64::new(0)] }
+        let zeros = || [AtomicU64::new(0), AtomicU64::new(0)];
+        Self { streams: AtomicMap::default(), searches: zeros(), id: zeros() }
     }
 }
 

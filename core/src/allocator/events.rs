@@ -1,0 +1,39 @@
+//! Events told to the host as they happen.
+
+use crate::allocator::Allocator;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::DeviceIndex;
+
+/// Tells the host of each event of one device as it happens, through
+/// [`DeviceMemory::on_event`]: a view of an [`Allocator`].
+///
+/// The events are those of a [trace](Allocator::record_trace), which may be recorded at the same
+/// time or not.
+pub struct EventReports<'a, D: DeviceMemory, R: Lock, S: Storage> {
+    allocator: &'a Allocator<D, R, S>,
+    device: DeviceIndex,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> EventReports<'a, D, R, S> {
+    /// Returns the reports of `device`, which are off at first.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`].
+    pub fn of(allocator: &'a Allocator<D, R, S>, device: DeviceIndex) -> Result<Self, Error> {
+        allocator.arena(device)?;
+        Ok(Self { allocator, device })
+    }
+
+    /// Turns the reports on or off. Calls of other threads that are in progress may report one more
+    /// event, or one less.
+    ///
+    /// # Errors
+    /// None for a device that exists.
+    pub fn set(&self, on: bool) -> Result<(), Error> {
+        self.allocator.arena(self.device)?.recorder().set_reports(on);
+        Ok(())
+    }
+}
