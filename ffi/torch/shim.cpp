@@ -10,15 +10,14 @@
  *   ... -DCACHALOT_WITH_TORCH -D_GLIBCXX_USE_CXX11_ABI=1 -isystem TORCH/include ... -L TORCH/lib -lc10
  */
 #include "cachalot_torch.h"
+#include "failure.hpp"
 
 #include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 
-#ifdef CACHALOT_WITH_TORCH
-#include <c10/util/Exception.h>
-#else
+#ifndef CACHALOT_WITH_TORCH
 #include <stdexcept>
 #endif
 
@@ -74,22 +73,6 @@ extern "C" int leads(void *userdata, cachalot_stream stream) {
 
 extern "C" void let_go(void *userdata) {
   delete static_cast<Filter *>(userdata);
-}
-
-/* The calling thread's last error, as an exception. */
-[[noreturn]] void fail(cachalot_status status) {
-  const std::string text = cachalot_last_error();
-#ifdef CACHALOT_WITH_TORCH
-  const c10::SourceLocation here{__func__, __FILE__, __LINE__};
-  if (status == CACHALOT_ERROR_OUT_OF_MEMORY || status == CACHALOT_ERROR_REJECTED ||
-      status == CACHALOT_ERROR_TOO_LARGE) {
-    throw c10::OutOfMemoryError(here, text);
-  }
-  throw c10::Error(here, text);
-#else
-  static_cast<void>(status);
-  throw std::runtime_error(text);
-#endif
 }
 
 }  // namespace

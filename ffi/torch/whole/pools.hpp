@@ -1,0 +1,74 @@
+/*
+ * Private pools: options that PyTorch sets one by one, and checkpoints.
+ */
+#pragma once
+
+#include "history.hpp"
+
+namespace cachalot_torch {
+
+/* The options of PyTorch's pools, which PyTorch changes singly and the library together. */
+class PoolFlags {
+  std::mutex mutex;
+  std::map<std::pair<DeviceIndex, MempoolId_t>, uint32_t> flags;
+
+ public:
+  void set(DeviceIndex device, const MempoolId_t &pool, uint32_t flag, bool on) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    uint32_t &current = flags[{device, pool}];
+    const uint32_t changed = on ? current | flag : current & ~flag;
+    require(cachalot_torch_set_pool_flags(device, library_pool(pool), changed));
+    current = changed;
+  }
+
+  /* Forgets the options of a pool whose last user has gone: a later pool of this name has none. */
+  void forget(DeviceIndex device, const MempoolId_t &pool) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    flags.erase({device, pool});
+  }
+};
+
+/* The blocks in use of a pool at one moment. */
+struct Checkpoint : interface::AllocatorState {
+  MempoolId_t pool;
+  std::vector<cachalot_torch_block> live;
+};
+
+/* The allocated blocks of a pool, by address. PyTorch makes checkpoints only while no other stream uses a block. */
+inline std::vector<cachalot_torch_block> live_blocks(DeviceIndex device, const MempoolId_t &pool) {
+  std::vector<cachalot_torch_block> live;
+  for (const Segment &segment : segments_of(device, pool)) {
+    for (const cachalot_torch_block &block : segment.blocks) {
+      if (block.allocated != 0) {
+        live.push_back(block);
+      }
+    }
+  }
+  return live;
+}
+
+inline std::shared_ptr<Checkpoint> checkpoint(DeviceIndex device, const MempoolId_t &pool) {
+  auto taken = std::make_shared<Checkpoint>();
+  taken->pool = pool;
+  taken->live = live_blocks(device, pool);
+  return taken;
+}
+
+/* Returns a pool to a checkpoint: frees every block, and allocates the blocks of the checkpoint where they were. Free
+ * neighbours merge, so the free blocks are those of the checkpoint, too. */
+inline interface::CheckpointDelta restore(DeviceIndex device, const Checkpoint &state, c10::DeleterFnPtr deleter) {
+  interface::CheckpointDelta delta;
+  for (const cachalot_torch_block &block : live_blocks(device, state.pool)) {
+    require(cachalot_free(handle(), block.base));
+    delta.ptrs_freed.push_back(block.base);
+  }
+  /* Blocks that other streams have used are pending until their events are seen to be complete. */
+  require(cachalot_process_events(handle(), device));
+  for (const cachalot_torch_block &block : state.live) {
+    require(cachalot_torch_allocate_at(library_pool(state.pool), block.base, block.bytes, block.requested_bytes));
+    delta.dataptrs_allocd.emplace_back(block.base, block.base, deleter, c10::Device(c10::DeviceType::CUDA, device));
+  }
+  return delta;
+}
+
+}  // namespace cachalot_torch
