@@ -19,7 +19,8 @@ WORKSPACE = _HERE / "rust" if (_HERE / "rust").is_dir() else _HERE.parent
 """The Rust workspace: a folder of the source distribution, or the repository around this folder."""
 
 SHIM = WORKSPACE / "ffi/torch/shim.cpp"
-HEADERS = [WORKSPACE / "ffi/include/cachalot.h", WORKSPACE / "ffi/include/cachalot_torch.h"]
+WHOLE = WORKSPACE / "ffi/torch/whole"
+HEADERS = [WORKSPACE / "ffi" / name for name in ("include/cachalot.h", "include/cachalot_torch.h", "torch/failure.hpp")]
 
 TARGET = "x86_64-unknown-linux-gnu"
 COMPILERS = ("c++", "g++", "clang++")

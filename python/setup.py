@@ -23,7 +23,7 @@ import build_sources
 
 
 class Modules(build_py):
-    """Adds the library, the shim, and the sources of a shim for the installed PyTorch."""
+    """Adds the library, the shim, and the C++ that is compiled for the installed PyTorch."""
 
     def run(self) -> None:
         build_native.require_tools()
@@ -34,6 +34,7 @@ class Modules(build_py):
             folder.mkdir(parents=True)
         for file in [build_native.SHIM, *build_native.HEADERS]:
             shutil.copy(file, source)
+        shutil.copytree(build_native.WHOLE, source / "whole")
         library = shutil.copy(build_native.library(), lib / build_native.soname())
         build_native.compile_shim(source, Path(library))
 

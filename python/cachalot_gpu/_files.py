@@ -24,11 +24,11 @@ PLAIN_SHIM = _PACKAGE / "lib" / "libcachalot_torch.so"
 """The shim that was built without PyTorch. It works with every version of PyTorch, and raises plain
 exceptions."""
 
-SHIM_SOURCE = _PACKAGE / "source" / "shim.cpp"
-"""The source of a shim for the installed PyTorch."""
+SOURCE = _PACKAGE / "source"
+"""The folder of the C headers, and of the C++ that is compiled for the installed PyTorch."""
 
-INCLUDE = _PACKAGE / "source"
-"""The folder of the C headers."""
+SHIM_SOURCE = SOURCE / "shim.cpp"
+"""The source of a shim for the installed PyTorch."""
 
 
 def library_path() -> str:

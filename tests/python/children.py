@@ -15,7 +15,8 @@ STAND_IN = HERE / "stand_in"
 def environment(torch: Path = STAND_IN, **variables: str) -> dict[str, str]:
     """The environment of a program that finds the stand-in for PyTorch, and nothing of this shell's settings."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "CACHALOT_CONF"))}
-    return own | {"PYTHONPATH": str(torch)} | variables
+    # The stand-in has no headers for the whole allocator.
+    return own | {"PYTHONPATH": str(torch), "CACHALOT_TORCH_PLUGIN": "1"} | variables
 
 
 def said(program: str, torch: Path = STAND_IN, **variables: str) -> str:

@@ -145,6 +145,22 @@ except ValueError as error:
 """
         self.prints(program, "2560\n.*only a power of two")
 
+    def test_a_plugin_says_why_it_is_no_more(self) -> None:
+        program = """
+import warnings
+torch.__version__ = {!r}
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    cachalot_gpu.torch.enable()
+print(told[0].message, "|", State.plugin is not None)
+"""
+        whole = {"CACHALOT_TORCH_PLUGIN": ""}
+        wanted = r"cachalot is a plug-in of PyTorch only: {} \| True"
+        self.prints(program.format("2.11.0+cu130"), wanted.format("this PyTorch has no headers"), **whole)
+        for version in ("2.5.1+cu124", "2.12.0", "3.0.0a0+git1"):
+            unknown = rf"the interface of PyTorch {version.replace('+', '.')} is unknown: 2\.6 to 2\.11 are known"
+            self.prints(program.format(version), wanted.format(unknown), **whole)
+
     def test_a_pool(self) -> None:
         program = """
 pool = cachalot_gpu.torch.pool(use_on_oom=True)

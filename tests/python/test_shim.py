@@ -130,6 +130,24 @@ class Shims(unittest.TestCase):
         shim.write_bytes(b"no library")
         self.assertRegex(self.run_it(), r"told: \[.out of memory.*\]\nallocated: 1024")
 
+    def test_a_whole_allocator_is_no_plugin(self) -> None:
+        installs = self.python / "installs.so"
+        program = f"""
+import pathlib, torch, cachalot_gpu.torch
+from cachalot_gpu.torch import _shim
+_shim.whole = lambda: pathlib.Path({str(installs)!r})
+before = torch._C._cuda_memoryStats
+try:
+    cachalot_gpu.torch.enable(patch=True)
+except cachalot_gpu.EnabledTooLateError as error:
+    print(error)
+print(cachalot_gpu.torch.enabled(), torch._C.State.plugin, torch._C._cuda_memoryStats is before)
+"""
+        for answer, wanted in [("nullptr", "True None True"), ('"it is in use"', ".*too late.*\nFalse None True")]:
+            self.compile(f'extern "C" const char *cachalot_torch_install() {{ return {answer}; }}', installs)
+            said = self.run_it(program).replace("enable() must come before", "too late:")
+            self.assertRegex(said, wanted)
+
     def test_its_exceptions(self) -> None:
         caller = self.python / "caller.so"
         self.compile(CALLER, caller)

@@ -37,7 +37,10 @@ class Wheel(unittest.TestCase):
             "lib/libcachalot_torch.so",
             "source/cachalot.h",
             "source/cachalot_torch.h",
+            "source/failure.hpp",
             "source/shim.cpp",
+            "source/whole/allocator.cpp",
+            "source/whole/versions.hpp",
         ]
         self.assertEqual([name for name in wanted if not (PACKAGE / name).is_file()], [])
         self.assertIn(Path(cachalot_gpu.library_path()), (PACKAGE / "lib").iterdir())

@@ -1,14 +1,16 @@
-"""The plug-in: cachalot in the place of PyTorch's CUDA allocator."""
+"""cachalot in the place of PyTorch's CUDA allocator: as a whole allocator, else as a plug-in."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import warnings
 
 import torch
 
 from .. import _library, _settings, errors
-from . import _handle, _installed, _patch, _shim
+from . import _handle, _installed, _patch, _shim, _whole
 
 _HOOKS = {
     # PyTorch's setter: the function of the library
@@ -23,7 +25,7 @@ _HOOKS = {
 
 _lock = threading.Lock()
 _in_place: list[torch.cuda.memory.CUDAPluggableAllocator] = []
-"""The plug-in after ``enable()``. PyTorch calls the plug-in as long as the process lives."""
+"""The plug-in, if ``enable()`` used it. PyTorch calls the plug-in as long as the process lives."""
 
 
 def configure(config: str) -> None:
@@ -54,7 +56,7 @@ def start(config: str | None) -> None:
 def enabled() -> bool:
     """Returns whether cachalot is PyTorch's allocator, after a call of :func:`enable` that
     succeeded."""
-    return bool(_in_place)
+    return bool(_in_place) or _whole.in_place()
 
 
 def _plugin() -> torch.cuda.memory.CUDAPluggableAllocator:
@@ -68,18 +70,34 @@ def _plugin() -> torch.cuda.memory.CUDAPluggableAllocator:
     return plugin
 
 
+def _plug_in(too_late: str) -> None:
+    """Puts the plug-in in place."""
+    plugin = _plugin()
+    try:
+        torch.cuda.memory.change_current_allocator(plugin)
+    except RuntimeError as error:
+        raise errors.EnabledTooLateError(f"{too_late} ({error})") from error
+    _in_place.append(plugin)
+
+
 def enable(config: str | None = None, patch: bool = False) -> None:
     """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device.
     Works once in a process, before the first use of CUDA.
+
+    With PyTorch 2.6 to 2.11 and a C++ compiler, cachalot implements the whole interface of PyTorch's
+    allocator, and everything in ``torch.cuda`` works as before. Otherwise, or if the environment
+    variable ``CACHALOT_TORCH_PLUGIN`` is ``1``, cachalot is a plug-in of PyTorch
+    (``CUDAPluggableAllocator``), after a warning that says why: pools, trees of captured graphs and
+    memory shared between processes then do not work.
 
     Args:
         config: settings such as ``"policy:caching,expandable_segments:True"``, in the syntax of
             ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
             of PyTorch's variables. The settings are checked before everything else, also on a
             machine without a GPU.
-        patch: whether cachalot's statistics, snapshots, history and memory fraction replace
-            PyTorch's. PyTorch's functions raise an error under every plug-in. The functions of
-            ``cachalot_gpu.torch`` work in either case.
+        patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory fraction
+            replace PyTorch's, which raise an error under every plug-in. The whole allocator needs no
+            patch. The functions of ``cachalot_gpu.torch`` work in either case.
 
     Raises:
         AlreadyEnabledError: ``enable()`` was called before.
@@ -89,7 +107,7 @@ def enable(config: str | None = None, patch: bool = False) -> None:
         TorchTooOldError: PyTorch has no plug-ins with pools.
     """
     with _lock:
-        if _in_place:
+        if enabled():
             raise errors.AlreadyEnabledError(
                 "cachalot is PyTorch's allocator already; it can be enabled once in a process"
             )
@@ -100,11 +118,11 @@ def enable(config: str | None = None, patch: bool = False) -> None:
         if torch.cuda.is_initialized():
             raise errors.EnabledTooLateError(too_late)
         start(config)
-        plugin = _plugin()
         try:
-            torch.cuda.memory.change_current_allocator(plugin)
-        except RuntimeError as error:
-            raise errors.EnabledTooLateError(f"{too_late} ({error})") from error
-        _in_place.append(plugin)
-        if patch:
-            _patch.put_in_place()
+            _whole.install(too_late)
+        except _shim.NotBuiltError as error:
+            if not os.environ.get("CACHALOT_TORCH_PLUGIN"):
+                warnings.warn(f"cachalot is a plug-in of PyTorch only: {error}", RuntimeWarning, stacklevel=2)
+            _plug_in(too_late)
+            if patch:
+                _patch.put_in_place()

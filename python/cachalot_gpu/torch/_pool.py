@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import _files, errors
-from . import _installed, _plugin
+from . import _installed, _plugin, _whole
 
 _kept: list[torch.cuda.memory.CUDAPluggableAllocator] = []
 """The plug-in of every pool. Tensors may live as long as the process, and so must the plug-in."""
@@ -34,24 +34,26 @@ def pool(config: str | None = None, *, use_on_oom: bool = False, no_split: bool 
 
     PyTorch's own allocator still decides about blocks, and all functions of ``torch.cuda.memory``
     work. cachalot decides about segments only (2 MiB, 20 MiB, multiples of 2 MiB). Initialises
-    CUDA.
+    CUDA. After :func:`enable` as a whole allocator, cachalot decides about blocks, too.
 
     Args:
         config: settings for all pools, as for :func:`enable`. ``None`` changes no setting.
         use_on_oom, no_split: the arguments of ``torch.cuda.MemPool``.
 
     Raises:
-        CachalotError: cachalot is PyTorch's allocator, under which PyTorch has no pools.
+        CachalotError: cachalot is a plug-in, under which PyTorch has no pools.
         ConfigurationError, NoGpuError, DriverTooOldError, TorchTooOldError: as :func:`enable`.
     """
-    if _plugin.enabled():
+    if _plugin.enabled() and not _whole.in_place():
         raise errors.CachalotError("pool() excludes enable(): PyTorch has no MemPool under a plug-in")
     _installed.require_plugins()
     if not hasattr(torch.cuda, "MemPool"):
         raise errors.TorchTooOldError(f"PyTorch {torch.__version__} has no torch.cuda.MemPool: 2.5 or later is needed")
-    _plugin.start(config)
-    torch.cuda.init()
     # Older versions of PyTorch lack one argument or both, so only those that the caller wants are
     # passed.
     wanted: dict[str, Any] = {name: True for name, on in [("use_on_oom", use_on_oom), ("no_split", no_split)] if on}
+    _plugin.start(config)
+    torch.cuda.init()
+    if _whole.in_place():
+        return torch.cuda.MemPool(**wanted)
     return torch.cuda.MemPool(_allocator().allocator(), **wanted)
