@@ -89,6 +89,14 @@ fn graphs_and_pools_are_those_that_the_filters_name() {
 }
 
 #[test]
+fn events_segments_and_earlier_states_are_as_they_happened() {
+    let Some([shim, _]) = shims() else { return };
+    let Some(mut command) = program("inspection", shim) else { return };
+    succeed(&mut command);
+    without_errors(&command);
+}
+
+#[test]
 fn a_forked_child_and_the_end_of_the_process_do_no_harm() {
     let Some([shim, _]) = shims() else { return };
     let Some(mut command) = program("lifetime", shim) else { return };
