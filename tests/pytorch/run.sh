@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is to be shown with PyTorch, on a machine with a GPU: about five minutes.
+# Everything that is to be shown with PyTorch, on a machine with a GPU: about eight minutes.
 #
 #   pip install --target SITE ./python        # or a wheel of python/release.sh, for a machine with an older glibc
 #   tests/pytorch/run.sh SITE OUT
@@ -19,6 +19,8 @@ show() {
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 show allocator 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
 CACHALOT_TEST=native show allocator-of-pytorch 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
+CACHALOT_TORCH_PLUGIN=1 show allocator-as-a-plug-in 120 -m unittest -v test_memory test_settings test_streams test_graphs test_snapshots
+show whole 600 whole.py "$out/whole.md"
 show pool 60 test_pool.py
 show golden 60 golden.py "$out/golden.md"
 show bench 280 bench.py "$out/bench.md"

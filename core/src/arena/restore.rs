@@ -67,11 +67,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
     /// Allocates the bytes at `ptr` in the heap of `slot`, if the heap belongs to `pool` and the bytes
     /// are free. `sizes` are the bytes of the block and the bytes of the request.
     pub(crate) fn malloc_at(&self, slot: u32, pool: PoolId, ptr: DevicePtr, sizes: (u64, u64)) -> Result<(), Error> {
-        let (size, requested) = sizes;
+        let (bytes, requested) = sizes;
         let unit = self.0.settings.policy.unit();
-        let whole = ptr.0.is_multiple_of(unit) && size.is_multiple_of(unit);
+        let whole = ptr.0.is_multiple_of(unit) && bytes.is_multiple_of(unit);
         require(
-            whole && 0 < size && requested <= size,
+            whole && 0 < bytes && requested <= bytes,
             "the address or the size of the block is no multiple of the unit",
         )?;
         let site = self.0.call_site(CallSite::Alloc);
@@ -81,7 +81,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
         require(self.0.heaps.shared_pool(heap.pool).id() == pool, "the block is in another pool")?;
         let mut restoring = Restoring { heap: &mut heap, counters };
         restoring.make_room_for_blocks(1)?;
-        let peaks_stale = restoring.allocate_at(ptr, size, requested).ok_or(NOT_FREE)?;
+        let peaks_stale = restoring.allocate_at(ptr, bytes, requested).ok_or(NOT_FREE)?;
         if let Some(recorder) = self.0.tracing() {
             recorder.alloc(&mut heap, site, ptr, requested);
         }

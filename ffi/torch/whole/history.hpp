@@ -134,7 +134,7 @@ class History {
   void track(interface::AllocatorTraceTracker tracker);
   Context of_block(const void *block);
   Context of_segment(const void *base);
-  /* The entries of every device, after an entry that marks the snapshot, and the annotations. */
+  /* The entries of every device, and the annotations. Then adds an entry that marks the snapshot. */
   void read(const std::vector<size_t> &active, bool with_traces, interface::SnapshotInfo &info);
 
  private:
@@ -321,16 +321,17 @@ inline void History::read(const std::vector<size_t> &active, bool with_traces, i
   const auto microseconds = [&](c10::approx_time_t time) { return nanoseconds(time) / 1000; };
   for (size_t number = 0; number < active.size(); ++number) {
     const auto device = static_cast<DeviceIndex>(number);
-    if (recording || !trackers.empty()) {
-      push(device, trace_entry(TraceEntry::SNAPSHOT, device, 0, active[number], nullptr, {0, 0},
-                               c10::getApproximateTime(), {nullptr, "N/A", of_thread().user_metadata}));
-    }
     auto &entries = info.device_traces.emplace_back();
     if (with_traces) {
       entries = ring(device).copy();
       for (auto &entry : entries) {
         entry.time_.t_ = microseconds(entry.time_.approx_t_);
       }
+    }
+    /* The next snapshot shows when this one was taken. */
+    if (recording || !trackers.empty()) {
+      push(device, trace_entry(TraceEntry::SNAPSHOT, device, 0, active[number], nullptr, {0, 0},
+                               c10::getApproximateTime(), {nullptr, "N/A", of_thread().user_metadata}));
     }
   }
   if (with_traces) {

@@ -3,13 +3,13 @@
 These two lines replace PyTorch's CUDA allocator, before the first use of CUDA:
 
     import cachalot_gpu.torch
-    cachalot_gpu.torch.enable("policy:caching,expandable_segments:True", patch=True)
+    cachalot_gpu.torch.enable("policy:caching,expandable_segments:True")
 
 With :func:`pool`, PyTorch keeps its allocator, and one ``torch.cuda.MemPool`` takes its segments
 from cachalot.
 
 The functions for statistics, limits and snapshots have the names, arguments and results of those in
-``torch.cuda``. With ``patch=True`` they replace the functions in ``torch.cuda``.
+``torch.cuda``, which work as well where cachalot is PyTorch's whole allocator (PyTorch 2.6 to 2.11).
 """
 
 try:
