@@ -21,6 +21,7 @@ use crate::page_map::Owner;
 use crate::pages::{Batch, Page};
 use crate::sync::Lock;
 use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
 /// The virtual memory of one device, and what the allocator does with it.
@@ -235,9 +236,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             match unmapped {
                 Ok(()) => pages.make_spare(home.page),
                 Err(error) => {
-                    // The handle stays with the mapping that could not be removed.
-                    pages.remove(home.page);
-                    self.device.ledger.leak(home.bytes);
+                    // The memory stays with the mapping that could not be removed.
+                    pages.mark_stuck(home.page);
+                    drop(pages);
+                    self.spare_page(home.page);
                     result = result.and(Err(error.into()));
                 }
             }
@@ -256,14 +258,39 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         }
     }
 
-    /// Disposes of a page that came from no heap, as [`spare_batch`](Self::spare_batch) does.
+    /// Disposes of a page that came from no heap, as [`spare_batch`](Self::spare_batch) does. A page
+    /// that was parked is parked again.
     pub(super) fn spare_page(&self, page: u32) {
         let mut pages = self.device.page_pool.lock();
-        if pages[page].stuck {
+        let Page { stuck, behind, aliases, .. } = pages[page];
+        if behind != NONE {
+            pages.park(page, behind);
+        } else if stuck && aliases == 0 {
             let Page { bytes, .. } = pages.remove(page);
             self.device.ledger.leak(bytes);
         } else {
             pages.make_spare(page);
+        }
+    }
+
+    /// Returns the pages of a batch that was not mapped: to the heaps that they come from, or to
+    /// the spare or parked pages.
+    pub(super) fn return_batch(&self, batch: &Batch) {
+        let mut next = (batch.count > 0).then_some(batch.first);
+        while let Some(page) = next {
+            let origin = {
+                let mut pages = self.device.page_pool.lock();
+                next = pages.next(page);
+                let origin = pages[page].origin;
+                if origin.is_some() {
+                    pages.settle(page);
+                }
+                origin
+            };
+            match origin {
+                Some((slot, block)) => self.device.heaps.lock(slot).return_page(block),
+                None => self.spare_page(page),
+            }
         }
     }
 

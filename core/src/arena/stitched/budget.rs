@@ -88,7 +88,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Returns the bytes that may be held at most without a limit, if `more` live bytes are added.
-    pub(super) fn most_held(&self, more: u64) -> u64 {
+    pub(in crate::arena) fn most_held(&self, more: u64) -> u64 {
         let device = self.device();
         let live: i64 = device.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
         let peak = device.budget.raise(live.max(0) as u64 + more).max(device.device_peaks.active_bytes());

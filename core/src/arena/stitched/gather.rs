@@ -31,36 +31,53 @@ pub(super) enum Wanted {
 
 /// How large a batch is to become, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wish {
+pub(in crate::arena) struct Wish {
     /// The batch suffices with this length.
-    pub(super) end: u64,
+    pub end: u64,
     /// The batch must not become longer than this.
-    pub(super) room: u64,
+    pub room: u64,
+}
+
+/// Who needs free pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::arena) struct Taker {
+    /// The stream whose work will use the pages.
+    pub stream: StreamId,
+    /// The pair of that stream in the default pool, which the caller uses, if there is one.
+    pub own: Option<u32>,
+}
+
+impl From<&Request> for Taker {
+    fn from(request: &Request) -> Self {
+        Self { stream: request.stream, own: Some(request.slot / 2) }
+    }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// Appends free pages to `batch`, as many as are wished for or as there are, but at most `moves`
     /// pages, which are counted down.
-    pub(super) fn gather(
+    pub(in crate::arena) fn gather(
         &self,
-        request: &Request,
+        taker: Taker,
         wish: Wish,
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let end = wish.end;
         let completed_only = self.options.completed_pages_only;
-        if completed_only {
-            self.begin_epochs(request.slot / 2);
-            self.device().quiet().poll();
+        if let Some(own) = taker.own {
+            if completed_only {
+                self.begin_epochs(own);
+                self.device().quiet().poll();
+            }
+            let wanted = if completed_only { Wanted::Quiet } else { Wanted::Free };
+            self.take_from(wanted, own, wish, moves, batch);
         }
-        let own = if completed_only { Wanted::Quiet } else { Wanted::Free };
-        self.take_from(own, request.slot / 2, wish, moves, batch);
         if batch.bytes >= end {
             return Ok(());
         }
         self.device().quiet().poll();
-        self.for_others(request, |pair| {
+        self.for_others(taker, |pair| {
             self.take_from(Wanted::Quiet, pair, wish, moves, batch);
             if completed_only {
                 // The free pages of this moment are quiet for one of the next requests.
@@ -71,13 +88,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if batch.bytes >= end || completed_only {
             return Ok(());
         }
-        self.for_others(request, |pair| {
+        self.for_others(taker, |pair| {
             // Kept until the streams are ordered: no capture begins in between.
             let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
             if permission.is_none() {
                 return Ok(false);
             }
-            self.take_in_order(request, pair, wish, moves, batch)?;
+            self.take_in_order(taker, pair, wish, moves, batch)?;
             Ok(batch.bytes < end)
         })
     }
@@ -87,7 +104,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// captures, nor for one that captures.
     fn take_in_order(
         &self,
-        request: &Request,
+        taker: Taker,
         pair: u32,
         wish: Wish,
         moves: &mut u32,
@@ -98,19 +115,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
-        let (before, mut taken) = (*moves, Batch::EMPTY);
+        let (before, mut found) = (*moves, Batch::EMPTY);
         let rest = Wish { end: wish.end - batch.bytes, room: wish.room - batch.bytes };
-        self.take_from(Wanted::Free, pair, rest, moves, &mut taken);
-        if taken.count == 0 {
+        self.take_from(Wanted::Free, pair, rest, moves, &mut found);
+        if found.count == 0 {
             return Ok(());
         }
-        match self.order_behind(pair, request.stream) {
+        match self.order_behind(pair, taker.stream) {
             Ok(()) => {
-                self.device().page_pool.lock().join(batch, taken);
+                self.device().page_pool.lock().join(batch, found);
                 Ok(())
             }
             Err(error) => {
-                self.give_back(&taken);
+                self.give_back(&found);
                 *moves = before;
                 // A capture that nothing announced: this pair's pages stay where they are.
                 if error.kind == ErrorKind::NotPermittedInCapture { Ok(()) } else { Err(error.into()) }
@@ -123,7 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let mut counts = PageCounts::new(self.step());
         let only = self.options.completed_pages_only;
         self.count_free(request.slot / 2, only, &mut counts);
-        self.for_others(request, |pair| {
+        self.for_others(request.into(), |pair| {
             self.count_free(pair, only, &mut counts);
             Ok(true)
         })?;
@@ -140,11 +157,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
     }
 
-    /// Calls `act` with each pair whose pages may move to another stream, except for the request's
-    /// own pair, until `act` returns false.
-    fn for_others(&self, request: &Request, mut act: impl FnMut(u32) -> Result<bool, Error>) -> Result<(), Error> {
+    /// Calls `act` with each pair whose pages may move to another stream, except for the taker's own
+    /// pair, until `act` returns false.
+    fn for_others(&self, taker: Taker, mut act: impl FnMut(u32) -> Result<bool, Error>) -> Result<(), Error> {
         for pair in self.device().arena.heaps.pairs_of(0) {
-            if pair.pair != request.slot / 2 && !act(pair.pair)? {
+            if Some(pair.pair) != taker.own && !act(pair.pair)? {
                 break;
             }
         }

@@ -23,10 +23,11 @@ mod maintain;
 mod stale;
 
 pub(crate) use budget::Budget;
-use gather::Wish;
+pub(in crate::arena) use gather::{Taker, Wish};
 
 use crate::arena::OnDevice;
 use crate::arena::mapper::{Charge, Mapper};
+use crate::arena::ranges::Elastic;
 use crate::arena::request::Request;
 use crate::config::{Policy, Stitched};
 use crate::device::{DeviceMemory, ErrorKind};
@@ -49,7 +50,7 @@ const RANGE_TIMES_DEVICE: u64 = 4;
 /// The stitched policy of one device: the operations that map and move pages.
 pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
     mapper: Mapper<'a, D, R, S>,
-    options: Stitched,
+    pub(super) options: Stitched,
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
@@ -124,6 +125,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
         self.take_spares(needed, batch);
+        let ranges = Elastic { mapper: self.mapper };
+        // Kept until the pages are ordered: no capture begins in between.
+        let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
+        let orders = permission.is_some() && self.may_move(request);
+        if orders {
+            ranges.take_parked(request.stream, needed, batch)?;
+        }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
         let mut moved = 0;
         let to_move = missing(batch).saturating_sub(allowed);
@@ -131,7 +139,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             let mut moves = self.most_moves(to_move, room, &self.free_pages(request)?);
             let before = batch.count;
             let wanted = Wish { end: batch.bytes + to_move, room };
-            self.gather(request, wanted, &mut moves, batch)?;
+            self.gather(request.into(), wanted, &mut moves, batch)?;
             moved = batch.count - before;
         }
         let sizes = self.new_page_sizes(request, missing(batch), moved);
@@ -141,6 +149,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 return Ok(false);
             }
         }
+        ranges.order_batch(batch, request.stream, orders)?;
         Ok(true)
     }
 
@@ -251,6 +260,22 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// on in the heap of `slot`.
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         let device = self.device();
+        self.leave_origins(batch);
+        self.mapper.settle_batch(batch);
+        let mut heap = device.heaps.lock(slot);
+        let mut at = at.0;
+        let end = at + batch.bytes;
+        while at < end
+            && let Some(page) = heap.sets.pages.from(at)
+        {
+            heap.sets.pages.pin(page.at, -1);
+            at = page.end();
+        }
+    }
+
+    /// Leaves the old places of the batch's pages stale.
+    pub(super) fn leave_origins(&self, batch: &Batch) {
+        let device = self.device();
         let mut moved = 0;
         for page in self.mapper.numbers_of(batch) {
             let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
@@ -265,40 +290,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             moved += bytes;
         }
         device.budget.count_moved(moved);
-        self.mapper.settle_batch(batch);
-        let mut heap = device.heaps.lock(slot);
-        let mut at = at.0;
-        let end = at + batch.bytes;
-        while at < end
-            && let Some(page) = heap.sets.pages.from(at)
-        {
-            heap.sets.pages.pin(page.at, -1);
-            at = page.end();
-        }
     }
 
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, or to
     /// the device.
     fn give_back(&self, batch: &Batch) {
-        let device = self.device();
-        let mut next = (batch.count > 0).then_some(batch.first);
-        while let Some(page) = next {
-            let origin = {
-                let mut pages = device.page_pool.lock();
-                next = pages.next(page);
-                let origin = pages[page].origin;
-                if origin.is_some() {
-                    pages.settle(page);
-                } else {
-                    drop(pages);
-                    self.mapper.spare_page(page);
-                }
-                origin
-            };
-            if let Some((slot, block)) = origin {
-                device.heaps.lock(slot).return_page(block);
-            }
-        }
+        self.mapper.return_batch(batch);
         // A failed device call leaves the bytes counted, and the request reports its own error.
         let _counted = self.mapper.destroy_spares();
     }
