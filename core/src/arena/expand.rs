@@ -234,15 +234,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         }
         (heap.stream, first, result)
     }
-}
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns whether addresses for a request exist, in a run of the heap or in a range that
-    /// [`expand`](Mapper::expand) would reserve.
+    /// [`expand`](Self::expand) would reserve.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
-        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(false) };
-        let in_a_run = self.heaps.lock(request.slot).find_run(request.size).is_some();
-        Ok(in_a_run || range_to_reserve(self, memory, request.kind)?.0 >= request.size)
+        let in_a_run = self.device.heaps.lock(request.slot).find_run(request.size).is_some();
+        Ok(in_a_run || range_to_reserve(self.device.arena, self.memory, request.kind)?.0 >= request.size)
     }
 }
 
