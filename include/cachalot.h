@@ -291,6 +291,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     segment would exceed the budget, any free block serves the request, or else wholly free large
  *     segments are released first, if the device has finished with them. A request never waits for
  *     that. No effect with expandable segments.
+ * completed_pages_only (`stitched`): `True` or `False`; default `False`.
+ *     A page moves only after the work that used the page is complete. For programs with
+ *     programmatic dependent launch or persistent kernels.
  * expandable_segments (`caching` and `bfc`): `True` or `False`; default `False`.
  *     Segments grow and shrink in virtual memory, and neighbouring free memory forms a single
  *     block.
@@ -300,7 +303,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * expandable_segments_reserve_by_class (`caching` and `bfc`): a list like `[name:0.5,other:40G]`;
  * default none.
  *     No effect: the library knows no classes of streams. Up to 8 classes are checked and reported.
- * fallback (`planned`): `caching`, `bfc`, `buddy`, `size_class` or `slab`; default `caching`.
+ * fallback (`planned`): `caching`, `bfc`, `buddy`, `size_class`, `slab` or `stitched`; default
+ * `caching`.
  *     The policy for all requests outside of the plan. The keys of the fallback are accepted as
  *     well.
  * first_region_mb (`bfc`): a whole number of MiB from 1 to 1099511627776; default `2`.
@@ -329,6 +333,9 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * max_split_size_mb (`caching`): a whole number of MiB from 20 to 1099511627776; default no limit.
  *     Blocks of this size and above are never split, and serve only requests of this size and
  *     above.
+ * max_stall_us (`stitched`): a whole number of microseconds; default `2000`.
+ *     How long a request spends in mapping pages. A request that would take longer allocates up to
+ *     1 % of the peak of live memory beyond `slack`; beyond that, it takes longer.
  * per_process_memory_fraction (every policy): a number from 0 to 1; default `1`.
  *     The largest part of the device's memory for this allocator. 1 means no limit.
  * pinned_free_catch_all (every policy): `True` or `False`; default `False`.
@@ -352,8 +359,8 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  *     No effect: the library manages device memory only.
  * plan_deadline_ms (`planned`): a whole number of milliseconds; default `2000`.
  *     The longest search for a better plan, in the background.
- * policy (every policy): `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct` or `planned`;
- * default `caching`.
+ * policy (every policy): `caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or
+ * `planned`; default `caching`.
  *     The rules for the placement of blocks. The policy of an allocator cannot change.
  * region_garbage_collection (`bfc`): `True` or `False`; default `True`.
  *     Wholly free segments are released for a request without any other memory.
@@ -368,6 +375,11 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * `[256:1,512:2,>:4]`; default off.
  *     Sizes are rounded up to N equal steps in each doubling of the size, and at least to multiples
  *     of 512 bytes.
+ * slack (`stitched`): a number from 0 to 1; default `0.012`.
+ *     The memory held may exceed the peak of live memory by this part of the peak. Beyond, free
+ *     pages move to where a request needs them.
+ * strict_stall (`stitched`): `True` or `False`; default `False`.
+ *     No request takes longer than `max_stall_us`, whatever it allocates beyond `slack`.
  * throw_on_cudamalloc_oom (every policy): `True` or `False`; default `False`.
  *     A segment beyond `per_process_memory_fraction` is refused at once. Nothing is released and
  *     nothing is retried.
@@ -582,6 +594,8 @@ typedef struct cachalot_device {
 #define CACHALOT_BLOCK_INIT {sizeof(cachalot_block), NULL, 0, 0, 0, NULL, 0, 0, 0}
 /** Initialises cachalot_outlook. */
 #define CACHALOT_OUTLOOK_INIT {sizeof(cachalot_outlook), NULL, 0, 0, 0}
+/** Initialises cachalot_pages. */
+#define CACHALOT_PAGES_INIT {sizeof(cachalot_pages), 0, 0, 0, 0, 0}
 /** Initialises cachalot_device. */
 #define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_statistics. */
@@ -741,7 +755,7 @@ CACHALOT_API cachalot_status cachalot_trim(const cachalot_allocator *allocator, 
 /** Does what requests under `policy:stitched` have put off, for about `max_us` microseconds of the driver's time:
  * removes the mappings that moved pages have left, and returns memory beyond `slack` to the driver. Writes 1 to
  * `more` if something is left for another call, otherwise 0; `more` may be NULL. Under other policies, there is nothing
- * to do. Call it when the program is idle. It never waits for the device, and other threads go on meanwhile.
+ * to do. Call it when the program is idle. It never waits for the device. Other threads may call the allocator.
  *   - Driver: yes, if there is something to do. */
 CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocator, int device, uint64_t max_us,
                                                int *more);

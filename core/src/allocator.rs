@@ -367,7 +367,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let _checked = self.checked("empty_cache", device);
         let device = self.on(device)?;
         let waited = device.wait_for_events();
-        waited.and(device.release_cached(None))
+        waited.and(device.releaser().release_cached(None))
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
@@ -380,7 +380,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let _checked = self.checked("trim", device);
-        self.on(device)?.trim(keep)
+        self.on(device)?.releaser().trim(keep)
     }
 
     /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
@@ -578,7 +578,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
-        arena.budget.raise(arena.device_peaks.active_bytes());
         arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
         Ok(())
     }

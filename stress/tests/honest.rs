@@ -6,7 +6,7 @@ use common::{SHORT, good, run};
 use serde_json::Value;
 
 /// Every policy, and configurations that use different parts of the allocator.
-const CONFIGS: [&str; 10] = [
+const CONFIGS: [&str; 11] = [
     "",
     "expandable_segments:True",
     "roundup_power2_divisions:4",
@@ -17,6 +17,7 @@ const CONFIGS: [&str; 10] = [
     "policy:slab",
     "policy:direct",
     STITCHED,
+    "policy:stitched,slack:0,completed_pages_only:True",
 ];
 /// The policy under which pages move, without any memory to spare.
 const STITCHED: &str = "policy:stitched,slack:0";
@@ -45,7 +46,9 @@ fn no_fault_is_found_and_every_step_was_made() {
         }
         assert_eq!(report["mallocs"], report["frees"]);
         assert_eq!(report["errors"], 0);
-        assert_eq!(report["moved_bytes"].as_u64() > Some(0), config == STITCHED, "{report}");
+        let moved = report["moved_bytes"].as_u64() > Some(0);
+        // With `completed_pages_only`, pages move if the device happens to be done with their work.
+        assert!(if config == STITCHED { moved } else { !moved || config.starts_with(STITCHED) }, "{report}");
     }
 }
 

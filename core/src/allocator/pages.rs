@@ -3,7 +3,7 @@
 use crate::allocator::Allocator;
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
@@ -50,8 +50,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// budget back. Returns true if something is left for a further call. Under every policy, some
     /// mappings that elastic ranges have left are removed, too.
     ///
-    /// A host calls this when it is idle, or from a thread of its own. Requests and frees of other
-    /// threads go on meanwhile.
+    /// A host calls this when it is idle, or from a thread of its own. Other threads
+    /// allocate and free at the same time.
     ///
     /// Stream order: never waits for the device. Memory is given back once its work is complete.
     ///
@@ -80,7 +80,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let mut stats = PageStats {
             mapped: pool.home,
             spare: pool.spare + pool.parked,
-            moved: arena.budget.moved(),
+            moved: arena.moved_bytes.load(Ordering::Relaxed),
             ..PageStats::default()
         };
         for slot in arena.heaps.slot_numbers() {

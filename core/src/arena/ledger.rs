@@ -97,9 +97,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// used, or destroyed first.
     pub(super) fn has_room_to_map(&self, more: u64) -> bool {
         let spare = self.page_pool.lock().bytes.spare;
-        // Whole granules may have exceeded the limit: the bytes to be given up are subtracted first.
-        let kept = self.ledger.reserved().saturating_sub(spare);
-        kept.checked_add(more).is_some_and(|sum| sum <= self.ledger.limit())
+        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
+        let mapped = self.ledger.reserved().saturating_sub(spare);
+        mapped.checked_add(more).is_some_and(|sum| sum <= self.ledger.limit())
     }
 
     /// Releases a segment, which is in no heap and not in the page map, to the device.

@@ -67,7 +67,6 @@ use crate::arena::ledger::Ledger;
 use crate::arena::plans::Plans;
 use crate::arena::ranges::table::RangeTable;
 use crate::arena::settings::Settings;
-use crate::arena::stitched::Budget;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
@@ -76,7 +75,7 @@ use crate::stats::{DevicePeaks, HeapCounters};
 use crate::streams::epochs::Epochs;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
-use crate::sync::{AtomicU32, CachePadded, Lock, Rank, Ranked};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 
@@ -93,8 +92,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
-    /// How much memory the stitched policy may hold.
-    pub budget: Budget,
+    /// Bytes of all pages that have moved.
+    pub moved_bytes: AtomicU64,
     /// The physical handles of virtual memory.
     pub page_pool: Ranked<R, Pages<S>>,
     /// The elastic ranges.
@@ -154,7 +153,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             flags: Flags::new(),
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
-            budget: Budget::new(),
+            moved_bytes: AtomicU64::new(0),
             page_pool: Ranked::new(Rank::Pages, Pages::default()),
             ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
             range_counters: HeapCounters::default(),

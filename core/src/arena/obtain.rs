@@ -36,7 +36,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         // Ordinary segments cannot use spare pages.
         if self.page_pool.lock().bytes.spare > 0 {
-            self.destroy_spares()?;
+            self.releaser().destroy_spares()?;
         }
         if bytes > self.settings.policy.max_segment_bytes() {
             return Ok(None);

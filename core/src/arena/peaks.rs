@@ -11,7 +11,7 @@ use crate::arena::heaps::Slot;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::heap::Outcome;
-use crate::stats::{DevicePeaks, HeapCounters, KindCounters};
+use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::Lock;
 use crate::tables::{OnceTable, Storage};
 
@@ -57,6 +57,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             .map(|near| (near.kind(), &near.counters));
         self.device_peaks.reconcile(&self.all_counters(), rising, &near);
         *reconciled = number.unwrap_or(last);
+    }
+
+    /// Returns the most bytes that were ever active at one time, or are if `more` bytes become active
+    /// now. A reset of the peaks does not lower the number.
+    pub(crate) fn most_active_with(&self, more: u64) -> u64 {
+        let active: i64 = self.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
+        self.device_peaks.most_active().max(active.max(0) as u64 + more)
     }
 
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.

@@ -36,11 +36,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             device.wait_for_events()?;
             self.wait()?;
             if device.settings.policy.releases_cache() {
-                device.empty_heaps(None)?;
+                device.releaser().empty_heaps(None)?;
                 device.device_peaks.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
                 let committed = attempt()?;
-                device.destroy_spares()?;
+                device.releaser().destroy_spares()?;
                 if committed {
                     return Ok(());
                 }
@@ -176,6 +176,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             if at == end { Ok(()) } else { device.call(|_| memory.set_access(DevicePtr(at), end - at)) }
         };
         let (mut mapped, mut run, mut end) = (0, part.begin, part.begin);
+        memory.begin_mapping();
         let result = self.places(part, batch).try_for_each(|(_, page, at)| {
             if at != end {
                 set_access(run, end)?;
@@ -185,7 +186,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             (mapped, end) = (mapped + 1, at + page.bytes);
             Ok(())
         });
-        let Err(error) = result.and_then(|()| set_access(run, end)) else { return Ok(true) };
+        let result = result.and_then(|()| set_access(run, end));
+        memory.end_mapping();
+        let Err(error) = result else { return Ok(true) };
         self.unmap_first(mapped, part, batch);
         if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) }
     }

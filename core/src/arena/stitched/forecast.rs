@@ -5,6 +5,7 @@ use crate::arena::forecast::Forecast;
 use crate::arena::request::Request;
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -20,7 +21,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         {
             return Ok(Some(Forecast::Hit(ptr)));
         }
-        let lacking = heaps.lock(request.slot).lacking(request.size);
+        let lacking = PagedHeap(&mut heaps.lock(request.slot)).lacking(request.size);
         let needed = lacking.unwrap_or(request.size.next_multiple_of(self.step()));
         if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
             return Ok(None);
@@ -28,7 +29,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let limit = self.device().ledger.limit();
         let spare = self.device().page_pool.lock().bytes.spare;
         let mut at_hand = limit.saturating_sub(self.device().ledger.reserved()).saturating_add(spare);
-        if at_hand < needed && self.may_move(request) {
+        if at_hand < needed && super::may_move(request) {
             at_hand += self.movable_bytes(request)?;
         }
         Ok((at_hand >= needed).then_some(Forecast::Expand))
@@ -44,9 +45,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             if pair.pair != request.slot / 2 && device.call(|memory| memory.is_capturing(stream))? {
                 continue;
             }
-            for slot in super::gather::slots_of(pair.pair) {
-                device.heaps.lock(slot).count_free_pages(&mut counts, self.step(), false);
-            }
+            self.count_free(Wanted::Free, pair.pair, &mut counts);
         }
         Ok(counts.bytes())
     }

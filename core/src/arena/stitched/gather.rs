@@ -9,25 +9,18 @@
 //! Nothing moves between streams while a graph is captured.
 
 use super::Stitcher;
+use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::slot_of;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
 use crate::error::Error;
+use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::StreamId;
-
-/// Which pages of a pair of heaps may move.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wanted {
-    /// All free pages.
-    Free,
-    /// Free pages that no work uses any longer.
-    Quiet,
-}
 
 /// How large a batch is to become, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +46,7 @@ impl From<&Request> for Taker {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Appends free pages to `batch`, as many as are wished for or as there are, but at most `moves`
     /// pages, which are counted down.
     pub(in crate::arena) fn gather(
@@ -70,33 +63,34 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
                 self.begin_epochs(own);
                 self.device().quiet().poll();
             }
-            let wanted = if completed_only { Wanted::Quiet } else { Wanted::Free };
-            self.take_from(wanted, own, wish, moves, batch);
+            self.take_from(self.wanted(), own, wish, moves, batch);
         }
         if batch.bytes >= end {
             return Ok(());
         }
         self.device().quiet().poll();
-        self.for_others(taker, |pair| {
-            self.take_from(Wanted::Quiet, pair, wish, moves, batch);
+        for other in self.others(taker) {
+            self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
             if completed_only {
                 // The free pages of this moment are quiet for one of the next requests.
-                self.begin_epochs(pair);
+                self.begin_epochs(other.pair);
             }
-            Ok(batch.bytes < end)
-        })?;
-        if batch.bytes >= end || completed_only {
+            if batch.bytes >= end {
+                return Ok(());
+            }
+        }
+        if completed_only {
             return Ok(());
         }
-        self.for_others(taker, |pair| {
+        for other in self.others(taker) {
             // Kept until the streams are ordered: no capture begins in between.
-            let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
-            if permission.is_none() {
-                return Ok(false);
+            let Some(_permission) = self.device().arena.driver.may_record(&self.device().arena.flags) else { break };
+            self.take_in_order(taker, other.pair, wish, moves, batch)?;
+            if batch.bytes >= end {
+                break;
             }
-            self.take_in_order(taker, pair, wish, moves, batch)?;
-            Ok(batch.bytes < end)
-        })
+        }
+        Ok(())
     }
 
     /// Takes free pages of one pair, as [`take_from`](Self::take_from) does, and orders the
@@ -127,7 +121,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
                 Ok(())
             }
             Err(error) => {
-                self.give_back(&found);
+                self.mapper.return_batch(&found);
                 *moves = before;
                 // A capture that nothing announced: this pair's pages stay where they are.
                 if error.kind == ErrorKind::NotPermittedInCapture { Ok(()) } else { Err(error.into()) }
@@ -136,52 +130,41 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Counts the pages that could move for a request.
-    pub(super) fn free_pages(&self, request: &Request) -> Result<PageCounts, Error> {
+    pub(super) fn free_pages(&self, request: &Request) -> PageCounts {
         let mut counts = PageCounts::new(self.step());
-        let only = self.options.completed_pages_only;
-        self.count_free(request.slot / 2, only, &mut counts);
-        self.for_others(request.into(), |pair| {
-            self.count_free(pair, only, &mut counts);
-            Ok(true)
-        })?;
-        Ok(counts)
+        self.count_free(self.wanted(), request.slot / 2, &mut counts);
+        for other in self.others(request.into()) {
+            self.count_free(self.wanted(), other.pair, &mut counts);
+        }
+        counts
     }
 
-    /// Counts the free pages of a pair of heaps.
-    fn count_free(&self, pair: u32, quiet_only: bool, counts: &mut PageCounts) {
+    /// Counts the wanted free pages of a pair of heaps.
+    pub(super) fn count_free(&self, wanted: Wanted, pair: u32, counts: &mut PageCounts) {
         for slot in slots_of(pair) {
-            let mut heap = self.device().arena.heaps.lock(slot);
-            if !heap.retained {
-                heap.count_free_pages(counts, self.step(), quiet_only);
-            }
+            PagedHeap(&mut self.device().arena.heaps.lock(slot)).count_free_pages(wanted, counts, self.step());
         }
     }
 
-    /// Calls `act` with each pair whose pages may move to another stream, except for the taker's own
-    /// pair, until `act` returns false.
-    fn for_others(&self, taker: Taker, mut act: impl FnMut(u32) -> Result<bool, Error>) -> Result<(), Error> {
-        for pair in self.device().arena.heaps.pairs_of(0) {
-            if Some(pair.pair) != taker.own && !act(pair.pair)? {
-                break;
-            }
-        }
-        Ok(())
+    /// Returns which free pages may move for a request at all.
+    fn wanted(&self) -> Wanted {
+        if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
+    }
+
+    /// Iterates over the pairs whose pages may move for a taker, except for the taker's own pair.
+    fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
+        self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
     }
 
     /// Takes free pages of one pair, as many as are wished for if the pages suffice.
     pub(super) fn take_from(&self, wanted: Wanted, pair: u32, wish: Wish, moves: &mut u32, batch: &mut Batch) {
         let device = self.device();
-        let (step, quiet_only) = (self.step(), wanted == Wanted::Quiet);
-        let slots = slots_of(pair);
-        let mut counts = PageCounts::new(step);
-        self.count_free(pair, quiet_only, &mut counts);
+        let mut counts = PageCounts::new(self.step());
+        self.count_free(wanted, pair, &mut counts);
         let mut chosen = counts.choose(wish.end.saturating_sub(batch.bytes), wish.room - batch.bytes, *moves);
-        for slot in slots {
+        for slot in slots_of(pair) {
             let mut heap = device.heaps.lock(slot);
-            if heap.retained {
-                continue;
-            }
-            heap.take_pages(&mut chosen, step, quiet_only, |home, block| {
+            PagedHeap(&mut heap).take_pages(wanted, &mut chosen, self.step(), |home, block| {
                 let mut pages = device.page_pool.lock();
                 pages.begin_move(home.page, slot, block);
                 pages.append(batch, home.page);

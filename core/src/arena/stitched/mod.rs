@@ -22,7 +22,6 @@ mod gather;
 mod maintain;
 mod stale;
 
-pub(crate) use budget::Budget;
 pub(in crate::arena) use gather::{Taker, Wish};
 
 use crate::arena::OnDevice;
@@ -30,14 +29,15 @@ use crate::arena::mapper::{Charge, Mapper};
 use crate::arena::ranges::Elastic;
 use crate::arena::request::Request;
 use crate::config::{Policy, Stitched};
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::Heap;
 use crate::heap::block::Backing;
-use crate::heap::stitched::HeldRoom;
+use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::page_map::Owner;
 use crate::pages::Batch;
 use crate::stats::Event;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::DevicePtr;
@@ -58,6 +58,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     /// virtual memory.
     pub(crate) fn stitcher(self) -> Option<Stitcher<'a, D, R, S>> {
         let Policy::Stitched(options) = self.settings.policy else { return None };
+        // Asking a device that no request has reached yet may open the device.
+        if !self.driver.has_virtual_memory() {
+            return None;
+        }
         Some(Stitcher { mapper: self.mapper()?, options })
     }
 }
@@ -113,8 +117,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             Err(error) => Err(error),
         };
         if !matches!(served, Ok(Some(_))) {
-            self.give_back(&batch);
-            let emptied = self.device().heaps.lock(request.slot).release_room(held);
+            self.mapper.return_batch(&batch);
+            let emptied = PagedHeap(&mut self.device().heaps.lock(request.slot)).release_room(held);
             self.mapper.unreserve(emptied);
         }
         served
@@ -128,21 +132,21 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         let ranges = Elastic { mapper: self.mapper };
         // Kept until the pages are ordered: no capture begins in between.
         let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
-        let orders = permission.is_some() && self.may_move(request);
+        let orders = permission.is_some() && may_move(request);
         if orders {
             ranges.take_parked(request.stream, needed, batch)?;
         }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
-        let mut moved = 0;
+        let mut count = 0;
         let to_move = missing(batch).saturating_sub(allowed);
-        if to_move > 0 && self.may_move(request) {
-            let mut moves = self.most_moves(to_move, room, &self.free_pages(request)?);
+        if to_move > 0 && may_move(request) {
+            let mut moves = self.most_moves(request, to_move, room);
             let before = batch.count;
             let wanted = Wish { end: batch.bytes + to_move, room };
             self.gather(request.into(), wanted, &mut moves, batch)?;
-            moved = batch.count - before;
+            count = batch.count - before;
         }
-        let sizes = self.new_page_sizes(request, missing(batch), moved);
+        let sizes = self.new_page_sizes(request, missing(batch), count);
         while batch.bytes < needed {
             let bytes = sizes.min(missing(batch));
             if !self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
@@ -162,49 +166,17 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         }
     }
 
-    /// Returns whether pages may move for a request: never into a private pool, and not while its
-    /// stream captures a graph. The graph would write to the pages at every replay.
-    fn may_move(&self, request: &Request) -> bool {
-        request.pool == 0 && !request.capturing
-    }
-
     /// Detaches unmapped addresses of the request's heap, for the bytes that the request lacks there.
     /// Reserves a new range if none has the addresses. Returns `None` without enough addresses.
     fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
-        let heaps = &self.device().arena.heaps;
         // The choice of pages may have more bytes than wanted, by less than the largest page.
         let spare_room = self.device().page_pool.lock().largest.max(self.step());
-        let mut reserved = None;
-        loop {
-            let mut heap = heaps.lock(request.slot);
-            if heap.make_room().is_err() || !heap.make_room_for_range() {
-                drop(heap);
-                self.mapper.unreserve(reserved);
-                return Err(Error::TableFull("blocks"));
-            }
-            let mut held = heap.hold_room(request.size, spare_room);
-            if held.is_none()
-                && let Some((base, bytes)) = reserved.take()
-            {
-                heap.add_range(base, bytes, self.step(), Backing::Stitched);
-                held = heap.hold_room(request.size, spare_room);
-            }
-            drop(heap);
-            if held.is_some() {
-                // Still `Some` only if another thread has added a range meanwhile.
-                self.mapper.unreserve(reserved);
-                return Ok(held);
-            }
+        let range = || {
             let bytes = self.range_to_reserve()?;
-            if bytes < request.size + self.step() {
-                return Ok(None);
-            }
-            match self.device().call(|_| self.mapper.memory.reserve(bytes)) {
-                Ok(base) => reserved = Some((base, bytes)),
-                Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
+            Ok((bytes >= request.size + self.step()).then_some((bytes, self.step())))
+        };
+        let hold = |heap: &mut Heap<S>| PagedHeap(heap).hold_room(request.size, spare_room);
+        self.mapper.hold_addresses(request.slot, Backing::Stitched, range, hold)
     }
 
     /// Returns the length of a new range of addresses, in bytes.
@@ -218,12 +190,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn extend(&self, request: &Request, held: HeldRoom, batch: &Batch) -> Result<Option<DevicePtr>, Error> {
         let device = self.device();
         let owner = Owner::Heap(device.heaps.heap_ref(request.slot));
-        let at = device.heaps.lock(request.slot).place_in(held, batch.bytes);
+        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(held, batch.bytes);
         device.pages.insert(at, batch.bytes, owner)?;
         if let Err(failure) = self.mapper.map_batch(batch, at) {
             device.pages.remove(at, batch.bytes);
             if failure.addresses_lost {
-                device.heaps.lock(request.slot).lose_room(held);
+                PagedHeap(&mut device.heaps.lock(request.slot)).lose_room(held);
             }
             return failure.error.map_or(Ok(None), Err);
         }
@@ -234,13 +206,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             drop(heap);
             device.pages.remove(at, batch.bytes);
             if !self.mapper.unmap_unlisted(batch, at) {
-                device.heaps.lock(request.slot).lose_room(held);
+                PagedHeap(&mut device.heaps.lock(request.slot)).lose_room(held);
             }
             return Err(Error::TableFull("blocks"));
         }
         // Pinned until their old places are stale: another request must not move them again yet.
         self.mapper.list_batch(&mut heap, batch, at, 1);
-        let extended = heap.extend(held, batch.bytes, &slot.counters);
+        let extended = PagedHeap(&mut heap).extend(held, batch.bytes, &slot.counters);
         device.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
             recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
@@ -274,14 +246,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     }
 
     /// Leaves the old places of the batch's pages stale.
-    pub(super) fn leave_origins(&self, batch: &Batch) {
+    pub(in crate::arena) fn leave_origins(&self, batch: &Batch) {
         let device = self.device();
         let mut moved = 0;
         for page in self.mapper.numbers_of(batch) {
             let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
             let counters = &device.heaps.slot(from).counters;
             let mut heap = device.heaps.lock(from);
-            let (addr, bytes) = heap.leave_stale(block, counters);
+            let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
             if let Some(recorder) = device.tracing() {
                 recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
             }
@@ -289,14 +261,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             device.page_pool.lock().add_alias(page);
             moved += bytes;
         }
-        device.budget.count_moved(moved);
+        device.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     }
+}
 
-    /// Returns the pages of a batch that was not mapped: to the heaps that they come from, or to
-    /// the device.
-    fn give_back(&self, batch: &Batch) {
-        self.mapper.return_batch(batch);
-        // A failed device call leaves the bytes counted, and the request reports its own error.
-        let _counted = self.mapper.destroy_spares();
-    }
+/// Returns whether pages may move for a request: never into a private pool, and not while its stream
+/// captures a graph. The graph would write to the pages at every replay.
+fn may_move(request: &Request) -> bool {
+    request.pool == 0 && !request.capturing
 }
