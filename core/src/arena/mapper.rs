@@ -327,7 +327,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         Ok(destroyed?)
     }
 
-    /// Takes addresses of the heap in `slot` by `hold`. If that returns `None`, reserves a range of
+    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves a range of
     /// the length and granule that `range` returns, adds it to the heap and tries again. Returns
     /// `None` without enough addresses. The heap has room for two blocks and a range.
     pub(super) fn hold_addresses<T>(
@@ -335,7 +335,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         slot: u32,
         backing: Backing,
         range: impl Fn() -> Result<Option<(u64, u64)>, Error>,
-        hold: impl Fn(&mut Heap<S>) -> Option<T>,
+        take: impl Fn(&mut Heap<S>) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let mut reserved = None;
         let give_up = |reserved: Option<(DevicePtr, u64, u64)>| {
@@ -351,18 +351,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             }
             // Another thread may have added a range while the lock was dropped. If the other range
             // suffices for both threads, the range reserved here is not needed.
-            let mut held = hold(&mut heap);
-            if held.is_none()
+            let mut found = take(&mut heap);
+            if found.is_none()
                 && let Some((base, bytes, granule)) = reserved.take()
             {
                 heap.add_range(base, bytes, granule, backing);
-                held = hold(&mut heap);
+                found = take(&mut heap);
             }
             drop(heap);
-            if held.is_some() {
+            if found.is_some() {
                 // Still `Some` only if the reserved range was not needed.
                 give_up(reserved);
-                return Ok(held);
+                return Ok(found);
             }
             let Some((bytes, granule)) = range()? else { return Ok(None) };
             match self.device.call(|_| self.memory.reserve(bytes)) {
