@@ -2,9 +2,7 @@
 
     python -m unittest test_memory test_settings test_streams test_graphs test_snapshots
 
-Not asked, since PyTorch's plug-ins cannot answer: checkpoints of private pools, exact addresses, sharing between
-processes, ``caching_allocator_enable``, observers of running out of memory, ``MemPool`` (test_pool.py has it in the way
-that works). With CACHALOT_TEST=native those tests that need nothing of cachalot run under PyTorch's allocator, to see
+With CACHALOT_TORCH_PLUGIN=1, cachalot is a plug-in. What a plug-in cannot answer is in whole.py. With CACHALOT_TEST=native those tests that need nothing of cachalot run under PyTorch's allocator, to see
 that they ask the right thing.
 """
 

@@ -50,7 +50,9 @@ class Statistics(Case):
         self.assertEqual(figures, {torch.cuda.memory_allocated()})
         self.assertGreaterEqual(figures.pop(), tensor.nbytes)
         if not NATIVE:
-            self.assertEqual(cachalot_gpu.torch.memory_stats("cuda:0"), torch.cuda.memory_stats())
+            own, theirs = cachalot_gpu.torch.memory_stats("cuda:0"), torch.cuda.memory_stats()
+            # cachalot has figures of later versions of PyTorch, too.
+            self.assertEqual({key: own[key] for key in theirs}, dict(theirs))
 
     def test_the_table(self) -> None:
         tensor = block(30 * MIB)
@@ -136,12 +138,12 @@ class OutOfMemory(Case):
     @only_cachalot
     def test_rejected_before_anything_is_given_back(self) -> None:
         total = torch.cuda.mem_get_info()[1]
-        before = stat("num_oom_rejections")
+        before = cachalot_gpu.torch.memory_stats()["num_oom_rejections"]
         rejecting = settings("per_process_memory_fraction:0.005,throw_on_cudamalloc_oom:True")
         with rejecting, self.assertRaises(torch.OutOfMemoryError):
             block(int(total * 0.005) + MIB)
         torch.cuda.set_per_process_memory_fraction(1.0)
-        self.assertGreater(stat("num_oom_rejections"), before)
+        self.assertGreater(cachalot_gpu.torch.memory_stats()["num_oom_rejections"], before)
 
     @only_cachalot
     def test_with_and_without_a_size_that_is_not_split(self) -> None:

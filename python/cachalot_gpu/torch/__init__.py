@@ -9,7 +9,8 @@ With :func:`pool`, PyTorch keeps its allocator, and one ``torch.cuda.MemPool`` t
 from cachalot.
 
 The functions for statistics, limits and snapshots have the names, arguments and results of those in
-``torch.cuda``, which work as well where cachalot is PyTorch's whole allocator (PyTorch 2.6 to 2.11).
+``torch.cuda``, which work as well where cachalot is PyTorch's whole allocator (PyTorch 2.6 to
+2.11).
 """
 
 try:

@@ -84,8 +84,8 @@ def enable(config: str | None = None, patch: bool = False) -> None:
     """Puts cachalot in the place of PyTorch's CUDA allocator, in this process and for every device.
     Works once in a process, before the first use of CUDA.
 
-    With PyTorch 2.6 to 2.11 and a C++ compiler, cachalot implements the whole interface of PyTorch's
-    allocator, and everything in ``torch.cuda`` works as before. Otherwise, or if the environment
+    With PyTorch 2.6 to 2.11 and a C++ compiler, cachalot implements the whole interface of
+    PyTorch's allocator, and everything in ``torch.cuda`` works as before. Otherwise, or if the environment
     variable ``CACHALOT_TORCH_PLUGIN`` is ``1``, cachalot is a plug-in of PyTorch
     (``CUDAPluggableAllocator``), after a warning that says why: pools, trees of captured graphs and
     memory shared between processes then do not work.
@@ -95,9 +95,9 @@ def enable(config: str | None = None, patch: bool = False) -> None:
             ``PYTORCH_CUDA_ALLOC_CONF``. ``None`` takes the settings of ``CACHALOT_CONF``, or else
             of PyTorch's variables. The settings are checked before everything else, also on a
             machine without a GPU.
-        patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory fraction
-            replace PyTorch's, which raise an error under every plug-in. The whole allocator needs no
-            patch. The functions of ``cachalot_gpu.torch`` work in either case.
+        patch: for the plug-in, whether cachalot's statistics, snapshots, history and memory
+            fraction replace PyTorch's, which raise an error under every plug-in. The whole
+            allocator needs no patch. The functions of ``cachalot_gpu.torch`` work in either case.
 
     Raises:
         AlreadyEnabledError: ``enable()`` was called before.

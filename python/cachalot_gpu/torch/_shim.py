@@ -98,9 +98,9 @@ def _compile(sources: list[Path], options: list[str], to: Path) -> None:
 
 
 def _built(kind: str, sources: list[Path], options: list[str]) -> Path:
-    """Returns a file for the installed PyTorch, and builds it if there is none. Several processes may
-    build at once: each writes a file of its own, and the last to rename its file wins with the same
-    contents."""
+    """Returns a file for the installed PyTorch, and builds it if there is none. Several processes
+    may build at once: each writes a file of its own, and the last to rename its file wins with the
+    same contents."""
     try:
         built = _cache() / _name(kind)
         if not built.exists():
@@ -119,7 +119,8 @@ def whole() -> Path:
     """Returns the library with PyTorch's whole allocator interface.
 
     Raises:
-        NotBuiltError: this version of PyTorch has another interface, or the library cannot be built.
+        NotBuiltError: this version of PyTorch has another interface, or the library cannot be
+            built.
     """
     if os.environ.get("CACHALOT_TORCH_PLUGIN"):
         raise NotBuiltError("CACHALOT_TORCH_PLUGIN asks for the plug-in")
