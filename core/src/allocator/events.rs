@@ -10,8 +10,8 @@ use crate::units::DeviceIndex;
 /// Tells the host of each event of one device as it happens, through
 /// [`DeviceMemory::on_event`]: a view of an [`Allocator`].
 ///
-/// The events are those of a [trace](Allocator::record_trace), which may be recorded at the same
-/// time or not.
+/// A [trace](Allocator::record_trace) records the same events, and may be on or off at the same
+/// time.
 pub struct EventReports<'a, D: DeviceMemory, R: Lock, S: Storage> {
     allocator: &'a Allocator<D, R, S>,
     device: DeviceIndex,
@@ -27,8 +27,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> EventReports<'a, D, R, S> {
         Ok(Self { allocator, device })
     }
 
-    /// Turns the reports on or off. Calls of other threads that are in progress may report one more
-    /// event, or one less.
+    /// Turns the reports on or off. A call in progress on another thread may report one more event,
+    /// or one less.
     ///
     /// # Errors
     /// None for a device that exists.
