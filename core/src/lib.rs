@@ -92,6 +92,7 @@ mod units;
 
 pub use allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages};
 pub use arena::allocation::Allocation;
+pub use arena::extents::{Extent, Physical};
 pub use arena::forecast::Forecast;
 pub use config::Config;
 pub use config::rounding::PoolKind;

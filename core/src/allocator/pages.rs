@@ -1,11 +1,13 @@
-//! The pages of virtual memory of one device: upkeep, and what the pages are used for.
+//! The pages of virtual memory of one device: upkeep, what the pages are used for, and the memory
+//! under a block.
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Called};
+use crate::arena::extents::{Extent, Extents};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::Lock;
 use crate::tables::Storage;
-use crate::units::DeviceIndex;
+use crate::units::{DeviceIndex, DevicePtr};
 
 /// What the pages of a device are used for, in bytes, at one moment.
 ///
@@ -85,5 +87,87 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             }
         }
         Ok(stats)
+    }
+
+    /// Calls `each` with every extent of the block at `ptr`, in the order of addresses. The extents
+    /// cover the block, which may be longer than requested. The null address has no extents.
+    ///
+    /// The extents stay as they are while the block is live, and beyond while it is
+    /// [pinned](Self::pin). `each` is called with no lock held, and may call the allocator.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`]: the program holds no block of this device with this first byte.
+    pub fn extents(&self, ptr: DevicePtr, mut each: impl FnMut(Extent)) -> Result<(), Error> {
+        let _checked = self.allocator.checked("extents", self.device);
+        let mut offset = 0;
+        while let Some(extent) = self.extent(ptr, offset)? {
+            each(extent);
+            offset += extent.bytes;
+        }
+        Ok(())
+    }
+
+    /// Returns the extent of the block at `ptr` that begins at `offset`, or `None` at the end
+    /// of the block.
+    fn extent(&self, ptr: DevicePtr, offset: u64) -> Result<Option<Extent>, Error> {
+        if ptr == DevicePtr::NULL {
+            return Ok(None);
+        }
+        self.at_heap(ptr, |heap| heap.extent(ptr, offset))
+    }
+
+    /// Holds the memory under the block at `ptr` in place: its pages neither move nor go back to the
+    /// device, also after the block is freed, until [`unpin`](Self::unpin) was called as often as
+    /// `pin`. Other blocks may use the memory after the free. A block of an ordinary segment keeps
+    /// the whole segment.
+    ///
+    /// For memory that is registered with a network adapter or with another library, which keeps
+    /// using the physical memory. Does nothing for the null address.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidPointer`]: the program holds no block of this device with this first byte.
+    /// * [`Error::TableFull`]. Nothing is pinned then.
+    pub fn pin(&self, ptr: DevicePtr) -> Result<(), Error> {
+        let _checked = self.allocator.checked("pin", self.device);
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        self.at_heap(ptr, |heap| heap.pin(ptr))
+    }
+
+    /// Undoes one [`pin`](Self::pin) of a block that began at `ptr`, whether the block is live or
+    /// freed. After the last one the memory is cached as all other memory.
+    ///
+    /// Blocks of several lengths may have been pinned at `ptr`, one after the other. The longest is
+    /// then unpinned last. Does nothing for the null address.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::NotPinned`]: every pin of `ptr` was undone before, or there was none.
+    pub fn unpin(&self, ptr: DevicePtr) -> Result<(), Error> {
+        let _checked = self.allocator.checked("unpin", self.device);
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        Extents::unpin(self.allocator.on(self.device)?, ptr)
+    }
+
+    /// Calls `act` with the heap of this device that owns `ptr`.
+    fn at_heap<T>(
+        &self,
+        ptr: DevicePtr,
+        act: impl Fn(Extents<'_, Called<D>, R, S>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.allocator.at_owner(ptr, |device, heap| {
+            if heap.device != self.device.0 {
+                return Err(Error::foreign(ptr));
+            }
+            act(Extents::of_heap(device, heap.heap))
+        })
     }
 }

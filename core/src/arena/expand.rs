@@ -244,21 +244,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         while let Some((block, range)) = next_unmappable(&mut heap, cursor) {
             // Read before the block is cut: the cursor must move past the whole block.
             cursor = (heap.blocks[block].size, heap.blocks[block].addr);
-            let whole = range.bytes == heap.blocks[block].size;
-            // A block with parts of granules at its ends is cut, which takes entries of the table.
-            if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
-                result = Err(Error::TableFull("blocks"));
-                continue;
+            let mut part = Some((block, range));
+            while let Some((block, range)) = part {
+                let whole = range.bytes == heap.blocks[block].size;
+                // A block with parts of granules at its ends is cut, which takes entries of the
+                // table.
+                if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
+                    result = Err(Error::TableFull("blocks"));
+                    break;
+                }
+                let detached = heap.detach_range(block, range);
+                // A detached block is in no index, so `chain` is free to link the list.
+                heap.blocks[detached].chain = NONE;
+                if last == NONE {
+                    first = detached;
+                } else {
+                    heap.blocks[last].chain = detached;
+                }
+                last = detached;
+                // The rest behind is smaller than the cursor: the pages behind a pinned one are
+                // found here, or not at all.
+                let rest = Some(heap.blocks[detached].next).filter(|&rest| rest != NONE && heap.blocks[rest].is_free());
+                part = rest.and_then(|rest| Some((rest, heap.whole_pages(rest)?)));
             }
-            let detached = heap.detach_range(block, range);
-            // A detached block is in no index, so `chain` is free to link the list.
-            heap.blocks[detached].chain = NONE;
-            if last == NONE {
-                first = detached;
-            } else {
-                heap.blocks[last].chain = detached;
-            }
-            last = detached;
         }
         (heap.stream, first, result)
     }

@@ -166,17 +166,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             self.device.pages.remove(at, batch.bytes);
             return Err(Error::TableFull("pages of memory"));
         }
-        self.list_batch(&mut heap, batch, at, 0);
+        self.list_batch(&mut heap, batch, at, false);
         drop(heap);
         self.settle_batch(batch);
         Ok(())
     }
 
-    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`, each with `pins`.
-    /// Room was made.
-    pub(super) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, pins: u32) {
+    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`. Room was made. The
+    /// pages are `arriving` if their old places are not stale yet.
+    pub(super) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, arriving: bool) {
         for (page, Page { bytes, .. }, at) in self.pages_of(batch, at) {
-            heap.sets.pages.insert(HomePage { at: at.0, bytes, page, pins });
+            heap.sets.pages.insert(HomePage { at: at.0, bytes, page, pins: 0, arriving });
         }
     }
 

@@ -22,6 +22,7 @@ mod compact;
 mod driver;
 mod events;
 mod expand;
+pub(crate) mod extents;
 pub(crate) mod flags;
 pub(crate) mod forecast;
 mod free;

@@ -179,7 +179,7 @@ impl<S: Storage> Heap<S> {
             let Block { addr, freed_at, .. } = self.blocks[block];
             if !quiet_only || freed_at < self.sets.quiet {
                 let pages = self.sets.pages.within(addr, self.blocks[block].end());
-                pages.filter(|page| page.pins == 0).for_each(|page| counts.add(page.bytes));
+                pages.filter(HomePage::is_movable).for_each(|page| counts.add(page.bytes));
             }
             cursor = self.sets.free.next(block, self.blocks.entries());
         }
@@ -215,7 +215,7 @@ impl<S: Storage> Heap<S> {
         let mut rest = Some(block);
         while let Some(block) = rest {
             let from = self.blocks[block].addr;
-            let mut pages = self.sets.pages.within(from, end).filter(|page| page.pins == 0);
+            let mut pages = self.sets.pages.within(from, end).filter(HomePage::is_movable);
             let Some(page) = pages.find(|page| wanted.has(page.bytes)) else { break };
             drop(pages);
             if self.make_room().is_err() {

@@ -15,8 +15,10 @@
 //! This folder holds tables. It never calls the device.
 
 pub(crate) mod counts;
+pub(crate) mod pins;
 
 use crate::device::PhysicalHandle;
+use crate::pages::pins::Pins;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
@@ -106,6 +108,8 @@ pub(crate) struct Pages<S: Storage> {
     table: SlotTable<Page, S>,
     /// The first spare page.
     spare: u32,
+    /// What the program has pinned.
+    pub pins: Pins<S>,
     /// Bytes by place.
     pub bytes: PageBytes,
     /// Length of the largest page that ever existed, in bytes.
@@ -114,7 +118,13 @@ pub(crate) struct Pages<S: Storage> {
 
 impl<S: Storage> Default for Pages<S> {
     fn default() -> Self {
-        Self { table: SlotTable::default(), spare: NONE, bytes: PageBytes::default(), largest: 0 }
+        Self {
+            table: SlotTable::default(),
+            spare: NONE,
+            pins: Pins::default(),
+            bytes: PageBytes::default(),
+            largest: 0,
+        }
     }
 }
 

@@ -224,8 +224,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             }
             return Err(Error::TableFull("blocks"));
         }
-        // Pinned until their old places are stale: another request must not move them again yet.
-        self.mapper.list_batch(&mut heap, batch, at, 1);
+        // Another request must not move the pages again before their old places are stale.
+        self.mapper.list_batch(&mut heap, batch, at, true);
         let extended = heap.extend(held, batch.bytes, &slot.counters);
         device.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
@@ -242,8 +242,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         Ok(Some(device.reconcile(slot, served)))
     }
 
-    /// Leaves the old places of the batch's pages stale, and unpins the pages, which lie from `at`
-    /// on in the heap of `slot`.
+    /// Leaves the old places of the batch's pages stale. The pages lie from `at` on in the heap of
+    /// `slot`, and may move again afterwards.
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         let device = self.device();
         let mut moved = 0;
@@ -267,7 +267,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         while at < end
             && let Some(page) = heap.sets.pages.from(at)
         {
-            heap.sets.pages.pin(page.at, -1);
+            heap.sets.pages.arrive(page.at);
             at = page.end();
         }
     }
