@@ -335,8 +335,7 @@ class allocator {
 
   /** Tells what the pages of virtual memory are used for: cachalot_page_stats. */
   cachalot_pages page_stats(int device = 0) const {
-    cachalot_pages pages = {};
-    pages.struct_size = sizeof pages;
+    cachalot_pages pages = CACHALOT_PAGES_INIT;
     check(cachalot_page_stats(get(), device, &pages));
     return pages;
   }

@@ -486,7 +486,37 @@ fn lines_in_a_picture_do_not_hide_each_other() {
     };
     let styles: Vec<_> =
         svg.descendants().filter(long).map(|node| (node.attribute("stroke"), node.attribute("stroke-width"))).collect();
-    assert_eq!(styles, [(Some("#D55E00"), Some("5")), (Some("#0072B2"), Some("2"))]);
+    assert_eq!(styles, [(Some("#D55E00"), Some("4")), (Some("#0072B2"), Some("2"))]);
+}
+
+#[test]
+fn labels_of_a_picture_fit_and_are_in_the_order_of_their_values() {
+    let picture = folder("plot_labels").join("out.svg");
+    let plot = format!("--plot={}", picture.display());
+    // Splits differ, and the memory does not: three contenders share a line, and a label of 141 characters.
+    let configs = [
+        "garbage_collection_threshold:0.9,max_split_size_mb:2000",
+        "max_split_size_mb:2000,max_non_split_rounding_mb:2000",
+    ];
+    let configs = configs.map(|config| format!("--config=policy:caching,{config}"));
+    let arguments = ["--policy=caching,bfc,buddy,slab,planned", &configs[0], &configs[1], &plot];
+    let finished = compare(&arguments, &[&trace("mlp_seed.csv.gz")]);
+    assert_eq!((finished.status, finished.errors.as_str()), (0, ""));
+    let text = fs::read_to_string(&picture).expect("the picture");
+    let svg = roxmltree::Document::parse(&text).expect("well-formed XML");
+    let number = |node: roxmltree::Node<'_, '_>, name| node.attribute(name)?.parse::<f64>().ok();
+    let width = number(svg.root_element(), "width").expect("a width");
+    let labels = svg.descendants().filter_map(|node| {
+        let text = node.text()?.trim();
+        let mut words = text.split(' ');
+        let (amount, unit) = (words.next()?.parse::<f64>().ok()?, words.next()?);
+        let bytes = amount * if unit == "GiB" { 1024.0 } else { 1.0 };
+        Some((bytes, number(node, "x")? + 6.0 * text.chars().count() as f64))
+    });
+    let (values, ends): (Vec<f64>, Vec<f64>) = labels.unzip();
+    assert_eq!(values.len(), 6, "{values:?}");
+    assert!(values.is_sorted_by(|above, below| above >= below), "{values:?}");
+    assert!(ends.iter().all(|&end| end <= width), "{ends:?} of {width}");
 }
 
 #[test]

@@ -62,6 +62,16 @@ fn titles(text: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
+fn the_text_of_inspect_fits_the_terminal() {
+    // Frames are the only lines that are not folded: without them, none is too long.
+    let arguments = ["inspect", "--frames=0", "tests/traces/multistream_prefetch__stacks.pickle.gz"];
+    let finished = run(&arguments, &[("COLUMNS", "80")]);
+    let widest = finished.output.lines().max_by_key(|line| line.chars().count()).expect("lines");
+    assert!(widest.chars().count() <= 80, "{widest}");
+    assert!(finished.output.contains("no stack was recorded"), "{}", finished.output);
+}
+
+#[test]
 fn every_table_fits_the_terminal_with_at_most_six_columns() {
     for arguments in TABLES {
         for width in [80, 140] {

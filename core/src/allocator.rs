@@ -392,7 +392,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// [`Error::TableFull`], [`Error::Device`], as for [`malloc`](Self::malloc).
     pub fn forecast(&self, device: DeviceIndex, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
         let _checked = self.checked("forecast", device);
-        self.arena(device)?.forecast(bytes, stream)
+        self.on(device)?.forecast(bytes, stream)
     }
 
     /// Limits the bytes held from a device; `None` removes the limit. Memory held beyond the limit

@@ -342,6 +342,16 @@ impl DeviceMemory for CudaDevice {
         })
     }
 
+    /// Orders later work on `stream` behind `event`.
+    ///
+    /// Waits on the host instead if no handle stands for the stream, which is retired or another
+    /// thread's own default stream, and if the driver lacks `cuStreamWaitEvent`. A stream that
+    /// captures is refused with [`ErrorKind::NotPermittedInCapture`]: the wait would become part of
+    /// the graph.
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.order_number(stream, CuEvent(event.0 as usize))
+    }
+
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         self.synchronize_number(stream)
     }

@@ -70,6 +70,8 @@ pub(crate) struct Fake {
     pub(crate) attributes: BTreeMap<u32, c_int>,
     /// The events that were created and not destroyed, by handle.
     pub(crate) events: BTreeMap<usize, FakeEvent>,
+    /// The stream and the event of each `cuStreamWaitEvent`.
+    pub(crate) waits: Vec<(CuStream, CuEvent)>,
     /// Ids that `cuStreamGetId` reports for handles; other handles serve as their own ids.
     pub(crate) ids: BTreeMap<usize, u64>,
     /// Code and status that `cuStreamIsCapturing` returns.
@@ -122,6 +124,7 @@ impl Fake {
             version: 13_000,
             attributes: BTreeMap::from([(102, 1), (110, 1)]),
             events: BTreeMap::new(),
+            waits: Vec::new(),
             ids: BTreeMap::new(),
             capturing: (CuResult::SUCCESS, CuCaptureStatus::NONE),
             retained: [0; 2],
@@ -414,10 +417,10 @@ extern "C" fn get_id(stream: CuStream, id: *mut u64) -> CuResult {
 extern "C" fn get_ctx(stream: CuStream, context: *mut CuContext) -> CuResult {
     call("cuStreamGetCtx", |fake| answer(context, context_of(stream, fake.current())))
 }
-extern "C" fn wait_event(_stream: CuStream, event: CuEvent, _flags: u32) -> CuResult {
-    in_context("cuStreamWaitEvent", |fake| match fake.events.get(&event.0) {
-        Some(_) => CuResult::SUCCESS,
-        None => CuResult::INVALID_HANDLE,
+extern "C" fn wait_event(stream: CuStream, event: CuEvent, _flags: u32) -> CuResult {
+    in_context("cuStreamWaitEvent", |fake| {
+        fake.waits.push((stream, event));
+        if fake.events.contains_key(&event.0) { CuResult::SUCCESS } else { CuResult::INVALID_HANDLE }
     })
 }
 extern "C" fn stream_create(stream: *mut CuStream, _flags: CuStreamFlags) -> CuResult {

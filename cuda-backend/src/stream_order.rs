@@ -135,6 +135,23 @@ impl CudaDevice {
         }
     }
 
+    /// Orders later work on the stream with the given number behind `event`; implements
+    /// [`DeviceMemory::order_behind`].
+    pub(crate) fn order_number(&self, stream: StreamId, event: CuEvent) -> DeviceResult<()> {
+        let _scope = self.context.enter()?;
+        let handle = match self.streams.target(stream) {
+            // The legacy stream stands for it in `usable`, but need not hold later work of it back.
+            Target::OtherPerThread => None,
+            _ => self.usable(stream)?,
+        };
+        let Some(handle) = handle.filter(|_| self.driver().stream_wait_event.is_some()) else {
+            return self.wait(Event(event.0 as u64));
+        };
+        // SAFETY: takes no host pointers; the event is of this device and recorded, and the host
+        // vouches for streams not reported as destroyed.
+        self.context.check(unsafe { self.driver().stream_wait_event(handle, event, 0) })
+    }
+
     /// Waits for the stream with the given number; implements [`DeviceMemory::synchronize`].
     pub(crate) fn synchronize_number(&self, stream: StreamId) -> DeviceResult<()> {
         let _scope = self.context.enter()?;

@@ -12,6 +12,9 @@ use std::process::Command;
 /// Output of a consumer.
 const SAYS: &str = concat!("cachalot ", env!("CARGO_PKG_VERSION"), "\n");
 
+/// Variables for a build by cargo whose library is linked and hardly run.
+const QUICKLY: [(&str, &str); 2] = [("CARGO_PROFILE_DEV_DEBUG", "0"), ("CARGO_PROFILE_DEV_OPT_LEVEL", "0")];
+
 /// Returns the consumer in C or C++.
 fn consumer(ending: &str) -> PathBuf {
     root().join("tests/c_abi/consumer/consumer").with_extension(ending)
@@ -141,8 +144,7 @@ fn build_with_cmake(arguments: &[&str], name: &str) {
         return skip("the CMake package", "no cmake; CMAKE can name one");
     }
     let mut command = cmake();
-    // What cargo builds for this test needs no debug information.
-    command.arg("--build").arg(&build).env("CARGO_PROFILE_DEV_DEBUG", "0");
+    command.arg("--build").arg(&build).envs(QUICKLY);
     succeed(&mut command).expect("it was there before");
     for language in ["c", "cpp"] {
         for target in ["cachalot", "static", "shared"] {
@@ -308,7 +310,7 @@ fn cargo_c_builds_and_installs_the_library() {
     command.args(["cinstall", "--profile", "dev", "--libdir", "lib", "--manifest-path"]);
     command.arg(root().join("ffi/Cargo.toml")).arg("--prefix").arg(&prefix);
     // A separate folder, because cargo-c's build differs from the build of the tests.
-    command.arg("--target-dir").arg(scratch("cargo-c-target"));
+    command.arg("--target-dir").arg(scratch("cargo-c-target")).envs(QUICKLY);
     succeed(&mut command).expect("cargo is there");
     for header in ["cachalot.h", "cachalot.hpp", "cachalot_torch.h"] {
         assert!(prefix.join("include").join(header).is_file(), "{header}");

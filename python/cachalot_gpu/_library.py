@@ -72,6 +72,19 @@ class Device(Structure):
     ]
 
 
+class Pages(Structure):
+    """``cachalot_pages``: what the pages of virtual memory are used for, in bytes."""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("mapped_bytes", c_uint64),
+        ("spare_bytes", c_uint64),
+        ("stale_bytes", c_uint64),
+        ("pinned_bytes", c_uint64),
+        ("moved_bytes", c_uint64),
+    ]
+
+
 class Pool(Structure):
     """``cachalot_pool``: the name of a private pool."""
 
@@ -97,6 +110,9 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_device_count": (Status, _HANDLE, POINTER(c_int)),
     "cachalot_device_info": (Status, _HANDLE, c_int, POINTER(Device)),
     "cachalot_empty_cache": (Status, _HANDLE, c_int),
+    "cachalot_maintain": (Status, _HANDLE, c_int, c_uint64, POINTER(c_int)),
+    "cachalot_maintain_every": (Status, _HANDLE, c_uint64, c_uint64),
+    "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),
     "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),
     "cachalot_stat": (Status, _HANDLE, c_int, c_char_p, POINTER(c_int64)),
     "cachalot_stats_for_each": (Status, _HANDLE, c_int, StatVisitor, c_void_p),

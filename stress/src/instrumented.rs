@@ -21,6 +21,7 @@ const NAMES: [&str; Call::ALL.len()] = [
     "record",
     "is_complete",
     "wait",
+    "order_behind",
     "synchronize",
     "is_capturing",
     "reserve",
@@ -72,8 +73,8 @@ impl Instrumented {
 
     fn count(&self, asked: Call) {
         self.calls[asked as usize].fetch_add(1, Ordering::Relaxed);
-        // Only calls that take memory tell a miss from a hit.
-        if matches!(asked, Call::Obtain | Call::Reserve | Call::Create) {
+        // Only calls that take or map memory tell a miss from a hit.
+        if matches!(asked, Call::Obtain | Call::Reserve | Call::Create | Call::Map) {
             MEMORY_CALLS.set(MEMORY_CALLS.get() + 1);
         }
     }
@@ -134,6 +135,14 @@ impl DeviceMemory for Instrumented {
             return Ok(());
         }
         self.cuda.wait(event)
+    }
+
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.count(Call::OrderBehind);
+        if self.mutant == Some(Mutant::SkipWait) {
+            return Ok(());
+        }
+        self.cuda.order_behind(stream, event)
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {

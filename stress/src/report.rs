@@ -27,6 +27,8 @@ pub(crate) struct Report {
     pub(crate) device_calls: BTreeMap<&'static str, u64>,
     /// Number of calls of the emulated driver's functions, by all callers.
     pub(crate) driver_calls: BTreeMap<&'static str, u64>,
+    /// Bytes of all pages that moved, under the stitched policy.
+    pub(crate) moved_bytes: u64,
     /// Number of calls hit by the fault plan.
     pub(crate) faults: u64,
     /// The error that lost a context.
@@ -38,8 +40,10 @@ pub(crate) struct Report {
 impl Report {
     /// Summarises a run.
     pub(crate) fn new(shared: &Shared, driver: &Driver, seconds: f64, latency: &Latency, counts: Counts) -> Self {
-        let mut device_calls = BTreeMap::new();
+        let (mut device_calls, mut moved_bytes) = (BTreeMap::new(), 0);
         for stage in shared.devices {
+            moved_bytes +=
+                shared.subject.pages(stage.index).and_then(|pages| pages.stats()).map_or(0, |stats| stats.moved);
             for (name, count) in shared.subject.device(stage.index).map(Instrumented::calls).unwrap_or_default() {
                 *device_calls.entry(name).or_default() += count;
             }
@@ -61,6 +65,7 @@ impl Report {
             latency: kinds.into_iter().map(|(name, times)| (name, times.summary())).collect(),
             device_calls,
             driver_calls: emulated::calls(),
+            moved_bytes,
             faults: emulated::faults(),
             lost: shared.lost.lock().map(|error| error.to_string()),
             corruptions: violations.len(),
@@ -99,6 +104,9 @@ impl fmt::Display for Report {
         }
         let calls: Vec<_> = self.device_calls.iter().map(|(name, count)| format!("{name} {count}")).collect();
         writeln!(f, "device calls  {}", calls.join(", "))?;
+        if self.moved_bytes > 0 {
+            writeln!(f, "pages moved   {:.1} GiB", self.moved_bytes as f64 / (1_u64 << 30) as f64)?;
+        }
         if let Some(lost) = &self.lost {
             writeln!(f, "context lost  {lost}")?;
         }

@@ -6,7 +6,7 @@ use common::{SHORT, good, run};
 use serde_json::Value;
 
 /// Every policy, and configurations that use different parts of the allocator.
-const CONFIGS: [&str; 9] = [
+const CONFIGS: [&str; 11] = [
     "",
     "expandable_segments:True",
     "roundup_power2_divisions:4",
@@ -16,7 +16,11 @@ const CONFIGS: [&str; 9] = [
     "policy:size_class,chunk_mb:64",
     "policy:slab",
     "policy:direct",
+    STITCHED,
+    "policy:stitched,slack:0,completed_pages_only:True",
 ];
+/// The policy under which pages move, without any memory to spare.
+const STITCHED: &str = "policy:stitched,slack:0";
 /// Counts raised by every run.
 const DONE: [&str; 10] = [
     "mallocs",
@@ -34,14 +38,15 @@ const DONE: [&str; 10] = [
 #[test]
 fn no_fault_is_found_and_every_step_was_made() {
     for (seed, config) in (1..).zip(CONFIGS) {
-        let config = if config.is_empty() { String::new() } else { format!("--config {config}") };
-        let Some(output) = run(&format!("{SHORT} --seed {seed} {config}"), &[]) else { return };
+        let options = if config.is_empty() { String::new() } else { format!("--config {config}") };
+        let Some(output) = run(&format!("{SHORT} --seed {seed} {options}"), &[]) else { return };
         let report = good(&output);
         for done in DONE {
             assert!(report[done].as_u64() > Some(0), "no {done}: {report}");
         }
         assert_eq!(report["mallocs"], report["frees"]);
         assert_eq!(report["errors"], 0);
+        assert_eq!(report["moved_bytes"].as_u64() > Some(0), config == STITCHED, "{report}");
     }
 }
 

@@ -38,7 +38,7 @@ else
     { cat "$work/log" && exit 1; }
   cd "$work"
   # A folder of its own: the package's flags for the compiler differ from those of the tests.
-  CACHALOT_CARGO_PROFILE=dev CARGO_TARGET_DIR=$target/wheel \
+  CACHALOT_CARGO_PROFILE=dev CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$target/wheel \
     "${pip[@]}" install --no-build-isolation --no-deps "$work"/cachalot_gpu-*.tar.gz
 fi
 

@@ -1,11 +1,12 @@
 """Times every workload under every allocator: a table in Markdown for each.
 
-    python bench.py OUT.md [WORKLOAD...]
+    python bench.py [--only "ALLOCATOR;ALLOCATOR..."] OUT.md [WORKLOAD...]
 
 Each allocator has a process of its own, which runs the workloads one after another. At each, the processes take short
 turns, one process at a time, so that a drift of the machine's clock hits all alike, and all on the same few processors:
 one that another virtual machine disturbs would slow one of them alone. "× torch" is the median, over every
 step, of what it took under PyTorch's allocator over what the same step took here: a burst of noise moves it little.
+"reserved ÷ allocated" divides the two peaks. With `--only`, the named allocators run, and always PyTorch's.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ ALLOCATORS = {
     "cachalot, swap": ("", "policy:caching", ""),
     "torch, expandable": ("expandable_segments:True", "", ""),
     "cachalot, swap, expandable": ("", "policy:caching,expandable_segments:True", ""),
+    "cachalot, swap, stitched": ("", "policy:stitched", ""),
     "cudaMallocAsync": ("backend:cudaMallocAsync", "", ""),
     "torch, MemPool": ("", "", "torch"),
     "cachalot, MemPool": ("", "", "cachalot"),
 }
 HEAD = (
-    "| allocator | last loss | peak allocated, MiB | peak reserved, MiB | process, MiB "
-    "| steps/s (lowest–highest) | × torch |\n|---|---|---|---|---|---|---|"
+    "| allocator | last loss | peak allocated, MiB | peak reserved, MiB | reserved ÷ allocated | process, MiB "
+    "| steps/s (lowest–highest) | × torch |\n|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -185,15 +187,22 @@ def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]
     peaks = [max(answer[key] for answer in answers) / MIB for key in ("allocated", "reserved", "process")]
     return (
         f"| {allocator} | {answers[-1]['loss']!r} {'=' if same else 'differs'} | {peaks[0]:,.1f} | {peaks[1]:,.1f} "
-        f"| {peaks[2]:,.0f} | {statistics.median(rates):.2f} ({rates[0]:.2f}–{rates[-1]:.2f}) | {pace:.3f} |"
+        f"| {peaks[1] / peaks[0]:.3f} | {peaks[2]:,.0f} "
+        f"| {statistics.median(rates):.2f} ({rates[0]:.2f}–{rates[-1]:.2f}) | {pace:.3f} |"
     )
 
 
 def main() -> None:
     """The tables."""
-    out, *names = sys.argv[1:]
+    arguments, chosen = sys.argv[1:], set(ALLOCATORS)
+    if arguments[0] == "--only":
+        chosen = {"torch", *arguments[1].split(";")}
+        arguments = arguments[2:]
+    if unknown := chosen - set(ALLOCATORS):
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; known are {'; '.join(ALLOCATORS)}")
+    out, *names = arguments
     os.sched_setaffinity(0, quietest())
-    workers = {allocator: Worker(allocator) for allocator in ALLOCATORS}
+    workers = {allocator: Worker(allocator) for allocator in ALLOCATORS if allocator in chosen}
     for worker in workers.values():
         worker.heard()
     parts = []

@@ -4,8 +4,8 @@
 use cachalot_core::config::Policy;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
-    Allocator, BlockState, DeviceIndex, DeviceMemory, GRAIN, Lock, PoolKind, SnapshotBlock, SnapshotSegment, Storage,
-    UNIT, is_planned,
+    Allocator, BlockState, DeviceIndex, DeviceMemory, GRAIN, Lock, PageStats, PoolKind, SnapshotBlock, SnapshotSegment,
+    Storage, UNIT, is_planned,
 };
 use std::collections::BTreeMap;
 
@@ -50,7 +50,8 @@ pub fn check<D: Simulated, R: Lock, S: Storage>(
     check_apart(&segments)?;
     let simulated = allocator.device(device).ok_or("no such device")?.simulated();
     let leaked = allocator.leaked_bytes(device).map_err(|error| error.to_string())?;
-    check_device(&segments, simulated, leaked)?;
+    let pages = allocator.pages(device).and_then(|pages| pages.stats()).map_err(|error| error.to_string())?;
+    check_device(&segments, simulated, &pages, leaked)?;
     let stats = allocator.stats(device).map_err(|error| error.to_string())?;
     let mut told = BTreeMap::new();
     stats.for_each(|key, value| {
@@ -79,7 +80,7 @@ fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String>
     let cut = match policy {
         Policy::Buddy(_) | Policy::SizeClass(_) => true,
         Policy::Slab(_) => segment.kind == PoolKind::Small,
-        Policy::Caching | Policy::Bfc(_) | Policy::Direct | Policy::Stitched(_) => false,
+        Policy::Caching | Policy::Bfc(_) | Policy::Stitched(_) | Policy::Direct => false,
     };
     let mut at = segment.address;
     let mut free_before = false;
@@ -93,7 +94,9 @@ fn check_tiling(segment: &SnapshotSegment, policy: Policy) -> Result<(), String>
     }
     let end = segment.address.offset(segment.total_size);
     ensure!(at == end, "the blocks of a segment end at {at}, the segment at {end}");
-    let smallest = if segment.kind == PoolKind::Small { 1 << 20 } else { u64::MAX };
+    // Under the stitched policy each heap of a stream serves the requests of the other.
+    let stitched = matches!(policy, Policy::Stitched(_));
+    let smallest = if segment.kind == PoolKind::Small && !stitched { 1 << 20 } else { u64::MAX };
     let too_large = segment.blocks.iter().find(|block| is_held(block) && block.requested_size > smallest);
     ensure!(too_large.is_none(), "a small pool serves {too_large:?}");
     Ok(())
@@ -112,25 +115,42 @@ fn check_apart(segments: &[SnapshotSegment]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the device's memory is exactly the memory in the snapshot, apart from leaked memory.
-fn check_device(segments: &[SnapshotSegment], device: &SimulatedDevice, leaked: u64) -> Result<(), String> {
+/// Checks that the device's memory is exactly the memory in the snapshot and the spare pages, apart
+/// from leaked memory.
+fn check_device(
+    segments: &[SnapshotSegment],
+    device: &SimulatedDevice,
+    pages: &PageStats,
+    leaked: u64,
+) -> Result<(), String> {
     let held: u64 = segments.iter().map(|segment| segment.total_size).sum();
-    let used = device.used();
-    ensure!(used == held + leaked, "{used} bytes are in use, the snapshot has {held}, and {leaked} leaked");
+    let (used, spare) = (device.used(), pages.spare);
+    ensure!(used == held + spare + leaked, "{used} bytes are in use: {held} + {spare} spare + {leaked} leaked");
     for segment in segments {
         ensure!(device.is_accessible(segment.address, segment.total_size), "{} cannot be accessed", segment.address);
     }
+    check_exclusive(segments, device)?;
     let outstanding = device.outstanding();
     if leaked == 0 {
         let ordinary = segments.iter().filter(|segment| !segment.is_expandable).count();
         ensure!(outstanding.segments == ordinary, "{outstanding:?}, the snapshot has {ordinary} ordinary segments");
-        ensure!(outstanding.handles == 0, "{outstanding:?}");
-        let none = segments.iter().all(|segment| !segment.is_expandable);
-        ensure!((outstanding.mappings == 0) == none, "{outstanding:?}, expandable segments: {}", !none);
-        // Without expandable segments there may be addresses left that the device would not take
-        // back.
-        ensure!(none || outstanding.reservations > 0, "{outstanding:?}");
+        let mapped: u64 = segments.iter().filter(|segment| segment.is_expandable).map(|part| part.total_size).sum();
+        ensure!(mapped == pages.mapped, "{pages:?}, the snapshot has {mapped} mapped bytes");
+        ensure!((outstanding.handles == 0) == (mapped + spare == 0), "{outstanding:?}, {pages:?}");
+        ensure!((outstanding.mappings == 0) == (mapped + pages.stale == 0), "{outstanding:?}, {pages:?}");
+        // Without mappings there may be addresses left that the device would not take back.
+        ensure!(mapped + pages.stale == 0 || outstanding.reservations > 0, "{outstanding:?}");
     }
+    Ok(())
+}
+
+/// Checks that no byte of physical memory lies under two addresses of the snapshot.
+fn check_exclusive(segments: &[SnapshotSegment], device: &SimulatedDevice) -> Result<(), String> {
+    let pieces = segments.iter().filter_map(|segment| device.physical(segment.address, segment.total_size));
+    let mut pieces: Vec<_> = pieces.flatten().map(|(handle, bytes)| (handle.0, bytes.start, bytes.end)).collect();
+    pieces.sort_unstable();
+    let shared = pieces.windows(2).find(|pair| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1);
+    ensure!(shared.is_none(), "physical memory lies under two blocks: {shared:?}");
     Ok(())
 }
 

@@ -20,6 +20,7 @@ pub struct Hooked {
     remedy: Mutex<Option<Remedy>>,
     interruption: Mutex<Option<Interruption>>,
     recording: Mutex<Option<Interruption>>,
+    waiting: Mutex<Option<Interruption>>,
     sleep: OnceLock<Sleep>,
     filter: OnceLock<Filter>,
     reports: Mutex<Vec<OutOfMemory>>,
@@ -33,6 +34,7 @@ impl Hooked {
             remedy: Mutex::new(None),
             interruption: Mutex::new(None),
             recording: Mutex::new(None),
+            waiting: Mutex::new(None),
             sleep: OnceLock::new(),
             filter: OnceLock::new(),
             reports: Mutex::new(Vec::new()),
@@ -63,6 +65,14 @@ impl Hooked {
     /// Never: no code of the test runs while the hook is locked.
     pub fn on_record(&self, interruption: impl FnOnce() + Send + 'static) {
         *self.recording.lock().unwrap() = Some(Box::new(interruption));
+    }
+
+    /// Calls `interruption` once, at the end of the next wait for a stream.
+    ///
+    /// # Panics
+    /// Never: no code of the test runs while the hook is locked.
+    pub fn on_synchronize(&self, interruption: impl FnOnce() + Send + 'static) {
+        *self.waiting.lock().unwrap() = Some(Box::new(interruption));
     }
 
     /// Calls `sleep` with the length of every pause in microseconds, before the simulated clock
@@ -154,8 +164,17 @@ impl DeviceMemory for Hooked {
         self.inner.wait(event)
     }
 
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        self.inner.order_behind(stream, event)
+    }
+
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
-        self.inner.synchronize(stream)
+        let waited = self.inner.synchronize(stream);
+        let interruption = self.waiting.lock().unwrap().take();
+        if let Some(interruption) = interruption {
+            interruption();
+        }
+        waited
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {

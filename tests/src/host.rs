@@ -12,10 +12,14 @@ pub const DEVICE: DeviceIndex = DeviceIndex(0);
 /// The stream of requests, unless a test names another.
 pub const STREAM: StreamId = StreamId(0);
 
+/// The allocator of most tests. [`Twins`](crate::twins::Twins) has the same type, so the operations
+/// are compiled once, with this crate, and test programs only link them.
+pub type SimulatedAllocator = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
 /// An allocator over one simulated device.
 pub struct Host {
     /// The allocator.
-    pub allocator: Allocator<SimulatedDevice, parking_lot::RawMutex, Growable>,
+    pub allocator: SimulatedAllocator,
 }
 
 impl Host {

@@ -15,6 +15,7 @@ pub mod seen;
 pub mod strategies;
 pub mod sweep;
 pub mod twins;
+pub mod working;
 
 /// The Rust programs of the book and of every README, as doctests.
 #[cfg(doctest)]

@@ -557,7 +557,12 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         if let Some((key, value)) = expected.pop_first() {
             wrong = wrong.or(Some(format!("{key} is {value} in the model and missing in the core")));
         }
-        let (core, model) = (self.simulated().outstanding(), self.model.device.outstanding());
+        let (mut core, model) = (self.simulated().outstanding(), self.model.device.outstanding());
+        // The core keeps the handle of each mapping, and the model destroys it at once.
+        if core.handles != core.mappings {
+            wrong = wrong.or(Some(format!("a handle is not mapped, or twice: {core:?}")));
+        }
+        core.handles = model.handles;
         if core != model {
             wrong = wrong.or(Some(format!("the core holds {core:?} of its device, the model {model:?}")));
         }

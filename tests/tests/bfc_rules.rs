@@ -5,7 +5,7 @@ use cachalot_core::config::Bfc;
 use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{Allocator, Config, DeviceMemory, DevicePtr, Error, Growable, PoolOptions, Route, StreamId};
 use cachalot_tests::hooked::Hooked;
-use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
+use cachalot_tests::host::{DEVICE, Host, MIB, STREAM, SimulatedAllocator};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -50,7 +50,7 @@ fn each_stream_begins_with_the_first_region() {
     let mut config = Config::default();
     config.set_policy(Bfc { first_region: 1000, ..Bfc::DEFAULT });
     let devices = [SimulatedDevice::new(GIB)];
-    let allocator = Allocator::<_, parking_lot::RawMutex, Growable>::new(devices, &config).unwrap();
+    let allocator = SimulatedAllocator::new(devices, &config).unwrap();
     allocator.malloc(DEVICE, 1, STREAM).unwrap();
     assert_eq!(allocator.snapshot()[0].total_size, 1024);
 }
@@ -72,7 +72,7 @@ fn the_limit_and_the_device_cut_regions() {
 }
 
 /// Creates an allocator over a device of which another process uses a part.
-fn beside_others(taken: u64, capacity: u64) -> Allocator<SimulatedDevice, parking_lot::RawMutex, Growable> {
+fn beside_others(taken: u64, capacity: u64) -> SimulatedAllocator {
     let device = SimulatedDevice::new(capacity);
     device.obtain(taken).unwrap();
     Allocator::new([device], &Config::parse("policy:bfc,first_region_mb:64").unwrap()).unwrap()

@@ -38,7 +38,18 @@ fn run_with_stack<S: Storage>(number: u8, program: &[Op]) -> Result<u32, String>
     })
 }
 
-/// Runs a test for many capacities, including the smallest possible.
+/// Few blocks, and four pairs of heaps.
+type FewBlocks = Fixed<2, 8, 16, 64>;
+/// Fewer blocks than pairs of heaps.
+type ThreeBlocks = Fixed<2, 8, 3, 64>;
+/// One pair of heaps, and fewer pages than blocks.
+type OnePair = Fixed<2, 2, 32, 8>;
+/// Not even a pair of heaps, and no block.
+type Nothing = Fixed<2, 1, 0, 1>;
+/// More of everything than a program needs.
+type Ample = Fixed<2, 32, 256, 512>;
+
+/// Runs a test for many capacities, including the smallest possible. Each type takes seconds to compile.
 macro_rules! fixed {
     ($($name:ident: $storage:ty, $cases:literal;)+) => {
         $(
@@ -54,14 +65,11 @@ macro_rules! fixed {
 }
 
 fixed! {
-    two_devices_eight_heaps_64_blocks: Fixed<2, 8, 64, 128>, 20;
-    few_blocks: Fixed<2, 16, 12, 128>, 20;
-    three_blocks: Fixed<2, 8, 3, 64>, 10;
-    few_pages: Fixed<2, 8, 64, 8>, 10;
-    one_pair_of_heaps: Fixed<2, 2, 32, 64>, 10;
-    not_even_a_pair: Fixed<2, 1, 32, 64>, 5;
-    nothing_at_all: Fixed<2, 0, 0, 1>, 5;
-    room_for_everything: Fixed<2, 32, 256, 512>, 5;
+    few_blocks: FewBlocks, 40;
+    three_blocks: ThreeBlocks, 10;
+    one_pair_of_heaps_and_few_pages: OnePair, 20;
+    not_even_a_pair: Nothing, 10;
+    room_for_everything: Ample, 5;
 }
 
 /// Allocates until a table is full, then frees all blocks.
@@ -89,24 +97,25 @@ fn fill<S: Storage>(requests: impl Iterator<Item = Op> + Send, full: &'static st
 #[test]
 fn each_table_that_is_full_is_named() {
     let small = || std::iter::repeat(Op::Malloc { bytes: 1, stream: 0 });
-    fill::<Fixed<2, 8, 16, 64>>(small(), "blocks");
-    fill::<Fixed<2, 8, 64, 4>>(std::iter::repeat(Op::Malloc { bytes: 5 << 20, stream: 0 }), "pages");
-    fill::<Fixed<2, 4, 16, 64>>((0..3).map(|stream| Op::Malloc { bytes: 1, stream }), "heaps");
-    fill::<Fixed<2, 8, 3, 64>>((0..4).map(|stream| Op::Malloc { bytes: 1 << 20, stream }), "streams");
+    fill::<FewBlocks>(small(), "blocks");
+    fill::<OnePair>(std::iter::repeat(Op::Malloc { bytes: 5 << 20, stream: 0 }), "pages");
+    fill::<OnePair>((0..2).map(|stream| Op::Malloc { bytes: 1, stream }), "heaps");
+    fill::<ThreeBlocks>((0..4).map(|stream| Op::Malloc { bytes: 1 << 20, stream }), "streams");
     let pools = std::iter::repeat(Op::CreatePool { use_on_oom: false, no_split: false });
-    fill::<Fixed<2, 8, 64, 64>>(pools.clone(), "pools");
-    fill::<Fixed<2, 64, 8, 64>>(pools.clone(), "pools");
-    fill::<Fixed<2, 8, 8, 64>>(pools.take(1).chain(std::iter::repeat(Op::Route { pool: 1, stream: None })), "routes");
+    // As many pools as pairs of heaps, or as blocks.
+    fill::<FewBlocks>(pools.clone(), "pools");
+    fill::<ThreeBlocks>(pools.clone(), "pools");
+    fill::<FewBlocks>(pools.take(1).chain(std::iter::repeat(Op::Route { pool: 1, stream: None })), "routes");
     let used = [Op::Malloc { bytes: 1, stream: 0 }, Op::RecordStream { block: 0, stream: 1 }, Op::Free { block: 0 }];
-    fill::<Fixed<2, 8, 16, 64>>(used.into_iter().cycle(), "blocks");
+    fill::<FewBlocks>(used.into_iter().cycle(), "blocks");
     let used_by_three = [1, 2, 3].map(|stream| Op::RecordStream { block: 0, stream });
     let used = [&[Op::Malloc { bytes: 1, stream: 0 }], &used_by_three[..], &[Op::Free { block: 0 }]].concat();
-    fill::<Fixed<2, 8, 16, 64>>(used.into_iter().cycle(), "events");
+    fill::<FewBlocks>(used.into_iter().cycle(), "events");
     let capture = [Op::CreatePool { use_on_oom: false, no_split: false }, Op::Capture { pool: 1, stream: 3 }];
     let freed =
         |stream| [Op::Malloc { bytes: 1, stream }, Op::RecordStream { block: 0, stream: 3 }, Op::Free { block: 0 }];
-    fill::<Fixed<2, 8, 16, 64>>(capture.into_iter().chain((0..3).cycle().flat_map(freed)), "deferred frees");
-    fill::<Fixed<2, 8, 16, 64>>(std::iter::once(Op::Trace { capacity: 17 }), "trace entries");
+    fill::<FewBlocks>(capture.into_iter().chain((0..3).cycle().flat_map(freed)), "deferred frees");
+    fill::<FewBlocks>(std::iter::once(Op::Trace { capacity: 17 }), "trace entries");
 }
 
 #[test]
@@ -114,6 +123,6 @@ fn more_devices_than_fit() {
     use cachalot_core::simulated::SimulatedDevice;
     use cachalot_core::{Allocator, Config};
     let devices = [0, 1, 2].map(|number| SimulatedDevice::numbered(number, CAPACITY));
-    let made = Allocator::<_, spin::mutex::SpinMutex<()>, Fixed<2, 1, 4, 4>>::new(devices, &Config::new());
+    let made = Allocator::<_, spin::mutex::SpinMutex<()>, Nothing>::new(devices, &Config::new());
     assert_eq!(made.err(), Some(Error::TableFull("devices")));
 }

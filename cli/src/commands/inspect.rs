@@ -166,8 +166,8 @@ fn json(file: &str, report: &Report) -> io::Result<String> {
 }
 
 fn text(file: &str, report: &Report, args: &Args) -> String {
-    let shown = Stacks { frames: args.frames, all: args.all_frames };
     let look = &args.look;
+    let shown = Stacks { frames: args.frames, all: args.all_frames, look };
     let mut text = format!("{file}\n\n{}\n", totals(&report.totals).render(look));
     if !report.peaks.is_empty() {
         let _ = write!(text, "\nAt the peaks\n\n{}\n", peaks(&report.peaks).render(look));
@@ -305,14 +305,18 @@ fn duration(us: i64) -> String {
 }
 
 /// Options of stacks in the report.
-struct Stacks {
+struct Stacks<'a> {
     /// Most frames of each stack.
     frames: usize,
     /// Whether to show frames of PyTorch.
     all: bool,
+    look: &'a Look,
 }
 
-impl Stacks {
+/// Where the lines about a group begin, behind its bytes.
+const INDENT: usize = 14;
+
+impl Stacks<'_> {
     fn groups(&self, text: &mut String, title: &str, groups: &[Group]) {
         if groups.is_empty() {
             return;
@@ -320,28 +324,27 @@ impl Stacks {
         let _ = writeln!(text, "\n{title}");
         for group in groups {
             let blocks = plural(group.blocks, "block");
-            let _ = write!(text, "\n{:>12}  in {blocks}, the largest {}", show(group.bytes), show(group.largest));
+            let mut line = format!("{:>12}  in {blocks}, the largest {}", show(group.bytes), show(group.largest));
             match group.pending {
                 0 => {}
-                all if all == group.bytes => text.push_str("; pending: freed, and still used by other streams"),
-                part => _ = write!(text, "; {} of it pending: freed, and still used by other streams", show(part)),
+                all if all == group.bytes => line.push_str("; pending: freed, and still used by other streams"),
+                part => _ = write!(line, "; {} of it pending: freed, and still used by other streams", show(part)),
             }
             match (group.oldest_us, group.oldest_events) {
-                (Some(us), Some(_)) => _ = write!(text, "; the oldest {} old", duration(us)),
-                (Some(us), None) => _ = write!(text, "; the oldest more than {} old", duration(us)),
-                (None, Some(events)) => _ = write!(text, "; the oldest {} old", plural(events, "event")),
+                (Some(us), Some(_)) => _ = write!(line, "; the oldest {} old", duration(us)),
+                (Some(us), None) => _ = write!(line, "; the oldest more than {} old", duration(us)),
+                (None, Some(events)) => _ = write!(line, "; the oldest {} old", plural(events, "event")),
                 (None, None) => {}
             }
-            text.push('\n');
+            let _ = writeln!(text, "\n{}", self.look.fold(&line, INDENT));
             self.stack(text, &group.stack);
         }
     }
 
     fn stack(&self, text: &mut String, stack: &[String]) {
         if stack.is_empty() {
-            text.push_str(
-                "              no stack was recorded: pass stacks='all' to torch.cuda.memory._record_memory_history\n",
-            );
+            let advice = "no stack was recorded: pass stacks='all' to torch.cuda.memory._record_memory_history";
+            let _ = writeln!(text, "{}", self.look.fold(&format!("{:INDENT$}{advice}", ""), INDENT));
         }
         let own: Vec<&String> = stack.iter().filter(|line| self.all || !is_of_torch(line)).collect();
         let lines: Vec<&String> = if own.is_empty() { stack.iter().collect() } else { own };
@@ -363,7 +366,7 @@ fn is_of_torch(line: &str) -> bool {
     line.starts_with("torch/") || line.contains("/torch/")
 }
 
-fn describe(text: &mut String, failure: &Failure, shown: &Stacks) {
+fn describe(text: &mut String, failure: &Failure, shown: &Stacks<'_>) {
     let Failure { device, event, wanted, .. } = *failure;
     let _ = writeln!(
         text,
@@ -394,7 +397,10 @@ fn describe(text: &mut String, failure: &Failure, shown: &Stacks) {
     match remedies.as_slice() {
         [] if failure.missing > 0 => text.push_str("Only a program with less memory in use would have succeeded.\n"),
         [] => text.push_str("No single change would have been enough.\n"),
-        _ => _ = writeln!(text, "Enough would have been: {}.", remedies.join("; ")),
+        _ => {
+            let enough = format!("Enough would have been: {}.", remedies.join("; "));
+            let _ = writeln!(text, "{}", shown.look.fold(&enough, 2));
+        }
     }
 }
 

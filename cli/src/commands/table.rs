@@ -54,6 +54,14 @@ impl Look {
         };
         (!self.wide).then(|| variable.unwrap_or_else(terminal))
     }
+
+    /// Folds a paragraph between words so that its lines fit. All lines but the first begin with `indent` spaces.
+    pub(crate) fn fold(&self, paragraph: &str, indent: usize) -> String {
+        let Some(width) = self.width() else { return paragraph.to_owned() };
+        let indent = " ".repeat(indent);
+        let options = textwrap::Options::new(width).subsequent_indent(&indent).break_words(false);
+        textwrap::fill(paragraph, options.word_splitter(textwrap::WordSplitter::NoHyphenation))
+    }
 }
 
 /// A column. The title may break at spaces, and at soft hyphens (`\u{ad}`).

@@ -6,7 +6,7 @@ use crate::arena::compact::Compact;
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::request::Request;
-use crate::arena::{Arena, flags};
+use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::sync::Lock;
@@ -30,10 +30,10 @@ pub enum Forecast {
     OutOfMemory,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Returns the first effect of a request for `bytes` on `stream`. Changes no block and no
     /// segment, and does not poll pending events.
-    pub(crate) fn forecast(&self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
+    pub(crate) fn forecast(self, bytes: u64, stream: StreamId) -> Result<Forecast, Error> {
         if bytes == 0 {
             return Ok(Forecast::Hit(DevicePtr::NULL));
         }
@@ -53,7 +53,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Returns the first effect of a routed request.
-    fn forecast_of(&self, request: &Request) -> Result<Forecast, Error> {
+    fn forecast_of(self, request: &Request) -> Result<Forecast, Error> {
         let bytes = self.segment_bytes(request);
         if self.flags.has(flags::DIRECT) {
             return Ok(if self.ledger.has_room_for(bytes) { Forecast::Obtain(bytes) } else { Forecast::OutOfMemory });
@@ -74,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             return Ok(Forecast::OutOfMemory);
         }
         // Step 3.
-        let compact = Compact::on(self);
+        let compact = Compact::on(self.arena);
         if compact.excess(request).is_some()
             && let Some(ptr) = compact.peek_any(request)
         {
@@ -83,11 +83,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         if let Some(first) = compact.first_victim(request) {
             return Ok(Forecast::Release(first));
         }
-        if self.ledger.has_room_for(bytes) && !self.heaps.expands(request) {
-            return Ok(Forecast::Obtain(bytes));
-        }
-        if self.ledger.has_room_for(bytes) && self.has_addresses(request)? {
-            return Ok(Forecast::Expand);
+        if let Some(growth) = self.forecast_of_growth(request, bytes)? {
+            return Ok(growth);
         }
         if let Some(ptr) = compact.peek_any(request) {
             return Ok(Forecast::Hit(ptr));
@@ -105,5 +102,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let first = if releases { self.first_releasable() } else { None };
         let first = first.or_else(|| self.plans.first_idle(&self.heaps).filter(|_| !request.capturing));
         Ok(first.map_or(Forecast::OutOfMemory, Forecast::Release))
+    }
+
+    /// Returns the effect of a growth of the request's heap by a segment of `bytes`, or `None` if
+    /// the limit or the addresses do not allow it.
+    fn forecast_of_growth(self, request: &Request, bytes: u64) -> Result<Option<Forecast>, Error> {
+        if let Some(stitcher) = self.stitcher() {
+            return stitcher.forecast(request);
+        }
+        if !self.heaps.expands(request) {
+            return Ok(self.ledger.has_room_for(bytes).then_some(Forecast::Obtain(bytes)));
+        }
+        let expands = self.has_room_to_map(bytes) && self.has_addresses(request)?;
+        Ok(expands.then_some(Forecast::Expand))
     }
 }

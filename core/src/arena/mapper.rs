@@ -93,8 +93,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             }
         }
         let mut created = self.device.call(|_| self.memory.create(bytes));
-        if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) && self.destroy_spares()? {
-            created = self.device.call(|_| self.memory.create(bytes));
+        if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) {
+            match self.destroy_spares() {
+                Ok(true) => created = self.device.call(|_| self.memory.create(bytes)),
+                Ok(false) => {}
+                Err(error) => {
+                    self.device.ledger.refund(bytes);
+                    return Err(error);
+                }
+            }
         }
         let handle = match created {
             Ok(handle) => handle,
@@ -229,7 +236,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 Ok(()) => pages.make_spare(home.page),
                 Err(error) => {
                     // The handle stays with the mapping that could not be removed.
-                    pages.remove(home.page);
+                    pages.lose(home.page);
                     self.device.ledger.leak(home.bytes);
                     result = result.and(Err(error.into()));
                 }
@@ -253,8 +260,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     pub(super) fn spare_page(&self, page: u32) {
         let mut pages = self.device.page_pool.lock();
         if pages[page].stuck {
-            let Page { bytes, .. } = pages.remove(page);
-            self.device.ledger.leak(bytes);
+            self.device.ledger.leak(pages[page].bytes);
+            pages.lose(page);
         } else {
             pages.make_spare(page);
         }

@@ -92,14 +92,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Ok(ptr);
             }
             if self.settings.policy.releases_cache() {
+                // A page with a stale mapping cannot go back to the device for a longer one.
+                self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
                 self.empty_heaps(None)?;
                 self.device_peaks.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
                 let served = self.grow(request)?;
-                self.destroy_spares()?;
+                let destroyed = self.destroy_spares();
                 if let Some(ptr) = served {
+                    // A failed release is counted as leaked, and must not lose the block.
                     return Ok(ptr);
                 }
+                destroyed?;
             }
             // Step 7. Last among the releases: the program must be observed again for new plans.
             if self.flags.has(flags::PLANNED) {

@@ -76,7 +76,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases every wholly free segment of the heap in `slot`, and unmaps the free granules of
     /// expandable segments. The caller uses the pair.
     pub(crate) fn release_heap(self, slot: u32) -> Result<(), Error> {
-        let emptied = self.empty_heap(slot);
+        // The addresses that pages have left keep the pair from becoming vacant.
+        let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
+        let emptied = unmapped.and(self.empty_heap(slot));
         // Under the stitched policy, spare pages serve other heaps within the same budget.
         if matches!(self.settings.policy, Policy::Stitched(_)) { emptied } else { emptied.and(self.destroy_spares()) }
     }

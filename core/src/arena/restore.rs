@@ -6,13 +6,13 @@
 //! requests that are not known any more.
 
 use crate::arena::expand::range_to_reserve;
-use crate::arena::mapper::Mapper;
+use crate::arena::mapper::{MapFailure, Mapper};
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
-use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::heap::block::Backing;
-use crate::heap::expandable::Range;
+use crate::heap::block::{Backing, State};
+use crate::heap::expandable::{Range, Run};
 use crate::heap::restore::Restoring;
 use crate::page_map::Owner;
 use crate::pool::PoolId;
@@ -23,6 +23,12 @@ use crate::units::{DevicePtr, NO_STREAM};
 
 /// The device's answer to a reservation does not contain the part that needs it.
 const NOT_AROUND: Error = Error::SnapshotRefused("the device does not reserve addresses around a part");
+
+/// The device has no memory left for a segment or a part.
+const LACKS_MEMORY: Error = Error::SnapshotRefused("the device lacks the memory for the segments");
+
+/// The limit of the device has no room for a segment or a part.
+const OVER_LIMIT: &str = "the segments exceed the limit";
 
 /// Returns [`Error::SnapshotRefused`] with this reason unless `holds`.
 fn require(holds: bool, why: &'static str) -> Result<(), Error> {
@@ -66,32 +72,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
         let slot = pair.slot(segment.kind);
         let counters = &self.0.heaps.slot(slot).counters;
         Restoring { heap: &mut self.0.heaps.lock(slot), counters }.make_room_for_blocks(segment.blocks.len())?;
-        require(self.0.ledger.has_room_for(bytes), "the segments exceed the limit")?;
-        if segment.is_expandable {
-            let mapper = self.0.mapper().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
-            mapper.map_part(slot, segment)?;
-        } else {
-            let obtained = self.0.call(|device| device.obtain(bytes))?;
-            self.0.ledger.add(bytes);
-            if obtained != base {
-                self.0.release_memory(obtained, bytes)?;
-                return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
-            }
-            if let Err(error) = self.0.pages.insert(base, bytes, Owner::Heap(self.0.heaps.heap_ref(slot))) {
-                self.0.release_memory(base, bytes)?;
-                return Err(error);
-            }
-        }
-        let mut heap = self.0.heaps.lock(slot);
-        let mut restoring = Restoring { heap: &mut heap, counters };
         let peaks_stale = if segment.is_expandable {
-            restoring.restore_part(base, bytes, &segment.blocks)
+            require(self.0.ledger.has_room_for(bytes), OVER_LIMIT)?;
+            let mapper = self.0.mapper().ok_or(Error::SnapshotRefused("the device has no virtual memory"))?;
+            let part = mapper.map_part(slot, segment)?;
+            Restoring { heap: &mut self.0.heaps.lock(slot), counters }.restore_part(part, &segment.blocks)
         } else {
-            restoring.restore_segment(base, bytes, &segment.blocks)
+            self.obtain_at(base, bytes, Owner::Heap(self.0.heaps.heap_ref(slot)))?;
+            Restoring { heap: &mut self.0.heaps.lock(slot), counters }.restore_segment(base, bytes, &segment.blocks)
         };
-        drop(heap);
         if peaks_stale {
             self.0.reconcile_peaks(self.0.heaps.slot(slot));
+        }
+        Ok(())
+    }
+
+    /// Allocates the memory of an ordinary segment, which has to be placed at `base`.
+    fn obtain_at(&self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
+        require(self.0.ledger.charge(bytes), OVER_LIMIT)?;
+        let obtained = self.0.allocate_charged(bytes, owner)?.ok_or(LACKS_MEMORY)?;
+        if obtained != base {
+            self.0.undo_allocation(obtained, bytes)?;
+            return Err(Error::SnapshotRefused("the device does not place a segment where it was"));
         }
         Ok(())
     }
@@ -99,22 +101,34 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Maps memory for a part of an expandable segment, and lists the memory in the page map.
-    /// Reserves addresses for the segment if the part is its first one.
-    fn map_part(&self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
+    /// Reserves addresses for the segment if the part is its first one. Returns the part's detached
+    /// block.
+    fn map_part(&self, slot: u32, segment: &SnapshotSegment) -> Result<u32, Error> {
         let (at, bytes) = (segment.address, segment.total_size);
         let block = self.device.heaps.lock(slot).containing(at);
         if block.is_none() {
             self.reserve_range(slot, segment)?;
         }
-        let heap = self.device.heaps.lock(slot);
+        let mut heap = self.device.heaps.lock(slot);
         let block = heap.containing(at).ok_or(NOT_AROUND)?;
         let entry = &heap.segments[heap.blocks[block].segment];
         let (granule, inside) = (entry.granule, at.0 + bytes <= entry.base + entry.bytes);
         let whole = granule != 0 && (at.0 - entry.base).is_multiple_of(granule) && bytes.is_multiple_of(granule);
-        drop(heap);
         require(inside && whole, "a part of an expandable segment does not begin and end on granules")?;
-        self.map_range(slot, Range { at, bytes, granule })
-            .map_err(|failure| failure.error.unwrap_or(Error::Device(DeviceError::new(ErrorKind::OutOfMemory, 0))))
+        let part = heap.detach_part(block, at, bytes);
+        drop(heap);
+        let healthy = self.device.health().map_err(|error| MapFailure::from(Error::from(error)));
+        if let Err(failure) = healthy.and_then(|()| self.map_range(slot, Range { at, bytes, granule })) {
+            let mut heap = self.device.heaps.lock(slot);
+            if failure.addresses_lost {
+                heap.blocks[part].state = State::Lost;
+            }
+            let emptied = heap.attach_run(Run { first: part, last: part });
+            drop(heap);
+            self.unreserve(emptied);
+            return Err(failure.error.unwrap_or(LACKS_MEMORY));
+        }
+        Ok(part)
     }
 
     /// Reserves addresses around the first part of an expandable segment.

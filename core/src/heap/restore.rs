@@ -39,22 +39,10 @@ impl<S: Storage> Restoring<'_, S> {
         peaks_stale | self.divide(block, blocks)
     }
 
-    /// Adds the given blocks, which tile a part that the device has mapped, to the expandable
-    /// segment around the part. In the heap the part is still unmapped. Returns true if the peaks
-    /// must be reconciled. Room was made.
-    pub(crate) fn restore_part(&mut self, base: DevicePtr, bytes: u64, blocks: &[SnapshotBlock]) -> bool {
-        let block = self.heap.containing(base).expect("the caller has added a range of addresses around the part");
-        self.heap.sets.detach(block, &mut self.heap.blocks);
-        let before = base.0 - self.heap.blocks[block].addr;
-        if before > 0 {
-            let front = self.heap.blocks.cut(block, before, &mut self.heap.segments);
-            self.heap.sets.insert_unmapped(front, &mut self.heap.blocks);
-        }
-        let mut part = block;
-        if bytes < self.heap.blocks[block].size {
-            part = self.heap.blocks.cut(block, bytes, &mut self.heap.segments);
-            self.heap.sets.insert_unmapped(block, &mut self.heap.blocks);
-        }
+    /// Adds the given blocks, which tile the detached block `part` of an expandable segment. The
+    /// device has mapped the part. Returns true if the peaks must be reconciled.
+    pub(crate) fn restore_part(&mut self, part: u32, blocks: &[SnapshotBlock]) -> bool {
+        let bytes = self.heap.blocks[part].size;
         self.counters.up(Stat::ReservedBytes, bytes) | self.divide(part, blocks)
     }
 
@@ -98,5 +86,26 @@ impl<S: Storage> Restoring<'_, S> {
             peaks_stale |= self.counters.up(Stat::OversizeAllocations, 1);
         }
         peaks_stale
+    }
+}
+
+impl<S: Storage> Heap<S> {
+    /// Detaches a part of the unmapped block `block`, so that the part can be mapped without the
+    /// lock. Returns the detached block. The parts before and behind stay unmapped. Room for two
+    /// blocks was made.
+    pub(crate) fn detach_part(&mut self, block: u32, at: DevicePtr, bytes: u64) -> u32 {
+        self.sets.detach(block, &mut self.blocks);
+        let before = at.0 - self.blocks[block].addr;
+        if before > 0 {
+            let front = self.blocks.cut(block, before, &mut self.segments);
+            self.sets.insert_unmapped(front, &mut self.blocks);
+        }
+        let mut part = block;
+        if bytes < self.blocks[block].size {
+            part = self.blocks.cut(block, bytes, &mut self.segments);
+            self.sets.insert_unmapped(block, &mut self.blocks);
+        }
+        self.blocks[part].state = State::Mapping;
+        part
     }
 }

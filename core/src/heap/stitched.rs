@@ -127,6 +127,12 @@ impl<S: Storage> Heap<S> {
             .min_by_key(|gap| gap.needed)
     }
 
+    /// Returns how many bytes to map for a request of `size` bytes, or `None` if no range has the
+    /// addresses.
+    pub(crate) fn lacking(&self, size: u64) -> Option<u64> {
+        self.least_gap(size).map(|gap| gap.needed)
+    }
+
     /// Returns the held room to the heap. Returns the range of addresses to release if nothing of
     /// the range is mapped.
     pub(crate) fn release_room(&mut self, held: HeldRoom) -> Option<(DevicePtr, u64)> {
@@ -218,7 +224,8 @@ impl<S: Storage> Heap<S> {
             let mut pages = self.sets.pages.within(from, end).filter(HomePage::is_movable);
             let Some(page) = pages.find(|page| wanted.has(page.bytes)) else { break };
             drop(pages);
-            if self.make_room().is_err() {
+            // What is cut off here becomes unmapped later, one block at a time.
+            if self.make_room().is_err() || !self.sets.make_room_for_unmapped(self.blocks.len() + 2) {
                 return false;
             }
             wanted.take(page.bytes);

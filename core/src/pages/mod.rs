@@ -31,6 +31,9 @@ pub(crate) enum Place {
     Spare,
     /// Held by one operation.
     Moving,
+    /// Never used again: the device failed to remove a mapping. The entry stays for the other
+    /// mappings.
+    Lost,
 }
 
 /// A physical handle of the device.
@@ -84,6 +87,8 @@ pub(crate) struct PageBytes {
     pub spare: u64,
     /// Bytes of the pages that operations hold.
     pub moving: u64,
+    /// Bytes of the lost pages of which old mappings are left.
+    lost: u64,
 }
 
 /// Moving pages, in the order in which they are mapped: a list through [`Page`]s.
@@ -160,6 +165,22 @@ impl<S: Storage> Pages<S> {
         entry
     }
 
+    /// Gives a moving page up, which the device failed to unmap. The entry is removed with the last
+    /// alias.
+    pub(crate) fn lose(&mut self, page: u32) {
+        self.put(page, Place::Lost);
+        self.remove_if_lost(page);
+    }
+
+    /// Removes a lost page of which no old mapping is left.
+    fn remove_if_lost(&mut self, page: u32) {
+        let Page { place, aliases, bytes, .. } = self.table[page];
+        if place == Place::Lost && aliases == 0 {
+            self.bytes.lost -= bytes;
+            self.table.remove(page);
+        }
+    }
+
     /// Takes a spare page of exactly `bytes`, which is then moving.
     pub(crate) fn take_spare(&mut self, bytes: u64) -> Option<u32> {
         self.take_spare_if(|page| page.bytes == bytes)
@@ -228,6 +249,7 @@ impl<S: Storage> Pages<S> {
         let entry = &mut self.table[page];
         entry.aliases -= 1;
         entry.stuck |= stuck;
+        self.remove_if_lost(page);
     }
 
     /// Marks a page at home as moving, once it has lost its mapping.
@@ -261,6 +283,17 @@ impl<S: Storage> Pages<S> {
         batch.count += 1;
     }
 
+    /// Moves the pages of `more` to the end of `batch`.
+    pub(crate) fn join(&mut self, batch: &mut Batch, more: Batch) {
+        if batch.count == 0 {
+            *batch = more;
+        } else if more.count > 0 {
+            self.table[batch.last].next = more.first;
+            (batch.last, batch.count) = (more.last, batch.count + more.count);
+            batch.bytes += more.bytes;
+        }
+    }
+
     /// Returns the page behind `page` in its list.
     pub(crate) fn next(&self, page: u32) -> Option<u32> {
         Some(self.table[page].next).filter(|&next| next != NONE)
@@ -291,6 +324,29 @@ impl PageBytes {
             Place::Home => &mut self.home,
             Place::Spare => &mut self.spare,
             Place::Moving => &mut self.moving,
+            Place::Lost => &mut self.lost,
         }
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::tables::Growable;
+
+    #[test]
+    fn the_entry_of_a_lost_page_stays_until_its_last_alias_is_removed() {
+        let mut pages = Pages::<Growable>::default();
+        pages.make_room().unwrap();
+        let lost = pages.add(PhysicalHandle(1), 4096);
+        pages.add_alias(lost);
+        pages.lose(lost);
+        pages.make_room().unwrap();
+        let other = pages.add(PhysicalHandle(2), 4096);
+        assert_ne!(other, lost, "an alias of the lost page is still to be removed");
+        pages.remove_alias(lost, false);
+        pages.make_room().unwrap();
+        assert_eq!(pages.add(PhysicalHandle(3), 4096), lost);
+        assert_eq!(pages.check().unwrap(), PageBytes { moving: 8192, ..PageBytes::default() });
     }
 }

@@ -11,7 +11,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 /// Explores what `run` may do, with at most three forced switches between threads an execution.
-fn explore(run: impl Fn() + Sync + Send + 'static) {
+pub(super) fn explore(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     (builder.preemption_bound, builder.max_branches) = (Some(3), 100_000);
     builder.check(run);

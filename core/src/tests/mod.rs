@@ -6,6 +6,8 @@ mod allocator;
 mod extents;
 #[cfg(loom)]
 mod loom;
+#[cfg(loom)]
+mod loom_pages;
 #[cfg(not(loom))]
 mod owned;
 #[cfg(not(loom))]

@@ -2,7 +2,8 @@
 
 use crate::allocator::Allocator;
 use crate::config::Config;
-use crate::device::simulated::{AddressSpace, SimulatedDevice};
+use crate::device::simulated::{AddressSpace, Call, Failure, Outstanding, SimulatedDevice};
+use crate::device::{DeviceError, ErrorKind};
 use crate::error::Error;
 use crate::pool::{PoolId, PoolOptions, Route};
 use crate::snapshot::SnapshotSegment;
@@ -168,4 +169,61 @@ fn what_contradicts_itself_or_the_device_is_refused() {
     limited.set_limit(DEVICE, Some(MIB)).unwrap();
     assert_eq!(limited.restore(DEVICE, &segments), Err(Error::SnapshotRefused("the segments exceed the limit")));
     assert!(matches!(restored("policy:buddy", &segments), Err(Error::SnapshotRefused(_))));
+}
+
+/// Restores the segments of a program on a device whose `nth` call of each of `calls` fails, and
+/// all later ones of that kind.
+fn restored_with_failures(config: &str, calls: &[(Call, u64)]) -> (Simulated, Result<(), Error>) {
+    let original = allocator(config);
+    let (mut program, mut held) = (Program(7), Vec::new());
+    program.run(&original, &mut held, 100);
+    let segments = sorted(&original);
+    let mut other = elsewhere(config);
+    script(&other, &segments);
+    for &(call, nth) in calls {
+        let error = DeviceError::new(ErrorKind::Other, 1);
+        other.device(DEVICE).unwrap().fail(Failure { call, nth, persistent: true, error });
+    }
+    let result = other.restore(DEVICE, &segments);
+    other.check_invariants().unwrap();
+    (other, result)
+}
+
+/// The bytes that are charged against the limit.
+fn reserved(allocator: &Simulated) -> u64 {
+    allocator.arena(DEVICE).unwrap().ledger.reserved()
+}
+
+#[test]
+fn memory_in_doubt_after_a_failed_mapping_is_counted_as_leaked() {
+    // The access to the first part fails, and so does the unmapping of its granules.
+    let (other, result) = restored_with_failures("expandable_segments:True", &[(Call::SetAccess, 1), (Call::Unmap, 1)]);
+    assert!(matches!(result, Err(Error::Device(_))), "{result:?}");
+    let device = other.device(DEVICE).unwrap();
+    assert!(device.used() > 0);
+    assert_eq!(reserved(&other), device.used(), "the device may still hold the bytes");
+    assert_eq!(other.leaked_bytes(DEVICE), Ok(device.used()));
+}
+
+#[test]
+fn a_failed_mapping_that_was_undone_leaves_nothing() {
+    for calls in [[(Call::Create, 1)], [(Call::Map, 1)], [(Call::SetAccess, 1)]] {
+        let (other, result) = restored_with_failures("expandable_segments:True", &calls);
+        assert!(matches!(result, Err(Error::Device(_))), "{calls:?}: {result:?}");
+        assert_eq!(other.device(DEVICE).unwrap().outstanding(), Outstanding::default(), "{calls:?}");
+        assert_eq!(reserved(&other), 0, "{calls:?}");
+    }
+}
+
+#[test]
+fn a_segment_that_the_device_does_not_give_is_not_charged() {
+    let (other, result) = restored_with_failures("", &[(Call::Obtain, 2)]);
+    assert!(matches!(result, Err(Error::Device(_))), "{result:?}");
+    assert_eq!(reserved(&other), other.device(DEVICE).unwrap().used());
+    let mut small = on_device(SimulatedDevice::new(MIB), "");
+    let original = allocator("");
+    original.malloc(DEVICE, 1, StreamId(0)).unwrap();
+    let lacks = Err(Error::SnapshotRefused("the device lacks the memory for the segments"));
+    assert_eq!(small.restore(DEVICE, &sorted(&original)), lacks);
+    assert_eq!(reserved(&small), 0);
 }

@@ -84,6 +84,75 @@ fn another_threads_stream_is_not_recorded_while_the_legacy_stream_cannot_be_used
     assert_eq!((refused, recorded_behind(event)), (Err(ErrorKind::NotPermittedInCapture), None));
 }
 
+/// Returns the calls that ordered a stream behind an event, and the streams that wait since.
+fn order(device: &CudaDevice, stream: StreamId, event: Event) -> (Vec<&'static str>, Vec<CuStream>) {
+    fake::with(|fake| fake.waits.clear());
+    let made = calls(|| device.order_behind(stream, event).expect("ordered"));
+    let waits = fake::with(|fake| core::mem::take(&mut fake.waits));
+    assert!(waits.iter().all(|(_, awaited)| awaited.0 as u64 == event.0), "{waits:?}");
+    (made, waits.into_iter().map(|(stream, _)| stream).collect())
+}
+
+#[test]
+fn a_stream_is_ordered_behind_an_event_without_a_wait_on_the_host() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    device.record(event, id(STREAM)).expect("recorded");
+    let own = device.stream_id(CuStream::PER_THREAD).expect("a number");
+    let streams = [
+        (id(STREAM), STREAM),
+        (id(FOREIGN_STREAM), FOREIGN_STREAM),
+        (StreamId::DEFAULT, CuStream::LEGACY),
+        (own, CuStream::PER_THREAD),
+    ];
+    for (number, handle) in streams {
+        let (made, waits) = order(&device, number, event);
+        assert!(waits == [handle] && !made.contains(&"cuEventSynchronize"), "{made:?}, {waits:?}");
+    }
+}
+
+#[test]
+fn a_stream_without_a_handle_is_ordered_by_a_wait_on_the_host() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    device.record(event, id(STREAM)).expect("recorded");
+    let ask = || device.streams().number(CuStream::PER_THREAD).expect("a number");
+    let other = std::thread::scope(|scope| scope.spawn(ask).join().expect("no panic"));
+    let retired = device.stream_destroyed(STREAM).expect("retired");
+    for number in [other, retired] {
+        let (made, waits) = order(&device, number, event);
+        assert!(waits.is_empty() && made.contains(&"cuEventSynchronize"), "{made:?}, {waits:?}");
+    }
+}
+
+#[test]
+fn a_driver_that_cannot_order_streams_is_waited_for() {
+    let mut table = fake::table();
+    table.stream_wait_event = None;
+    let driver = fake::load(&table).expect("the fake starts");
+    let _ = fake::driver();
+    let device = CudaDevice::open(driver, 0).expect("the fake has a device");
+    let event = device.create_event().expect("an event");
+    device.record(event, id(STREAM)).expect("recorded");
+    let (made, _) = order(&device, id(STREAM), event);
+    assert!(made.contains(&"cuEventSynchronize"), "{made:?}");
+}
+
+#[test]
+fn a_capturing_stream_is_never_made_to_wait() {
+    let device = device();
+    let event = device.create_event().expect("an event");
+    device.record(event, StreamId::DEFAULT).expect("recorded");
+    for capturing in
+        [(CuResult::SUCCESS, CuCaptureStatus::ACTIVE), (CuResult::STREAM_CAPTURE_IMPLICIT, CuCaptureStatus::NONE)]
+    {
+        fake::with(|fake| fake.capturing = capturing);
+        let refused = device.order_behind(id(STREAM), event).map_err(|error| error.kind);
+        assert_eq!(refused, Err(ErrorKind::NotPermittedInCapture));
+        assert!(fake::with(|fake| fake.waits.is_empty()));
+    }
+}
+
 #[test]
 fn the_legacy_default_stream_cannot_be_destroyed() {
     let device = device();

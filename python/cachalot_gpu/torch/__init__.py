@@ -29,6 +29,7 @@ from ._limits import (
     mem_get_info,
     set_per_process_memory_fraction,
 )
+from ._pages import maintain, maintain_every, page_stats
 from ._plugin import configure, enable, enabled
 from ._pool import pool
 from ._statistics import (
@@ -50,6 +51,8 @@ __all__ = [
     "enabled",
     "get_per_process_memory_fraction",
     "list_gpu_processes",
+    "maintain",
+    "maintain_every",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
@@ -58,6 +61,7 @@ __all__ = [
     "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "page_stats",
     "pool",
     "record_memory_history",
     "reset_accumulated_memory_stats",

@@ -18,6 +18,7 @@ pub const fn driver_name(call: Call) -> &'static str {
         Call::Record => "cuEventRecord",
         Call::IsComplete => "cuEventQuery",
         Call::Wait => "cuEventSynchronize",
+        Call::OrderBehind => "cuStreamWaitEvent",
         Call::Synchronize => "cuStreamSynchronize",
         Call::IsCapturing => "cuStreamIsCapturing",
         Call::Reserve => "cuMemAddressReserve",

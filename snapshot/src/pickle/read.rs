@@ -197,7 +197,7 @@ impl<R: Read> Machine<R> {
         self.tree.allow(self.input.at());
         // A dictionary that is no event stays, and fails later if the model expects an event
         // there.
-        let read = self.tree.counted(|tree| Event::deserialize(At::new(tree, dict)));
+        let read = self.tree.counted(|tree| Event::read(At::new(tree, dict)));
         if let Ok(event) = read {
             self.tree.replace(dict, Node::Event(harvest::keep(event)));
         }
@@ -213,7 +213,8 @@ impl<R: Read> Machine<R> {
     fn recall(&mut self, number: u32) -> Result<(), Error> {
         let node = self.memo.get(number);
         let node = node.ok_or_else(|| self.invalid(format!("there is no value {number} to refer to")))?;
-        self.stack.push(self.tree.value_of(node));
+        // A small value is not looked up here: its node may be far away, and most nodes are none.
+        self.stack.push(Value::Node(node));
         Ok(())
     }
 

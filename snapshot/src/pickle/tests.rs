@@ -173,6 +173,14 @@ fn the_stack_is_moved_as_python_moves_it() {
 }
 
 #[test]
+fn small_values_are_referred_to_by_number() {
+    // None and 5 as numbers 0 and 1, and then each of them again.
+    let pickle = b"\x80\x04](N\x94K\x05\x94h\x00h\x01e.";
+    assert_eq!(from_slice::<Vec<Option<u8>>>(pickle).unwrap(), [None, Some(5), None, Some(5)]);
+    assert_eq!(from_slice::<Value>(pickle).unwrap(), json!([null, 5, null, 5]));
+}
+
+#[test]
 fn long_lists_and_dictionaries_come_in_parts() {
     let list: Vec<u32> = (0..2500).collect();
     let map: BTreeMap<String, u32> = list.iter().map(|at| (at.to_string(), *at)).collect();

@@ -55,6 +55,8 @@ pub(super) struct Tree {
     text_nodes: HashMap<Box<str>, u32>,
     /// The nodes of complete lists, by the nodes of the entries.
     lists: HashMap<Box<[u32]>, u32>,
+    /// The nodes of the list that was looked for last: a buffer that is used again.
+    latest: Vec<u32>,
     /// The texts `action` and `frames`.
     action: u32,
     frames: u32,
@@ -71,6 +73,7 @@ impl Default for Tree {
             texts: Vec::new(),
             text_nodes: HashMap::new(),
             lists: HashMap::new(),
+            latest: Vec::new(),
             action: 0,
             frames: 0,
             most: SOME_VALUES,
@@ -126,9 +129,10 @@ impl Tree {
         }
     }
 
-    /// Returns the value of a node.
-    pub(super) fn value_of(&self, node: u32) -> Value {
-        if let Node::Small(small) = self.nodes[node as usize] { small } else { Value::Node(node) }
+    /// The small value that the pickle refers to by a node, or any other value as it is.
+    fn resolve(&self, value: Value) -> Value {
+        let Value::Node(at) = value else { return value };
+        if let Node::Small(small) = self.nodes[at as usize] { small } else { value }
     }
 
     pub(super) fn list_mut(&mut self, value: Value) -> Option<&mut Vec<Value>> {
@@ -157,12 +161,15 @@ impl Tree {
     /// Replaces a list by a reference to an earlier list with equal nodes, if any.
     fn share(&mut self, list: u32) {
         let Node::List(entries) = &self.nodes[list as usize] else { return };
-        let node = |entry: &Value| if let Value::Node(node) = entry { Some(*node) } else { None };
-        let Some(nodes) = entries.iter().map(node).collect::<Option<Box<[u32]>>>() else { return };
-        match self.lists.get(&nodes) {
+        self.latest.clear();
+        for entry in &**entries {
+            let Value::Node(node) = entry else { return };
+            self.latest.push(*node);
+        }
+        match self.lists.get(&*self.latest) {
             Some(&same) if same != list => self.nodes[list as usize] = Node::Same(same),
             Some(_) => {}
-            None => _ = self.lists.insert(nodes, list),
+            None => _ = self.lists.insert(self.latest.as_slice().into(), list),
         }
     }
 
@@ -194,7 +201,7 @@ pub(super) struct At<'t> {
 
 impl<'t> At<'t> {
     pub(super) fn new(tree: &'t Tree, value: Value) -> Self {
-        Self { tree, value, level: 0 }
+        Self { tree, value: tree.resolve(value), level: 0 }
     }
 
     /// Returns the node and the node's number. A repeated list resolves to the first equal list.
@@ -217,7 +224,7 @@ impl<'t> At<'t> {
 
     /// Returns the position of a value one level down.
     fn below(self, value: Value) -> Self {
-        Self { value, level: self.level + 1, ..self }
+        Self { value: self.tree.resolve(value), level: self.level + 1, ..self }
     }
 }
 
@@ -254,8 +261,9 @@ impl<'t: 'de, 'de> Deserializer<'de> for At<'t> {
                 let event = event.ok_or_else(|| Error::Unexpected("an event cannot stand here".to_owned()))?;
                 event.deserialize_any(visitor).map_err(|error| Error::Unexpected(error.to_string()))
             }
-            Node::Small(value) => self.below(*value).deserialize_any(visitor),
-            Node::Same(_) => Err(Error::Unexpected("a list stands for another one that does as well".to_owned())),
+            Node::Small(_) | Node::Same(_) => {
+                Err(Error::Unexpected("a value stands for another one that does as well".to_owned()))
+            }
         }
     }
 

@@ -11,7 +11,12 @@ use std::process::{Command, Output};
 
 /// Arguments of the small runs. Together the runs make every driver call of the allocator, most of
 /// them more than 200 times.
-pub(super) const SCENARIOS: [&[&str]; 3] = [&[], &["--config", "expandable_segments:True"], &["--identity", "asked"]];
+pub(super) const SCENARIOS: [&[&str]; 4] = [
+    &[],
+    &["--config", "expandable_segments:True"],
+    &["--config", "policy:stitched,slack:0"],
+    &["--identity", "asked"],
+];
 
 /// Arguments common to all runs: small enough for some ten thousand runs.
 const RUN: &str = "--json --ops 1500 --threads 1 --streams 3 --devices 2 --disturb 2 --round 100 --batch 4 --blocks 30 \

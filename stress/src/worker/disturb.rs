@@ -18,6 +18,8 @@ const EPISODE: u64 = 200;
 /// Upper bound for the duration without a cache, which is shorter because every request then calls
 /// the device.
 const UNCACHED: u64 = 20;
+/// Time for the allocator's upkeep, in microseconds of the driver's time.
+const UPKEEP_US: u64 = 2000;
 /// Number of equal blocks that fill a whole device.
 const GRABBED: u64 = 8;
 /// Number of pools created in a row at most, and the device size whose eighth bounds their blocks.
@@ -37,7 +39,7 @@ impl Worker {
         let done = match self.rng.u32(0..27) {
             0 => subject.empty_cache(index),
             1 => subject.trim(index, self.rng.u64(0..=total)),
-            2 => subject.process_events(index),
+            2 => subject.process_events(index).and_then(|()| self.maintain(index)),
             3 => {
                 self.undo_settings_after(EPISODE);
                 let limit = self.rng.bool().then(|| self.rng.u64(total / 8..=total));
@@ -101,6 +103,11 @@ impl Worker {
         if let Err(error) = done {
             self.failed_releasing("a disturbance", &error);
         }
+    }
+
+    /// Lets the allocator do for a while what requests have put off.
+    fn maintain(&self, index: DeviceIndex) -> Result<(), cachalot_core::Error> {
+        self.shared.subject.pages(index)?.maintain(UPKEEP_US).map(drop)
     }
 
     /// Schedules the end of temporary settings after at most `most` requests and frees of this

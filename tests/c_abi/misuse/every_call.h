@@ -21,6 +21,7 @@ static cachalot_pool any_pool UNUSED;
 static cachalot_block any_block UNUSED = CACHALOT_BLOCK_INIT;
 static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
 static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
+static cachalot_pages any_pages UNUSED = CACHALOT_PAGES_INIT;
 static cachalot_statistics any_statistics UNUSED = CACHALOT_STATISTICS_INIT;
 static cachalot_plan_report any_plan UNUSED = CACHALOT_PLAN_REPORT_INIT;
 
@@ -58,6 +59,8 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_empty_cache, (allocator, device))                                                  \
   DEVICE_CALL(cachalot_trim, (allocator, device, 0))                                                      \
   DEVICE_CALL(cachalot_maintain, (allocator, device, 0, NULL))                                            \
+  ALLOCATOR_CALL(cachalot_maintain_every, (allocator, 0, 0))                                              \
+  DEVICE_CALL(cachalot_page_stats, (allocator, device, &any_pages))                                       \
   DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                               \
   DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
   DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \

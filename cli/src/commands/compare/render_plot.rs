@@ -14,13 +14,18 @@ use crate::commands::bytes;
 use cachalot_replay::compare::{Contender, Curve, Figures};
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use std::cmp::Reverse;
 use std::error::Error;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-const WIDTH: u32 = 1100;
-/// The part of the width that labels take.
+/// The width of a panel without its labels.
+const LINES_WIDTH: u32 = 700;
+/// The least width of the labels, with the strokes that lead to them.
 const LABELS_WIDTH: u32 = 400;
+/// The strokes of labels, and the room that a character of one takes at most, in most fonts.
+const STROKES_WIDTH: u32 = 40;
+const CHARACTER_WIDTH: u32 = 7;
 const PANEL_HEIGHT: u32 = 260;
 /// The least distance of two labels.
 const LABEL_HEIGHT: i32 = 18;
@@ -44,7 +49,7 @@ const DASH: (i32, i32) = (7, 4);
 /// Two amounts that differ by this part of the highest one, or less, are drawn in one place.
 const INDISTINCT: u64 = 150;
 /// The widest line in pixels.
-const WIDEST: u32 = 8;
+const WIDEST: u32 = 6;
 const GIB: f64 = (1_u64 << 30) as f64;
 
 /// A line of a panel.
@@ -64,7 +69,9 @@ pub(super) fn draw(compared: &[Compared], contenders: &[Contender]) -> Result<St
         // Every line and the live area have a label.
         let labels = lines.iter().map(Vec::len).max().unwrap_or(0) as u32 + 1;
         let height = PANEL_HEIGHT.max(labels * LABEL_HEIGHT as u32 + FRAME_HEIGHT as u32);
-        let size = (WIDTH, height * compared.len() as u32);
+        let names = lines.iter().flatten().map(|line| value(line.curve, &line.names).chars().count());
+        let longest = names.max().unwrap_or(0) as u32 * CHARACTER_WIDTH + STROKES_WIDTH;
+        let size = (LINES_WIDTH + longest.max(LABELS_WIDTH), height * compared.len() as u32);
         let whole = SVGBackend::with_string(&mut image, size).into_drawing_area();
         whole.fill(&WHITE)?;
         let panels = whole.split_evenly((compared.len(), 1));
@@ -102,7 +109,7 @@ fn draw_panel(area: &Area<'_>, trace: &Compared, lines: &[Line<'_>]) -> Result<(
     let highest = lines.iter().map(|line| line.curve.peak()).max().unwrap_or(0).max(comparison.live.peak());
     // A program may hold nothing at all; an axis has a length all the same.
     let (end, top) = (comparison.operations.max(1), (highest as f64 / GIB * 1.05).max(1e-9));
-    let (left, right) = area.split_horizontally(WIDTH - LABELS_WIDTH);
+    let (left, right) = area.split_horizontally(LINES_WIDTH);
     let mut chart = ChartBuilder::on(&left)
         .caption(&trace.name, (FONT, 18))
         .margin(8)
@@ -128,7 +135,7 @@ fn draw_panel(area: &Area<'_>, trace: &Compared, lines: &[Line<'_>]) -> Result<(
     // The first contender is drawn last. A line that others cover is wider than they are, so none is hidden.
     for (above, line) in lines.iter().enumerate().rev() {
         let covers = lines[..above].iter().filter(|other| coincide(line.curve, other.curve, highest / INDISTINCT));
-        let style = colour(line.contender).stroke_width(WIDEST.min(2 + 3 * covers.count() as u32));
+        let style = colour(line.contender).stroke_width(WIDEST.min(2 + 2 * covers.count() as u32));
         if is_dashed(line.contender) {
             chart.draw_series(DashedLineSeries::new(corners(line.curve), DASH.0, DASH.1, style))?;
         } else {
@@ -140,7 +147,8 @@ fn draw_panel(area: &Area<'_>, trace: &Compared, lines: &[Line<'_>]) -> Result<(
     let height = |bytes: u64| rows.end - origin - (bytes as f64 / GIB / top * f64::from(rows.end - rows.start)) as i32;
     let mut labels: Vec<Label> = lines.iter().map(|line| Label::of(line, height(line.curve.last()))).collect();
     let live = &comparison.live;
-    labels.push(Label { text: value(live, "live: what the program asks for"), colour: LIVE, at: height(live.last()) });
+    let (text, bytes) = (value(live, "live: what the program asks for"), live.last());
+    labels.push(Label { text, colour: LIVE, bytes, at: height(bytes) });
     draw_labels(&right, labels, rows.start - origin..rows.end - origin)
 }
 
@@ -148,13 +156,15 @@ fn draw_panel(area: &Area<'_>, trace: &Compared, lines: &[Line<'_>]) -> Result<(
 struct Label {
     text: String,
     colour: RGBColor,
+    /// The amount at the end of the line.
+    bytes: u64,
     /// The row of pixels in which the line ends.
     at: i32,
 }
 
 impl Label {
     fn of(line: &Line<'_>, at: i32) -> Self {
-        Self { text: value(line.curve, &line.names), colour: colour(line.contender), at }
+        Self { text: value(line.curve, &line.names), colour: colour(line.contender), bytes: line.curve.last(), at }
     }
 }
 
@@ -166,7 +176,8 @@ fn value(curve: &Curve, name: &str) -> String {
 
 /// Draws labels as near to their lines as they can be without covering each other, each with a stroke from its line.
 fn draw_labels(area: &Area<'_>, mut labels: Vec<Label>, rows: std::ops::Range<i32>) -> Result<(), Box<dyn Error>> {
-    labels.sort_by_key(|label| label.at);
+    // By the amount: several may end in one row of pixels.
+    labels.sort_by_key(|label| Reverse(label.bytes));
     let mut places: Vec<i32> = Vec::new();
     for label in &labels {
         let free = places.last().map_or(rows.start, |last| last + LABEL_HEIGHT);

@@ -91,11 +91,12 @@ pub(super) fn each(compared: &[Compared], contenders: &[Contender], view: View, 
     for trace in compared {
         let live = trace.comparison.live.peak();
         let (operations, live) = (bytes::grouped(trace.comparison.operations as u64), bytes::show(live));
-        let _ = write!(text, "{}{}: {operations} operations, {live} live at the peak", gap(&text), trace.name);
+        let mut head = format!("{}: {operations} operations, {live} live at the peak", trace.name);
         if let Some(limit) = trace.comparison.limit {
-            let _ = write!(text, ", limit {}", bytes::show(limit));
+            let _ = write!(head, ", limit {}", bytes::show(limit));
         }
-        let _ = write!(text, "\n\n{}\n", one(trace, contenders, view).render(look));
+        let (head, table) = (look.fold(&head, 2), one(trace, contenders, view).render(look));
+        let _ = write!(text, "{}{head}\n\n{table}\n", gap(&text));
         if let Some(advice) = advice(trace, contenders) {
             let _ = writeln!(text, "\n{advice}");
         }

@@ -13,6 +13,8 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 const WIDTH: u32 = 1200;
 const PANEL_HEIGHT: u32 = 600;
+/// The most characters of a caption, which in most fonts fit the width.
+const CAPTION: usize = 120;
 const FONT: &str = "sans-serif";
 /// Colours distinguishable for colour-blind people (Okabe and Ito). Buffers of one size share a
 /// colour, so repetition is visible.
@@ -66,7 +68,7 @@ fn draw_panel(area: &Area<'_>, one: &Planned, plan: &Plan) -> Result<(), Box<dyn
     let (peak, bound) = (grouped(plan.peak), grouped(one.solved.lower_bound));
     let caption = format!("{}: peak {peak} bytes, lower bound {bound}", title(&one.file, &one.task));
     let mut chart = ChartBuilder::on(area)
-        .caption(caption, (FONT, 18))
+        .caption(shortened(&caption), (FONT, 18))
         .margin(8)
         .x_label_area_size(34)
         .y_label_area_size(72)
@@ -106,6 +108,12 @@ fn draw_panel(area: &Area<'_>, one: &Planned, plan: &Plan) -> Result<(), Box<dyn
     chart.draw_series(LineSeries::new([(0.0, top), (time.end, top)], PEAK.stroke_width(2)))?;
     chart.draw_series(LineSeries::new([(0.0, bound), (time.end, bound)], BLACK.stroke_width(1)))?;
     Ok(())
+}
+
+/// A caption without its beginning, the folders of a path, if the caption is too long.
+fn shortened(caption: &str) -> String {
+    let more = caption.chars().count().saturating_sub(CAPTION);
+    if more == 0 { caption.to_owned() } else { format!("…{}", caption.chars().skip(more + 1).collect::<String>()) }
 }
 
 /// The steps of a problem. Endless buffers end a little after all others.

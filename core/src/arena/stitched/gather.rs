@@ -4,14 +4,15 @@
 //! at once if the page is [quiet](crate::streams::epochs), else behind an event of its stream that
 //! the requesting stream is ordered behind. The host never waits.
 //!
-//! Private pools in use neither give nor take pages, since a captured graph may write to them at
-//! every replay. Nothing moves between streams while a graph is captured.
+//! Private pools neither give nor take pages. A captured graph may write to a pool in use at every
+//! replay, and the last replays may still run, on any stream, when the pool has no users any longer.
+//! Nothing moves between streams while a graph is captured.
 
 use super::Stitcher;
 use crate::arena::heaps::slot_of;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
-use crate::device::DeviceMemory;
+use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
 use crate::error::Error;
 use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
@@ -48,12 +49,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let end = wish.end;
-        let own = if self.options.completed_pages_only {
+        let completed_only = self.options.completed_pages_only;
+        if completed_only {
             self.begin_epochs(request.slot / 2);
-            Wanted::Quiet
-        } else {
-            Wanted::Free
-        };
+            self.device().quiet().poll();
+        }
+        let own = if completed_only { Wanted::Quiet } else { Wanted::Free };
         self.take_from(own, request.slot / 2, wish, moves, batch);
         if batch.bytes >= end {
             return Ok(());
@@ -61,23 +62,60 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         self.device().quiet().poll();
         self.for_others(request, |pair| {
             self.take_from(Wanted::Quiet, pair, wish, moves, batch);
+            if completed_only {
+                // The free pages of this moment are quiet for one of the next requests.
+                self.begin_epochs(pair);
+            }
             Ok(batch.bytes < end)
         })?;
-        if batch.bytes >= end || self.options.completed_pages_only {
+        if batch.bytes >= end || completed_only {
             return Ok(());
         }
         self.for_others(request, |pair| {
-            let before = batch.count;
+            // Kept until the streams are ordered: no capture begins in between.
             let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
             if permission.is_none() {
                 return Ok(false);
             }
-            self.take_from(Wanted::Free, pair, wish, moves, batch);
-            if batch.count > before {
-                self.order_behind(pair, request.stream)?;
-            }
+            self.take_in_order(request, pair, wish, moves, batch)?;
             Ok(batch.bytes < end)
         })
+    }
+
+    /// Takes free pages of one pair, as [`take_from`](Self::take_from) does, and orders the
+    /// requesting stream behind the work that used them. Takes none from a stream that has ended or
+    /// captures, nor for one that captures.
+    fn take_in_order(
+        &self,
+        request: &Request,
+        pair: u32,
+        wish: Wish,
+        moves: &mut u32,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        // The handle of an ended stream may not be used.
+        if self.device().heaps.lock(slots_of(pair)[0]).ended {
+            return Ok(());
+        }
+        // Taken before the event is recorded: a page that is freed later may have later work.
+        let (before, mut taken) = (*moves, Batch::EMPTY);
+        let rest = Wish { end: wish.end - batch.bytes, room: wish.room - batch.bytes };
+        self.take_from(Wanted::Free, pair, rest, moves, &mut taken);
+        if taken.count == 0 {
+            return Ok(());
+        }
+        match self.order_behind(pair, request.stream) {
+            Ok(()) => {
+                self.device().page_pool.lock().join(batch, taken);
+                Ok(())
+            }
+            Err(error) => {
+                self.give_back(&taken);
+                *moves = before;
+                // A capture that nothing announced: this pair's pages stay where they are.
+                if error.kind == ErrorKind::NotPermittedInCapture { Ok(()) } else { Err(error.into()) }
+            }
+        }
     }
 
     /// Counts the pages that could move for a request.
@@ -105,9 +143,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// Calls `act` with each pair whose pages may move to another stream, except for the request's
     /// own pair, until `act` returns false.
     fn for_others(&self, request: &Request, mut act: impl FnMut(u32) -> Result<bool, Error>) -> Result<(), Error> {
-        let heaps = &self.device().arena.heaps;
-        let pools = core::iter::once(0).chain(heaps.unused_pools());
-        for pair in pools.flat_map(|pool| heaps.pairs_of(pool)) {
+        for pair in self.device().arena.heaps.pairs_of(0) {
             if pair.pair != request.slot / 2 && !act(pair.pair)? {
                 break;
             }
@@ -138,7 +174,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Orders later work on `stream` behind the present work on the stream of `pair`.
-    fn order_behind(&self, pair: u32, stream: StreamId) -> Result<(), Error> {
+    fn order_behind(&self, pair: u32, stream: StreamId) -> DeviceResult<()> {
         let device = self.device();
         let other = device.heaps.lock(slots_of(pair)[0]).stream;
         let event = device.call(D::create_event)?;
@@ -146,7 +182,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             .call(|memory| memory.record(event, other))
             .and_then(|()| device.call(|memory| memory.order_behind(stream, event)));
         let destroyed = device.call(|memory| memory.destroy_event(event));
-        Ok(ordered.and(destroyed)?)
+        ordered.and(destroyed)
     }
 
     /// Begins an epoch of both heaps of `pair`, so that what is free now becomes quiet.
@@ -158,6 +194,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
 }
 
 /// Returns the slots of the small and the large heap of a pair.
-fn slots_of(pair: u32) -> [u32; 2] {
+pub(super) fn slots_of(pair: u32) -> [u32; 2] {
     [PoolKind::Small, PoolKind::Large].map(|kind| slot_of(pair, kind))
 }

@@ -118,11 +118,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         result
     }
 
-    /// Calls `act` with each pair of the default pool and of unused pools, until `act` returns
-    /// false.
+    /// Calls `act` with each pair of the default pool, until `act` returns false. The memory of a
+    /// private pool may be in use on any stream, as long as its last replays run.
     fn for_every_pair(&self, mut act: impl FnMut(u32) -> Result<bool, Error>) -> Result<(), Error> {
-        let heaps = &self.device().arena.heaps;
-        for pair in core::iter::once(0).chain(heaps.unused_pools()).flat_map(|pool| heaps.pairs_of(pool)) {
+        for pair in self.device().arena.heaps.pairs_of(0) {
             let PairUse { pair: number, .. } = pair;
             if !act(number)? {
                 break;

@@ -17,6 +17,7 @@
 //! maintain.rs.
 
 mod budget;
+mod forecast;
 mod gather;
 mod maintain;
 mod stale;
@@ -88,11 +89,15 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
 
     /// Serves a request from the stream's heap of the other kind, which costs nothing.
     fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if request.pool != 0 || self.device().heaps.lock(request.slot).rules.no_split() {
-            return Ok(None);
-        }
+        let Some(slot) = self.other_heap(request) else { return Ok(None) };
+        self.device().search(&Request { slot, ..*request })
+    }
+
+    /// Returns the slot of the stream's heap of the other kind, if it may serve the request.
+    fn other_heap(&self, request: &Request) -> Option<u32> {
+        let serves = request.pool == 0 && !self.device().heaps.lock(request.slot).rules.no_split();
         // The small heap of a pair has an even slot, and the large heap the slot behind.
-        self.device().search(&Request { slot: request.slot ^ 1, ..*request })
+        serves.then_some(request.slot ^ 1)
     }
 
     /// Extends the request's heap, with at most `allowed` bytes of new memory as long as free pages
@@ -120,16 +125,16 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         let HeldRoom { needed, room, .. } = *held;
         self.take_spares(needed, batch);
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
-        let mut moved = 0;
+        let mut count = 0;
         let to_move = missing(batch).saturating_sub(allowed);
-        if to_move > 0 && self.may_move(request) {
+        if to_move > 0 && may_move(request) {
             let mut moves = self.most_moves(to_move, room, &self.free_pages(request)?);
             let before = batch.count;
             let wanted = Wish { end: batch.bytes + to_move, room };
             self.gather(request, wanted, &mut moves, batch)?;
-            moved = batch.count - before;
+            count = batch.count - before;
         }
-        let sizes = self.new_page_sizes(request, missing(batch), moved);
+        let sizes = self.new_page_sizes(request, missing(batch), count);
         while batch.bytes < needed {
             let bytes = sizes.min(missing(batch));
             if !self.mapper.new_page(bytes, Charge::WithinLimit, batch)? {
@@ -146,12 +151,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         while let Some(page) = pages.take_spare_within(needed - batch.bytes) {
             pages.append(batch, page);
         }
-    }
-
-    /// Returns whether pages may move for a request: never into a private pool, and not while its
-    /// stream captures a graph. The graph would write to the pages at every replay.
-    fn may_move(&self, request: &Request) -> bool {
-        request.pool == 0 && !request.capturing
     }
 
     /// Detaches unmapped addresses of the request's heap, for the bytes that the request lacks there.
@@ -297,4 +296,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         // A failed device call leaves the bytes counted, and the request reports its own error.
         let _counted = self.mapper.destroy_spares();
     }
+}
+
+/// Returns whether pages may move for a request: never into a private pool, and not while its stream
+/// captures a graph. The graph would write to the pages at every replay.
+fn may_move(request: &Request) -> bool {
+    request.pool == 0 && !request.capturing
 }

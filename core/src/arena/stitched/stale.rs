@@ -6,10 +6,10 @@
 //! are removed in batches, off the way of requests where possible.
 
 use super::Stitcher;
-use crate::device::DeviceMemory;
+use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::block::State;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 
@@ -26,6 +26,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let device = self.device();
         let mut polled = false;
         for slot in device.heaps.slot_numbers() {
+            // Used, so that the heap keeps its stream while an event is recorded there.
+            let Some(_used) = device.heaps.enter_pair(slot / 2) else { continue };
             let count = {
                 let heap = device.heaps.lock(slot);
                 if heap.is_empty() { 0 } else { heap.sets.stale.count }
@@ -69,25 +71,39 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let device = self.device();
         let mut result = Ok(());
         for slot in device.heaps.slot_numbers() {
-            let (stream, stamp) = {
-                let heap = device.heaps.lock(slot);
-                if heap.is_empty() || heap.sets.stale.count == 0 {
-                    continue;
-                }
-                (heap.stream, heap.clock)
-            };
-            if let Err(error) = device.call(|memory| memory.synchronize(stream)) {
-                result = result.and(Err(error.into()));
-                continue;
-            }
-            // What became stale during the wait may have work behind it.
-            loop {
-                let taken = device.heaps.lock(slot).take_stale(stamp + 1);
-                let Some(stale) = taken else { break };
-                result = result.and(self.unmap_taken(slot, stale));
-            }
+            let Some(_used) = device.heaps.enter_pair(slot / 2) else { continue };
+            result = result.and(self.unmap_stale_of(slot));
         }
         result
+    }
+
+    /// Removes every stale mapping of the heap in `slot`, after waiting for the heap's stream. The
+    /// caller uses the pair.
+    ///
+    /// # Errors
+    /// The first error of the device, after all mappings were tried. A capturing stream permits no
+    /// wait: its mappings stay, which is no error.
+    pub(crate) fn unmap_stale_of(&self, slot: u32) -> Result<(), Error> {
+        let device = self.device();
+        let (stream, stamp) = {
+            let mut heap = device.heaps.lock(slot);
+            if heap.is_empty() || heap.sets.stale.count == 0 {
+                return Ok(());
+            }
+            // A later stamp for what becomes stale during the wait, which may have work behind it.
+            heap.clock = device.heaps.searches(&heap).fetch_add(1, Ordering::Relaxed) + 1;
+            (heap.stream, heap.clock)
+        };
+        match device.call(|memory| memory.synchronize(stream)) {
+            Err(error) if error.kind == ErrorKind::NotPermittedInCapture => return Ok(()),
+            waited => waited?,
+        }
+        let mut result = Ok(());
+        loop {
+            let taken = device.heaps.lock(slot).take_stale(stamp);
+            let Some(stale) = taken else { break result };
+            result = result.and(self.unmap_taken(slot, stale));
+        }
     }
 
     /// Removes a stale mapping that was taken out of the list of its heap.

@@ -20,10 +20,12 @@ mod addresses;
 mod costs;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod work;
 
 pub use addresses::{AddressSpace, Space};
 use costs::Meter;
 pub use costs::{CostPoint, DriverCosts};
+use work::{Piece, Place, Streams};
 
 /// The calls of [`DeviceMemory`] and [`VirtualMemory`], for counting calls and for making calls
 /// fail.
@@ -38,6 +40,7 @@ pub enum Call {
     Record,
     IsComplete,
     Wait,
+    OrderBehind,
     Synchronize,
     IsCapturing,
     Reserve,
@@ -51,7 +54,7 @@ pub enum Call {
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Obtain,
         Self::Release,
         Self::MemoryInfo,
@@ -60,6 +63,7 @@ impl Call {
         Self::Record,
         Self::IsComplete,
         Self::Wait,
+        Self::OrderBehind,
         Self::Synchronize,
         Self::IsCapturing,
         Self::Reserve,
@@ -126,17 +130,6 @@ struct Physical {
     dropped: bool,
 }
 
-/// The progress of a stream.
-#[derive(Debug, Default)]
-struct Stream {
-    /// Events recorded so far.
-    recorded: u64,
-    /// Events complete so far.
-    complete: u64,
-    /// The stream is capturing a graph.
-    capturing: bool,
-}
-
 /// Everything of a device, under its lock.
 #[derive(Debug)]
 struct State {
@@ -166,12 +159,12 @@ struct State {
     physical: BTreeMap<u64, Physical>,
     /// The number of the latest handle.
     handles: u64,
-    /// Event → its stream and its place in the stream's order, once recorded.
-    events: BTreeMap<u64, Option<(StreamId, u64)>>,
+    /// Event → its place, once recorded.
+    events: BTreeMap<u64, Option<Place>>,
     /// The number of the latest event.
     events_made: u64,
     /// The streams used so far.
-    streams: BTreeMap<StreamId, Stream>,
+    streams: Streams,
     /// The streams led by each host route, by the route's number.
     led: BTreeMap<u64, BTreeSet<StreamId>>,
     /// The granularity of virtual memory in bytes; 0 ⟺ the device has none.
@@ -232,7 +225,7 @@ impl SimulatedDevice {
             handles: 0,
             events: BTreeMap::new(),
             events_made: 0,
-            streams: BTreeMap::new(),
+            streams: Streams::default(),
             led: BTreeMap::new(),
             granularity: ALIGNMENT,
             calls: [0; Call::ALL.len()],
@@ -263,23 +256,22 @@ impl SimulatedDevice {
         self.0.lock().spans.clear();
     }
 
-    /// Lets `stream` finish all its work: the events recorded so far are complete.
+    /// Lets `stream` finish all its work, and all that it waits for: the events recorded so far are
+    /// complete.
     pub fn complete(&self, stream: StreamId) {
-        let mut state = self.0.lock();
-        let stream = state.streams.entry(stream).or_default();
-        stream.complete = stream.recorded;
+        let streams = &mut self.0.lock().streams;
+        streams.complete(streams.end(stream));
     }
 
-    /// Lets `stream` progress past its oldest incomplete event.
+    /// Lets `stream` progress past its oldest incomplete event, and what that event waits for.
     pub fn complete_one(&self, stream: StreamId) {
-        let mut state = self.0.lock();
-        let stream = state.streams.entry(stream).or_default();
-        stream.complete = stream.recorded.min(stream.complete + 1);
+        let streams = &mut self.0.lock().streams;
+        streams.complete(streams.next(stream));
     }
 
     /// Begins or ends the capture of a graph on `stream`.
     pub fn set_capturing(&self, stream: StreamId, capturing: bool) {
-        self.0.lock().streams.entry(stream).or_default().capturing = capturing;
+        self.0.lock().streams.set_capturing(stream, capturing);
     }
 
     /// Sets the streams led by the host route with this number, instead of the streams set before.
@@ -347,18 +339,7 @@ impl SimulatedDevice {
     /// Returns whether every byte of the range can be accessed: it lies in a segment or in an
     /// accessible mapping.
     pub fn is_accessible(&self, at: DevicePtr, bytes: u64) -> bool {
-        let state = self.0.lock();
-        let (mut at, end) = (at.0, at.0 + bytes);
-        while at < end {
-            let segment = state.segments.range(..=at).next_back().map(|(base, len)| base + len);
-            let mapping = state.mappings.range(..=at).next_back();
-            let mapping = mapping.filter(|(_, mapping)| mapping.2).map(|(base, mapping)| base + mapping.0);
-            match segment.into_iter().chain(mapping).max() {
-                Some(reached) if reached > at => at = reached,
-                _ => return false,
-            }
-        }
-        true
+        self.0.lock().pieces(at.0..at.0 + bytes).is_some()
     }
 }
 
@@ -381,6 +362,27 @@ impl State {
         let Some(failure) = self.failures.iter().find(fails) else { return Ok(()) };
         self.lost = Some(failure.error).filter(|error| error.kind == ErrorKind::ContextLost);
         Err(failure.error)
+    }
+
+    /// Returns the physical memory under a range of addresses, or `None` if part of the range cannot
+    /// be accessed.
+    fn pieces(&self, addresses: Range<u64>) -> Option<Vec<Piece>> {
+        let Range { start: mut at, end } = addresses;
+        let mut pieces = Vec::new();
+        while at < end {
+            let segment = self.segments.range(..=at).next_back().filter(|(base, len)| *base + *len > at);
+            let mapping = self.mappings.range(..=at).next_back().filter(|(base, mapping)| *base + mapping.0 > at);
+            let (piece, reached) = match (segment, mapping) {
+                (Some((base, len)), _) => ((0, at..end.min(base + len)), base + len),
+                (None, Some((base, &(len, handle, true)))) => {
+                    ((handle, at - base..end.min(base + len) - base), base + len)
+                }
+                _ => return None,
+            };
+            pieces.push(piece);
+            at = reached;
+        }
+        Some(pieces)
     }
 
     /// Returns an address with room for `bytes`: from the script, else released before, else fresh.
@@ -435,7 +437,7 @@ impl State {
             None => Err(INVALID),
             // Like the CUDA driver: an event that was never recorded is complete.
             Some(None) => Ok(true),
-            Some(Some((stream, place))) => Ok(self.streams.get(stream).is_none_or(|stream| stream.complete >= *place)),
+            Some(Some(place)) => Ok(self.streams.is_complete(*place)),
         }
     }
 }
@@ -464,6 +466,8 @@ impl DeviceMemory for SimulatedDevice {
         if state.segments.get(&base.0) != Some(&bytes) {
             return Err(INVALID);
         }
+        // Like the CUDA driver: waits for all work that uses the segment.
+        state.streams.finish(&(base.0..base.0 + bytes));
         state.segments.remove(&base.0);
         state.used -= bytes;
         state.vacant.entry(bytes).or_default().insert(base.0);
@@ -497,13 +501,8 @@ impl DeviceMemory for SimulatedDevice {
         if !state.events.contains_key(&event.0) {
             return Err(INVALID);
         }
-        let entry = state.streams.entry(stream).or_default();
-        if entry.capturing {
-            return Err(DeviceError::new(ErrorKind::NotPermittedInCapture, 900));
-        }
-        entry.recorded += 1;
-        let place = entry.recorded;
-        state.events.insert(event.0, Some((stream, place)));
+        let place = state.streams.queue(stream)?;
+        state.events.insert(event.0, Some(place));
         Ok(())
     }
 
@@ -517,29 +516,32 @@ impl DeviceMemory for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::Wait, 0)?;
         state.is_complete(event)?;
-        if let Some(Some((stream, place))) = state.events.get(&event.0).copied()
-            && let Some(stream) = state.streams.get_mut(&stream)
-        {
-            stream.complete = stream.complete.max(place);
+        if let Some(Some(place)) = state.events.get(&event.0).copied() {
+            state.streams.complete(place);
         }
         Ok(())
+    }
+
+    fn order_behind(&self, stream: StreamId, event: Event) -> DeviceResult<()> {
+        let mut state = self.0.lock();
+        state.enter(Call::OrderBehind, 0)?;
+        match state.events.get(&event.0).copied() {
+            None => Err(INVALID),
+            Some(None) => Ok(()),
+            Some(Some(place)) => state.streams.wait(stream, place),
+        }
     }
 
     fn synchronize(&self, stream: StreamId) -> DeviceResult<()> {
         let mut state = self.0.lock();
         state.enter(Call::Synchronize, 0)?;
-        let stream = state.streams.entry(stream).or_default();
-        if stream.capturing {
-            return Err(DeviceError::new(ErrorKind::NotPermittedInCapture, 900));
-        }
-        stream.complete = stream.recorded;
-        Ok(())
+        state.streams.synchronize(stream)
     }
 
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool> {
         let mut state = self.0.lock();
         state.enter(Call::IsCapturing, 0)?;
-        Ok(state.streams.get(&stream).is_some_and(|stream| stream.capturing))
+        Ok(state.streams.is_capturing(stream))
     }
 
     fn leads(&self, route: u64, stream: StreamId) -> bool {
@@ -660,6 +662,10 @@ impl VirtualMemory for SimulatedDevice {
         let mut state = self.0.lock();
         state.enter(Call::Unmap, bytes)?;
         let (_, handle, _) = state.mappings.get(&at.0).copied().filter(|mapping| mapping.0 == bytes).ok_or(INVALID)?;
+        // Unlike `release`, this does not wait: the work would fault.
+        if state.streams.uses(&(at.0..at.0 + bytes)) {
+            return Err(INVALID);
+        }
         state.mappings.remove(&at.0);
         if let Some(physical) = state.physical.get_mut(&handle) {
             physical.mappings -= 1;

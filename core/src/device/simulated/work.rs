@@ -1,0 +1,282 @@
+//! The streams of a simulated device: how far each has come, what it waits for, and which memory its
+//! work uses.
+//!
+//! A *place* is a position in a stream: each event and each piece of work takes the next one.
+//!
+//! ```text
+//! stream 1   place 1 ── place 2 ──────────────────┐
+//! stream 2   place 1 ───────────── waits for (1, 2) ── place 2
+//! ```
+
+use super::{DeviceError, DevicePtr, DeviceResult, ErrorKind, PhysicalHandle, SimulatedDevice};
+use crate::units::StreamId;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// The error of a call that a capturing stream does not permit.
+const CAPTURING: DeviceError = DeviceError::new(ErrorKind::NotPermittedInCapture, 900);
+
+/// A position in a stream: events and work up to this one.
+pub(super) type Place = (StreamId, u64);
+
+/// Part of a physical handle, or of a segment: the number of the handle, and the bytes within. The
+/// handle of a segment is 0, and its bytes are addresses.
+pub(super) type Piece = (u64, Range<u64>);
+
+/// The progress of a stream.
+#[derive(Debug, Default)]
+struct Stream {
+    /// Places taken so far.
+    queued: u64,
+    /// Places complete so far.
+    complete: u64,
+    /// The stream is capturing a graph.
+    capturing: bool,
+    /// What waits, and for what: work behind the first place waits for the second.
+    waits: Vec<(u64, Place)>,
+}
+
+/// Work that is not complete, and the memory that it uses.
+#[derive(Debug)]
+struct Work {
+    place: Place,
+    addresses: Range<u64>,
+    pieces: Vec<Piece>,
+}
+
+impl SimulatedDevice {
+    /// Queues work on `stream` that uses the `bytes` from `at` on. The work is done when `stream`
+    /// has come so far. Until then the memory cannot be unmapped.
+    ///
+    /// # Errors
+    /// A sentence that names the mistake: part of the memory cannot be accessed, the stream is
+    /// capturing, or work that is not ordered before this work uses the same physical memory, at
+    /// whichever address.
+    pub fn launch(&self, stream: StreamId, at: DevicePtr, bytes: u64) -> Result<(), &'static str> {
+        let mut state = self.0.lock();
+        let pieces = state.pieces(at.0..at.0 + bytes).ok_or("work uses memory that is not accessible")?;
+        match state.streams.launch(stream, at.0..at.0 + bytes, pieces) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("work uses memory that other work uses, with no order between them"),
+            Err(_) => Err("work is queued on a capturing stream"),
+        }
+    }
+
+    /// Returns the physical memory under the `bytes` from `at` on: handles, and the bytes within. A
+    /// segment has handle 0, and its bytes are addresses. `None` if part of the memory cannot be
+    /// accessed.
+    pub fn physical(&self, at: DevicePtr, bytes: u64) -> Option<Vec<(PhysicalHandle, Range<u64>)>> {
+        let pieces = self.0.lock().pieces(at.0..at.0 + bytes)?;
+        Some(pieces.into_iter().map(|(handle, bytes)| (PhysicalHandle(handle), bytes)).collect())
+    }
+}
+
+/// All streams of a device.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    streams: BTreeMap<StreamId, Stream>,
+    work: Vec<Work>,
+}
+
+impl Streams {
+    /// Returns whether everything up to `place` is complete.
+    pub(super) fn is_complete(&self, (stream, place): Place) -> bool {
+        self.streams.get(&stream).is_none_or(|stream| stream.complete >= place)
+    }
+
+    /// Lets everything up to `place` happen, and all that it waits for.
+    pub(super) fn complete(&mut self, place: Place) {
+        let mut pending = vec![place];
+        while let Some((stream, place)) = pending.pop() {
+            let stream = self.streams.entry(stream).or_default();
+            stream.complete = stream.complete.max(place);
+            stream.waits.retain(|&(behind, awaited)| {
+                let reached = behind < place;
+                if reached {
+                    pending.push(awaited);
+                }
+                !reached
+            });
+        }
+        let streams = &self.streams;
+        self.work.retain(|work| streams.get(&work.place.0).is_none_or(|stream| stream.complete < work.place.1));
+    }
+
+    /// Returns the last place of a stream.
+    pub(super) fn end(&self, stream: StreamId) -> Place {
+        (stream, self.streams.get(&stream).map_or(0, |stream| stream.queued))
+    }
+
+    /// Returns the first place of a stream that is not complete, or the last place.
+    pub(super) fn next(&self, stream: StreamId) -> Place {
+        let next = self.streams.get(&stream).map_or(0, |stream| stream.queued.min(stream.complete + 1));
+        (stream, next)
+    }
+
+    /// Takes the next place of a stream.
+    ///
+    /// # Errors
+    /// The stream is capturing.
+    pub(super) fn queue(&mut self, stream: StreamId) -> DeviceResult<Place> {
+        let entry = self.streams.entry(stream).or_default();
+        if entry.capturing {
+            return Err(CAPTURING);
+        }
+        entry.queued += 1;
+        Ok((stream, entry.queued))
+    }
+
+    /// Makes what is queued on `stream` from now on wait for `awaited`.
+    ///
+    /// # Errors
+    /// The stream is capturing.
+    pub(super) fn wait(&mut self, stream: StreamId, awaited: Place) -> DeviceResult<()> {
+        let done = self.is_complete(awaited);
+        let entry = self.streams.entry(stream).or_default();
+        if entry.capturing {
+            return Err(CAPTURING);
+        }
+        if !done && awaited.0 != stream {
+            entry.waits.push((entry.queued, awaited));
+        }
+        Ok(())
+    }
+
+    /// Lets a stream finish all its work.
+    ///
+    /// # Errors
+    /// The stream is capturing.
+    pub(super) fn synchronize(&mut self, stream: StreamId) -> DeviceResult<()> {
+        if self.is_capturing(stream) {
+            return Err(CAPTURING);
+        }
+        self.complete(self.end(stream));
+        Ok(())
+    }
+
+    /// Returns whether a stream is capturing.
+    pub(super) fn is_capturing(&self, stream: StreamId) -> bool {
+        self.streams.get(&stream).is_some_and(|stream| stream.capturing)
+    }
+
+    /// Begins or ends the capture of a graph on a stream.
+    pub(super) fn set_capturing(&mut self, stream: StreamId, capturing: bool) {
+        self.streams.entry(stream).or_default().capturing = capturing;
+    }
+
+    /// Queues work that uses memory, and returns true if all work that uses the memory already
+    /// precedes the new work.
+    ///
+    /// # Errors
+    /// The stream is capturing.
+    pub(super) fn launch(&mut self, stream: StreamId, addresses: Range<u64>, pieces: Vec<Piece>) -> DeviceResult<bool> {
+        let place = self.queue(stream)?;
+        let preceding = self.preceding(place);
+        let overlaps = |work: &&Work| work.pieces.iter().any(|one| pieces.iter().any(|other| overlap(one, other)));
+        let precedes = |work: &Work| preceding.get(&work.place.0).is_some_and(|&reached| work.place.1 <= reached);
+        let ordered = self.work.iter().filter(overlaps).all(precedes);
+        self.work.push(Work { place, addresses, pieces });
+        Ok(ordered)
+    }
+
+    /// Returns whether work that is not complete uses some of the addresses.
+    pub(super) fn uses(&self, addresses: &Range<u64>) -> bool {
+        self.work.iter().any(|work| work.addresses.start < addresses.end && addresses.start < work.addresses.end)
+    }
+
+    /// Lets all work happen that uses some of the addresses.
+    pub(super) fn finish(&mut self, addresses: &Range<u64>) {
+        let uses = |work: &&Work| work.addresses.start < addresses.end && addresses.start < work.addresses.end;
+        while let Some(place) = self.work.iter().find(uses).map(|work| work.place) {
+            self.complete(place);
+        }
+    }
+
+    /// Returns how far each stream has come when `place` begins, for the streams that it waits for.
+    fn preceding(&self, place: Place) -> BTreeMap<StreamId, u64> {
+        let mut reached = BTreeMap::new();
+        let mut pending = vec![place];
+        while let Some((stream, place)) = pending.pop() {
+            let before = reached.entry(stream).or_insert(0);
+            if *before >= place {
+                continue;
+            }
+            *before = place;
+            let waits = self.streams.get(&stream).into_iter().flat_map(|stream| &stream.waits);
+            pending.extend(waits.filter(|&&(behind, _)| behind < place).map(|&(_, awaited)| awaited));
+        }
+        reached
+    }
+}
+
+/// Returns whether two pieces have a byte in common.
+pub(super) fn overlap(one: &Piece, other: &Piece) -> bool {
+    one.0 == other.0 && one.1.start < other.1.end && other.1.start < one.1.end
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const A: StreamId = StreamId(1);
+    const B: StreamId = StreamId(2);
+    const C: StreamId = StreamId(3);
+
+    #[test]
+    fn what_waits_is_complete_only_with_what_it_waits_for() {
+        let mut streams = Streams::default();
+        let first = streams.queue(A).unwrap();
+        streams.wait(B, first).unwrap();
+        let second = streams.queue(B).unwrap();
+        streams.wait(C, second).unwrap();
+        let third = streams.queue(C).unwrap();
+        let later = streams.queue(A).unwrap();
+        streams.complete(third);
+        assert!([first, second, third].into_iter().all(|place| streams.is_complete(place)));
+        assert!(!streams.is_complete(later), "nothing waits for the later work");
+    }
+
+    #[test]
+    fn work_before_the_wait_does_not_wait() {
+        let mut streams = Streams::default();
+        let early = streams.queue(B).unwrap();
+        let awaited = streams.queue(A).unwrap();
+        streams.wait(B, awaited).unwrap();
+        streams.complete(early);
+        assert!(!streams.is_complete(awaited));
+        streams.synchronize(B).unwrap();
+        assert!(!streams.is_complete(awaited), "nothing of B is behind the wait");
+        streams.queue(B).unwrap();
+        streams.synchronize(B).unwrap();
+        assert!(streams.is_complete(awaited));
+    }
+
+    #[test]
+    fn work_on_memory_in_use_must_be_ordered() {
+        let piece = |from: u64| vec![(7, from..from + 10)];
+        let mut streams = Streams::default();
+        assert_eq!(streams.launch(A, 100..110, piece(0)), Ok(true));
+        assert_eq!(streams.launch(A, 200..210, piece(5)), Ok(true), "the same stream, another address");
+        assert_eq!(streams.launch(B, 300..310, piece(20)), Ok(true), "other bytes");
+        assert_eq!(streams.launch(B, 300..310, piece(9)), Ok(false));
+        let used = streams.end(A);
+        streams.wait(C, used).unwrap();
+        streams.complete((B, 2));
+        assert_eq!(streams.launch(C, 400..410, piece(0)), Ok(true), "ordered behind A");
+        assert!(streams.uses(&(109..111)) && !streams.uses(&(110..111)));
+        streams.finish(&(400..401));
+        assert!(streams.work.is_empty(), "C has waited for A");
+    }
+
+    #[test]
+    fn a_capturing_stream_takes_no_event_and_no_wait() {
+        let mut streams = Streams::default();
+        let place = streams.queue(A).unwrap();
+        streams.set_capturing(B, true);
+        assert_eq!(streams.queue(B), Err(CAPTURING));
+        assert_eq!(streams.wait(B, place), Err(CAPTURING));
+        assert_eq!(streams.synchronize(B), Err(CAPTURING));
+    }
+}

@@ -1,0 +1,192 @@
+//! Models of pages that move between heaps while other threads use the heaps, explored by loom. The
+//! heaps and the pool of pages are the core's own; the steps between their locks are those of
+//! `arena/stitched/mod.rs`, without a device.
+
+use super::loom::explore;
+use crate::config::Config;
+use crate::config::rounding::PoolKind;
+use crate::device::PhysicalHandle;
+use crate::heap::block::Backing;
+use crate::heap::home_pages::HomePage;
+use crate::heap::split_rules::Rules;
+use crate::heap::{FreeOutcome, Heap};
+use crate::pages::counts::PageCounts;
+use crate::pages::{Batch, Pages};
+use crate::stats::HeapCounters;
+use crate::tables::Growable;
+use crate::units::{DevicePtr, MIB};
+use alloc::vec::Vec;
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+/// Length of a page.
+const STEP: u64 = 2 * MIB;
+
+/// Two heaps of the stitched policy, and the pages of their device.
+struct Device {
+    heaps: [Mutex<Heap<Growable>>; 2],
+    counters: [HeapCounters; 2],
+    pages: Mutex<Pages<Growable>>,
+}
+
+impl Device {
+    fn new() -> Arc<Self> {
+        let heap = |base: u64| {
+            let mut heap = Heap::vacant(PoolKind::Large);
+            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Backing::Stitched);
+            heap.make_room().unwrap();
+            assert!(heap.make_room_for_range());
+            heap.add_range(DevicePtr(base), 32 * STEP, STEP, Backing::Stitched);
+            Mutex::new(heap)
+        };
+        Arc::new(Self {
+            heaps: [heap(1 << 40), heap(2 << 40)],
+            counters: Default::default(),
+            pages: Mutex::new(Pages::default()),
+        })
+    }
+
+    /// A request that finds a free block.
+    fn search(&self, heap: usize, size: u64) -> Option<DevicePtr> {
+        self.heaps[heap].lock().unwrap().malloc(size, size, &self.counters[heap]).unwrap().map(|served| served.value)
+    }
+
+    fn free(&self, heap: usize, ptr: DevicePtr) {
+        let mut locked = self.heaps[heap].lock().unwrap();
+        let FreeOutcome::Unused(block) = locked.detach(ptr, None, &self.counters[heap]) else { panic!("it is live") };
+        locked.finish_free(block, &self.counters[heap]);
+    }
+
+    /// `Stitcher::grow_within`: extends a heap by `room` bytes of pages of the other heap, and of
+    /// new ones, and serves a request of `size` bytes.
+    fn grow(&self, heap: usize, room: u64, size: u64) -> DevicePtr {
+        let held = {
+            let mut locked = self.heaps[heap].lock().unwrap();
+            locked.make_room().unwrap();
+            assert!(locked.make_room_for_range());
+            locked.hold_room(room, STEP).unwrap()
+        };
+        let mut batch = Batch::EMPTY;
+        self.take_from(1 - heap, held.needed, &mut batch);
+        while batch.bytes < held.needed {
+            let mut pages = self.pages.lock().unwrap();
+            pages.make_room().unwrap();
+            let page = pages.add(PhysicalHandle(0), STEP);
+            pages.append(&mut batch, page);
+        }
+        // Here the device maps the pages, with no lock held.
+        let numbers = self.numbers(&batch);
+        let (ptr, at) = {
+            let mut locked = self.heaps[heap].lock().unwrap();
+            locked.make_room().unwrap();
+            assert!(locked.make_room_for_range());
+            locked.sets.pages.make_room(batch.count).unwrap();
+            let begin = locked.place_in(held, batch.bytes);
+            for (&page, at) in numbers.iter().zip((begin.0..).step_by(STEP as usize)) {
+                locked.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 1 });
+            }
+            let extended = locked.extend(held, batch.bytes, &self.counters[heap]);
+            (locked.allocate_from(extended.value, size, size, &self.counters[heap]).value, begin)
+        };
+        self.finish_moves(heap, &numbers, at);
+        ptr
+    }
+
+    fn take_from(&self, donor: usize, wanted: u64, batch: &mut Batch) {
+        let mut locked = self.heaps[donor].lock().unwrap();
+        let mut counts = PageCounts::new(STEP);
+        locked.count_free_pages(&mut counts, STEP, false);
+        let mut chosen = counts.choose(wanted, u64::MAX, 8);
+        locked.take_pages(&mut chosen, STEP, false, |home, block| {
+            let mut pages = self.pages.lock().unwrap();
+            pages.begin_move(home.page, donor as u32, block);
+            pages.append(batch, home.page);
+        });
+    }
+
+    fn numbers(&self, batch: &Batch) -> Vec<u32> {
+        let pages = self.pages.lock().unwrap();
+        std::iter::successors((batch.count > 0).then_some(batch.first), |&page| pages.next(page)).collect()
+    }
+
+    /// `Stitcher::finish_moves`.
+    fn finish_moves(&self, heap: usize, numbers: &[u32], at: DevicePtr) {
+        for &page in numbers {
+            let Some((from, block)) = self.pages.lock().unwrap()[page].origin else { continue };
+            self.heaps[from as usize].lock().unwrap().leave_stale(block, &self.counters[from as usize]);
+            self.pages.lock().unwrap().add_alias(page);
+        }
+        numbers.iter().for_each(|&page| self.pages.lock().unwrap().settle(page));
+        let mut locked = self.heaps[heap].lock().unwrap();
+        for (_, at) in numbers.iter().zip((at.0..).step_by(STEP as usize)) {
+            locked.sets.pages.pin(at, -1);
+        }
+    }
+
+    /// `Stitcher::unmap_all_stale`, with the work complete.
+    fn unmap_stale(&self, heap: usize) {
+        loop {
+            let Some((block, _, _, page)) = self.heaps[heap].lock().unwrap().take_stale(u64::MAX) else { break };
+            self.pages.lock().unwrap().remove_alias(page, false);
+            // A range of which nothing is mapped any longer would go back to the device.
+            let _emptied = self.heaps[heap].lock().unwrap().finish_stale(block);
+        }
+    }
+
+    /// Checks both heaps, and that each page is at home at one place.
+    fn check(&self) {
+        let (mut homes, mut bytes) = (Vec::new(), 0);
+        for (heap, counters) in self.heaps.iter().zip(&self.counters) {
+            let heap = heap.lock().unwrap();
+            bytes += heap.check_invariants(counters).unwrap();
+            homes
+                .extend(heap.sets.pages.within(0, u64::MAX).inspect(|page| assert_eq!(page.pins, 0)).map(|it| it.page));
+        }
+        homes.sort_unstable();
+        assert!(homes.windows(2).all(|pair| pair[0] != pair[1]), "a page is at home at two places");
+        let pages = self.pages.lock().unwrap().check().unwrap();
+        assert_eq!((pages.home, pages.spare, pages.moving), (bytes, 0, 0));
+    }
+}
+
+#[test]
+fn loom_a_page_moves_while_another_thread_uses_its_heap() {
+    explore(|| {
+        let device = Device::new();
+        // Between two live blocks: free pages.
+        let blocks = [STEP, 2 * STEP, STEP].map(|size| device.grow(0, size, size));
+        device.free(0, blocks[1]);
+        let moving = device.clone();
+        let other = thread::spawn(move || moving.grow(1, 2 * STEP, 2 * STEP));
+        let served = device.search(0, STEP);
+        device.free(0, blocks[2]);
+        let moved = other.join().unwrap();
+        device.check();
+        device.unmap_stale(0);
+        served.into_iter().chain([blocks[0]]).for_each(|ptr| device.free(0, ptr));
+        device.free(1, moved);
+        device.check();
+    });
+}
+
+/// The rest of the pages that moved is free before their old places are stale. Another request must
+/// not move them again yet.
+#[test]
+fn loom_pages_that_have_just_moved_stay_until_their_old_places_are_stale() {
+    explore(|| {
+        let device = Device::new();
+        let blocks = [2 * STEP, STEP].map(|size| device.grow(0, size, size));
+        device.free(0, blocks[0]);
+        let second = device.clone();
+        let other = thread::spawn(move || second.grow(0, 2 * STEP, 2 * STEP));
+        // Of two pages one is left.
+        let first = device.grow(1, 2 * STEP, 512);
+        device.free(1, first);
+        let second = other.join().unwrap();
+        device.check();
+        device.unmap_stale(0);
+        device.unmap_stale(1);
+        device.free(0, second);
+        device.check();
+    });
+}

@@ -1,0 +1,38 @@
+"""Pages of virtual memory: upkeep at quiet moments, and what the pages are used for."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from .. import _library
+from . import _handle
+from ._installed import device_index
+
+if TYPE_CHECKING:
+    from ._installed import Device
+
+
+def maintain(max_us: int = 2000, device: Device = None) -> bool:
+    """Does what requests under ``policy:stitched`` have put off, for about ``max_us`` microseconds
+    of the driver's time: removes the mappings that moved pages have left, and returns memory beyond
+    the budget to the driver. Never waits for the device. Returns whether something is left for
+    another call. Under other policies there is nothing to do."""
+    more = ctypes.c_int()
+    _library.library().cachalot_maintain(_handle.require(), device_index(device), max_us, ctypes.byref(more))
+    return bool(more.value)
+
+
+def maintain_every(seconds: float, max_us: int = 2000) -> None:
+    """Lets a thread of the library call :func:`maintain` for every device, with a pause of
+    ``seconds`` between two rounds. A further call changes the pace; 0 ends the thread."""
+    _library.library().cachalot_maintain_every(_handle.require(), round(seconds * 1e6), max_us)
+
+
+def page_stats(device: Device = None) -> dict[str, int]:
+    """Returns what the pages of virtual memory are used for, in bytes: ``mapped`` where blocks can
+    use them, ``spare`` (mapped nowhere), ``stale`` (addresses that pages have left, still mapped),
+    ``pinned``, and ``moved`` so far."""
+    pages = _library.Pages(struct_size=ctypes.sizeof(_library.Pages))
+    _library.library().cachalot_page_stats(_handle.require(), device_index(device), ctypes.byref(pages))
+    return {name.removesuffix("_bytes"): getattr(pages, name) for name, *_ in pages._fields_[1:]}

@@ -1,0 +1,151 @@
+//! A program whose blocks are used by work that takes time, on a simulated device: the device tells
+//! whether work meets other work on the same physical memory without an order between them.
+
+use crate::consistency;
+use crate::host::{DEVICE, Host};
+use cachalot_core::{DeviceMemory, DevicePtr, Error, PhysicalHandle, StreamId};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// What comes of an operation: the allocator's error, if it answers one.
+///
+/// The outer error is a message that names the violated rule.
+pub type Outcome = Result<Option<Error>, String>;
+
+/// A block of the program.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The address.
+    pub ptr: DevicePtr,
+    /// The requested bytes.
+    pub bytes: u64,
+    /// The stream of the request.
+    pub stream: StreamId,
+    /// The physical memory under the block when it was allocated.
+    physical: Vec<(PhysicalHandle, Range<u64>)>,
+    /// Another stream uses the block, too: the block's own stream must not write to it any longer.
+    shared: bool,
+}
+
+/// A program, with the blocks that it holds.
+pub struct Working {
+    /// The allocator and its device.
+    pub host: Host,
+    /// The blocks of the program.
+    pub held: Vec<Held>,
+    /// Streams that capture, which nothing has announced to the allocator.
+    capturing: BTreeSet<StreamId>,
+}
+
+impl Working {
+    /// Starts a program on a device of `capacity` bytes.
+    ///
+    /// # Panics
+    /// If the configuration is invalid.
+    pub fn new(config: &str, capacity: u64) -> Self {
+        Self { host: Host::new(config, capacity), held: Vec::new(), capturing: BTreeSet::new() }
+    }
+
+    /// Allocates a block on a stream, and queues work there that writes the block. Does nothing on
+    /// a capturing stream.
+    ///
+    /// # Errors
+    /// The block cannot be accessed, or is still in use.
+    pub fn malloc(&mut self, bytes: u64, stream: StreamId) -> Outcome {
+        if self.capturing.contains(&stream) {
+            return Ok(None);
+        }
+        match self.host.allocator.malloc(DEVICE, bytes, stream) {
+            Ok(ptr) => {
+                let physical = self.host.device().physical(ptr, bytes).ok_or("a block cannot be accessed")?;
+                self.held.push(Held { ptr, bytes, stream, physical, shared: false });
+                self.work(self.held.len() - 1).map(|()| None)
+            }
+            Err(error) => Ok(Some(error)),
+        }
+    }
+
+    /// Queues work on a block's own stream that uses the block, unless the stream captures or
+    /// another stream uses the block, too.
+    ///
+    /// # Errors
+    /// Other work uses the same physical memory, with no order between them.
+    pub fn work(&self, block: usize) -> Result<(), String> {
+        match self.held.get(block) {
+            Some(held) if !held.shared && !self.capturing.contains(&held.stream) => self.launch(held, held.stream),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets another stream use a block, behind the work of the block's own stream, and tells the
+    /// allocator. Does nothing if a third stream uses the block, or the streams cannot be ordered.
+    ///
+    /// # Errors
+    /// As for [`work`](Self::work).
+    pub fn share(&mut self, block: usize, stream: StreamId) -> Outcome {
+        let Some(held) = self.held.get(block).filter(|held| !held.shared && held.stream != stream) else {
+            return Ok(None);
+        };
+        let device = self.host.device();
+        let Ok(event) = device.create_event() else { return Ok(None) };
+        let ordered = device.record(event, held.stream).and_then(|()| device.order_behind(stream, event));
+        if ordered.and(device.destroy_event(event)).is_err() {
+            return Ok(None);
+        }
+        self.launch(held, stream)?;
+        let error = self.host.allocator.record_stream(held.ptr, stream).err();
+        self.held[block].shared = true;
+        Ok(error)
+    }
+
+    fn launch(&self, held: &Held, stream: StreamId) -> Result<(), String> {
+        let Held { ptr, bytes, .. } = *held;
+        self.host.device().launch(stream, ptr, bytes).map_err(|why| format!("{bytes} bytes on {stream:?}: {why}"))
+    }
+
+    /// Frees a block, whatever work still uses the block. A block whose free fails stays with the
+    /// program.
+    pub fn free(&mut self, block: usize) -> Option<Error> {
+        let error = self.host.allocator.free(self.held.get(block)?.ptr).err();
+        if error.is_none() {
+            self.held.swap_remove(block);
+        }
+        error
+    }
+
+    /// Begins or ends a capture that the allocator is not told of.
+    pub fn set_capturing(&mut self, stream: StreamId, on: bool) {
+        self.host.device().set_capturing(stream, on);
+        if on {
+            self.capturing.insert(stream);
+        } else {
+            self.capturing.remove(&stream);
+        }
+    }
+
+    /// Checks the invariants of the allocator, and that no block has moved.
+    ///
+    /// # Errors
+    /// A message that names the violated rule.
+    pub fn check(&self) -> Result<(), String> {
+        consistency::check(&self.host.allocator, DEVICE, None)?;
+        for Held { ptr, bytes, physical, .. } in &self.held {
+            if self.host.device().physical(*ptr, *bytes).as_ref() != Some(physical) {
+                return Err(format!("the memory under the block at {ptr} has changed"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no memory was lost: the device refuses to unmap memory that work uses.
+    ///
+    /// # Errors
+    /// A message with the number of bytes.
+    pub fn check_nothing_lost(&self) -> Result<(), String> {
+        match self.host.allocator.leaked_bytes(DEVICE) {
+            Ok(0) => Ok(()),
+            Ok(leaked) => Err(format!("{leaked} bytes were lost: memory in use was unmapped")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Pages that move between heaps while work uses them: no byte is under two blocks, no block moves,
+//! work that meets on physical memory is ordered, and no memory in use is unmapped.
+
+use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
+use cachalot_core::{Allocator, Config, DeviceError, Error, ErrorKind, Growable, PoolOptions, Route, StreamId};
+use cachalot_tests::consistency;
+use cachalot_tests::hooked::Hooked;
+use cachalot_tests::host::{DEVICE, MIB};
+use cachalot_tests::policies::POLICIES;
+use cachalot_tests::strategies::proptest_config;
+use cachalot_tests::working::{Outcome, Working};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Streams of the generated programs.
+const STREAMS: u64 = 4;
+
+/// Capacity of the device: small, so that programs run out of memory.
+const CAPACITY: u64 = 256 * MIB;
+
+/// One step of a program. Numbers of blocks are taken modulo the count.
+#[derive(Clone, Debug)]
+enum Step {
+    Malloc { bytes: u64, stream: u64 },
+    Work { block: usize },
+    Share { block: usize, stream: u64 },
+    Free { block: usize },
+    Complete { stream: u64 },
+    CompleteOne { stream: u64 },
+    Capturing { stream: u64, on: bool },
+    EmptyCache,
+    Trim { keep_mib: u64 },
+    Maintain { us: u64 },
+    Limit { above_mib: Option<u64> },
+    StreamDestroyed { stream: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let stream = || 0..STREAMS;
+    let bytes = prop_oneof![
+        2 => 1..MIB,
+        3 => MIB..6 * MIB,
+        4 => 6 * MIB..40 * MIB,
+        1 => 40 * MIB..200 * MIB,
+    ];
+    prop_oneof![
+        30 => (bytes, stream()).prop_map(|(bytes, stream)| Step::Malloc { bytes, stream }),
+        10 => any::<usize>().prop_map(|block| Step::Work { block }),
+        5 => (any::<usize>(), stream()).prop_map(|(block, stream)| Step::Share { block, stream }),
+        28 => any::<usize>().prop_map(|block| Step::Free { block }),
+        3 => stream().prop_map(|stream| Step::Complete { stream }),
+        5 => stream().prop_map(|stream| Step::CompleteOne { stream }),
+        2 => (stream(), any::<bool>()).prop_map(|(stream, on)| Step::Capturing { stream, on }),
+        1 => Just(Step::EmptyCache),
+        1 => (0..200_u64).prop_map(|keep_mib| Step::Trim { keep_mib }),
+        3 => (0..2000_u64).prop_map(|us| Step::Maintain { us }),
+        1 => prop::option::of(0..100_u64).prop_map(|above_mib| Step::Limit { above_mib }),
+        1 => stream().prop_map(|stream| Step::StreamDestroyed { stream }),
+    ]
+}
+
+fn take(working: &mut Working, step: &Step) -> Outcome {
+    let count = working.held.len().max(1);
+    let allocator = &working.host.allocator;
+    Ok(match *step {
+        Step::Malloc { bytes, stream } => return working.malloc(bytes, StreamId(stream)),
+        Step::Work { block } => return working.work(block % count).map(|()| None),
+        Step::Share { block, stream } => return working.share(block % count, StreamId(stream)),
+        Step::Free { block } => working.free(block % count),
+        Step::Complete { stream } => {
+            working.host.device().complete(StreamId(stream));
+            None
+        }
+        Step::CompleteOne { stream } => {
+            working.host.device().complete_one(StreamId(stream));
+            None
+        }
+        Step::Capturing { stream, on } => {
+            working.set_capturing(StreamId(stream), on);
+            None
+        }
+        Step::EmptyCache => allocator.empty_cache(DEVICE).err(),
+        Step::Trim { keep_mib } => allocator.trim(DEVICE, keep_mib * MIB).err(),
+        Step::Maintain { us } => allocator.pages(DEVICE).and_then(|pages| pages.maintain(us)).err(),
+        Step::Limit { above_mib } => {
+            let limit = above_mib.map(|mib| working.host.device().used() + mib * MIB);
+            allocator.set_limit(DEVICE, limit).err()
+        }
+        Step::StreamDestroyed { stream } => {
+            let ended = allocator.stream_destroyed(DEVICE, StreamId(stream)).err();
+            working.set_capturing(StreamId(stream), false);
+            ended
+        }
+    })
+}
+
+/// Ends all captures, frees every block and empties the cache.
+fn give_back(working: &mut Working) -> Result<(), String> {
+    (0..STREAMS).for_each(|stream| working.set_capturing(StreamId(stream), false));
+    while !working.held.is_empty() {
+        if let Some(error) = working.free(0) {
+            return Err(error.to_string());
+        }
+    }
+    working.host.allocator.empty_cache(DEVICE).map_err(|error| error.to_string())
+}
+
+fn hold(policy: &str, program: &[Step]) -> Result<(), String> {
+    let mut working = Working::new(policy, CAPACITY);
+    for (number, step) in program.iter().enumerate() {
+        let held = take(&mut working, step).and_then(|error| match error {
+            None | Some(Error::OutOfMemory(_)) => working.check().and_then(|()| working.check_nothing_lost()),
+            Some(error) => Err(error.to_string()),
+        });
+        held.map_err(|why| format!("`{policy}`, step {number}, {step:?}: {why}"))?;
+    }
+    give_back(&mut working)?;
+    let left = working.host.device().outstanding();
+    if left == Outstanding::default() { working.check() } else { Err(format!("`{policy}`: {left:?} is left")) }
+}
+
+/// A program of three streams, in which pages move within a stream, between streams, and at a
+/// limit, and in which all that was put off is done.
+fn moving() -> Vec<Step> {
+    let malloc = |mib: u64, stream| Step::Malloc { bytes: mib * MIB, stream };
+    vec![
+        malloc(20, 1),
+        malloc(4, 1),
+        malloc(20, 1),
+        Step::Share { block: 0, stream: 2 },
+        Step::Free { block: 2 },
+        Step::Free { block: 0 },
+        Step::CompleteOne { stream: 2 },
+        malloc(36, 1),
+        Step::Free { block: 1 },
+        // The first takes new memory where only complete work lets pages move, and begins epochs.
+        malloc(40, 2),
+        Step::Complete { stream: 1 },
+        malloc(40, 2),
+        Step::Malloc { bytes: 3000, stream: 2 },
+        Step::Maintain { us: 1000 },
+        Step::Complete { stream: 1 },
+        Step::Maintain { us: 40 },
+        Step::Maintain { us: 10_000 },
+        Step::Free { block: 1 },
+        malloc(18, 3),
+        Step::Limit { above_mib: Some(0) },
+        malloc(16, 1),
+        Step::Work { block: 0 },
+        malloc(30, 3),
+        Step::Limit { above_mib: None },
+        Step::Free { block: 1 },
+        Step::StreamDestroyed { stream: 3 },
+        malloc(50, 2),
+        Step::Complete { stream: 2 },
+        Step::Maintain { us: 10_000 },
+        Step::Trim { keep_mib: 60 },
+        Step::EmptyCache,
+        malloc(10, 1),
+    ]
+}
+
+/// Returns how often the program makes each call.
+fn calls_of(policy: &str) -> BTreeMap<Call, u64> {
+    let mut working = Working::new(policy, CAPACITY);
+    for (number, step) in moving().iter().enumerate() {
+        let taken = take(&mut working, step);
+        assert!(matches!(taken, Ok(None | Some(Error::OutOfMemory(_)))), "step {number}, {step:?}: {taken:?}");
+    }
+    assert!(moved(&working) >= 20 * MIB, "`{policy}`: {} bytes moved", moved(&working));
+    Call::ALL.into_iter().map(|call| (call, working.host.device().calls(call))).collect()
+}
+
+/// Runs the program with a failure. Afterwards only what the device may still hold is lost.
+fn survive(policy: &str, failure: Failure) -> Result<(), String> {
+    let mut working = Working::new(policy, CAPACITY);
+    working.host.device().fail(failure);
+    for (number, step) in moving().iter().enumerate() {
+        let taken = take(&mut working, step);
+        // Up to the failure, all is as in a run without failures.
+        let reached = working.host.device().calls(failure.call) >= failure.nth;
+        let held = taken.and_then(|_| if reached { working.check() } else { Ok(()) });
+        held.map_err(|why| format!("step {number}, {step:?}: {why}"))?;
+    }
+    let in_doubt = [Call::Unmap, Call::Destroy, Call::Unreserve].contains(&failure.call);
+    if failure.error.kind == ErrorKind::ContextLost {
+        let more = working.host.device().calls_after_loss();
+        // The program itself orders streams.
+        return if in_doubt || more <= 2 { working.check() } else { Err(format!("{more} calls of a lost device")) };
+    }
+    if !in_doubt {
+        working.check_nothing_lost()?;
+    }
+    working.host.device().clear_failures();
+    give_back(&mut working)?;
+    let (used, leaked) = (working.host.device().used(), working.host.allocator.leaked_bytes(DEVICE));
+    let pages = working.host.allocator.pages(DEVICE).and_then(|pages| pages.stats());
+    if leaked == Ok(used) { working.check() } else { Err(format!("{used} bytes are held, {leaked:?} lost, {pages:?}")) }
+}
+
+fn fail_everywhere(policy: &str, kind: ErrorKind, persistent: bool) {
+    for (call, made) in calls_of(policy) {
+        for nth in 1..=made {
+            let failure = Failure { call, nth, persistent, error: DeviceError::new(kind, 77) };
+            survive(policy, failure).unwrap_or_else(|why| panic!("`{policy}`, {failure:?}: {why}"));
+        }
+    }
+}
+
+/// Pages move at once, behind the work of their streams.
+const ORDERED: &str = "policy:stitched,slack:0";
+
+/// Pages move once the work that used them is complete.
+const COMPLETED: &str = "policy:stitched,slack:0,completed_pages_only:True";
+
+#[test]
+fn any_call_fails_once() {
+    for policy in [ORDERED, COMPLETED] {
+        fail_everywhere(policy, ErrorKind::OutOfMemory, false);
+        fail_everywhere(policy, ErrorKind::Other, false);
+    }
+}
+
+#[test]
+fn any_call_fails_from_then_on() {
+    fail_everywhere(ORDERED, ErrorKind::OutOfMemory, true);
+    fail_everywhere(ORDERED, ErrorKind::Other, true);
+}
+
+#[test]
+fn any_call_loses_the_context() {
+    fail_everywhere(ORDERED, ErrorKind::ContextLost, false);
+}
+
+proptest! {
+    #![proptest_config(proptest_config("regressions/stitched.txt", 40))]
+
+    #[test]
+    fn work_is_ordered_and_blocks_stay(program in prop::collection::vec(step(), 1..150)) {
+        for policy in POLICIES.into_iter().filter(|policy| policy.contains("stitched") || policy.contains("expandable")) {
+            hold(policy, &program).map_err(TestCaseError::fail)?;
+        }
+    }
+}
+
+const ONE: StreamId = StreamId(1);
+const TWO: StreamId = StreamId(2);
+
+/// A program without slack, of which stream 1 holds 4 MiB and has freed 40 MiB around it, used by
+/// work that is not complete.
+fn with_free_pages(options: &str) -> Working {
+    let mut working = Working::new(&format!("policy:stitched,slack:0{options}"), 1 << 30);
+    for bytes in [20 * MIB, 4 * MIB, 20 * MIB] {
+        assert_eq!(working.malloc(bytes, ONE), Ok(None));
+    }
+    assert_eq!(working.free(2), None);
+    assert_eq!(working.free(0), None);
+    working
+}
+
+fn moved(working: &Working) -> u64 {
+    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().moved
+}
+
+fn stale(working: &Working) -> u64 {
+    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().stale
+}
+
+#[test]
+fn a_page_of_another_stream_moves_behind_its_work_and_the_host_does_not_wait() {
+    let mut working = with_free_pages("");
+    assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
+    let device = working.host.device();
+    assert!(moved(&working) >= 32 * MIB && device.calls(Call::OrderBehind) > 0);
+    assert_eq!(device.calls(Call::Wait) + device.calls(Call::Synchronize), 0);
+    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    // The addresses that the pages have left go once the work there is complete.
+    for (complete, left) in [(false, true), (true, false)] {
+        if complete {
+            working.host.device().complete(ONE);
+        }
+        assert_eq!(working.host.allocator.pages(DEVICE).unwrap().maintain(10_000), Ok(left));
+        assert_eq!(stale(&working) > 0, left);
+        working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    }
+}
+
+#[test]
+fn only_pages_of_complete_work_move_if_the_program_says_so() {
+    for complete in [false, true] {
+        let mut working = with_free_pages(",completed_pages_only:True");
+        // Takes new memory, and begins the epochs of stream 1.
+        assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
+        assert_eq!(moved(&working), 0);
+        if complete {
+            working.host.device().complete(ONE);
+        }
+        assert_eq!(working.malloc(30 * MIB, TWO), Ok(None));
+        assert_eq!(moved(&working) > 0, complete);
+        assert_eq!(working.host.device().calls(Call::OrderBehind), 0);
+        working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    }
+}
+
+#[test]
+fn a_stream_that_captures_unannounced_keeps_its_pages() {
+    let mut working = with_free_pages("");
+    working.set_capturing(ONE, true);
+    assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
+    assert_eq!((working.held.len(), moved(&working)), (2, 0));
+    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+    working.set_capturing(ONE, false);
+    assert_eq!(working.malloc(40 * MIB, StreamId(3)), Ok(None));
+    assert!(moved(&working) > 0);
+}
+
+#[test]
+fn an_ended_stream_keeps_no_addresses_of_pages_that_moved_away() {
+    let mut working = with_free_pages("");
+    assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
+    assert_eq!(working.free(0), None);
+    assert!(moved(&working) > 0);
+    assert!(stale(&working) > 0);
+    working.host.allocator.stream_destroyed(DEVICE, ONE).unwrap();
+    assert_eq!(stale(&working), 0);
+    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+}
+
+/// A graph replays on any stream, not on the stream of its capture alone.
+#[test]
+fn memory_of_a_destroyed_graph_stays_while_the_last_replay_runs() {
+    let mut working = Working::new("policy:stitched,slack:0", 1 << 30);
+    let allocator = &working.host.allocator;
+    let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+    allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
+    let ptr = allocator.malloc(DEVICE, 40 * MIB, ONE).unwrap();
+    allocator.free(ptr).unwrap();
+    allocator.end_capture(DEVICE, pool).unwrap();
+    working.host.device().launch(StreamId(3), ptr, 40 * MIB).unwrap();
+    allocator.release_pool(DEVICE, pool).unwrap();
+    assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
+    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+}
+
+/// What becomes stale during a wait may have work that began after it.
+#[test]
+fn what_becomes_stale_while_the_host_waits_stays_until_its_own_work_is_complete() {
+    type Interrupted = Allocator<Hooked, parking_lot::RawMutex, Growable>;
+    let config = Config::parse(ORDERED).unwrap();
+    let allocator = Arc::new(Interrupted::new([Hooked::new(SimulatedDevice::new(1 << 30))], &config).unwrap());
+    let blocks = [20, 4, 20].map(|mib| allocator.malloc(DEVICE, mib * MIB, ONE).unwrap());
+    allocator.free(blocks[0]).unwrap();
+    allocator.free(blocks[2]).unwrap();
+    allocator.malloc(DEVICE, 18 * MIB, TWO).unwrap();
+    let moved = |allocator: &Interrupted| allocator.pages(DEVICE).unwrap().stats().unwrap().moved;
+    assert_eq!(moved(&allocator), 18 * MIB);
+    let meanwhile = Arc::downgrade(&allocator);
+    allocator.device(DEVICE).unwrap().on_synchronize(move || {
+        let allocator = meanwhile.upgrade().unwrap();
+        let used = allocator.malloc(DEVICE, 16 * MIB, ONE).unwrap();
+        allocator.device(DEVICE).unwrap().inner.launch(ONE, used, 16 * MIB).unwrap();
+        allocator.free(used).unwrap();
+        allocator.malloc(DEVICE, 20 * MIB, TWO).unwrap();
+        assert_eq!(moved(&allocator), 38 * MIB);
+    });
+    allocator.empty_cache(DEVICE).unwrap();
+    assert_eq!((moved(&allocator), allocator.leaked_bytes(DEVICE)), (38 * MIB, Ok(0)));
+    consistency::check(&allocator, DEVICE, None).unwrap();
+}
