@@ -109,6 +109,13 @@ impl<S: Storage> HomePages<S> {
         self.entry_from(addr).map(|entry| self.entries[entry])
     }
 
+    /// Returns the page that contains `addr`.
+    pub(crate) fn containing(&self, addr: u64) -> Option<HomePage> {
+        let bound = Key { major: 0, minor: addr + 1 };
+        let entry = self.by_address.below(self.root, bound, by_address(&self.entries))?;
+        Some(self.entries[entry]).filter(|page| addr < page.end())
+    }
+
     /// Adds `change` to the pins of the page that begins at `at`.
     pub(crate) fn pin(&mut self, at: u64, change: i32) {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {

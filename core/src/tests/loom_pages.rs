@@ -83,7 +83,7 @@ impl Device {
             locked.sets.pages.make_room(batch.count).unwrap();
             let begin = locked.place_in(held, batch.bytes);
             for (&page, at) in numbers.iter().zip((begin.0..).step_by(STEP as usize)) {
-                locked.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 1 });
+                locked.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 0, arriving: true });
             }
             let extended = locked.extend(held, batch.bytes, &self.counters[heap]);
             (locked.allocate_from(extended.value, size, size, &self.counters[heap]).value, begin)
@@ -119,7 +119,7 @@ impl Device {
         numbers.iter().for_each(|&page| self.pages.lock().unwrap().settle(page));
         let mut locked = self.heaps[heap].lock().unwrap();
         for (_, at) in numbers.iter().zip((at.0..).step_by(STEP as usize)) {
-            locked.sets.pages.pin(at, -1);
+            locked.sets.pages.arrive(at);
         }
     }
 
@@ -139,8 +139,9 @@ impl Device {
         for (heap, counters) in self.heaps.iter().zip(&self.counters) {
             let heap = heap.lock().unwrap();
             bytes += heap.check_invariants(counters).unwrap();
-            homes
-                .extend(heap.sets.pages.within(0, u64::MAX).inspect(|page| assert_eq!(page.pins, 0)).map(|it| it.page));
+            homes.extend(
+                heap.sets.pages.within(0, u64::MAX).inspect(|page| assert!(page.is_movable())).map(|it| it.page),
+            );
         }
         homes.sort_unstable();
         assert!(homes.windows(2).all(|pair| pair[0] != pair[1]), "a page is at home at two places");
