@@ -40,6 +40,8 @@ __global__ void keep_busy(unsigned *words, unsigned count, unsigned stride, unsi
 CACHALOT_HOST_KERNEL(keep_busy);
 
 #ifdef __CUDACC__
+#include "check.h"
+
 #include "cachalot.h"
 
 #include <algorithm>
@@ -74,27 +76,6 @@ constexpr int kSteps = 300;
 // Steps between two calls of cachalot_maintain, and the driver's time that each may take.
 constexpr int kMaintainEvery = 4;
 constexpr std::uint64_t kMaintainUs = 200;
-
-void check(bool fine, const char *what) {
-  if (!fine) {
-    std::fprintf(stderr, "%s failed\n", what);
-    std::exit(1);
-  }
-}
-
-void check(cudaError_t error, const char *what) {
-  if (error != cudaSuccess) {
-    std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    std::exit(1);
-  }
-}
-
-void check_status(cachalot_status status, const char *what) {
-  if (status != CACHALOT_OK) {
-    std::fprintf(stderr, "%s: %s\n", what, cachalot_last_error());
-    std::exit(1);
-  }
-}
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();

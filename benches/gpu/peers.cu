@@ -15,6 +15,8 @@
 // threads: each thread, on a stream of its own, fills and empties 64 slots with blocks of 512 B to
 // 64 KiB in random order. The unit is millions of operations (allocations or frees) per second, in
 // all threads together.
+#include "check.h"
+
 #include "cachalot.h"
 
 #include <cub/util_allocator.cuh>
@@ -30,20 +32,6 @@
 #include <vector>
 
 namespace {
-
-void check(bool fine, const char *what) {
-  if (!fine) {
-    std::fprintf(stderr, "%s failed\n", what);
-    std::exit(1);
-  }
-}
-
-void check(cudaError_t error, const char *what) {
-  if (error != cudaSuccess) {
-    std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    std::exit(1);
-  }
-}
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -17,6 +17,8 @@
 // far, as the allocator reports it. call_us: the time in all requests and frees. slow_us: the time in those that took
 // more than 1 us, which are all that call the driver. longest_us: the longest call, and longest_bytes the size of its
 // request (0 for a free). moved_bytes: pages moved so far.
+#include "check.h"
+
 #include "cachalot.h"
 
 #include <cuda_runtime.h>
@@ -41,27 +43,6 @@ constexpr double kSlowUs = 1;
 constexpr double kChangeUs = 5;
 // Bytes written at the begin of each block.
 constexpr std::size_t kWritten = 4096;
-
-void check(bool fine, const char *what) {
-  if (!fine) {
-    std::fprintf(stderr, "%s failed\n", what);
-    std::exit(1);
-  }
-}
-
-void check(cudaError_t error, const char *what) {
-  if (error != cudaSuccess) {
-    std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    std::exit(1);
-  }
-}
-
-void check_status(cachalot_status status, const char *what) {
-  if (status != CACHALOT_OK) {
-    std::fprintf(stderr, "%s: %s\n", what, cachalot_last_error());
-    std::exit(1);
-  }
-}
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -4,9 +4,10 @@ use crate::crowd::{Crowd, Layout, SIZES};
 use crate::lanes::{BASELINE, OURS, PEERS, POLICIES, SUBJECTS, lanes, policy_lanes};
 use crate::measure::{Clock, Effort, Lane, Timing, interleave};
 use crate::program::Program;
+use crate::tables::table;
 use crate::threads::{self, Streams, THREADS, Team};
 use cachalot_core::MIB;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -43,15 +44,6 @@ fn median(timing: Option<Timing>) -> String {
 /// Formats the ratio of two medians.
 fn ratio(one: Option<Timing>, other: Option<Timing>) -> String {
     one.zip(other).map_or(NONE.into(), |(one, other)| format!("{:.2}", one.median / other.median))
-}
-
-fn table<'a>(left: usize, header: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
-    for column in table.column_iter_mut().skip(left) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 /// Formats a size with a unit.

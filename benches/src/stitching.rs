@@ -2,12 +2,13 @@
 //! each policy, and the driver's estimated time. Nothing is timed, so the figures are the same on
 //! every machine.
 
+use crate::tables::table;
 use cachalot_core::simulated::DriverCosts;
 use cachalot_replay::compare::{Contender, Figures, Options, compare};
 use cachalot_replay::program::{DriverTime, LeftOut};
 use cachalot_replay::replay::ReplayError;
 use cachalot_replay::trace::{BadInput, Trace};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -118,15 +119,6 @@ fn run(
         figures.into_iter().collect::<Result<Row, BadInput>>().map_err(ReplayError::Refused)
     };
     traces.iter().map(row).collect()
-}
-
-fn table<'a>(left: usize, header: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN).set_header(header);
-    for column in table.column_iter_mut().skip(left) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 fn title(contender: &Contender) -> String {

@@ -7,12 +7,14 @@ mod block;
 mod buffer;
 mod pages;
 mod pools;
+mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
 pub use pages::{PageStats, Pages};
+pub use ranges::{Range, RangeAllocator};
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
@@ -348,7 +350,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// be polled stays pending, and the others are freed.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("process_events", device);
-        self.on(device)?.process_events()
+        let device = self.on(device)?;
+        crate::arena::ranges::collect(device, u32::MAX);
+        device.process_events()
     }
 
     /// Waits for the pending frees, then releases every segment without blocks in use, except for
@@ -363,7 +367,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let _checked = self.checked("empty_cache", device);
         let device = self.on(device)?;
         let waited = device.wait_for_events();
-        waited.and(device.release_cached(None))
+        waited.and(device.releaser().release_cached(None))
     }
 
     /// Releases segments without blocks in use, the largest first, until the allocator holds at
@@ -376,7 +380,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// ends the trimming.
     pub fn trim(&self, device: DeviceIndex, keep: u64) -> Result<(), Error> {
         let _checked = self.checked("trim", device);
-        self.on(device)?.trim(keep)
+        self.on(device)?.releaser().trim(keep)
     }
 
     /// Predicts the first action of [`malloc`](Self::malloc) for a request made now. Hands out
@@ -485,7 +489,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked("stream_destroyed", device);
         let device = self.on(device)?;
-        let forgotten = device.forget_stream(stream);
+        let forgotten = device.forget_stream(stream).and(crate::arena::ranges::forget_stream(device, stream));
         forgotten.and(device.stream_destroyed(stream))
     }
 
@@ -574,7 +578,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn reset_peak_stats(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("reset_peak_stats", device);
         let arena = self.arena(device)?;
-        arena.budget.raise(arena.device_peaks.active_bytes());
         arena.with_device_peaks(|totals| totals.reset_peaks(arena.all_counters()));
         Ok(())
     }

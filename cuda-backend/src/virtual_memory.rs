@@ -72,6 +72,18 @@ impl VirtualMemory for CudaDevice {
         })
     }
 
+    fn begin_mapping(&self) {
+        if let Some(part) = self.virtual_part() {
+            part.mappings.begin();
+        }
+    }
+
+    fn end_mapping(&self) {
+        if let Some(part) = self.virtual_part() {
+            part.mappings.end();
+        }
+    }
+
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
         self.context.call(|driver| {
             // SAFETY: takes no host pointers; the driver refuses a range or handle that does not
@@ -85,6 +97,9 @@ impl VirtualMemory for CudaDevice {
     }
 
     fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
-        self.revoke(at, bytes)
+        self.begin_mapping();
+        let revoked = self.revoke(at, bytes);
+        self.end_mapping();
+        revoked
     }
 }

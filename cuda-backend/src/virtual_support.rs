@@ -6,6 +6,7 @@ use crate::driver::types::{CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllo
 use cachalot_core::DeviceResult;
 use core::ffi::c_int;
 use core::sync::atomic::AtomicBool;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Properties of a device's virtual memory.
 #[derive(Debug)]
@@ -14,6 +15,32 @@ pub(crate) struct Virtual {
     pub(crate) granularity: u64,
     /// Whether physical memory is created for direct access by other devices on the bus.
     pub(crate) rdma: AtomicBool,
+    /// Which thread changes mappings.
+    pub(crate) mappings: Turn,
+}
+
+/// Lets one thread at a time change mappings, from its first call to its last. The driver fails with
+/// code 999 if a mapping of a handle is removed between the call that maps the handle elsewhere and
+/// the call that sets the access there (driver 580, on an H100). Only requests that map pages wait.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    taken: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl Turn {
+    /// Waits until no other thread changes mappings, and takes the turn.
+    pub(crate) fn begin(&self) {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = self.ended.wait_while(taken, |taken| *taken);
+        *free.unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Ends the turn.
+    pub(crate) fn end(&self) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.ended.notify_one();
+    }
 }
 
 impl Virtual {
@@ -51,7 +78,11 @@ impl Virtual {
                 )
             };
             if code.is_success() && granularity.is_power_of_two() {
-                return Ok(Some(Self { granularity: granularity as u64, rdma: AtomicBool::new(*rdma) }));
+                return Ok(Some(Self {
+                    granularity: granularity as u64,
+                    rdma: AtomicBool::new(*rdma),
+                    mappings: Turn::default(),
+                }));
             }
             stop_if_sticky(context, code)?;
         }

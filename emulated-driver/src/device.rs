@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::driver::State;
 use crate::pages::Pages;
 
-/// Attributes other than zero: a device of the Hopper family, as far as programs ask.
+/// The attributes of the emulated device that are not 0. They are those of a GPU of the Hopper family that programs ask for.
 const ATTRIBUTES: &[(i32, i32)] = &[
     (1, 1024),
     (2, 1024),

@@ -30,7 +30,7 @@ impl Drop for Subject {
 
 /// Returns the calling thread's last error.
 fn last_error() -> String {
-    // SAFETY: the text belongs to this thread and is not written to meanwhile.
+    // SAFETY: only calls of this thread write to the text, and none runs while it is copied.
     unsafe { CStr::from_ptr(cachalot_last_error()) }.to_string_lossy().into_owned()
 }
 
@@ -340,9 +340,15 @@ fn options_are_obeyed() {
 #[test]
 fn the_policy_is_chosen_by_name_and_stays() {
     // What a request of 66 KiB is served by.
-    for (policy, kib) in
-        [("caching", 66), ("bfc", 66), ("buddy", 128), ("size_class", 66), ("slab", 96), ("direct", 66)]
-    {
+    for (policy, kib) in [
+        ("caching", 66),
+        ("bfc", 66),
+        ("buddy", 128),
+        ("size_class", 66),
+        ("slab", 96),
+        ("stitched", 66),
+        ("direct", 66),
+    ] {
         let config = CString::new(format!("policy:{policy}")).expect("no NUL");
         let subject = Subject::new(|options| options.config = config.as_ptr());
         let block = subject.malloc(66 << 10, null_mut());
@@ -357,7 +363,7 @@ fn the_policy_is_chosen_by_name_and_stays() {
     }
     let mut handle = null_mut();
     for (config, accepted) in [
-        (c"policy:tlsf", "only `caching`, `bfc`, `buddy`, `size_class`, `slab`, `direct` or `planned`"),
+        (c"policy:tlsf", "only `caching`, `bfc`, `buddy`, `size_class`, `slab`, `stitched`, `direct` or `planned`"),
         (c"policy:buddy,chunk_mb:4", "its keys are arena_mb, backend, "),
     ] {
         let options = cachalot_options { flags: CACHALOT_SIMULATED, config: config.as_ptr(), ..cachalot_options::INIT };

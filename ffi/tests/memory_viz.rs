@@ -89,7 +89,7 @@ struct Program {
 
 #[track_caller]
 fn ok(status: cachalot_status) {
-    // SAFETY: the text is of this thread, and nothing writes to it meanwhile.
+    // SAFETY: only calls of this thread write to the text, and none runs while it is copied.
     let text = || unsafe { CStr::from_ptr(cachalot_last_error()) }.to_string_lossy().into_owned();
     assert_eq!(status, CACHALOT_OK, "{}", text());
 }

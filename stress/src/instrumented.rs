@@ -204,6 +204,14 @@ impl VirtualMemory for Instrumented {
         self.cuda.destroy(handle)
     }
 
+    fn begin_mapping(&self) {
+        self.cuda.begin_mapping();
+    }
+
+    fn end_mapping(&self) {
+        self.cuda.end_mapping();
+    }
+
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
         self.count(Call::Map);
         self.count_refused(bytes, self.cuda.map(at, bytes, handle))

@@ -46,7 +46,9 @@ fn no_fault_is_found_and_every_step_was_made() {
         }
         assert_eq!(report["mallocs"], report["frees"]);
         assert_eq!(report["errors"], 0);
-        assert_eq!(report["moved_bytes"].as_u64() > Some(0), config == STITCHED, "{report}");
+        let moved = report["moved_bytes"].as_u64() > Some(0);
+        // With `completed_pages_only`, pages move if the device happens to be done with their work.
+        assert!(if config == STITCHED { moved } else { !moved || config.starts_with(STITCHED) }, "{report}");
     }
 }
 

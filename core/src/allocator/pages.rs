@@ -5,7 +5,7 @@ use crate::allocator::{Allocator, Called};
 use crate::arena::extents::{Extent, Extents};
 use crate::device::DeviceMemory;
 use crate::error::Error;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{DeviceIndex, DevicePtr};
 
@@ -17,7 +17,8 @@ use crate::units::{DeviceIndex, DevicePtr};
 pub struct PageStats {
     /// Bytes of the pages mapped where blocks can use them.
     pub mapped: u64,
-    /// Bytes of the pages mapped nowhere, which serve the next mapping.
+    /// Bytes of the pages that nothing uses, which serve the next mapping. Work before the decommit
+    /// of an elastic range may still use some of them.
     pub spare: u64,
     /// Bytes of addresses at which moved pages are still mapped, until the work that used the
     /// addresses is complete. They hold no memory of their own.
@@ -48,11 +49,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
     /// of the driver's time: removes mappings that pages have left, and gives memory beyond the
-    /// budget back. Returns true if something is left for a further call. Under other policies
-    /// there is nothing to do.
+    /// budget back. Returns true if something is left for a further call. Under every policy, some
+    /// mappings that elastic ranges have left are removed, too.
     ///
-    /// A host calls this when it is idle, or from a thread of its own. Requests and frees of other
-    /// threads go on meanwhile.
+    /// A host calls this when it is idle, or from a thread of its own. Other threads
+    /// allocate and free at the same time.
     ///
     /// Stream order: never waits for the device. Memory is given back once its work is complete.
     ///
@@ -66,6 +67,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let _checked = self.allocator.checked("maintain", self.device);
         let device = self.allocator.on(self.device)?;
         device.health()?;
+        crate::arena::ranges::collect_few(device);
         device.stitcher().map_or(Ok(false), |stitcher| stitcher.maintain(max_us))
     }
 
@@ -77,8 +79,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     pub fn stats(&self) -> Result<PageStats, Error> {
         let arena = self.allocator.arena(self.device)?;
         let pool = arena.page_pool.lock().bytes;
-        let mut stats =
-            PageStats { mapped: pool.home, spare: pool.spare, moved: arena.budget.moved(), ..PageStats::default() };
+        let mut stats = PageStats {
+            mapped: pool.home,
+            spare: pool.spare + pool.parked,
+            moved: arena.moved_bytes.load(Ordering::Relaxed),
+            ..PageStats::default()
+        };
         for slot in arena.heaps.slot_numbers() {
             let heap = arena.heaps.lock(slot);
             if !heap.is_empty() {

@@ -142,6 +142,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         let device = self.on(device)?;
         let pool = device.heaps.private_pool(pool)?;
         let waited = device.wait_for_events();
-        waited.and(device.release_cached(Some(pool)))
+        waited.and(device.releaser().release_cached(Some(pool)))
     }
 }

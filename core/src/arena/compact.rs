@@ -17,7 +17,7 @@
 //! and a later request repays.
 
 use crate::arena::quiet::Quiet;
-use crate::arena::release::next_releasable;
+use crate::arena::release::{last_releasable, next_releasable};
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -25,7 +25,6 @@ use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Block;
-use crate::stats::Stat;
 use crate::sync::Lock;
 use crate::tables::{Lazy, Storage};
 use crate::units::DevicePtr;
@@ -101,15 +100,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
             return None;
         }
         let compact = arena.settings.config.lock().compact()?;
-        let active: i64 = arena.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
         // The request is part of what will be in use.
-        let most = arena.device_peaks.most_active().max(active.max(0) as u64 + request.size);
+        let most = arena.most_active_with(request.size);
         let held = arena.ledger.reserved().saturating_add(arena.segment_bytes(request));
         held.checked_sub(budget(most, compact)).filter(|&excess| excess > 0)
     }
 
-    /// Returns the address of the first segment that [`serve`](Self::serve) would release, as far as
-    /// segments are known to be quiet before the device is asked.
+    /// Returns the address of the first segment that [`serve`](Self::serve) would release among the
+    /// segments that are known to be quiet. Does not ask the device for others.
     pub(super) fn first_victim(&self, request: &Request) -> Option<DevicePtr> {
         if request.capturing || self.arena.flags.has(flags::CAPTURE) {
             return None;
@@ -144,7 +142,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Compact<'a, D, R, S> {
             let mut heap = self.arena.heaps.lock(slot);
             // Another thread may have taken the segment since the lock was dropped: choose again.
             if let Some(block) = quiet_segment(&mut heap, excess) {
-                device.release_segment(slot, heap, block)?;
+                device.releaser().release_segment(slot, heap, block)?;
             }
         }
         Ok(())
@@ -211,15 +209,9 @@ fn quiet_segment<S: Storage>(heap: &mut Heap<S>, excess: u64) -> Option<u32> {
     }
     let quiet = heap.sets.quiet;
     let is_quiet = |block: &Block| block.freed_at < quiet;
-    if let Some((block, _)) = next_releasable(heap, (excess, 0), is_quiet) {
-        return Some(block);
-    }
+    let smallest = next_releasable(heap, (excess, 0), is_quiet).map(|(block, _)| block);
     // None suffices: the largest.
-    let mut at = heap.sets.free.last(heap.blocks.entries());
-    while let Some(block) = at.filter(|&block| !(heap.is_releasable(block) && is_quiet(&heap.blocks[block]))) {
-        at = heap.sets.free.previous(block, heap.blocks.entries());
-    }
-    at
+    smallest.or_else(|| last_releasable(heap, is_quiet))
 }
 
 #[cfg(all(test, feature = "alloc", not(loom)))]

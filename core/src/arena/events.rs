@@ -272,7 +272,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.reconcile_peaks(self.heaps.slot(slot));
         }
         if self.flags.has(flags::DIRECT) {
-            self.release_directly(slot);
+            self.releaser().release_directly(slot);
         }
     }
 }

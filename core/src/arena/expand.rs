@@ -103,8 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             listed.inspect_err(|_| _ = self.unmap_unlisted(&batch, range.at))
         });
         if result.is_err() {
-            self.spare_batch(&batch);
-            let _counted = self.destroy_spares();
+            self.return_batch(&batch);
         }
         result
     }
@@ -195,43 +194,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Detaches the lowest run of free and unmapped blocks that can hold the request. Reserves a
     /// new range of addresses if no run is large enough. Returns `None` without enough addresses.
     fn detach_run(&self, request: &Request) -> Result<Option<Run>, Error> {
-        let mut reserved = None;
-        // At most two passes in the common case: search, reserve without the lock, search again.
-        loop {
-            let mut heap = self.device.heaps.lock(request.slot);
-            if heap.make_room().is_err() || !heap.make_room_for_range() {
-                drop(heap);
-                self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
-                return Err(Error::TableFull("blocks"));
-            }
-            // Another thread may have added a range while the lock was dropped. If the other range
-            // suffices for both threads, the range reserved here is not needed.
-            let mut first = heap.find_run(request.size);
-            if first.is_none()
-                && let Some((base, bytes, granule)) = reserved.take()
-            {
-                heap.add_range(base, bytes, granule, Backing::Expandable);
-                first = heap.find_run(request.size);
-            }
-            if let Some(first) = first {
-                let run = heap.detach_run(first, request.size);
-                drop(heap);
-                // Still `Some` only if the reserved range was not needed.
-                self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
-                return Ok(Some(run));
-            }
-            drop(heap);
+        let range = || {
             let (bytes, granule) = range_to_reserve(&self.device, self.memory, request.kind)?;
             // Without this test a too short range would be reserved again and again.
-            if bytes < request.size {
-                return Ok(None);
-            }
-            match self.device.call(|_| self.memory.reserve(bytes)) {
-                Ok(base) => reserved = Some((base, bytes, granule)),
-                Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
+            Ok((bytes >= request.size).then_some((bytes, granule)))
+        };
+        let detach = |heap: &mut Heap<S>| {
+            let first = heap.find_run(request.size)?;
+            Some(heap.detach_run(first, request.size))
+        };
+        self.hold_addresses(request.slot, Backing::Expandable, range, detach)
     }
 
     /// Detaches the unmappable ranges of the heap in `slot`. Returns the heap's stream, the first
@@ -270,15 +242,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         }
         (heap.stream, first, result)
     }
-}
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns whether addresses for a request exist, in a run of the heap or in a range that
-    /// [`expand`](Mapper::expand) would reserve.
+    /// [`expand`](Self::expand) would reserve.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
-        let Some(memory) = self.driver.device().virtual_memory() else { return Ok(false) };
-        let in_a_run = self.heaps.lock(request.slot).find_run(request.size).is_some();
-        Ok(in_a_run || range_to_reserve(self, memory, request.kind)?.0 >= request.size)
+        let in_a_run = self.device.heaps.lock(request.slot).find_run(request.size).is_some();
+        Ok(in_a_run || range_to_reserve(self.device.arena, self.memory, request.kind)?.0 >= request.size)
     }
 }
 

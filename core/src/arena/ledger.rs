@@ -97,7 +97,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// used, or destroyed first.
     pub(super) fn has_room_to_map(&self, more: u64) -> bool {
         let spare = self.page_pool.lock().bytes.spare;
-        self.ledger.has_room_for(more.saturating_sub(spare))
+        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
+        let mapped = self.ledger.reserved().saturating_sub(spare);
+        mapped.checked_add(more).is_some_and(|sum| sum <= self.ledger.limit())
     }
 
     /// Releases a segment, which is in no heap and not in the page map, to the device.

@@ -15,12 +15,15 @@ use crate::arena::OnDevice;
 use crate::device::{DeviceMemory, ErrorKind, VirtualMemory};
 use crate::error::Error;
 use crate::heap::Heap;
+use crate::heap::block::Backing;
 use crate::heap::expandable::Range;
 use crate::heap::home_pages::HomePage;
+use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
 use crate::pages::{Batch, Page};
 use crate::sync::Lock;
 use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
 /// The virtual memory of one device, and what the allocator does with it.
@@ -112,7 +115,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         };
         let mut pages = self.device.page_pool.lock();
         if pages.make_room().is_err() {
-            // Another thread has filled the table meanwhile.
+            // Another thread has filled the table since room was made.
             drop(pages);
             self.destroy(Page::created(handle, bytes))?;
             return Err(Error::TableFull("pages of memory"));
@@ -128,6 +131,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// The first error. Mappings made before it were removed.
     pub(super) fn map_batch(&self, batch: &Batch, at: DevicePtr) -> Result<(), MapFailure> {
         let mut mapped = 0;
+        self.memory.begin_mapping();
         let result = self.pages_of(batch, at).try_for_each(|(_, Page { handle, bytes, .. }, at)| {
             self.device.call(|_| self.memory.map(at, bytes, handle))?;
             mapped += 1;
@@ -135,6 +139,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         });
         // Access is set once for the whole range: one call of the device instead of one a page.
         let result = result.and_then(|()| self.device.call(|_| self.memory.set_access(at, batch.bytes)));
+        self.memory.end_mapping();
         let Err(error) = result else { return Ok(()) };
         let addresses_lost = !self.unmap_first(mapped, batch, at);
         let error = Some(error).filter(|error| error.kind != ErrorKind::OutOfMemory).map(Error::from);
@@ -153,7 +158,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         })
     }
 
-    /// Iterates over the numbers of the pages of a batch.
+    /// Iterates over the numbers of the pages of a batch. The next number is read before a page is
+    /// handed out, so the caller may put the page into another list.
     pub(super) fn numbers_of(&self, batch: &Batch) -> impl Iterator<Item = u32> {
         let next = |&page: &u32| self.device.page_pool.lock().next(page);
         core::iter::successors((batch.count > 0).then_some(batch.first), next)
@@ -189,12 +195,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
 
     /// Marks the pages of a batch as home.
     pub(super) fn settle_batch(&self, batch: &Batch) {
-        let mut pages = self.device.page_pool.lock();
-        let mut next = (batch.count > 0).then_some(batch.first);
-        while let Some(page) = next {
-            next = pages.next(page);
-            pages.settle(page);
-        }
+        self.numbers_of(batch).for_each(|page| self.device.page_pool.lock().settle(page));
     }
 
     /// Removes the mappings of a batch that was mapped from `at` on and not listed. Returns false
@@ -245,22 +246,43 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         result
     }
 
-    /// Disposes of the pages of a batch, which came from no heap: they become spare. A page that is
-    /// stuck in a mapping is counted as leaked.
-    pub(super) fn spare_batch(&self, batch: &Batch) {
-        let mut next = (batch.count > 0).then_some(batch.first);
-        while let Some(page) = next {
-            // Read before the page enters the list of spare pages.
-            next = self.device.page_pool.lock().next(page);
-            self.spare_page(page);
+    /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
+    /// others to the device. A page of the others that is stuck in a mapping is counted as leaked.
+    pub(super) fn return_batch(&self, batch: &Batch) {
+        for page in self.numbers_of(batch) {
+            let origin = self.return_page(page);
+            if let Some((slot, block)) = origin {
+                PagedHeap(&mut self.device.heaps.lock(slot)).return_page(block);
+            }
         }
+        // A failed call of the device leaves the bytes counted, and the request reports its own
+        // error.
+        let _counted = self.destroy_spares();
     }
 
-    /// Disposes of a page that came from no heap, as [`spare_batch`](Self::spare_batch) does.
+    /// Marks a page that was not mapped as home again, and returns its origin; or disposes of the
+    /// page, if it has none.
+    fn return_page(&self, page: u32) -> Option<(u32, u32)> {
+        let mut pages = self.device.page_pool.lock();
+        let origin = pages[page].origin;
+        if origin.is_some() {
+            pages.settle(page);
+        } else {
+            drop(pages);
+            self.spare_page(page);
+        }
+        origin
+    }
+
+    /// Makes a page spare that came from no heap. A page that was parked is parked again, and a page
+    /// that is stuck in a mapping is counted as leaked.
     pub(super) fn spare_page(&self, page: u32) {
         let mut pages = self.device.page_pool.lock();
-        if pages[page].stuck {
-            self.device.ledger.leak(pages[page].bytes);
+        let Page { behind, stuck, bytes, .. } = pages[page];
+        if behind != NONE {
+            pages.park(page, behind);
+        } else if stuck {
+            self.device.ledger.leak(bytes);
             pages.lose(page);
         } else {
             pages.make_spare(page);
@@ -303,6 +325,52 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             self.device.ledger.leak(page.bytes);
         }
         Ok(destroyed?)
+    }
+
+    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves a range of
+    /// the length and granule that `range` returns, adds it to the heap and tries again. Returns
+    /// `None` without enough addresses. The heap has room for two blocks and a range.
+    pub(super) fn hold_addresses<T>(
+        &self,
+        slot: u32,
+        backing: Backing,
+        range: impl Fn() -> Result<Option<(u64, u64)>, Error>,
+        take: impl Fn(&mut Heap<S>) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let mut reserved = None;
+        let give_up = |reserved: Option<(DevicePtr, u64, u64)>| {
+            self.unreserve(reserved.map(|(base, bytes, _)| (base, bytes)));
+        };
+        // At most two passes in the common case: search, reserve without the lock, search again.
+        loop {
+            let mut heap = self.device.heaps.lock(slot);
+            if heap.make_room().is_err() || !heap.make_room_for_range() {
+                drop(heap);
+                give_up(reserved);
+                return Err(Error::TableFull("blocks"));
+            }
+            // Another thread may have added a range while the lock was dropped. If the other range
+            // suffices for both threads, the range reserved here is not needed.
+            let mut found = take(&mut heap);
+            if found.is_none()
+                && let Some((base, bytes, granule)) = reserved.take()
+            {
+                heap.add_range(base, bytes, granule, backing);
+                found = take(&mut heap);
+            }
+            drop(heap);
+            if found.is_some() {
+                // Still `Some` only if the reserved range was not needed.
+                give_up(reserved);
+                return Ok(found);
+            }
+            let Some((bytes, granule)) = range()? else { return Ok(None) };
+            match self.device.call(|_| self.memory.reserve(bytes)) {
+                Ok(base) => reserved = Some((base, bytes, granule)),
+                Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Releases the addresses of a segment without mapped parts. If the device refuses, the

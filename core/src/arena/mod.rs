@@ -6,6 +6,7 @@
 //!         ├─▶ compact · quiet   the budget for held memory · what the device has finished with
 //!         ├─▶ obtain · expand   more memory from the device
 //!         └─▶ release           memory back to the device
+//! ranges/                       addresses that the program fills with pages and empties
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
 //! plans · planned · plan_…      requests served from plans
 //! driver · ledger · flags       calls to the device, bytes held, conditions
@@ -46,6 +47,7 @@ mod planned;
 pub(crate) mod plans;
 pub(crate) mod policy;
 mod quiet;
+pub(crate) mod ranges;
 mod reclaim;
 mod release;
 pub(crate) mod request;
@@ -64,17 +66,17 @@ use crate::arena::flags::Flags;
 use crate::arena::heaps::Heaps;
 use crate::arena::ledger::Ledger;
 use crate::arena::plans::Plans;
+use crate::arena::ranges::table::RangeTable;
 use crate::arena::settings::Settings;
-use crate::arena::stitched::Budget;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::pages::Pages;
-use crate::stats::DevicePeaks;
+use crate::stats::{DevicePeaks, HeapCounters};
 use crate::streams::epochs::Epochs;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
-use crate::sync::{AtomicU32, CachePadded, Lock, Rank, Ranked};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
 
@@ -91,10 +93,14 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
     pub plans: Plans<R>,
-    /// How much memory the stitched policy may hold.
-    pub budget: Budget,
+    /// Bytes of all pages that have moved.
+    pub moved_bytes: AtomicU64,
     /// The physical handles of virtual memory.
     pub page_pool: Ranked<R, Pages<S>>,
+    /// The elastic ranges.
+    pub ranges: Ranked<R, RangeTable<S>>,
+    /// The counters of the elastic ranges. Written under their lock.
+    pub range_counters: HeapCounters,
     /// Blocks that wait for events.
     pub event_queues: CachePadded<Ranked<R, EventQueues<S>>>,
     /// Events that tell which free blocks the device has finished with.
@@ -148,8 +154,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             flags: Flags::new(),
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
-            budget: Budget::new(),
+            moved_bytes: AtomicU64::new(0),
             page_pool: Ranked::new(Rank::Pages, Pages::default()),
+            ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
+            range_counters: HeapCounters::default(),
             event_queues: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
             epochs: Ranked::new(Rank::Epochs, Epochs::default()),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),

@@ -6,7 +6,7 @@
 //! to the heap. Each step is undone if a later step fails.
 
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::{Bfc, Policy};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
@@ -21,6 +21,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
     /// new memory. Returns `None` if the device or the limit does not allow more memory.
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if !request.capturing {
+            ranges::collect_few(self);
+        }
         let mut bytes = self.segment_bytes(request);
         if let Some(stitcher) = self.stitcher() {
             return stitcher.grow(request);
@@ -33,7 +36,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         // Ordinary segments cannot use spare pages.
         if self.page_pool.lock().bytes.spare > 0 {
-            self.destroy_spares()?;
+            self.releaser().destroy_spares()?;
         }
         if bytes > self.settings.policy.max_segment_bytes() {
             return Ok(None);

@@ -11,7 +11,7 @@ use crate::arena::heaps::Slot;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::heap::Outcome;
-use crate::stats::{DevicePeaks, HeapCounters, KindCounters};
+use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::sync::Lock;
 use crate::tables::{OnceTable, Storage};
 
@@ -59,15 +59,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         *reconciled = number.unwrap_or(last);
     }
 
+    /// Returns the most bytes that were ever active at one time, or are if `more` bytes become active
+    /// now. A reset of the peaks does not lower the number.
+    pub(crate) fn most_active_with(&self, more: u64) -> u64 {
+        let active: i64 = self.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
+        self.device_peaks.most_active().max(active.max(0) as u64 + more)
+    }
+
     /// Calls `act` with the peaks of the device, under the lock that keeps them from changing.
     pub(crate) fn with_device_peaks<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
         let _peaks = self.peaks.lock();
         act(&self.device_peaks)
     }
 
-    /// Iterates over the counters of every heap and lane. Vacant pairs are included: their
-    /// accumulated counts are still part of the sums.
+    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
+    /// included: their accumulated counts are still part of the sums.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        self.heaps.heap_counters().chain(self.plans.lane_counters())
+        let ranges = core::iter::once((PoolKind::Large, &self.range_counters));
+        self.heaps.heap_counters().chain(self.plans.lane_counters()).chain(ranges)
     }
 }

@@ -46,7 +46,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
     /// Releases the cache first. The plans replace most of the cached memory, and holding both
     /// would double the use of memory.
     pub(super) fn begin_lanes(&self, prepared: &[Prepared]) -> Result<bool, Error> {
-        self.device.release_cached(None)?;
+        self.device.releaser().release_cached(None)?;
         for (number, prepared) in prepared.iter().enumerate().take(LANES) {
             let begun = self.begin_lane(number, prepared);
             if !matches!(begun, Ok(true)) {
@@ -156,7 +156,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         // segment is released, so that `home` cannot become the heap of another stream.
         let _used = self.device.heaps.enter_pair(home / 2);
         self.device.heaps.release_pool(pool)?;
-        self.device.release_heap(home)
+        self.device.releaser().release_heap(home)
     }
 }
 

@@ -21,7 +21,7 @@
 use crate::arena::compact::Compact;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::{Bfc, Policy};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -54,7 +54,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !request.capturing {
             self.release_ended();
         }
-        self.collect_garbage()?;
+        self.releaser().collect_garbage()?;
         // A rejection comes before the steps that give up cached memory for the request.
         self.reject_early(request)?;
         // Step 3. Under `compact` a block of any size comes before a segment beyond the budget, and
@@ -74,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             return Ok(ptr);
         }
         // Step 5. Only segments of the request's own heap.
-        if self.release_oversize(request)?
+        if self.releaser().release_oversize(request)?
             && let Some(ptr) = self.grow(request)?
         {
             return Ok(ptr);
@@ -83,6 +83,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             // Step 6. The wait may free the one block that fits: search before the cache is given
             // up. `single_search` switches to PyTorch's order without the search.
             self.wait_for_events()?;
+            ranges::wait(self)?;
             if self.single_search.load(Ordering::Relaxed) == 0
                 && let Some(ptr) = self.search(request)?
             {
@@ -94,11 +95,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if self.settings.policy.releases_cache() {
                 // A page with a stale mapping cannot go back to the device for a longer one.
                 self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale())?;
-                self.empty_heaps(None)?;
+                self.releaser().empty_heaps(None)?;
                 self.device_peaks.count(Event::AllocRetry);
                 // Maps spare pages first; those that are left go back to the device.
                 let served = self.grow(request)?;
-                let destroyed = self.destroy_spares();
+                let destroyed = self.releaser().destroy_spares();
                 if let Some(ptr) = served {
                     // A failed release is counted as leaked, and must not lose the block.
                     return Ok(ptr);
@@ -139,7 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 return Ok(Some(ptr));
             }
             if self.settings.policy.releases_cache() {
-                self.release_cached(None)?;
+                self.releaser().release_cached(None)?;
             }
             // Memory is short: ask for the request's own size instead of a full region.
             let served = if self.heaps.expands(request) {

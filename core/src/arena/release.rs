@@ -8,7 +8,7 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -29,30 +29,42 @@ type Cursor = (u64, u64);
 /// Position before every block: no block has address 0.
 const FROM_START: Cursor = (0, 0);
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+/// Gives memory of one device back: the operations that remove segments and pages.
+pub(crate) struct Releaser<'a, D, R: Lock, S: Storage> {
+    device: OnDevice<'a, D, R, S>,
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
+    /// Returns the operations that give memory back.
+    pub(crate) fn releaser(self) -> Releaser<'a, D, R, S> {
+        Releaser { device: self }
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
     /// Releases the segment that `block` fills, and drops the heap's lock. Returns the number of
     /// bytes released.
     pub(super) fn release_segment(
-        self,
+        &self,
         slot: u32,
         mut heap: MutexGuard<'_, R, Heap<S>>,
         block: u32,
     ) -> Result<u64, Error> {
-        self.health()?;
-        let (base, bytes) = heap.remove_segment(block, &self.heaps.slot(slot).counters);
+        self.device.health()?;
+        let (base, bytes) = heap.remove_segment(block, &self.device.heaps.slot(slot).counters);
         // Before the release: the device may return the same addresses to another thread at once,
         // and the new segment must find the pages unlisted.
-        self.pages.remove(base, bytes);
-        if let Some(recorder) = self.tracing() {
+        self.device.pages.remove(base, bytes);
+        if let Some(recorder) = self.device.tracing() {
             recorder.release(&mut heap, Action::SegmentFree, base, bytes);
         }
         // In direct mode the next request would make the tables again.
-        if !self.flags.has(flags::DIRECT) {
-            self.heaps.drop_tables(&mut heap);
+        if !self.device.flags.has(flags::DIRECT) {
+            self.device.heaps.drop_tables(&mut heap);
         }
         drop(heap);
-        self.device_peaks.count(Event::DeviceFree);
-        self.release_memory(base, bytes)?;
+        self.device.device_peaks.count(Event::DeviceFree);
+        self.device.release_memory(base, bytes)?;
         Ok(bytes)
     }
 
@@ -62,39 +74,43 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ///
     /// The free itself has succeeded, so a failed release is not reported here. The leaked bytes
     /// count the failure, and the health of the context shows a lost device.
-    pub(crate) fn release_directly(self, slot: u32) {
+    pub(crate) fn release_directly(&self, slot: u32) {
         // If the freed block was the pair's last, another stream may have the pair by now. In
         // direct mode the free segments of the other stream are to be released as well.
-        let Some(_used) = self.heaps.enter_pair(slot / 2) else { return };
+        let Some(_used) = self.device.heaps.enter_pair(slot / 2) else { return };
         // The heap's lock ends with this statement, before the registry is locked.
-        let pool = self.heaps.lock(slot).pool;
-        if pool == 0 || self.heaps.registry.lock().is_unused(pool) {
+        let pool = self.device.heaps.lock(slot).pool;
+        if pool == 0 || self.device.heaps.registry.lock().is_unused(pool) {
             let _freed = self.release_ordinary(slot, |_| true);
         }
     }
 
     /// Releases every wholly free segment of the heap in `slot`, and unmaps the free granules of
     /// expandable segments. The caller uses the pair.
-    pub(crate) fn release_heap(self, slot: u32) -> Result<(), Error> {
+    pub(crate) fn release_heap(&self, slot: u32) -> Result<(), Error> {
         // The addresses that pages have left keep the pair from becoming vacant.
-        let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
+        let unmapped = self.device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_stale_of(slot));
         let emptied = unmapped.and(self.empty_heap(slot));
         // Under the stitched policy, spare pages serve other heaps within the same budget.
-        if matches!(self.settings.policy, Policy::Stitched(_)) { emptied } else { emptied.and(self.destroy_spares()) }
+        if matches!(self.device.settings.policy, Policy::Stitched(_)) {
+            emptied
+        } else {
+            emptied.and(self.destroy_spares())
+        }
     }
 
     /// Releases every wholly free segment of the heap in `slot`. Pages of virtual memory become
     /// spare.
-    fn empty_heap(self, slot: u32) -> Result<(), Error> {
+    fn empty_heap(&self, slot: u32) -> Result<(), Error> {
         let ordinary = self.release_ordinary(slot, |_| true).map(|_| ());
         let released = ordinary.and(self.unmap_cached(slot));
-        self.heaps.drop_tables(&mut self.heaps.lock(slot));
+        self.device.heaps.drop_tables(&mut self.device.heaps.lock(slot));
         released
     }
 
     /// Unmaps the free granules of the heap in `slot`, if the device has virtual memory.
-    fn unmap_cached(self, slot: u32) -> Result<(), Error> {
-        self.mapper().map_or(Ok(()), |mapper| mapper.unmap_cached(slot))
+    fn unmap_cached(&self, slot: u32) -> Result<(), Error> {
+        self.device.mapper().map_or(Ok(()), |mapper| mapper.unmap_cached(slot))
     }
 
     /// Releases the wholly free ordinary segments of one heap for which `wanted` returns true, in
@@ -103,17 +119,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// # Errors
     ///
     /// The last failure, after all other segments were released; or at once if the context is lost.
-    fn release_ordinary(self, slot: u32, mut wanted: impl FnMut(&Block) -> bool) -> Result<u64, Error> {
+    fn release_ordinary(&self, slot: u32, mut wanted: impl FnMut(&Block) -> bool) -> Result<u64, Error> {
         let (mut released, mut cursor, mut failed) = (0, FROM_START, None);
         loop {
             // Locked anew for each segment: `release_segment` drops the lock to call the device.
             // The cursor moves strictly forward, so the walk ends while other threads free blocks.
-            let mut heap = self.heaps.lock(slot);
+            let mut heap = self.device.heaps.lock(slot);
             let Some((block, at)) = next_releasable(&mut heap, cursor, &mut wanted) else { break };
             cursor = at;
             match self.release_segment(slot, heap, block) {
                 Ok(bytes) => released += bytes,
-                Err(error) if self.flags.has(flags::LOST) => return Err(error),
+                Err(error) if self.device.flags.has(flags::LOST) => return Err(error),
                 Err(error) => failed = Some(error),
             }
         }
@@ -122,15 +138,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Releases every wholly free segment and every spare page, as
     /// [`empty_heaps`](Self::empty_heaps) does.
-    pub(crate) fn release_cached(self, only: Option<u32>) -> Result<(), Error> {
+    pub(crate) fn release_cached(&self, only: Option<u32>) -> Result<(), Error> {
         // A page with a stale mapping cannot go back to the device.
-        let unmapped = self.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
-        unmapped.and(self.empty_heaps(only)).and(self.destroy_spares())
+        let unmapped = self.device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
+        let decommitted = if only.is_none() { ranges::wait(self.device) } else { Ok(()) };
+        unmapped.and(decommitted).and(self.empty_heaps(only)).and(self.destroy_spares())
     }
 
     /// Returns the memory of spare pages to the device.
-    pub(super) fn destroy_spares(self) -> Result<(), Error> {
-        self.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_| ()))
+    pub(super) fn destroy_spares(&self) -> Result<(), Error> {
+        // Asking a device for its virtual memory may open the device.
+        if self.device.page_pool.lock().bytes.spare == 0 {
+            return Ok(());
+        }
+        self.device.mapper().map_or(Ok(()), |mapper| mapper.destroy_spares().map(|_| ()))
     }
 
     /// Releases every wholly free segment: first of the default pool (large, then small), then of
@@ -140,11 +161,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// # Errors
     ///
     /// The first failure. The release goes on after a failure unless the context is lost.
-    pub(crate) fn empty_heaps(self, only: Option<u32>) -> Result<(), Error> {
+    pub(crate) fn empty_heaps(&self, only: Option<u32>) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut release = |pool: u32, kinds: [PoolKind; 2]| {
             for kind in kinds {
-                for pair in self.heaps.pairs_of(pool) {
+                for pair in self.device.heaps.pairs_of(pool) {
                     let result = self.empty_heap(pair.slot(kind));
                     // Keep the first failure.
                     failed = core::mem::replace(&mut failed, Ok(())).and(result);
@@ -155,7 +176,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if only.is_none() {
             release(0, [PoolKind::Large, PoolKind::Small]);
         }
-        for pool in self.heaps.unused_pools() {
+        for pool in self.device.heaps.unused_pools() {
             if only.is_none_or(|only| only == pool) {
                 release(pool, [PoolKind::Small, PoolKind::Large]);
             }
@@ -168,17 +189,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ///
     /// Each pass computes the average age of the releasable segments, and releases every segment at
     /// least as old. Only large segments are collected.
-    pub(crate) fn collect_garbage(self) -> Result<(), Error> {
-        let Some(target) = self.garbage_target() else { return Ok(()) };
-        let (mut ages, mut count) = self.heaps.releasable_ages();
+    pub(crate) fn collect_garbage(&self) -> Result<(), Error> {
+        let Some(target) = self.device.garbage_target() else { return Ok(()) };
+        let (mut ages, mut count) = self.device.heaps.releasable_ages();
         let mut reclaimed = 0;
         while reclaimed < target && count > 0 {
             // Fixed for the whole pass, although `ages` and `count` change during the pass.
             let threshold = ages as f64 / count as f64;
             let mut freed = 0;
-            for pair in self.heaps.pairs_of(0) {
+            for pair in self.device.heaps.pairs_of(0) {
                 let slot = pair.slot(PoolKind::Large);
-                let clock = self.heaps.lock(slot).clock;
+                let clock = self.device.heaps.lock(slot).clock;
                 reclaimed += self.release_ordinary(slot, |block| {
                     // Saturates: a block freed by another thread since `releasable_ages` is not
                     // part of the sum, and may be younger than `clock`.
@@ -200,10 +221,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Releases oversize segments of the request's own heap: the smallest segment that suffices, or
     /// else segments from the largest down. Returns true if enough bytes were released.
-    pub(crate) fn release_oversize(self, request: &Request) -> Result<bool, Error> {
+    pub(crate) fn release_oversize(&self, request: &Request) -> Result<bool, Error> {
         let mut released = 0;
         loop {
-            let mut heap = self.heaps.lock(request.slot);
+            let mut heap = self.device.heaps.lock(request.slot);
             let Some((block, wanted)) = oversize_victim(&mut heap, request.size) else { return Ok(false) };
             released += self.release_segment(request.slot, heap, block)?;
             if released >= wanted {
@@ -215,35 +236,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases wholly free segments until at most `keep` bytes are held from the device: the
     /// largest first, and of equal sizes the segment at the highest address. Then unmaps free
     /// granules of expandable segments. Does not wait for pending events.
-    pub(crate) fn trim(self, keep: u64) -> Result<(), Error> {
-        while self.ledger.reserved() > keep {
+    pub(crate) fn trim(&self, keep: u64) -> Result<(), Error> {
+        ranges::collect(self.device, u32::MAX);
+        while self.device.ledger.reserved() > keep {
             // One walk over the heaps for each segment: only the largest of each heap is compared.
-            let largest = self.heaps.releasable_slots().filter_map(|(_used, slot)| {
-                let heap = self.heaps.lock(slot);
-                let block = &heap.blocks[last_releasable(&heap)?];
+            let largest = self.device.heaps.releasable_slots().filter_map(|(_used, slot)| {
+                let heap = self.device.heaps.lock(slot);
+                let block = &heap.blocks[last_releasable(&heap, |_| true)?];
                 Some((block.size, block.addr, slot))
             });
             let Some((_, _, slot)) = largest.max() else { break };
-            let Some(_used) = self.heaps.enter_pair(slot / 2) else { continue };
-            let heap = self.heaps.lock(slot);
+            let Some(_used) = self.device.heaps.enter_pair(slot / 2) else { continue };
+            let heap = self.device.heaps.lock(slot);
             // Another thread may have taken the segment since the lock was dropped: search again.
-            if let Some(block) = last_releasable(&heap) {
+            if let Some(block) = last_releasable(&heap, |_| true) {
                 self.release_segment(slot, heap, block)?;
             }
         }
-        if self.ledger.reserved() > keep
-            && let Some(stitcher) = self.stitcher()
+        if self.device.ledger.reserved() > keep
+            && let Some(stitcher) = self.device.stitcher()
         {
             stitcher.unmap_all_stale()?;
         }
-        for (_used, slot) in self.heaps.releasable_slots() {
-            if self.ledger.reserved() > keep {
+        for (_used, slot) in self.device.heaps.releasable_slots() {
+            if self.device.ledger.reserved() > keep {
                 self.unmap_cached(slot)?;
                 self.destroy_spares()?;
-                self.heaps.drop_tables(&mut self.heaps.lock(slot));
+                self.device.heaps.drop_tables(&mut self.device.heaps.lock(slot));
             }
         }
-        Ok(())
+        if self.device.ledger.reserved() > keep { self.destroy_spares() } else { Ok(()) }
     }
 }
 
@@ -259,7 +281,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.ledger.reserved().checked_sub((threshold * limit as f64) as u64).filter(|&bytes| bytes > 0)
     }
 
-    /// Returns the address of the first segment that [`collect_garbage`](OnDevice::collect_garbage)
+    /// Returns the address of the first segment that [`collect_garbage`](Releaser::collect_garbage)
     /// would release.
     pub(crate) fn first_garbage(&self) -> Option<DevicePtr> {
         self.garbage_target()?;
@@ -274,7 +296,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Returns the address of the first segment or range that
-    /// [`release_cached`](OnDevice::release_cached) would release.
+    /// [`release_cached`](Releaser::release_cached) would release.
     pub(crate) fn first_releasable(&self) -> Option<DevicePtr> {
         let of_pool = |pool: u32, kinds: [PoolKind; 2]| {
             kinds
@@ -286,7 +308,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Returns the address of the first segment or range that
-    /// [`release_heap`](OnDevice::release_heap) would release.
+    /// [`release_heap`](Releaser::release_heap) would release.
     pub(crate) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
         let mut heap = self.heaps.lock(slot);
         if let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) {
@@ -323,7 +345,7 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
     }
 
     /// Returns the address of the first segment that
-    /// [`release_oversize`](OnDevice::release_oversize) would release.
+    /// [`release_oversize`](Releaser::release_oversize) would release.
     pub(crate) fn oversize_victim(&self, request: &Request) -> Option<DevicePtr> {
         let mut heap = self.lock(request.slot);
         oversize_victim(&mut heap, request.size).map(|(block, _)| DevicePtr(heap.blocks[block].addr))
@@ -375,14 +397,14 @@ pub(super) fn next_releasable<S: Storage>(
     None
 }
 
-/// Returns the largest releasable segment of `heap`, as a block. A heap of a private pool in use
-/// has no releasable segment.
-fn last_releasable<S: Storage>(heap: &Heap<S>) -> Option<u32> {
+/// Returns the largest releasable segment of `heap` for which `wanted` returns true, as a block. A
+/// heap of a private pool in use has no releasable segment.
+pub(super) fn last_releasable<S: Storage>(heap: &Heap<S>, wanted: impl Fn(&Block) -> bool) -> Option<u32> {
     if heap.retained || heap.is_empty() {
         return None;
     }
     let mut at = heap.sets.free.last(heap.blocks.entries());
-    while let Some(block) = at.filter(|&block| !heap.is_releasable(block)) {
+    while let Some(block) = at.filter(|&block| !(heap.is_releasable(block) && wanted(&heap.blocks[block]))) {
         at = heap.sets.free.previous(block, heap.blocks.entries());
     }
     at

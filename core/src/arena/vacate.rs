@@ -24,7 +24,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             // The pair may serve a live stream again since the heap was queued.
             if self.heaps.lock(slot).ended {
                 // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
-                let _counted = self.release_heap(slot);
+                let _counted = self.releaser().release_heap(slot);
             }
             drop(used);
         }
@@ -66,7 +66,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn release_pair(self, used: PairUse<'_, R, S>) {
         for kind in [PoolKind::Small, PoolKind::Large] {
             // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
-            let _counted = self.release_heap(used.slot(kind));
+            let _counted = self.releaser().release_heap(used.slot(kind));
         }
         let pair = used.pair;
         // A pair in use cannot become vacant, so the guard is dropped first.
@@ -91,7 +91,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         while let Some((pool, ended)) = self.heaps.end_next_pair(next, stream) {
             next = pool + 1;
             for kind in [PoolKind::Small, PoolKind::Large] {
-                result = result.and(self.release_heap(ended.slot(kind)));
+                result = result.and(self.releaser().release_heap(ended.slot(kind)));
             }
         }
         result

@@ -209,6 +209,16 @@ pub trait VirtualMemory: Send + Sync {
     /// Any error leaves the memory in doubt: the allocator counts the memory as leaked.
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()>;
 
+    /// Announces calls of [`map`](Self::map), and one of [`set_access`](Self::set_access) for all of
+    /// them, by this thread. [`end_mapping`](Self::end_mapping) follows, with no other call between.
+    ///
+    /// A device may fail if two threads change mappings at the same time. Such a device lets a second
+    /// thread wait in this method, and in [`unmap`](Self::unmap).
+    fn begin_mapping(&self) {}
+
+    /// Ends what [`begin_mapping`](Self::begin_mapping) announced.
+    fn end_mapping(&self) {}
+
     /// Maps the whole of `handle`, `bytes` long, at `at`. The range is not accessible yet.
     ///
     /// # Errors

@@ -146,6 +146,14 @@ impl<D: DeviceMemory> VirtualMemory for Unlocked<D> {
         self.virtual_on("destroy").destroy(handle)
     }
 
+    fn begin_mapping(&self) {
+        self.virtual_on("begin_mapping").begin_mapping();
+    }
+
+    fn end_mapping(&self) {
+        self.virtual_on("end_mapping").end_mapping();
+    }
+
     fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
         self.virtual_on("map").map(at, bytes, handle)
     }

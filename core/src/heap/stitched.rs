@@ -8,8 +8,8 @@
 //!
 //! The heap grows into unmapped addresses: at the end of its newest range, or between blocks, where
 //! pages have left a gap. A page moves in three steps, each under the lock of the heap concerned:
-//! [`hold_room`](Heap::hold_room) detaches the addresses, [`take_pages`](Heap::take_pages) detaches
-//! wholly free pages, and the device maps the pages with no lock held. [`extend`](Heap::extend) then
+//! [`hold_room`](PagedHeap::hold_room) detaches the addresses, [`take_pages`](PagedHeap::take_pages) detaches
+//! wholly free pages, and the device maps the pages with no lock held. [`extend`](PagedHeap::extend) then
 //! makes the room a free block, and the old places become [stale](State::Stale).
 
 use super::{Heap, Outcome};
@@ -37,12 +37,17 @@ pub(crate) struct HeldRoom {
     upper: bool,
 }
 
-impl HeldRoom {
-    /// Returns the free block before or behind the room, whichever the request uses.
-    fn beside(&self) -> u32 {
-        if self.upper { self.run.last } else { self.run.first }
-    }
+/// Which free pages of a heap may move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// All of them.
+    Free,
+    /// Those that no work uses any longer.
+    Quiet,
 }
+
+/// A heap of the stitched policy: the operations on its pages.
+pub(crate) struct PagedHeap<'a, S: Storage>(pub &'a mut Heap<S>);
 
 /// A place for a request: an unmapped block, and which of its free neighbours are used.
 #[derive(Clone, Copy)]
@@ -56,35 +61,35 @@ struct Gap {
     behind: bool,
 }
 
-impl<S: Storage> Heap<S> {
+impl<S: Storage> PagedHeap<'_, S> {
     /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks beside them:
     /// where the fewest bytes are to be mapped, and else at the end of the newest range. Up to
     /// `spare_room` bytes more than needed are held. Returns `None` if no range has the addresses.
     /// Room for two blocks was made.
     pub(crate) fn hold_room(&mut self, size: u64, spare_room: u64) -> Option<HeldRoom> {
         let Gap { block, needed, before, behind } = self.least_gap(size)?;
-        let Block { size: gap_bytes, prev, next, .. } = self.blocks[block];
+        let Block { size: gap_bytes, prev, next, .. } = self.0.blocks[block];
         let upper = behind && !before;
         let room = gap_bytes.min(if before && behind { gap_bytes } else { needed + spare_room });
-        self.sets.detach(block, &mut self.blocks);
+        self.0.sets.detach(block, &mut self.0.blocks);
         let mut gap = block;
         if room < gap_bytes {
             let front_bytes = if upper { gap_bytes - room } else { room };
-            let front = self.blocks.cut(block, front_bytes, &mut self.segments);
+            let front = self.0.blocks.cut(block, front_bytes, &mut self.0.segments);
             let rest = if upper { front } else { block };
             gap = if upper { block } else { front };
-            self.blocks[rest].requested = 0;
-            self.sets.insert_unmapped(rest, &mut self.blocks);
+            self.0.blocks[rest].requested = 0;
+            self.0.sets.insert_unmapped(rest, &mut self.0.blocks);
         }
-        self.blocks[gap].state = State::Mapping;
-        self.blocks[gap].requested = 0;
+        self.0.blocks[gap].state = State::Mapping;
+        self.0.blocks[gap].requested = 0;
         let mut run = Run { first: gap, last: gap };
         if before {
-            self.sets.detach(prev, &mut self.blocks);
+            self.0.sets.detach(prev, &mut self.0.blocks);
             run.first = prev;
         }
         if behind {
-            self.sets.detach(next, &mut self.blocks);
+            self.0.sets.detach(next, &mut self.0.blocks);
             run.last = next;
         }
         Some(HeldRoom { run, gap, needed, room, upper })
@@ -95,10 +100,10 @@ impl<S: Storage> Heap<S> {
     fn least_gap(&self, size: u64) -> Option<Gap> {
         let mut best = self.tail().and_then(|block| self.gap_at(block, size));
         let mut from = 0;
-        while !self.is_empty()
-            && let Some(block) = self.sets.unmapped_from(from, &self.blocks)
+        while !self.0.is_empty()
+            && let Some(block) = self.0.sets.unmapped_from(from, &self.0.blocks)
         {
-            from = self.blocks[block].end();
+            from = self.0.blocks[block].end();
             best = match (best, self.gap_at(block, size)) {
                 (Some(best), Some(gap)) if gap.needed < best.needed => Some(gap),
                 (None, gap) => gap,
@@ -111,9 +116,10 @@ impl<S: Storage> Heap<S> {
     /// Returns how the unmapped `block` and the free blocks beside it can hold `size` bytes with the
     /// fewest bytes mapped, if they can.
     fn gap_at(&self, block: u32, size: u64) -> Option<Gap> {
-        let Block { size: room, prev, next, segment, .. } = self.blocks[block];
-        let granule = self.segments[segment].granule;
-        let free = |block: u32| if block != NONE && self.blocks[block].is_free() { self.blocks[block].size } else { 0 };
+        let Block { size: room, prev, next, segment, .. } = self.0.blocks[block];
+        let granule = self.0.segments[segment].granule;
+        let free =
+            |block: u32| if block != NONE && self.0.blocks[block].is_free() { self.0.blocks[block].size } else { 0 };
         let (left, right) = (free(prev), free(next));
         // At least a granule, also if another thread has made a free block large enough.
         let missing = |held: u64| size.saturating_sub(held).next_multiple_of(granule).max(granule);
@@ -136,17 +142,17 @@ impl<S: Storage> Heap<S> {
     /// Returns the held room to the heap. Returns the range of addresses to release if nothing of
     /// the range is mapped.
     pub(crate) fn release_room(&mut self, held: HeldRoom) -> Option<(DevicePtr, u64)> {
-        self.attach_run(held.run)
+        self.0.attach_run(held.run)
     }
 
     /// Gives the held room up: the device failed to remove a mapping there.
     pub(crate) fn lose_room(&mut self, held: HeldRoom) {
-        self.blocks[held.gap].state = State::Lost;
+        self.0.blocks[held.gap].state = State::Lost;
     }
 
     /// Returns the address at which `bytes` of pages are to be mapped in the held room.
     pub(crate) fn place_in(&self, held: HeldRoom, bytes: u64) -> DevicePtr {
-        let gap = &self.blocks[held.gap];
+        let gap = &self.0.blocks[held.gap];
         DevicePtr(if held.upper { gap.end() - bytes } else { gap.addr })
     }
 
@@ -157,88 +163,88 @@ impl<S: Storage> Heap<S> {
         let HeldRoom { mut run, gap, room, upper, .. } = held;
         debug_assert!(0 < bytes && bytes <= room, "the room holds the pages");
         let mut mapped = gap;
-        if bytes < room {
-            let front = self.blocks.cut(gap, if upper { room - bytes } else { bytes }, &mut self.segments);
-            let rest = if upper { front } else { gap };
-            mapped = if upper { gap } else { front };
-            // The end of the run that was the whole room is now the mapped part of the room.
-            let end = if held.beside() == gap { None } else { Some(held.beside()) };
-            run = match (upper, end) {
-                (true, end) => Run { first: mapped, last: end.unwrap_or(mapped) },
-                (false, end) => Run { first: end.unwrap_or(mapped), last: mapped },
-            };
-            self.join_unmapped(rest);
+        if bytes < room && upper {
+            let rest = self.0.blocks.cut(gap, room - bytes, &mut self.0.segments);
+            self.0.join_unmapped(rest);
+        } else if bytes < room {
+            mapped = self.0.blocks.cut(gap, bytes, &mut self.0.segments);
+            self.0.join_unmapped(gap);
+            run = Run { first: if run.first == gap { mapped } else { run.first }, last: mapped };
         }
-        self.blocks[mapped].state = State::Mapped;
-        let joined = self.join_run(run, counters);
+        self.0.blocks[mapped].state = State::Mapped;
+        let joined = self.0.join_run(run, counters);
         Outcome { value: joined.value.0, peaks_stale: joined.peaks_stale }
     }
 
-    /// Counts the pages that lie wholly in free blocks and are not pinned. With `quiet_only`, only
-    /// those in blocks that no work uses any longer.
-    pub(crate) fn count_free_pages(&mut self, counts: &mut PageCounts, step: u64, quiet_only: bool) {
-        if self.is_empty() {
+    /// Returns whether the pages of a free block may move.
+    fn admits(&self, wanted: Wanted, block: u32) -> bool {
+        wanted == Wanted::Free || self.0.blocks[block].freed_at < self.0.sets.quiet
+    }
+
+    /// Counts the wanted pages that lie wholly in free blocks and are not pinned.
+    pub(crate) fn count_free_pages(&mut self, wanted: Wanted, counts: &mut PageCounts, step: u64) {
+        if self.0.is_empty() {
             return;
         }
-        let mut cursor = self.sets.free.after((step, 0), self.blocks.entries());
+        let mut cursor = self.0.sets.free.after((step, 0), self.0.blocks.entries());
         while let Some(block) = cursor {
-            let Block { addr, freed_at, .. } = self.blocks[block];
-            if !quiet_only || freed_at < self.sets.quiet {
-                let pages = self.sets.pages.within(addr, self.blocks[block].end());
+            if self.admits(wanted, block) {
+                let Block { addr, size, .. } = self.0.blocks[block];
+                let pages = self.0.sets.pages.within(addr, addr + size);
                 pages.filter(HomePage::is_movable).for_each(|page| counts.add(page.bytes));
             }
-            cursor = self.sets.free.next(block, self.blocks.entries());
+            cursor = self.0.sets.free.next(block, self.0.blocks.entries());
         }
     }
 
-    /// Detaches free pages of the sizes in `wanted`, and calls `take` with each and the detached
-    /// block at its place. Takes what it took off `wanted`. Stops early if a table is full.
+    /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each and the detached
+    /// block at its place. Takes what it took off `chosen`. Stops early if a table is full.
     pub(crate) fn take_pages(
         &mut self,
-        wanted: &mut PageCounts,
+        wanted: Wanted,
+        chosen: &mut PageCounts,
         step: u64,
-        quiet_only: bool,
         mut take: impl FnMut(HomePage, u32),
     ) {
-        // The blocks that are left of a block are smaller than the block, and have no page that
-        // is wanted: the walk up the sizes does not meet them again.
+        // The blocks that are left of a block are smaller than the block, and have no page of the
+        // sizes: the walk up the sizes does not meet them again.
         let mut position = (step, 0);
-        while !self.is_empty()
-            && wanted.count() > 0
-            && let Some(block) = self.sets.free.after(position, self.blocks.entries())
+        while !self.0.is_empty()
+            && chosen.count() > 0
+            && let Some(block) = self.0.sets.free.after(position, self.0.blocks.entries())
         {
-            let Block { size, addr, freed_at, .. } = self.blocks[block];
+            let Block { size, addr, .. } = self.0.blocks[block];
             position = (size, addr);
-            if (!quiet_only || freed_at < self.sets.quiet) && !self.take_pages_of(block, wanted, &mut take) {
+            if self.admits(wanted, block) && !self.take_pages_of(block, chosen, &mut take) {
                 return;
             }
         }
     }
 
-    /// Detaches the wanted pages of one free block. Returns false if a table is full.
-    fn take_pages_of(&mut self, block: u32, wanted: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
-        let (end, freed_at) = (self.blocks[block].end(), self.blocks[block].freed_at);
+    /// Detaches the pages of one free block that have a size in `chosen`. Returns false if a table is full.
+    fn take_pages_of(&mut self, block: u32, chosen: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
+        let (end, freed_at) = (self.0.blocks[block].end(), self.0.blocks[block].freed_at);
         let mut rest = Some(block);
         while let Some(block) = rest {
-            let from = self.blocks[block].addr;
-            let mut pages = self.sets.pages.within(from, end).filter(HomePage::is_movable);
-            let Some(page) = pages.find(|page| wanted.has(page.bytes)) else { break };
+            let from = self.0.blocks[block].addr;
+            let mut pages = self.0.sets.pages.within(from, end).filter(HomePage::is_movable);
+            let Some(page) = pages.find(|page| chosen.has(page.bytes)) else { break };
             drop(pages);
             // What is cut off here becomes unmapped later, one block at a time.
-            if self.make_room().is_err() || !self.sets.make_room_for_unmapped(self.blocks.len() + 2) {
+            if self.0.make_room().is_err() || !self.0.sets.make_room_for_unmapped(self.0.blocks.len() + 2) {
                 return false;
             }
-            wanted.take(page.bytes);
-            self.sets.detach(block, &mut self.blocks);
+            chosen.take(page.bytes);
+            self.0.sets.detach(block, &mut self.0.blocks);
             if page.at > from {
-                let front = self.blocks.cut(block, page.at - from, &mut self.segments);
-                self.blocks[front].requested = 0;
-                self.sets.insert_free(front, freed_at, self.blocks.entries_mut());
+                let front = self.0.blocks.cut(block, page.at - from, &mut self.0.segments);
+                self.0.blocks[front].requested = 0;
+                self.0.sets.insert_free(front, freed_at, self.0.blocks.entries_mut());
             }
             let taken = if page.end() < end {
-                let taken = self.blocks.cut(block, page.bytes, &mut self.segments);
-                self.blocks[block].requested = 0;
-                self.sets.insert_free(block, freed_at, self.blocks.entries_mut());
+                let taken = self.0.blocks.cut(block, page.bytes, &mut self.0.segments);
+                self.0.blocks[block].requested = 0;
+                self.0.sets.insert_free(block, freed_at, self.0.blocks.entries_mut());
                 rest = Some(block);
                 taken
             } else {
@@ -252,43 +258,43 @@ impl<S: Storage> Heap<S> {
 
     /// Returns a page that was taken to its heap: its detached block is free again.
     pub(crate) fn return_page(&mut self, block: u32) {
-        _ = self.join_free(block);
+        _ = self.0.join_free(block);
     }
 
     /// Makes the old place of a page that has moved stale, as of now. Returns its address and bytes.
     pub(crate) fn leave_stale(&mut self, block: u32, counters: &HeapCounters) -> (DevicePtr, u64) {
-        let Block { addr, size, .. } = self.blocks[block];
+        let Block { addr, size, .. } = self.0.blocks[block];
         counters.down(Stat::ReservedBytes, size);
-        let page = self.sets.pages.remove(addr);
-        self.sets.stale.push(block, page.page, self.clock, &mut self.blocks);
+        let page = self.0.sets.pages.remove(addr);
+        self.0.sets.stale.push(block, page.page, self.0.clock, &mut self.0.blocks);
         (DevicePtr(addr), size)
     }
 
     /// Takes the oldest mapping that has been stale since before `stamp`, to be unmapped. Returns
     /// the block, its addresses, and the number of the page.
     pub(crate) fn take_stale(&mut self, stamp: u64) -> Option<(u32, DevicePtr, u64, u32)> {
-        if self.is_empty() {
+        if self.0.is_empty() {
             return None;
         }
-        let (block, page) = self.sets.stale.pop(stamp, &mut self.blocks)?;
-        let Block { addr, size, .. } = self.blocks[block];
+        let (block, page) = self.0.sets.stale.pop(stamp, &mut self.0.blocks)?;
+        let Block { addr, size, .. } = self.0.blocks[block];
         Some((block, DevicePtr(addr), size, page))
     }
 
     /// Marks the addresses of a stale mapping as unmapped. Returns the range of addresses to
     /// release if nothing of the range is mapped any more.
     pub(crate) fn finish_stale(&mut self, block: u32) -> Option<(DevicePtr, u64)> {
-        let block = self.join_unmapped(block);
-        self.remove_if_unmapped(self.blocks[block].segment)
+        let block = self.0.join_unmapped(block);
+        self.0.remove_if_unmapped(self.0.blocks[block].segment)
     }
 
     /// Returns the unmapped block at the end of the newest range.
     fn tail(&self) -> Option<u32> {
-        if self.is_empty() {
+        if self.0.is_empty() {
             return None;
         }
-        let segment = &self.segments[self.newest];
+        let segment = &self.0.segments[self.0.newest];
         let end = segment.base + segment.bytes;
-        self.sets.unmapped_below(end, &self.blocks).filter(|&block| self.blocks[block].end() == end)
+        self.0.sets.unmapped_below(end, &self.0.blocks).filter(|&block| self.0.blocks[block].end() == end)
     }
 }

@@ -1,7 +1,7 @@
 //! The peaks of a device's statistics, and the leases of its heaps.
 
 use super::counters::{HeapCounters, included};
-use super::{ALL, Counter, EVENTS, Event, STATS, Stats, column};
+use super::{ALL, Counter, EVENTS, Event, STATS, Stat, Stats, column};
 use crate::config::rounding::PoolKind;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicI64, AtomicU64};
@@ -50,7 +50,8 @@ impl DevicePeaks {
     /// Returns the most bytes that were ever active at one time. A reset of the peaks does not lower
     /// the number.
     pub(crate) fn most_active(&self) -> u64 {
-        self.active_bytes().max(self.active_before.load(Relaxed))
+        let peak = self.peak[ALL][Stat::ActiveBytes as usize].load(Relaxed).max(0) as u64;
+        peak.max(self.active_before.load(Relaxed))
     }
 
     /// Reconciles the peaks: leases the heap `asking` at least its current values.
@@ -123,11 +124,6 @@ impl DevicePeaks {
             counters.lease(stat).store(lease, Relaxed);
             counters.set_threshold(included(stat).unwrap_or(stat));
         }
-    }
-
-    /// Returns the peak of the bytes of active blocks.
-    pub(crate) fn active_bytes(&self) -> u64 {
-        self.peak[ALL][super::Stat::ActiveBytes as usize].load(Relaxed).max(0) as u64
     }
 
     /// Lowers every peak to the current value. The caller holds the owner's lock.

@@ -9,6 +9,7 @@ use crate::device::PhysicalHandle;
 use crate::heap::block::Backing;
 use crate::heap::home_pages::HomePage;
 use crate::heap::split_rules::Rules;
+use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::heap::{FreeOutcome, Heap};
 use crate::pages::counts::PageCounts;
 use crate::pages::{Batch, Pages};
@@ -64,7 +65,7 @@ impl Device {
             let mut locked = self.heaps[heap].lock().unwrap();
             locked.make_room().unwrap();
             assert!(locked.make_room_for_range());
-            locked.hold_room(room, STEP).unwrap()
+            PagedHeap(&mut locked).hold_room(room, STEP).unwrap()
         };
         let mut batch = Batch::EMPTY;
         self.take_from(1 - heap, held.needed, &mut batch);
@@ -81,11 +82,11 @@ impl Device {
             locked.make_room().unwrap();
             assert!(locked.make_room_for_range());
             locked.sets.pages.make_room(batch.count).unwrap();
-            let begin = locked.place_in(held, batch.bytes);
+            let begin = PagedHeap(&mut locked).place_in(held, batch.bytes);
             for (&page, at) in numbers.iter().zip((begin.0..).step_by(STEP as usize)) {
                 locked.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 0, arriving: true });
             }
-            let extended = locked.extend(held, batch.bytes, &self.counters[heap]);
+            let extended = PagedHeap(&mut locked).extend(held, batch.bytes, &self.counters[heap]);
             (locked.allocate_from(extended.value, size, size, &self.counters[heap]).value, begin)
         };
         self.finish_moves(heap, &numbers, at);
@@ -95,9 +96,9 @@ impl Device {
     fn take_from(&self, donor: usize, wanted: u64, batch: &mut Batch) {
         let mut locked = self.heaps[donor].lock().unwrap();
         let mut counts = PageCounts::new(STEP);
-        locked.count_free_pages(&mut counts, STEP, false);
+        PagedHeap(&mut locked).count_free_pages(Wanted::Free, &mut counts, STEP);
         let mut chosen = counts.choose(wanted, u64::MAX, 8);
-        locked.take_pages(&mut chosen, STEP, false, |home, block| {
+        PagedHeap(&mut locked).take_pages(Wanted::Free, &mut chosen, STEP, |home, block| {
             let mut pages = self.pages.lock().unwrap();
             pages.begin_move(home.page, donor as u32, block);
             pages.append(batch, home.page);
@@ -113,7 +114,7 @@ impl Device {
     fn finish_moves(&self, heap: usize, numbers: &[u32], at: DevicePtr) {
         for &page in numbers {
             let Some((from, block)) = self.pages.lock().unwrap()[page].origin else { continue };
-            self.heaps[from as usize].lock().unwrap().leave_stale(block, &self.counters[from as usize]);
+            PagedHeap(&mut self.heaps[from as usize].lock().unwrap()).leave_stale(block, &self.counters[from as usize]);
             self.pages.lock().unwrap().add_alias(page);
         }
         numbers.iter().for_each(|&page| self.pages.lock().unwrap().settle(page));
@@ -126,10 +127,13 @@ impl Device {
     /// `Stitcher::unmap_all_stale`, with the work complete.
     fn unmap_stale(&self, heap: usize) {
         loop {
-            let Some((block, _, _, page)) = self.heaps[heap].lock().unwrap().take_stale(u64::MAX) else { break };
+            let Some((block, _, _, page)) = PagedHeap(&mut self.heaps[heap].lock().unwrap()).take_stale(u64::MAX)
+            else {
+                break;
+            };
             self.pages.lock().unwrap().remove_alias(page, false);
             // A range of which nothing is mapped any longer would go back to the device.
-            let _emptied = self.heaps[heap].lock().unwrap().finish_stale(block);
+            let _emptied = PagedHeap(&mut self.heaps[heap].lock().unwrap()).finish_stale(block);
         }
     }
 

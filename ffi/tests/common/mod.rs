@@ -8,9 +8,13 @@ pub(crate) mod install;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 /// Compiler flags of every C and C++ program.
 pub(crate) const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
@@ -72,12 +76,33 @@ pub(crate) fn skip(what: &str, why: &str) {
     }
 }
 
+/// The longest that a command may run. The longest of them, a build of the library by cmake, takes
+/// two minutes on a slow machine.
+const LONGEST: Duration = Duration::from_secs(600);
+
 /// Runs a command. `None` if the program is missing.
+///
+/// A command that does not end within [`LONGEST`] is ended with its children by `SIGABRT`, of which
+/// valgrind prints the stack, so that a hang is a failed test that names the program.
 pub(crate) fn output(command: &mut Command) -> Option<Output> {
-    match command.output() {
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        output => Some(output.expect("the command runs")),
-    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let child = match command.spawn() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        child => child.expect("the command starts"),
+    };
+    let group = format!("-{}", child.id());
+    let (ended, end) = mpsc::channel::<()>();
+    let output = thread::scope(|scope| {
+        scope.spawn(move || {
+            if end.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-ABRT", "--", &group]).status();
+            }
+        });
+        let output = child.wait_with_output();
+        drop(ended);
+        output
+    });
+    Some(output.expect("the command runs"))
 }
 
 /// Returns the output of a command.

@@ -12,8 +12,7 @@ use crate::config::Stitched;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::pages::counts::PageCounts;
-use crate::stats::Stat;
-use crate::sync::{AtomicU64, Lock, Ordering};
+use crate::sync::Lock;
 use crate::tables::Storage;
 
 /// Estimated time to map a page that is mapped already, in tenths of a microsecond. Measured on an
@@ -46,37 +45,6 @@ const PAGES_KEPT: u32 = 6;
 /// With 1/100, a request that would exceed the budget by more takes longer instead.
 const BEYOND_BUDGET: u64 = 100;
 
-/// The peak of live memory, and counts of the pages that have moved.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    /// The largest number of bytes that were live at a time at which a heap grew, that request
-    /// included.
-    peak_live: AtomicU64,
-    /// Bytes of all pages that have moved.
-    moved: AtomicU64,
-}
-
-impl Budget {
-    pub(crate) fn new() -> Self {
-        Self { peak_live: AtomicU64::new(0), moved: AtomicU64::new(0) }
-    }
-
-    /// Raises the peak of live memory to `live` bytes, and returns the peak.
-    pub(crate) fn raise(&self, live: u64) -> u64 {
-        self.peak_live.fetch_max(live, Ordering::Relaxed).max(live)
-    }
-
-    /// Counts `bytes` of pages as moved.
-    pub(super) fn count_moved(&self, bytes: u64) {
-        self.moved.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Returns the bytes of all pages that have moved.
-    pub(crate) fn moved(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
-    }
-}
-
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// Returns the bytes of new memory that a request may add before free pages move.
     pub(super) fn allowance(&self, request: &Request) -> u64 {
@@ -88,20 +56,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Returns the bytes that may be held at most without a limit, if `more` live bytes are added.
-    pub(super) fn most_held(&self, more: u64) -> u64 {
-        let device = self.device();
-        let live: i64 = device.all_counters().map(|(_, counters)| counters.current(Stat::ActiveBytes)).sum();
-        let peak = device.budget.raise(live.max(0) as u64 + more).max(device.device_peaks.active_bytes());
+    pub(in crate::arena) fn most_held(&self, more: u64) -> u64 {
+        let peak = self.device().most_active_with(more);
         let slack = u128::from(peak) * u128::from(self.options.slack) / u128::from(Stitched::SLACK_PARTS);
         peak.saturating_add(slack as u64)
     }
 
-    /// Returns how many pages a request may move that lacks `wanted` bytes beyond the budget, where
-    /// `free` are the pages that could move, into `room` bytes.
+    /// Returns how many pages a request may move that lacks `wanted` bytes beyond the budget. They
+    /// are mapped into `room` bytes.
     ///
     /// Within the time bound if the bytes fit, or if few enough are left to be allocated beyond the
     /// budget. Else as many as it takes: the bound on time gives way, unless it is strict.
-    pub(super) fn most_moves(&self, wanted: u64, room: u64, free: &PageCounts) -> u32 {
+    pub(super) fn most_moves(&self, request: &Request, wanted: u64, room: u64) -> u32 {
+        let free = self.free_pages(request);
         let in_time = self.options.max_stall_us.saturating_mul(10) / MOVE_TENTHS_US;
         if free.choose(wanted, room, u32::MAX).count() <= in_time {
             return u32::MAX;
@@ -114,9 +81,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let kept = PAGES_KEPT * CREATE_TENTHS_US / MOVE_TENTHS_US;
         let bounded = in_time.saturating_sub(kept);
         // What earlier requests hold beyond the budget counts as well.
-        let debt = device.ledger.reserved().saturating_sub(self.most_held(0));
+        let debt = device.ledger.reserved().saturating_sub(self.most_held(request.size));
         let beyond = wanted.saturating_sub(free.choose(wanted, room, bounded).bytes()) + debt;
-        let bearable = beyond <= device.budget.peak_live.load(Ordering::Relaxed) / BEYOND_BUDGET;
+        let bearable = beyond <= device.most_active_with(request.size) / BEYOND_BUDGET;
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
 

@@ -5,6 +5,7 @@ use crate::arena::forecast::Forecast;
 use crate::arena::request::Request;
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -20,7 +21,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         {
             return Ok(Some(Forecast::Hit(ptr)));
         }
-        let lacking = heaps.lock(request.slot).lacking(request.size);
+        let lacking = PagedHeap(&mut heaps.lock(request.slot)).lacking(request.size);
         let needed = lacking.unwrap_or(request.size.next_multiple_of(self.step()));
         if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
             return Ok(None);
@@ -44,9 +45,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             if pair.pair != request.slot / 2 && device.call(|memory| memory.is_capturing(stream))? {
                 continue;
             }
-            for slot in super::gather::slots_of(pair.pair) {
-                device.heaps.lock(slot).count_free_pages(&mut counts, self.step(), false);
-            }
+            self.count_free(Wanted::Free, pair.pair, &mut counts);
         }
         Ok(counts.bytes())
     }

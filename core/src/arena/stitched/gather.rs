@@ -9,77 +9,88 @@
 //! Nothing moves between streams while a graph is captured.
 
 use super::Stitcher;
+use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::slot_of;
 use crate::arena::request::Request;
 use crate::config::rounding::PoolKind;
 use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
 use crate::error::Error;
+use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::Batch;
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::StreamId;
 
-/// Which pages of a pair of heaps may move.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wanted {
-    /// All free pages.
-    Free,
-    /// Free pages that no work uses any longer.
-    Quiet,
-}
-
 /// How large a batch is to become, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wish {
+pub(in crate::arena) struct Wish {
     /// The batch suffices with this length.
-    pub(super) end: u64,
+    pub end: u64,
     /// The batch must not become longer than this.
-    pub(super) room: u64,
+    pub room: u64,
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
+/// Who needs free pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::arena) struct Taker {
+    /// The stream whose work will use the pages.
+    pub stream: StreamId,
+    /// The pair of that stream in the default pool, which the caller uses, if there is one.
+    pub own: Option<u32>,
+}
+
+impl From<&Request> for Taker {
+    fn from(request: &Request) -> Self {
+        Self { stream: request.stream, own: Some(request.slot / 2) }
+    }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Appends free pages to `batch`, as many as are wished for or as there are, but at most `moves`
     /// pages, which are counted down.
-    pub(super) fn gather(
+    pub(in crate::arena) fn gather(
         &self,
-        request: &Request,
+        taker: Taker,
         wish: Wish,
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let end = wish.end;
         let completed_only = self.options.completed_pages_only;
-        if completed_only {
-            self.begin_epochs(request.slot / 2);
-            self.device().quiet().poll();
+        if let Some(own) = taker.own {
+            if completed_only {
+                self.begin_epochs(own);
+                self.device().quiet().poll();
+            }
+            self.take_from(self.wanted(), own, wish, moves, batch);
         }
-        let own = if completed_only { Wanted::Quiet } else { Wanted::Free };
-        self.take_from(own, request.slot / 2, wish, moves, batch);
         if batch.bytes >= end {
             return Ok(());
         }
         self.device().quiet().poll();
-        self.for_others(request, |pair| {
-            self.take_from(Wanted::Quiet, pair, wish, moves, batch);
+        for other in self.others(taker) {
+            self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
             if completed_only {
                 // The free pages of this moment are quiet for one of the next requests.
-                self.begin_epochs(pair);
+                self.begin_epochs(other.pair);
             }
-            Ok(batch.bytes < end)
-        })?;
-        if batch.bytes >= end || completed_only {
+            if batch.bytes >= end {
+                return Ok(());
+            }
+        }
+        if completed_only {
             return Ok(());
         }
-        self.for_others(request, |pair| {
+        for other in self.others(taker) {
             // Kept until the streams are ordered: no capture begins in between.
-            let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
-            if permission.is_none() {
-                return Ok(false);
+            let Some(_permission) = self.device().arena.driver.may_record(&self.device().arena.flags) else { break };
+            self.take_in_order(taker, other.pair, wish, moves, batch)?;
+            if batch.bytes >= end {
+                break;
             }
-            self.take_in_order(request, pair, wish, moves, batch)?;
-            Ok(batch.bytes < end)
-        })
+        }
+        Ok(())
     }
 
     /// Takes free pages of one pair, as [`take_from`](Self::take_from) does, and orders the
@@ -87,7 +98,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// captures, nor for one that captures.
     fn take_in_order(
         &self,
-        request: &Request,
+        taker: Taker,
         pair: u32,
         wish: Wish,
         moves: &mut u32,
@@ -98,19 +109,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
-        let (before, mut taken) = (*moves, Batch::EMPTY);
+        let (before, mut found) = (*moves, Batch::EMPTY);
         let rest = Wish { end: wish.end - batch.bytes, room: wish.room - batch.bytes };
-        self.take_from(Wanted::Free, pair, rest, moves, &mut taken);
-        if taken.count == 0 {
+        self.take_from(Wanted::Free, pair, rest, moves, &mut found);
+        if found.count == 0 {
             return Ok(());
         }
-        match self.order_behind(pair, request.stream) {
+        match self.order_behind(pair, taker.stream) {
             Ok(()) => {
-                self.device().page_pool.lock().join(batch, taken);
+                self.device().page_pool.lock().join(batch, found);
                 Ok(())
             }
             Err(error) => {
-                self.give_back(&taken);
+                self.mapper.return_batch(&found);
                 *moves = before;
                 // A capture that nothing announced: this pair's pages stay where they are.
                 if error.kind == ErrorKind::NotPermittedInCapture { Ok(()) } else { Err(error.into()) }
@@ -119,52 +130,41 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Counts the pages that could move for a request.
-    pub(super) fn free_pages(&self, request: &Request) -> Result<PageCounts, Error> {
+    pub(super) fn free_pages(&self, request: &Request) -> PageCounts {
         let mut counts = PageCounts::new(self.step());
-        let only = self.options.completed_pages_only;
-        self.count_free(request.slot / 2, only, &mut counts);
-        self.for_others(request, |pair| {
-            self.count_free(pair, only, &mut counts);
-            Ok(true)
-        })?;
-        Ok(counts)
+        self.count_free(self.wanted(), request.slot / 2, &mut counts);
+        for other in self.others(request.into()) {
+            self.count_free(self.wanted(), other.pair, &mut counts);
+        }
+        counts
     }
 
-    /// Counts the free pages of a pair of heaps.
-    fn count_free(&self, pair: u32, quiet_only: bool, counts: &mut PageCounts) {
+    /// Counts the wanted free pages of a pair of heaps.
+    pub(super) fn count_free(&self, wanted: Wanted, pair: u32, counts: &mut PageCounts) {
         for slot in slots_of(pair) {
-            let mut heap = self.device().arena.heaps.lock(slot);
-            if !heap.retained {
-                heap.count_free_pages(counts, self.step(), quiet_only);
-            }
+            PagedHeap(&mut self.device().arena.heaps.lock(slot)).count_free_pages(wanted, counts, self.step());
         }
     }
 
-    /// Calls `act` with each pair whose pages may move to another stream, except for the request's
-    /// own pair, until `act` returns false.
-    fn for_others(&self, request: &Request, mut act: impl FnMut(u32) -> Result<bool, Error>) -> Result<(), Error> {
-        for pair in self.device().arena.heaps.pairs_of(0) {
-            if pair.pair != request.slot / 2 && !act(pair.pair)? {
-                break;
-            }
-        }
-        Ok(())
+    /// Returns which free pages may move for a request at all.
+    fn wanted(&self) -> Wanted {
+        if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
+    }
+
+    /// Iterates over the pairs whose pages may move for a taker, except for the taker's own pair.
+    fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
+        self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
     }
 
     /// Takes free pages of one pair, as many as are wished for if the pages suffice.
     pub(super) fn take_from(&self, wanted: Wanted, pair: u32, wish: Wish, moves: &mut u32, batch: &mut Batch) {
         let device = self.device();
-        let (step, quiet_only) = (self.step(), wanted == Wanted::Quiet);
-        let slots = slots_of(pair);
-        let mut counts = PageCounts::new(step);
-        self.count_free(pair, quiet_only, &mut counts);
+        let mut counts = PageCounts::new(self.step());
+        self.count_free(wanted, pair, &mut counts);
         let mut chosen = counts.choose(wish.end.saturating_sub(batch.bytes), wish.room - batch.bytes, *moves);
-        for slot in slots {
+        for slot in slots_of(pair) {
             let mut heap = device.heaps.lock(slot);
-            if heap.retained {
-                continue;
-            }
-            heap.take_pages(&mut chosen, step, quiet_only, |home, block| {
+            PagedHeap(&mut heap).take_pages(wanted, &mut chosen, self.step(), |home, block| {
                 let mut pages = device.page_pool.lock();
                 pages.begin_move(home.page, slot, block);
                 pages.append(batch, home.page);

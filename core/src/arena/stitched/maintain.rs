@@ -6,11 +6,11 @@
 //!    work uses any longer.
 
 use super::Stitcher;
-use super::gather::{Wanted, Wish};
-use crate::arena::heaps::pairs::PairUse;
+use super::gather::Wish;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::heap::expandable::Range;
+use crate::heap::stitched::Wanted;
 use crate::pages::Batch;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -42,15 +42,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// # Errors
     /// The first error of the device; the rest is left to the next call.
     pub(crate) fn maintain(&self, max_us: u64) -> Result<bool, Error> {
+        let device = self.device();
         let mut left = TimeLeft(max_us.saturating_mul(10));
-        self.device().quiet().poll();
+        device.quiet().poll();
         let stale = self.remove_stale(&mut left)?;
         let indebted = self.repay(&mut left)?;
         // The free pages of this moment are quiet at one of the next calls.
-        self.for_every_pair(|pair| {
-            self.begin_epochs(pair);
-            Ok(true)
-        })?;
+        for used in device.heaps.pairs_of(0) {
+            self.begin_epochs(used.pair);
+        }
         Ok(stale | indebted)
     }
 
@@ -80,32 +80,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             if self.mapper.destroy_spare()? {
                 continue;
             }
-            let mut batch = Batch::EMPTY;
-            self.for_every_pair(|pair| {
-                let any = Wish { end: self.step(), room: u64::MAX };
-                self.take_from(Wanted::Quiet, pair, any, &mut 1, &mut batch);
-                Ok(batch.count == 0)
-            })?;
-            if batch.count == 0 {
-                return Ok(true);
-            }
+            let Some(batch) = self.take_one_quiet() else { return Ok(true) };
             self.unmap_taken_pages(&batch)?;
         }
         Ok(debt() > 0)
+    }
+
+    /// Takes one free page that no work uses any longer, if there is one. The memory of a private
+    /// pool does not count: it may be in use on any stream, as long as its last replays run.
+    fn take_one_quiet(&self) -> Option<Batch> {
+        let mut batch = Batch::EMPTY;
+        let any = Wish { end: self.step(), room: u64::MAX };
+        for used in self.device().arena.heaps.pairs_of(0) {
+            self.take_from(Wanted::Quiet, used.pair, any, &mut 1, &mut batch);
+            if batch.count > 0 {
+                return Some(batch);
+            }
+        }
+        None
     }
 
     /// Unmaps free pages that were taken from their heaps. The pages become spare.
     fn unmap_taken_pages(&self, batch: &Batch) -> Result<(), Error> {
         let device = self.device();
         let mut result = Ok(());
-        let mut next = (batch.count > 0).then_some(batch.first);
-        while let Some(page) = next {
-            let origin = {
-                let pages = device.page_pool.lock();
-                next = pages.next(page);
-                pages[page].origin
-            };
-            let Some((slot, block)) = origin else { continue };
+        for page in self.mapper.numbers_of(batch) {
+            let Some((slot, block)) = device.page_pool.lock()[page].origin else { continue };
             let mut heap = device.heaps.lock(slot);
             let entry = &heap.blocks[block];
             let range = Range { at: DevicePtr(entry.addr), bytes: entry.size, granule: entry.size };
@@ -116,17 +116,5 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             result = result.and(self.mapper.unmap_detached(slot, block, range));
         }
         result
-    }
-
-    /// Calls `act` with each pair of the default pool, until `act` returns false. The memory of a
-    /// private pool may be in use on any stream, as long as its last replays run.
-    fn for_every_pair(&self, mut act: impl FnMut(u32) -> Result<bool, Error>) -> Result<(), Error> {
-        for pair in self.device().arena.heaps.pairs_of(0) {
-            let PairUse { pair: number, .. } = pair;
-            if !act(number)? {
-                break;
-            }
-        }
-        Ok(())
     }
 }

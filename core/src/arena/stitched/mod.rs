@@ -22,21 +22,22 @@ mod gather;
 mod maintain;
 mod stale;
 
-pub(crate) use budget::Budget;
-use gather::Wish;
+pub(in crate::arena) use gather::{Taker, Wish};
 
 use crate::arena::OnDevice;
 use crate::arena::mapper::{Charge, Mapper};
+use crate::arena::ranges::Elastic;
 use crate::arena::request::Request;
 use crate::config::{Policy, Stitched};
-use crate::device::{DeviceMemory, ErrorKind};
+use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::heap::Heap;
 use crate::heap::block::Backing;
-use crate::heap::stitched::HeldRoom;
+use crate::heap::stitched::{HeldRoom, PagedHeap};
 use crate::page_map::Owner;
 use crate::pages::Batch;
 use crate::stats::Event;
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::trace::Action;
 use crate::units::DevicePtr;
@@ -49,7 +50,7 @@ const RANGE_TIMES_DEVICE: u64 = 4;
 /// The stitched policy of one device: the operations that map and move pages.
 pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
     mapper: Mapper<'a, D, R, S>,
-    options: Stitched,
+    pub(super) options: Stitched,
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
@@ -57,6 +58,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     /// virtual memory.
     pub(crate) fn stitcher(self) -> Option<Stitcher<'a, D, R, S>> {
         let Policy::Stitched(options) = self.settings.policy else { return None };
+        // Asking a device that no request has reached yet may open the device.
+        if !self.driver.has_virtual_memory() {
+            return None;
+        }
         Some(Stitcher { mapper: self.mapper()?, options })
     }
 }
@@ -112,8 +117,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             Err(error) => Err(error),
         };
         if !matches!(served, Ok(Some(_))) {
-            self.give_back(&batch);
-            let emptied = self.device().heaps.lock(request.slot).release_room(held);
+            self.mapper.return_batch(&batch);
+            let emptied = PagedHeap(&mut self.device().heaps.lock(request.slot)).release_room(held);
             self.mapper.unreserve(emptied);
         }
         served
@@ -124,14 +129,21 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
         self.take_spares(needed, batch);
+        let ranges = Elastic { mapper: self.mapper };
+        // Kept until the pages are ordered: no capture begins in between.
+        let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
+        let orders = permission.is_some() && may_move(request);
+        if orders {
+            ranges.take_parked(request.stream, needed, batch)?;
+        }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
         let mut count = 0;
         let to_move = missing(batch).saturating_sub(allowed);
         if to_move > 0 && may_move(request) {
-            let mut moves = self.most_moves(to_move, room, &self.free_pages(request)?);
+            let mut moves = self.most_moves(request, to_move, room);
             let before = batch.count;
             let wanted = Wish { end: batch.bytes + to_move, room };
-            self.gather(request, wanted, &mut moves, batch)?;
+            self.gather(request.into(), wanted, &mut moves, batch)?;
             count = batch.count - before;
         }
         let sizes = self.new_page_sizes(request, missing(batch), count);
@@ -141,6 +153,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 return Ok(false);
             }
         }
+        ranges.order_batch(batch, request.stream, orders)?;
         Ok(true)
     }
 
@@ -156,40 +169,14 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Detaches unmapped addresses of the request's heap, for the bytes that the request lacks there.
     /// Reserves a new range if none has the addresses. Returns `None` without enough addresses.
     fn hold_room(&self, request: &Request) -> Result<Option<HeldRoom>, Error> {
-        let heaps = &self.device().arena.heaps;
         // The choice of pages may have more bytes than wanted, by less than the largest page.
         let spare_room = self.device().page_pool.lock().largest.max(self.step());
-        let mut reserved = None;
-        loop {
-            let mut heap = heaps.lock(request.slot);
-            if heap.make_room().is_err() || !heap.make_room_for_range() {
-                drop(heap);
-                self.mapper.unreserve(reserved);
-                return Err(Error::TableFull("blocks"));
-            }
-            let mut held = heap.hold_room(request.size, spare_room);
-            if held.is_none()
-                && let Some((base, bytes)) = reserved.take()
-            {
-                heap.add_range(base, bytes, self.step(), Backing::Stitched);
-                held = heap.hold_room(request.size, spare_room);
-            }
-            drop(heap);
-            if held.is_some() {
-                // Still `Some` only if another thread has added a range meanwhile.
-                self.mapper.unreserve(reserved);
-                return Ok(held);
-            }
+        let range = || {
             let bytes = self.range_to_reserve()?;
-            if bytes < request.size + self.step() {
-                return Ok(None);
-            }
-            match self.device().call(|_| self.mapper.memory.reserve(bytes)) {
-                Ok(base) => reserved = Some((base, bytes)),
-                Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
+            Ok((bytes >= request.size + self.step()).then_some((bytes, self.step())))
+        };
+        let hold = |heap: &mut Heap<S>| PagedHeap(heap).hold_room(request.size, spare_room);
+        self.mapper.hold_addresses(request.slot, Backing::Stitched, range, hold)
     }
 
     /// Returns the length of a new range of addresses, in bytes.
@@ -203,12 +190,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn extend(&self, request: &Request, held: HeldRoom, batch: &Batch) -> Result<Option<DevicePtr>, Error> {
         let device = self.device();
         let owner = Owner::Heap(device.heaps.heap_ref(request.slot));
-        let at = device.heaps.lock(request.slot).place_in(held, batch.bytes);
+        let at = PagedHeap(&mut device.heaps.lock(request.slot)).place_in(held, batch.bytes);
         device.pages.insert(at, batch.bytes, owner)?;
         if let Err(failure) = self.mapper.map_batch(batch, at) {
             device.pages.remove(at, batch.bytes);
             if failure.addresses_lost {
-                device.heaps.lock(request.slot).lose_room(held);
+                PagedHeap(&mut device.heaps.lock(request.slot)).lose_room(held);
             }
             return failure.error.map_or(Ok(None), Err);
         }
@@ -219,13 +206,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             drop(heap);
             device.pages.remove(at, batch.bytes);
             if !self.mapper.unmap_unlisted(batch, at) {
-                device.heaps.lock(request.slot).lose_room(held);
+                PagedHeap(&mut device.heaps.lock(request.slot)).lose_room(held);
             }
             return Err(Error::TableFull("blocks"));
         }
         // Another request must not move the pages again before their old places are stale.
         self.mapper.list_batch(&mut heap, batch, at, true);
-        let extended = heap.extend(held, batch.bytes, &slot.counters);
+        let extended = PagedHeap(&mut heap).extend(held, batch.bytes, &slot.counters);
         device.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
             recorder.segment(&mut heap, Action::SegmentMap, request.site, at, batch.bytes);
@@ -245,20 +232,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// `slot`, and may move again afterwards.
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         let device = self.device();
-        let mut moved = 0;
-        for page in self.mapper.numbers_of(batch) {
-            let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
-            let counters = &device.heaps.slot(from).counters;
-            let mut heap = device.heaps.lock(from);
-            let (addr, bytes) = heap.leave_stale(block, counters);
-            if let Some(recorder) = device.tracing() {
-                recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
-            }
-            drop(heap);
-            device.page_pool.lock().add_alias(page);
-            moved += bytes;
-        }
-        device.budget.count_moved(moved);
+        self.leave_origins(batch);
         self.mapper.settle_batch(batch);
         let mut heap = device.heaps.lock(slot);
         let mut at = at.0;
@@ -271,30 +245,23 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         }
     }
 
-    /// Returns the pages of a batch that was not mapped: to the heaps that they come from, or to
-    /// the device.
-    fn give_back(&self, batch: &Batch) {
+    /// Leaves the old places of the batch's pages stale.
+    pub(in crate::arena) fn leave_origins(&self, batch: &Batch) {
         let device = self.device();
-        let mut next = (batch.count > 0).then_some(batch.first);
-        while let Some(page) = next {
-            let origin = {
-                let mut pages = device.page_pool.lock();
-                next = pages.next(page);
-                let origin = pages[page].origin;
-                if origin.is_some() {
-                    pages.settle(page);
-                } else {
-                    drop(pages);
-                    self.mapper.spare_page(page);
-                }
-                origin
-            };
-            if let Some((slot, block)) = origin {
-                device.heaps.lock(slot).return_page(block);
+        let mut moved = 0;
+        for page in self.mapper.numbers_of(batch) {
+            let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
+            let counters = &device.heaps.slot(from).counters;
+            let mut heap = device.heaps.lock(from);
+            let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
+            if let Some(recorder) = device.tracing() {
+                recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
             }
+            drop(heap);
+            device.page_pool.lock().add_alias(page);
+            moved += bytes;
         }
-        // A failed device call leaves the bytes counted, and the request reports its own error.
-        let _counted = self.mapper.destroy_spares();
+        device.moved_bytes.fetch_add(moved, Ordering::Relaxed);
     }
 }
 

@@ -9,6 +9,7 @@ use super::Stitcher;
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::block::State;
+use crate::heap::stitched::PagedHeap;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DevicePtr;
@@ -54,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             let taken = {
                 let mut heap = device.heaps.lock(slot);
                 let quiet = if heap.is_empty() { 0 } else { heap.sets.quiet };
-                heap.take_stale(quiet)
+                PagedHeap(&mut heap).take_stale(quiet)
             };
             let Some(stale) = taken else { break };
             result = result.and(self.unmap_taken(slot, stale));
@@ -100,7 +101,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         }
         let mut result = Ok(());
         loop {
-            let taken = device.heaps.lock(slot).take_stale(stamp);
+            let taken = PagedHeap(&mut device.heaps.lock(slot)).take_stale(stamp);
             let Some(stale) = taken else { break result };
             result = result.and(self.unmap_taken(slot, stale));
         }
@@ -117,7 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             // The addresses are never used again.
             heap.blocks[block].state = State::Lost;
         } else {
-            let emptied = heap.finish_stale(block);
+            let emptied = PagedHeap(&mut heap).finish_stale(block);
             drop(heap);
             self.mapper.unreserve(emptied);
         }

@@ -50,7 +50,7 @@ pub(super) fn check(status: cachalot_status, call: &impl Debug) {
 }
 
 fn last_error() -> String {
-    // SAFETY: the text belongs to the calling thread, and is not written to meanwhile.
+    // SAFETY: only calls of this thread write to the text, and none runs while it is copied.
     unsafe { CStr::from_ptr(cachalot_last_error()) }.to_string_lossy().into_owned()
 }
 
