@@ -47,6 +47,8 @@ pub const CACHALOT_OPEN_LATER: u32 = 0x20;
 
 pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
 
+pub const CACHALOT_EXTENT_SEGMENT: u32 = 0x1;
+
 pub const CACHALOT_POOL_USE_ON_OOM: u32 = 0x1;
 pub const CACHALOT_POOL_NO_SPLIT: u32 = 0x2;
 
@@ -82,6 +84,8 @@ pub type cachalot_shortage_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, bytes: usize) -> c_int>;
 pub type cachalot_oom_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, report: *const cachalot_oom_report)>;
+pub type cachalot_mapping_callback =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, address: *mut c_void, bytes: usize)>;
 pub type cachalot_stat_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, key: *const c_char, value: i64) -> c_int>;
 pub type cachalot_trace_visitor =
@@ -159,6 +163,17 @@ pub struct cachalot_pages {
     pub stale_bytes: u64,
     pub pinned_bytes: u64,
     pub moved_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_extent {
+    pub offset: u64,
+    pub bytes: u64,
+    pub memory: u64,
+    pub memory_offset: u64,
+    pub flags: u32,
+    pub reserved: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

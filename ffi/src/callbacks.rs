@@ -1,11 +1,11 @@
 //! Callbacks: calls from the library into the program.
 
-use crate::abi::{cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_callback};
+use crate::abi::{cachalot_mapping_callback, cachalot_oom_callback, cachalot_oom_report, cachalot_shortage_callback};
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
 use crate::status::Host;
-use cachalot_core::OutOfMemory;
+use cachalot_core::{DevicePtr, OutOfMemory};
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +23,8 @@ thread_local! {
 pub(crate) struct Callbacks {
     shortage: Mutex<Option<(ShortageFunction, Userdata)>>,
     out_of_memory: Mutex<Option<(OomFunction, Userdata)>>,
+    map: Mutex<Option<(MappingFunction, Userdata)>>,
+    unmap: Mutex<Option<(MappingFunction, Userdata)>>,
     /// The wording of out-of-memory reports.
     host: Host,
     /// The filters of routes into pools.
@@ -32,6 +34,7 @@ pub(crate) struct Callbacks {
 }
 
 type ShortageFunction = unsafe extern "C" fn(*mut core::ffi::c_void, c_int, usize) -> c_int;
+type MappingFunction = unsafe extern "C" fn(*mut core::ffi::c_void, c_int, *mut core::ffi::c_void, usize);
 type OomFunction = unsafe extern "C" fn(*mut core::ffi::c_void, *const cachalot_oom_report);
 
 /// Guard of a running callback. Dropping the guard ends the callback.
@@ -69,6 +72,37 @@ impl Callbacks {
     pub(crate) fn set_out_of_memory(&self, callback: cachalot_oom_callback, userdata: Userdata) {
         *self.out_of_memory.lock().unwrap_or_else(PoisonError::into_inner) =
             callback.map(|callback| (callback, userdata));
+    }
+
+    /// Sets the callback that learns of mapped pages.
+    pub(crate) fn set_map(&self, callback: cachalot_mapping_callback, userdata: Userdata) {
+        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
+    }
+
+    /// Sets the callback that learns of pages about to be unmapped.
+    pub(crate) fn set_unmap(&self, callback: cachalot_mapping_callback, userdata: Userdata) {
+        *self.unmap.lock().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
+    }
+
+    /// Tells the program of a mapped page.
+    pub(crate) fn mapped(&self, device: c_int, at: DevicePtr, bytes: u64) {
+        self.tell_mapping(&self.map, device, at, bytes);
+    }
+
+    /// Tells the program of a page about to be unmapped.
+    pub(crate) fn unmapping(&self, device: c_int, at: DevicePtr, bytes: u64) {
+        self.tell_mapping(&self.unmap, device, at, bytes);
+    }
+
+    /// Tells the program of a page. Unlike the other callbacks, this one also runs for requests made
+    /// inside a callback: the program would miss a mapping otherwise.
+    fn tell_mapping(&self, set: &Mutex<Option<(MappingFunction, Userdata)>>, device: c_int, at: DevicePtr, bytes: u64) {
+        let set = *set.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((callback, userdata)) = set else { return };
+        let _running = self.enter();
+        let address = core::ptr::without_provenance_mut(at.0 as usize);
+        // SAFETY: the program passed both, for calls from any thread; no lock is held.
+        unsafe { callback(userdata.0, device, address, bytes as usize) };
     }
 
     /// Returns whether any callback of the allocator is running, on any thread.

@@ -220,6 +220,14 @@ impl DeviceMemory for Device {
         self.callbacks.tell(report);
     }
 
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.mapped(self.number, at, bytes);
+    }
+
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.unmapping(self.number, at, bytes);
+    }
+
     fn pause(&self, us: u64) -> bool {
         std::thread::sleep(Duration::from_micros(us));
         true

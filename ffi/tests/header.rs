@@ -201,6 +201,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_options { struct_size, flags, device_count, devices, contexts, config, limit_bytes, simulated_bytes }
     cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
     cachalot_outlook { struct_size, address, bytes, outcome, reserved }
+    cachalot_extent { offset, bytes, memory, memory_offset, flags, reserved }
     cachalot_counter { current, peak, allocated, freed }
     cachalot_statistics {
         struct_size, allocations, allocated_bytes, active_blocks, active_bytes, requested_bytes, inactive_split_bytes, segments,
@@ -316,6 +317,7 @@ fn statuses_have_the_numbers_that_they_always_had() {
         ("CACHALOT_ERROR_UNKNOWN_DEVICE", 132),
         ("CACHALOT_ERROR_INVALID_POINTER", 136),
         ("CACHALOT_ERROR_WRONG_SIZE", 140),
+        ("CACHALOT_ERROR_NOT_PINNED", 142),
         ("CACHALOT_ERROR_TOO_LARGE", 144),
         ("CACHALOT_ERROR_INVALID_STREAM", 148),
         ("CACHALOT_ERROR_UNKNOWN_POOL", 152),

@@ -125,6 +125,16 @@ fn callbacks_may_call_back() {
     without_errors(&simulated(&program));
 }
 
+/// On simulated devices and on the emulated driver, whose mappings are real.
+#[test]
+fn pages_are_told_of_and_pinned_ones_stay() {
+    let Some(program) = program("extents") else { return };
+    for config in ["expandable_segments:True", "policy:stitched", "policy:stitched,completed_pages_only:True"] {
+        succeed(simulated(&program).arg(config));
+        without_leaks(emulated(&program).arg(config), "extents");
+    }
+}
+
 /// Installs a copy of the emulated driver without some functions.
 fn driver_without(folder: &str, hidden: &[&str]) -> PathBuf {
     cachalot_emulated_driver::install::install(&common::scratch(folder), hidden).expect("the emulated driver is built")

@@ -12,7 +12,7 @@
 //! held across a call to the device.
 
 use crate::arena::OnDevice;
-use crate::device::{DeviceMemory, ErrorKind, VirtualMemory};
+use crate::device::{DeviceMemory, DeviceResult, ErrorKind, VirtualMemory};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
@@ -125,7 +125,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         Ok(true)
     }
 
-    /// Maps the pages of `batch` one behind the other from `at` on, and makes them accessible.
+    /// Maps the pages of `batch` one behind the other from `at` on, makes them accessible, and tells
+    /// the program of each.
     ///
     /// # Errors
     /// The first error. Mappings made before it were removed.
@@ -140,7 +141,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         // Access is set once for the whole range: one call of the device instead of one a page.
         let result = result.and_then(|()| self.device.call(|_| self.memory.set_access(at, batch.bytes)));
         self.memory.end_mapping();
-        let Err(error) = result else { return Ok(()) };
+        let Err(error) = result else {
+            // Nothing is handed out yet, and no lock is held: the program may register the pages.
+            for (_, Page { bytes, .. }, at) in self.pages_of(batch, at) {
+                self.device.driver.device().on_map(at, bytes);
+            }
+            return Ok(());
+        };
         let addresses_lost = !self.unmap_first(mapped, batch, at);
         let error = Some(error).filter(|error| error.kind != ErrorKind::OutOfMemory).map(Error::from);
         Err(MapFailure { error, addresses_lost })
@@ -201,11 +208,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Removes the mappings of a batch that was mapped from `at` on and not listed. Returns false
     /// if a mapping remains: its page is marked as stuck, and the addresses must not be used again.
     pub(super) fn unmap_unlisted(&self, batch: &Batch, at: DevicePtr) -> bool {
+        for (_, Page { bytes, .. }, at) in self.pages_of(batch, at) {
+            self.device.driver.device().on_unmap(at, bytes);
+        }
         self.unmap_first(batch.count, batch, at)
     }
 
     /// Removes the mappings of the first `count` pages of a batch, as
-    /// [`unmap_unlisted`](Self::unmap_unlisted) does.
+    /// [`unmap_unlisted`](Self::unmap_unlisted) does, without telling the program.
     fn unmap_first(&self, count: u32, batch: &Batch, at: DevicePtr) -> bool {
         let mut all = true;
         for (page, Page { bytes, .. }, at) in self.pages_of(batch, at).take(count as usize) {
@@ -230,7 +240,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         while at < end {
             let home = self.device.heaps.lock(slot).sets.pages.remove(at);
             at = home.end();
-            let unmapped = self.device.call(|_| self.memory.unmap(DevicePtr(home.at), home.bytes));
+            let unmapped = self.unmap(DevicePtr(home.at), home.bytes);
             let mut pages = self.device.page_pool.lock();
             pages.leave_home(home.page);
             match unmapped {
@@ -244,6 +254,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             }
         }
         result
+    }
+
+    /// Removes the mapping of one page, of which the program is told before.
+    pub(super) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.device.driver.device().on_unmap(at, bytes);
+        self.device.call(|_| self.memory.unmap(at, bytes))
     }
 
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the

@@ -141,6 +141,24 @@ pub trait DeviceMemory: Send + Sync + 'static {
         let _ = report;
     }
 
+    /// Tells the program that a page of virtual memory is mapped and accessible from `at` on, before
+    /// any of its addresses is handed out. A page that moves may be mapped at two places meanwhile.
+    ///
+    /// Called without a lock, on the thread of the request or of the upkeep that maps the page. May
+    /// call the allocator.
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        let _ = (at, bytes);
+    }
+
+    /// Tells the program that a page is about to be unmapped: the `bytes` from `at` on, of which
+    /// [`on_map`](Self::on_map) told. No block lies there, and no work uses the addresses. If the
+    /// device then fails to unmap the page, the addresses are never used again.
+    ///
+    /// Called as [`on_map`](Self::on_map) is.
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        let _ = (at, bytes);
+    }
+
     /// Sleeps for about `us` microseconds, while the allocator waits for other threads to free
     /// memory. Returns false if the host cannot sleep, or wants to stop waiting.
     fn pause(&self, us: u64) -> bool {

@@ -1,10 +1,13 @@
-//! The pages of virtual memory: upkeep at quiet moments, and what the pages are used for.
+//! The pages of virtual memory: upkeep at quiet moments, what the pages are used for, and the memory
+//! under a block.
 
-use crate::abi::{cachalot_allocator, cachalot_pages, cachalot_status};
+use crate::abi::{CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_extent, cachalot_pages, cachalot_status};
 use crate::boundary;
+use crate::capi::memory::address;
 use crate::marshal::{Out, OutStruct, Versioned};
-use cachalot_core::PageStats;
-use core::ffi::c_int;
+use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Status};
+use cachalot_core::{DevicePtr, Error, Extent, PageStats, Physical};
+use core::ffi::{c_int, c_void};
 use core::time::Duration;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
@@ -74,5 +77,84 @@ pub unsafe extern "C" fn cachalot_page_stats(
             moved_bytes: moved,
         });
         Ok(())
+    })
+}
+
+/// Converts an extent to the C structure.
+fn describe(extent: Extent) -> cachalot_extent {
+    let Extent { offset, bytes, memory, within } = extent;
+    let (memory, flags) = match memory {
+        Physical::Page(number) => (u64::from(number), 0),
+        Physical::Segment(base) => (base.0, CACHALOT_EXTENT_SEGMENT),
+    };
+    cachalot_extent { offset, bytes, memory, memory_offset: within, flags, reserved: 0 }
+}
+
+/// Tells the physical parts of a block: writes them to `extents`, and their number to `count`, which
+/// holds the room before.
+///
+/// # Safety
+/// `count` is NULL or valid for a read and a write, and `extents` is NULL or writable for as many
+/// entries as `count` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_extents(
+    allocator: *const cachalot_allocator,
+    block: *const c_void,
+    extents: *mut cachalot_extent,
+    count: *mut usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        if count.is_null() {
+            return Err(Status::null("count"));
+        }
+        // SAFETY: not NULL; the rest is guaranteed by the caller.
+        let room = unsafe { count.read() };
+        let block = address(block);
+        let mut found = Vec::new();
+        if block != DevicePtr::NULL {
+            let device = instance.allocator.base_of(block)?.device;
+            instance.allocator.pages(device)?.extents(block, |extent| found.push(describe(extent)))?;
+        }
+        if !extents.is_null() {
+            if room < found.len() {
+                let text = format!("extents: there is room for {room}, and the block has {}", found.len());
+                return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
+            }
+            // SAFETY: there is room for all, as the caller guarantees, and the vector is the
+            // library's own.
+            unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), extents, found.len()) };
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { count.write(found.len()) };
+        Ok(())
+    })
+}
+
+/// Holds the memory under a block in place.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pin(allocator: *const cachalot_allocator, block: *const c_void) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let block = address(block);
+        if block == DevicePtr::NULL {
+            return Ok(());
+        }
+        let device = instance.allocator.base_of(block)?.device;
+        Ok(instance.allocator.pages(device)?.pin(block)?)
+    })
+}
+
+/// Undoes one pin of a block that is live or was freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_unpin(allocator: *const cachalot_allocator, block: *const c_void) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let block = address(block);
+        // Once the block is freed, only the pin knows its device.
+        for device in instance.devices() {
+            match instance.allocator.pages(device)?.unpin(block) {
+                Err(Error::NotPinned(_)) => {}
+                unpinned => return Ok(unpinned?),
+            }
+        }
+        Err(Error::NotPinned(block).into())
     })
 }

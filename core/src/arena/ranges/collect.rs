@@ -107,7 +107,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     pub(super) fn unmap_stale(&self, range: u32, at: u64) -> Result<(), Error> {
         let device = self.device();
         let piece = device.ranges.lock().remove_stale(at);
-        let unmapped = device.call(|_| self.mapper.memory.unmap(DevicePtr(at), piece.bytes));
+        let unmapped = self.mapper.unmap(DevicePtr(at), piece.bytes);
         if unmapped.is_err() {
             // The addresses are never used again.
             device.ranges.lock().range(range).is_lost = true;

@@ -94,6 +94,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let ordered = self.order_part(part, stream, orders);
         let ordered = ordered.and_then(|()| self.order_batch(batch, stream, orders));
         if let Err(error) = ordered.and_then(|()| self.publish(part, stream, batch)) {
+            self.tell(part, batch, D::on_unmap);
             self.unmap_first(batch.count, part, batch);
             return Err(error);
         }
@@ -188,9 +189,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         });
         let result = result.and_then(|()| set_access(run, end));
         memory.end_mapping();
-        let Err(error) = result else { return Ok(true) };
+        let Err(error) = result else {
+            self.tell(part, batch, D::on_map);
+            return Ok(true);
+        };
         self.unmap_first(mapped, part, batch);
         if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) }
+    }
+
+    /// Tells the program of every page of a batch that is mapped in the gaps of the part.
+    fn tell(&self, part: Part, batch: &Batch, tell: impl Fn(&D, DevicePtr, u64)) {
+        for (_, Page { bytes, .. }, at) in self.places(part, batch) {
+            tell(self.device().driver.device(), DevicePtr(at), bytes);
+        }
     }
 
     /// Removes the mappings of the first `count` pages of a batch, which no work has used.
