@@ -72,6 +72,15 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+    /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count: they are
+    /// used, or destroyed first.
+    pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
+        let spare = self.device.page_pool.lock().bytes.spare;
+        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
+        let mapped = self.device.ledger.reserved().saturating_sub(spare);
+        mapped.checked_add(more).is_some_and(|sum| sum <= self.device.ledger.limit())
+    }
+
     /// Creates a page of `bytes`, or takes a spare page of that length, and appends the page to
     /// `batch`. Returns false if the limit or the device does not allow the bytes.
     ///

@@ -31,7 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if self.heaps.expands(request) {
             // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
             // the limit by less than one granule for each request, as in PyTorch.
-            let Some(mapper) = self.mapper().filter(|_| self.has_room_to_map(bytes)) else { return Ok(None) };
+            let Some(mapper) = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes)) else { return Ok(None) };
             return mapper.expand(request);
         }
         // Ordinary segments cannot use spare pages.
