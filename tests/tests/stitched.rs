@@ -2,7 +2,9 @@
 //! work that meets on physical memory is ordered, and no memory in use is unmapped.
 
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceError, Error, ErrorKind, Growable, PoolOptions, Route, StreamId};
+use cachalot_core::{
+    Allocator, Config, DeviceError, Error, ErrorKind, Growable, PageStats, PoolOptions, Route, StreamId,
+};
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, MIB};
@@ -259,12 +261,16 @@ fn with_free_pages(options: &str) -> Working {
     working
 }
 
+fn stats(working: &Working) -> PageStats {
+    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap()
+}
+
 fn moved(working: &Working) -> u64 {
-    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().moved
+    stats(working).moved
 }
 
 fn stale(working: &Working) -> u64 {
-    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().stale
+    stats(working).stale
 }
 
 #[test]
@@ -367,4 +373,77 @@ fn what_becomes_stale_while_the_host_waits_stays_until_its_own_work_is_complete(
     allocator.empty_cache(DEVICE).unwrap();
     assert_eq!((moved(&allocator), allocator.leaked_bytes(DEVICE)), (38 * MIB, Ok(0)));
     consistency::check(&allocator, DEVICE, None).unwrap();
+}
+
+#[test]
+fn calls_of_virtual_memory_are_counted_with_their_time() {
+    for policy in [ORDERED, COMPLETED, "expandable_segments:True"] {
+        let mut working = Working::new(policy, CAPACITY);
+        let failure = |call| Failure { call, nth: 1, persistent: false, error: DeviceError::new(ErrorKind::Other, 77) };
+        working.host.device().fail(failure(Call::SetAccess));
+        for step in moving() {
+            take(&mut working, &step).unwrap();
+        }
+        let (calls, device) = (stats(&working).calls, working.host.device());
+        for (call, count) in [
+            (Call::Reserve, calls.reserve),
+            (Call::Unreserve, calls.unreserve),
+            (Call::Create, calls.create),
+            (Call::Destroy, calls.destroy),
+            (Call::Map, calls.map),
+            (Call::SetAccess, calls.set_access),
+            (Call::Unmap, calls.unmap),
+        ] {
+            // The failed call counts, too.
+            assert_eq!(count.calls, device.calls(call), "`{policy}`: {call:?}");
+            assert!(count.calls > 0, "`{policy}`: {call:?}");
+            // Every reading of the clock advances it by 2 ns.
+            let spent = (device.driver_ns_of(call), device.driver_ns_of(call) + 2 * count.calls);
+            let allowed = spent.0 / 1000..=spent.1.div_ceil(1000);
+            assert!(allowed.contains(&count.us), "`{policy}`: {call:?} took {} of {allowed:?}", count.us);
+        }
+    }
+}
+
+#[test]
+fn a_request_that_maps_for_longer_than_allowed_is_a_stall() {
+    for (options, stalls) in [("", 0), (",max_stall_us:400", 1), (",max_stall_us:400,strict_stall:True", 0)] {
+        let working = with_free_pages(options);
+        let before = stats(&working);
+        assert_eq!(before.stalls, 0, "`{options}`: {before:?}");
+        let spent = || {
+            let device = working.host.device();
+            [Call::Create, Call::Map, Call::SetAccess].iter().map(|&call| device.driver_ns_of(call)).sum::<u64>()
+        };
+        let begun = spent();
+        working.host.allocator.malloc(DEVICE, 40 * MIB, TWO).unwrap();
+        let (took, after) = ((spent() - begun) / 1000, stats(&working));
+        assert_eq!(
+            (after.stalls, took > 400),
+            (stalls, options.is_empty() || stalls > 0),
+            "`{options}`: {took} {after:?}"
+        );
+        let longest = before.longest_stall_us.max(took);
+        assert!((longest..=longest + 10).contains(&after.longest_stall_us), "`{options}`: {longest} {after:?}");
+        // Upkeep is no request. It begins epochs at first, and removes mappings at the next call.
+        let pages = working.host.allocator.pages(DEVICE).unwrap();
+        for _ in 0..2 {
+            pages.maintain(10_000).unwrap();
+            working.host.device().complete(ONE);
+        }
+        let maintained = stats(&working);
+        assert!(maintained.calls.unmap.calls > after.calls.unmap.calls, "`{options}`: {maintained:?}");
+        assert_eq!((maintained.stalls, maintained.longest_stall_us), (after.stalls, after.longest_stall_us));
+    }
+}
+
+#[test]
+fn a_device_without_a_clock_counts_calls_alone() {
+    let config = Config::parse("policy:stitched,max_stall_us:0").unwrap();
+    let allocator: Allocator<_, spin::mutex::SpinMutex<()>, Growable> =
+        Allocator::new([Hooked::new(SimulatedDevice::new(CAPACITY))], &config).unwrap();
+    allocator.malloc(DEVICE, 20 * MIB, ONE).unwrap();
+    let stats = allocator.pages(DEVICE).unwrap().stats().unwrap();
+    assert!(stats.calls.map.calls > 0, "{stats:?}");
+    assert_eq!((stats.calls.map.us, stats.stalls, stats.longest_stall_us), (0, 0, 0), "{stats:?}");
 }

@@ -3,11 +3,13 @@
 use crate::allocator::Allocator;
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::stats::MemoryCalls;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
-/// What the pages of a device are used for, in bytes, at one moment.
+/// What the pages of a device are used for, in bytes, at one moment, and what the device's calls of
+/// virtual memory have cost so far.
 ///
 /// The bytes held from the device are those of ordinary segments, `mapped`, `spare`, and bytes that
 /// were leaked.
@@ -24,6 +26,16 @@ pub struct PageStats {
     pub pinned: u64,
     /// Bytes of all pages that have moved since the allocator was created.
     pub moved: u64,
+    /// The calls of the device's virtual memory since the allocator was created.
+    pub calls: MemoryCalls,
+    /// Requests under the stitched policy that took longer than
+    /// [`max_stall_us`](crate::Stitched::max_stall_us) to map memory. 0 under other policies, and if
+    /// the device has no clock.
+    pub stalls: u64,
+    /// The longest time that one request took to map memory, under every policy, in microseconds: in
+    /// calls of virtual memory that made its heap grow, and in waiting for the mappings of another
+    /// thread. 0 if the device has no clock.
+    pub longest_stall_us: u64,
 }
 
 /// The pages of one device: a view of an [`Allocator`], returned by [`Allocator::pages`].
@@ -67,7 +79,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         device.stitcher().map_or(Ok(false), |stitcher| stitcher.maintain(max_us))
     }
 
-    /// Returns what the pages are used for. Heaps are read in turn, so the sums may disagree
+    /// Returns what the pages are used for and what they have cost. Heaps are read in turn, so the sums may disagree
     /// slightly while other threads allocate.
     ///
     /// # Errors
@@ -79,6 +91,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             mapped: pool.home,
             spare: pool.spare,
             moved: arena.moved_bytes.load(Ordering::Relaxed),
+            calls: arena.virtual_calls(),
+            stalls: arena.memory_calls.stalls(),
+            longest_stall_us: arena.memory_calls.longest_us(),
             ..PageStats::default()
         };
         for slot in arena.heaps.slot_numbers() {

@@ -23,13 +23,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let mut bytes = self.segment_bytes(request);
         if let Some(stitcher) = self.stitcher() {
-            return stitcher.grow(request);
+            return stitcher.for_request(&request.mapping).grow(request);
         }
         if self.heaps.expands(request) {
             // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
             // the limit by less than one granule for each request, as in PyTorch.
             let Some(mapper) = self.mapper().filter(|_| self.has_room_to_map(bytes)) else { return Ok(None) };
-            return mapper.expand(request);
+            return mapper.for_request(&request.mapping).expand(request);
         }
         // Ordinary segments cannot use spare pages.
         if self.page_pool.lock().bytes.spare > 0 {

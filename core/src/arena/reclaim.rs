@@ -21,6 +21,7 @@
 use crate::arena::compact::Compact;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
+use crate::arena::virtual_calls::MappingTime;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::config::{Bfc, Policy};
 use crate::device::DeviceMemory;
@@ -234,7 +235,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
             // Only the stream's own heap of the pool may serve: no pair, no free block.
             let pair = self.heaps.find_pair(pool, request.stream);
-            let found = pair.and_then(|pair| look(&Request { pool, slot: pair.slot(request.kind), ..*request }));
+            let found = pair.and_then(|pair| {
+                look(&Request { pool, slot: pair.slot(request.kind), mapping: MappingTime::default(), ..*request })
+            });
             self.heaps.leave_pool(pool);
             if found.is_some() {
                 return found;

@@ -153,8 +153,8 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// counter.
     ///
     /// Each call must return at least two more than the call before. Return 0 without a clock;
-    /// events are then numbered. Called for every traced event, under a heap's lock: must not
-    /// block, and must not call the allocator.
+    /// events are then numbered. Called for every traced event, under a heap's lock, and before and
+    /// after each call of virtual memory: must not block, and must not call the allocator.
     fn ticks(&self) -> u64 {
         0
     }

@@ -1,16 +1,21 @@
 //! The pages of virtual memory: upkeep at quiet moments, and what the pages are used for.
 
-use crate::abi::{cachalot_allocator, cachalot_pages, cachalot_status};
+use crate::abi::{cachalot_allocator, cachalot_calls, cachalot_pages, cachalot_status};
 use crate::boundary;
 use crate::marshal::{Out, OutStruct, Versioned};
-use cachalot_core::PageStats;
+use cachalot_core::{CallCount, MemoryCalls, PageStats};
 use core::ffi::c_int;
 use core::time::Duration;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
 unsafe impl Versioned for cachalot_pages {
-    // Version 0.2: everything up to `moved_bytes`.
-    const FIRST_SIZE: usize = 48;
+    // Version 0.2: everything up to `longest_stall_us`.
+    const FIRST_SIZE: usize = 176;
+}
+
+/// Converts the calls of one kind.
+fn calls(CallCount { calls, us }: CallCount) -> cachalot_calls {
+    cachalot_calls { calls, us }
 }
 
 /// Does what requests have put off. Writes 1 to `more` if something is left.
@@ -50,7 +55,7 @@ pub extern "C" fn cachalot_maintain_every(
     })
 }
 
-/// Tells what the pages of a device are used for.
+/// Tells what the pages of a device are used for, and what they have cost.
 ///
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
@@ -64,7 +69,9 @@ pub unsafe extern "C" fn cachalot_page_stats(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let PageStats { mapped, spare, stale, pinned, moved } = instance.allocator.pages(device)?.stats()?;
+        let stats = instance.allocator.pages(device)?.stats()?;
+        let PageStats { mapped, spare, stale, pinned, moved, calls: made, stalls, longest_stall_us } = stats;
+        let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap } = made;
         out.write(&cachalot_pages {
             struct_size: size_of::<cachalot_pages>(),
             mapped_bytes: mapped,
@@ -72,6 +79,15 @@ pub unsafe extern "C" fn cachalot_page_stats(
             stale_bytes: stale,
             pinned_bytes: pinned,
             moved_bytes: moved,
+            reserve: calls(reserve),
+            unreserve: calls(unreserve),
+            create: calls(create),
+            destroy: calls(destroy),
+            map: calls(map),
+            set_access: calls(set_access),
+            unmap: calls(unmap),
+            stalls,
+            longest_stall_us,
         });
         Ok(())
     })
