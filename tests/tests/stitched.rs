@@ -3,7 +3,7 @@
 
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
 use cachalot_core::{
-    Allocator, Config, DeviceError, Error, ErrorKind, Growable, PageStats, PoolOptions, Route, StreamId,
+    Allocator, Config, DeviceError, DeviceMemory, Error, ErrorKind, Growable, PageStats, PoolOptions, Route, StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
@@ -446,4 +446,29 @@ fn a_device_without_a_clock_counts_calls_alone() {
     let stats = allocator.pages(DEVICE).unwrap().stats().unwrap();
     assert!(stats.calls.map.calls > 0, "{stats:?}");
     assert_eq!((stats.calls.map.us, stats.stalls, stats.longest_stall_us), (0, 0, 0), "{stats:?}");
+}
+
+#[test]
+fn a_device_without_virtual_memory_is_reported_once_and_caches() {
+    let bare = || SimulatedDevice::new(CAPACITY).without_virtual_memory();
+    for (device, policy, fallbacks) in [
+        (bare(), "policy:stitched", 1),
+        (bare(), "policy:planned,fallback:stitched", 1),
+        (bare(), "policy:caching", 0),
+        (SimulatedDevice::new(CAPACITY), "policy:stitched", 0),
+    ] {
+        let has_pages = device.virtual_memory().is_some();
+        let allocator: Allocator<_, spin::mutex::SpinMutex<()>, Growable> =
+            Allocator::new([Hooked::new(device)], &Config::parse(policy).unwrap()).unwrap();
+        let pages = allocator.pages(DEVICE).unwrap();
+        assert_eq!(pages.are_supported(), has_pages, "`{policy}`");
+        let reported = || allocator.device(DEVICE).unwrap().fallbacks();
+        assert_eq!(reported(), 0, "`{policy}`: no request needed memory yet");
+        for mib in [20, 30, 40] {
+            allocator.malloc(DEVICE, mib * MIB, ONE).unwrap();
+            assert_eq!(reported(), fallbacks, "`{policy}`");
+        }
+        assert_eq!(pages.stats().unwrap().mapped > 0, has_pages, "`{policy}`");
+        consistency::check(&allocator, DEVICE, None).unwrap();
+    }
 }

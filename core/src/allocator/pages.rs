@@ -56,6 +56,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
+    /// Returns whether the device has virtual memory. Without it there are no pages: the stitched
+    /// policy places blocks as the caching policy does, and segments are never expandable. A device
+    /// that is opened on first use is opened.
+    #[must_use]
+    pub fn are_supported(&self) -> bool {
+        self.allocator.device(self.device).is_some_and(|device| device.virtual_memory().is_some())
+    }
+
     /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
     /// of the driver's time: removes mappings that pages have left, and gives memory beyond the
     /// budget back. Returns true if something is left for a further call. Under other policies

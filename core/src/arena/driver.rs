@@ -9,6 +9,13 @@ use crate::tables::Storage;
 /// No context was lost. Codes of errors have 32 bits.
 const HEALTHY: u64 = u64::MAX;
 
+/// The device was not asked yet.
+const UNASKED: u32 = 0;
+/// The device has virtual memory.
+const FOUND: u32 = 1;
+/// The device had no virtual memory when it was asked.
+const MISSING: u32 = 2;
+
 /// The device of an arena, and whether its context is lost.
 pub(crate) struct Driver<D> {
     device: D,
@@ -16,7 +23,7 @@ pub(crate) struct Driver<D> {
     lost: AtomicU64,
     /// How many calls record events at this moment: each found that no graph is being captured.
     recording: AtomicU32,
-    /// 1 ⟺ the device has answered that it has virtual memory.
+    /// What the device has answered about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
 }
 
@@ -31,7 +38,12 @@ impl Drop for Recording<'_> {
 
 impl<D> Driver<D> {
     pub(super) fn new(device: D) -> Self {
-        Self { device, lost: AtomicU64::new(HEALTHY), recording: AtomicU32::new(0), virtual_memory: AtomicU32::new(0) }
+        Self {
+            device,
+            lost: AtomicU64::new(HEALTHY),
+            recording: AtomicU32::new(0),
+            virtual_memory: AtomicU32::new(UNASKED),
+        }
     }
 
     /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
@@ -68,7 +80,7 @@ impl<D> Driver<D> {
 impl<D: DeviceMemory> Driver<D> {
     /// Returns whether the device has answered that it has virtual memory.
     pub(super) fn has_virtual_memory(&self) -> bool {
-        self.virtual_memory.load(Ordering::Relaxed) == 1
+        self.virtual_memory.load(Ordering::Relaxed) == FOUND
     }
 
     /// Asks the device for virtual memory. Returns true for the first thread to learn that the
@@ -77,7 +89,14 @@ impl<D: DeviceMemory> Driver<D> {
     /// Only this answer is kept: a device that is opened by the question may fail to open now, and
     /// succeed later.
     pub(super) fn finds_virtual_memory(&self) -> bool {
-        self.device.virtual_memory().is_some() && self.virtual_memory.swap(1, Ordering::Relaxed) == 0
+        self.device.virtual_memory().is_some() && self.virtual_memory.swap(FOUND, Ordering::Relaxed) != FOUND
+    }
+
+    /// Takes note that the device has answered that it has no virtual memory. Returns true for the
+    /// first thread to learn that.
+    pub(super) fn misses_virtual_memory(&self) -> bool {
+        let asked = self.virtual_memory.compare_exchange(UNASKED, MISSING, Ordering::Relaxed, Ordering::Relaxed);
+        asked.is_ok()
     }
 }
 

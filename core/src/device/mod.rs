@@ -102,7 +102,8 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
 
-    /// Returns the device's virtual memory, if any. Without it, segments are never expandable.
+    /// Returns the device's virtual memory, if any. Without it, segments are never expandable, and the
+    /// stitched policy places blocks as the caching policy does.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
     }
@@ -140,6 +141,10 @@ pub trait DeviceMemory: Send + Sync + 'static {
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         let _ = report;
     }
+
+    /// Reports to the program that the device has no virtual memory, so that the stitched policy places
+    /// blocks as the caching policy does. Called once, at the first request, with no lock held.
+    fn on_missing_virtual_memory(&self) {}
 
     /// Sleeps for about `us` microseconds, while the allocator waits for other threads to free
     /// memory. Returns false if the host cannot sleep, or wants to stop waiting.

@@ -108,6 +108,10 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
         self.on("on_out_of_memory").on_out_of_memory(report);
     }
 
+    fn on_missing_virtual_memory(&self) {
+        self.on("on_missing_virtual_memory").on_missing_virtual_memory();
+    }
+
     fn pause(&self, us: u64) -> bool {
         self.on("pause").pause(us)
     }
