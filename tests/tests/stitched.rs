@@ -472,3 +472,14 @@ fn a_device_without_virtual_memory_is_reported_once_and_caches() {
         consistency::check(&allocator, DEVICE, None).unwrap();
     }
 }
+
+#[test]
+fn a_request_is_rejected_for_the_memory_that_it_lacks() {
+    // 48 MiB, of which 44 MiB are held.
+    let mut working = with_free_pages(",throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.046875");
+    for (mib, error) in [(40, None), (3, None), (3, Some(Error::Rejected(2 * MIB))), (1, None)] {
+        assert_eq!(working.malloc(mib * MIB, TWO), Ok(error), "{mib} MiB");
+    }
+    assert_eq!((moved(&working), working.host.device().calls(Call::Unmap)), (40 * MIB, 0));
+    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+}
