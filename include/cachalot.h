@@ -525,13 +525,15 @@ typedef struct cachalot_oom_report {
   uint64_t process_bytes;                /**< The memory that this process uses, in total; 0: unknown. */
   uint64_t limit_bytes;                  /**< The limit on reserved bytes, or CACHALOT_NO_LIMIT. */
   uint64_t allocated_bytes;              /**< Bytes of allocated blocks. */
-  uint64_t reserved_bytes;               /**< Bytes of segments. */
+  uint64_t reserved_bytes;               /**< Bytes of segments, without spare pages. */
   uint64_t pending_bytes;                /**< Bytes of freed blocks that other streams still use. */
   uint64_t private_free_bytes;           /**< Free bytes of private pools. */
   uint64_t largest_free_bytes;           /**< The largest free block of the request's stream and pool. */
   uint64_t largest_free_elsewhere_bytes; /**< The largest free block of other streams and pools. */
   int device;                            /**< The device. */
   int capturing;                         /**< 1: the stream captured a graph, so nothing was releasable; otherwise 0. */
+  uint64_t spare_bytes;                  /**< Pages of virtual memory that could neither serve nor go back. */
+  uint64_t pinned_bytes;                 /**< Pages of virtual memory that do not move. */
 } cachalot_oom_report;
 
 /** The kind of an event of a trace. */

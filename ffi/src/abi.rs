@@ -234,6 +234,8 @@ pub struct cachalot_oom_report {
     pub largest_free_elsewhere_bytes: u64,
     pub device: c_int,
     pub capturing: c_int,
+    pub spare_bytes: u64,
+    pub pinned_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -217,7 +217,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_oom_report {
         struct_size, text, requested_bytes, block_bytes, segment_bytes, device_total_bytes, device_free_bytes, process_bytes,
         limit_bytes, allocated_bytes, reserved_bytes, pending_bytes, private_free_bytes, largest_free_bytes,
-        largest_free_elsewhere_bytes, device, capturing
+        largest_free_elsewhere_bytes, device, capturing, spare_bytes, pinned_bytes
     }
     cachalot_trace_entry { struct_size, address, bytes, stream_id, time_us, action, reserved }
     cachalot_device {

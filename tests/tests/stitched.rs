@@ -483,3 +483,28 @@ fn a_request_is_rejected_for_the_memory_that_it_lacks() {
     assert_eq!((moved(&working), working.host.device().calls(Call::Unmap)), (40 * MIB, 0));
     working.check().and_then(|()| working.check_nothing_lost()).unwrap();
 }
+
+#[test]
+fn a_report_tells_what_was_to_be_mapped_and_which_pages_could_not_serve() {
+    let report = |working: &mut Working, bytes| match working.malloc(bytes, TWO) {
+        Ok(Some(Error::OutOfMemory(report))) => report,
+        other => panic!("{other:?}"),
+    };
+    let mut working = Working::new(ORDERED, 64 * MIB);
+    assert_eq!(working.malloc(62 * MIB, ONE), Ok(None));
+    let full = report(&mut working, 3 * MIB);
+    assert_eq!((full.segment, full.spare, full.pinned), (4 * MIB, 0, 0));
+    assert!(full.to_string().ends_with(" The device would not give 4 MiB more."), "{full}");
+
+    // Stream 1 captures, so the addresses that pages have left there stay mapped.
+    let mut working = with_free_pages("");
+    assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
+    working.set_capturing(ONE, true);
+    assert_eq!(working.free(1), None);
+    working.host.allocator.empty_cache(DEVICE).unwrap();
+    let held = working.host.device().used();
+    assert_eq!((stats(&working).spare, held), (40 * MIB, 44 * MIB));
+    let refused = report(&mut working, 1 << 30);
+    assert_eq!((refused.spare, refused.reserved + refused.spare), (40 * MIB, held));
+    assert!(refused.to_string().contains("40 MiB lie in pages whose old addresses are still in use"), "{refused}");
+}

@@ -33,6 +33,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             limit: self.ledger.limit_if_set(),
             allocated: 0,
             reserved: 0,
+            spare: self.page_pool.lock().bytes.spare,
+            pinned: 0,
             pending: 0,
             private_free: 0,
             largest_free: 0,
@@ -52,6 +54,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             report.pending += active - allocated;
             if heap.pool != 0 {
                 report.private_free += reserved - active;
+            }
+            if !heap.is_empty() {
+                report.pinned += heap.sets.pages.pinned();
             }
             let largest = heap.largest_free();
             if number == request.slot {
