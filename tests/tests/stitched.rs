@@ -3,7 +3,8 @@
 
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
 use cachalot_core::{
-    Allocator, Config, DeviceError, DeviceMemory, Error, ErrorKind, Growable, PageStats, PoolOptions, Route, StreamId,
+    Action, Allocator, Config, DeviceError, DeviceMemory, Error, ErrorKind, Growable, PageStats, PoolOptions, Route,
+    StreamId,
 };
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
@@ -12,7 +13,7 @@ use cachalot_tests::policies::POLICIES;
 use cachalot_tests::strategies::proptest_config;
 use cachalot_tests::working::{Outcome, Working};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Streams of the generated programs.
@@ -344,7 +345,11 @@ fn memory_of_a_destroyed_graph_stays_while_the_last_replay_runs() {
     allocator.free(ptr).unwrap();
     allocator.end_capture(DEVICE, pool).unwrap();
     working.host.device().launch(StreamId(3), ptr, 40 * MIB).unwrap();
-    allocator.release_pool(DEVICE, pool).unwrap();
+    // Both users: the creator and the graph.
+    for users in [1, 0] {
+        allocator.release_pool(DEVICE, pool).unwrap();
+        assert_eq!(allocator.pool_users(DEVICE, pool), Ok(users));
+    }
     assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
     working.check().and_then(|()| working.check_nothing_lost()).unwrap();
 }
@@ -507,4 +512,71 @@ fn a_report_tells_what_was_to_be_mapped_and_which_pages_could_not_serve() {
     let refused = report(&mut working, 1 << 30);
     assert_eq!((refused.spare, refused.reserved + refused.spare), (40 * MIB, held));
     assert!(refused.to_string().contains("40 MiB lie in pages whose old addresses are still in use"), "{refused}");
+}
+
+/// The granules of 2 MiB of a range.
+fn granules(from: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    (from..from + bytes).step_by(2 << 20)
+}
+
+/// PyTorch's viewer adds the range of each `segment_map` to the segments, and takes the range of
+/// each `segment_unmap` out of them.
+#[test]
+fn a_trace_maps_and_unmaps_what_the_snapshot_has() {
+    for policy in [ORDERED, COMPLETED, "expandable_segments:True"] {
+        let mut working = Working::new(policy, CAPACITY);
+        working.host.allocator.record_trace(DEVICE, 10_000).unwrap();
+        let mut unmapped = 0;
+        for (number, step) in moving().iter().enumerate() {
+            take(&mut working, step).unwrap();
+            let mut mapped = BTreeSet::new();
+            working
+                .host
+                .allocator
+                .for_each_trace_entry(DEVICE, |entry| match entry.action {
+                    Action::SegmentMap => {
+                        let new = granules(entry.addr.0, entry.size).all(|granule| mapped.insert(granule));
+                        assert!(new, "`{policy}`, step {number}: {entry:?} is mapped already");
+                    }
+                    Action::SegmentUnmap => {
+                        let known = granules(entry.addr.0, entry.size).all(|granule| mapped.remove(&granule));
+                        assert!(known, "`{policy}`, step {number}: {entry:?} is not mapped");
+                        unmapped += 1;
+                    }
+                    Action::SegmentAlloc | Action::SegmentFree => panic!("`{policy}`: {entry:?}"),
+                    _ => {}
+                })
+                .unwrap();
+            let snapshot = working.host.allocator.snapshot();
+            assert!(snapshot.iter().all(|segment| segment.is_expandable), "`{policy}`");
+            let shown = snapshot.iter().flat_map(|segment| granules(segment.address.0, segment.total_size));
+            assert_eq!(shown.collect::<BTreeSet<_>>(), mapped, "`{policy}`, step {number}: {step:?}");
+        }
+        assert!(unmapped > 0, "`{policy}`");
+    }
+}
+
+#[test]
+fn memory_of_an_ended_pool_goes_back_to_the_device() {
+    for (policy, alone) in [(ORDERED, false), (ORDERED, true), (COMPLETED, false)] {
+        let working = Working::new(policy, CAPACITY);
+        let (allocator, device) = (&working.host.allocator, working.host.device());
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
+        for bytes in [40 * MIB, 3000, 3 * MIB] {
+            let ptr = allocator.malloc(DEVICE, bytes, ONE).unwrap();
+            allocator.free(ptr).unwrap();
+        }
+        allocator.end_capture(DEVICE, pool).unwrap();
+        let empty = || if alone { allocator.empty_pool(DEVICE, pool) } else { allocator.empty_cache(DEVICE) };
+        // The graph keeps the memory, and the creator of the pool.
+        for _user in 0..2 {
+            empty().unwrap();
+            assert!(device.used() >= 40 * MIB, "`{policy}`: {} bytes are held", device.used());
+            allocator.release_pool(DEVICE, pool).unwrap();
+        }
+        empty().unwrap();
+        assert_eq!((device.used(), device.outstanding()), (0, Outstanding::default()), "`{policy}`");
+        working.check().unwrap();
+    }
 }
