@@ -29,6 +29,7 @@
  *   - change settings: cachalot_configure, cachalot_config
  *   - capture a graph: cachalot_pool_create, cachalot_capture_begin, cachalot_capture_end, cachalot_pool_release
  *   - keep some requests apart: cachalot_pool_begin, cachalot_pool_end
+ *   - grow a table or a cache in place: cachalot_range_reserve, cachalot_range_commit, cachalot_range_decommit
  *   - let a second GPU access memory: cachalot_enable_peer_access
  *   - plan repeated iterations: cachalot_iteration, cachalot_planned
  *   - read statistics: cachalot_stats, cachalot_stat, cachalot_stats_for_each, cachalot_reset_peaks
@@ -183,6 +184,7 @@ enum {
   CACHALOT_ERROR_TOO_LARGE = 144,        /**< No device can have so much memory: after rounding, 1 EiB or more. */
   CACHALOT_ERROR_INVALID_STREAM = 148,   /**< No stream can have this handle. */
   CACHALOT_ERROR_UNKNOWN_POOL = 152,     /**< The device has no such private pool, or the pool was released. */
+  CACHALOT_ERROR_UNKNOWN_RANGE = 154,    /**< The device has no such elastic range, or the range was released. */
   CACHALOT_ERROR_NOT_ROUTED = 156,       /**< No route and no capture leads to the pool. */
   CACHALOT_ERROR_INVALID_CONFIG = 160,   /**< The configuration string is not valid, or not UTF-8. */
   CACHALOT_ERROR_INVALID_FRACTION = 164, /**< The fraction lies outside of 0 to 1. */
@@ -193,7 +195,7 @@ enum {
   CACHALOT_ERROR_OUT_OF_MEMORY = 210, /**< Device memory, after the release of all cached memory. */
   CACHALOT_ERROR_REJECTED = 214,      /**< Device memory, under `throw_on_cudamalloc_oom`, without a release. */
   CACHALOT_ERROR_TABLE_FULL = 220,    /**< Host memory, or a table of the library. */
-  CACHALOT_ERROR_STILL_HELD = 230,    /**< Blocks or pools were in use in cachalot_destroy. */
+  CACHALOT_ERROR_STILL_HELD = 230,    /**< Blocks, ranges or pools were in use in cachalot_destroy. */
   /* 300 to 399: the driver. */
   CACHALOT_ERROR_NO_DRIVER = 310,      /**< There is no CUDA driver, or the driver did not start. */
   CACHALOT_ERROR_DRIVER_TOO_OLD = 314, /**< The driver is older than CUDA 11.4, or lacks a function. */
@@ -221,6 +223,18 @@ typedef struct cachalot_pool {
   uint64_t first;  /**< The first half of the name. */
   uint64_t second; /**< The second half of the name. */
 } cachalot_pool;
+
+/** An elastic range: addresses that the program fills with memory part by part. Copy the structure freely; its fields
+ * never change. */
+typedef struct cachalot_range {
+  const cachalot_allocator *allocator; /**< The allocator that reserved the range. */
+  uint64_t number;                     /**< The number of the range. */
+  void *base;                          /**< The address of the first byte. */
+  size_t bytes;                        /**< The reserved bytes: `max_bytes`, rounded up to whole pages. */
+  size_t page_bytes;                   /**< The bytes of a page, 2 MiB on present GPUs. */
+  int device;                          /**< The number of the device. */
+  uint32_t reserved;                   /**< 0. */
+} cachalot_range;
 
 /** Asks the program to free memory for a request of `bytes` that no cached block can serve. Returns 0 if nothing was
  * freed. After another value, the library searches the cache again before it calls the driver. */
@@ -452,8 +466,8 @@ typedef struct cachalot_pages {
   cachalot_calls map;        /**< Physical memory mapped: cuMemMap. */
   cachalot_calls set_access; /**< Mapped ranges made accessible: cuMemSetAccess, for all pages mapped side by side. */
   cachalot_calls unmap;      /**< Mappings removed: cuMemUnmap. */
-  uint64_t stalls;           /**< Requests under `policy:stitched` that mapped for longer than `max_stall_us`. */
-  uint64_t longest_stall_us; /**< The longest time that one request mapped, under every policy, in microseconds. */
+  uint64_t stalls;           /**< Requests and commits under `policy:stitched` that mapped for longer than `max_stall_us`. */
+  uint64_t longest_stall_us; /**< The longest time that one request or commit mapped, under every policy, in microseconds. */
 } cachalot_pages;
 
 /** A quantity over time. */
@@ -861,6 +875,53 @@ CACHALOT_API cachalot_status cachalot_capture_begin(const cachalot_allocator *al
 /** Ends the route of a capture. Call it before or after cudaStreamEndCapture.
  *   - Errors: UNKNOWN_POOL, NOT_ROUTED. */
 CACHALOT_API cachalot_status cachalot_capture_end(const cachalot_allocator *allocator, int device, cachalot_pool pool);
+
+/* ---- Elastic ranges ---- */
+
+/** Reserves addresses for `max_bytes`, rounded up to whole pages, and writes the range to `out`. No device memory is
+ * used yet.
+ *
+ * A range is for a table or a KV cache that grows in place: the program commits parts, uses them, and decommits them.
+ * The memory comes from the pages of the allocator, under every policy, and counts against the same limit. Under
+ * "policy:stitched", pages move between blocks and ranges without a driver call that allocates. In the statistics, a
+ * range counts as a block and a segment, and its committed bytes as allocated.
+ *   - Driver: yes.
+ *   - Errors: INVALID_ARGUMENT (0 bytes), TOO_LARGE, TABLE_FULL; UNSUPPORTED if the device has no virtual memory. */
+CACHALOT_CHECKED cachalot_status cachalot_range_reserve(const cachalot_allocator *allocator, int device,
+                                                        size_t max_bytes, cachalot_range *out);
+
+/** Gives `bytes` bytes of a range memory, from `offset` on. Pages that have memory keep it, with the contents. Work
+ * submitted to `stream` after the call may use the part. After a failure, the range is as it was.
+ *
+ * `offset` and `bytes` must be multiples of `page_bytes`, as for cuMemMap. The host does not wait for the device, with
+ * two exceptions: memory would run out otherwise; or the addresses were decommitted, their page serves others already,
+ * and the work before the decommit is unfinished. While a graph is captured, a commit gets only memory that no work
+ * uses any longer.
+ *   - Driver: if a part has no memory.
+ *   - Errors: OUT_OF_MEMORY, after the release of all memory that can be released; UNKNOWN_RANGE; INVALID_ARGUMENT (the
+ *     part is not made of whole pages of the range); INVALID_STREAM; TABLE_FULL. */
+CACHALOT_CHECKED cachalot_status cachalot_range_commit(cachalot_range range, size_t offset, size_t bytes,
+                                                       cachalot_stream stream);
+
+/** Gives the memory of a part up, behind the work submitted to `stream` so far. Work of other streams that uses the
+ * part must precede that work. Others may use the memory from then on, behind that work. The mapping is removed later;
+ * the host never waits. Pages of the part without memory stay so.
+ *
+ * The rules for `offset` and `bytes` are those of cachalot_range_commit. A commit may have used physical pages longer
+ * than `page_bytes`, but never longer than the commit: the memory of such a page is given up with its last part.
+ *   - Driver: if a part has memory.
+ *   - Errors: UNKNOWN_RANGE, INVALID_ARGUMENT, INVALID_STREAM, TABLE_FULL; CAPTURING while a graph is captured. The
+ *     range is then as it was. */
+CACHALOT_API cachalot_status cachalot_range_decommit(cachalot_range range, size_t offset, size_t bytes,
+                                                     cachalot_stream stream);
+
+/** Releases a range: gives all its memory up, behind the work submitted so far to every stream that a commit or a
+ * decommit of the range has named. Of several such streams, one waits for the others. The addresses are released once
+ * that work is done; the host does not wait.
+ *   - Driver: yes.
+ *   - Errors: UNKNOWN_RANGE, TABLE_FULL; CAPTURING while a graph is captured. The program then still holds the
+ *     range. */
+CACHALOT_API cachalot_status cachalot_range_release(cachalot_range range);
 
 /* ---- Statistics ---- */
 

@@ -7,12 +7,14 @@ mod block;
 mod buffer;
 mod pages;
 mod pools;
+mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
 pub use pages::{PageStats, Pages};
+pub use ranges::{Range, RangeAllocator};
 
 use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
@@ -348,7 +350,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// be polled stays pending, and the others are freed.
     pub fn process_events(&self, device: DeviceIndex) -> Result<(), Error> {
         let _checked = self.checked("process_events", device);
-        self.on(device)?.process_events()
+        let device = self.on(device)?;
+        crate::arena::ranges::collect(device, u32::MAX);
+        device.process_events()
     }
 
     /// Waits for the pending frees, then releases every segment without blocks in use, except for
@@ -485,7 +489,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     pub fn stream_destroyed(&self, device: DeviceIndex, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked("stream_destroyed", device);
         let device = self.on(device)?;
-        let forgotten = device.forget_stream(stream);
+        let forgotten = device.forget_stream(stream).and(crate::arena::ranges::forget_stream(device, stream));
         forgotten.and(device.stream_destroyed(stream))
     }
 

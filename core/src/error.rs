@@ -4,7 +4,7 @@
 use crate::device::DeviceError;
 use crate::device::oom::{OutOfMemory, PyTorchSize, Size};
 use crate::pool::PoolId;
-use crate::units::{DeviceIndex, DevicePtr};
+use crate::units::{DeviceIndex, DevicePtr, RangeId};
 use core::fmt;
 
 /// The reason why an operation failed.
@@ -55,6 +55,11 @@ pub enum Error {
     /// No route of this kind leads into the pool. Returned by the calls that end a route or a
     /// capture: each needs a call that began it.
     NotRouted(PoolId),
+    /// The device has no elastic range of this number: the range was never reserved, or was
+    /// released.
+    UnknownRange(RangeId),
+    /// The part of an elastic range is refused, for this reason.
+    RangeRefused(&'static str),
     /// The fraction is outside the closed interval from 0 to 1. Returned when a memory limit is
     /// set.
     InvalidFraction(f64),
@@ -167,6 +172,8 @@ impl fmt::Display for Error {
             Self::UnknownPool(pool) => write!(f, "there is no pool {pool}"),
             Self::PoolExists(pool) => write!(f, "there is a pool {pool} already"),
             Self::NotRouted(pool) => write!(f, "no allocations are being routed to pool {pool}"),
+            Self::UnknownRange(range) => write!(f, "there is no elastic range {:#x}, or it was released", range.0),
+            Self::RangeRefused(why) => write!(f, "the part of the range is refused: {why}"),
             Self::InvalidFraction(fraction) => {
                 write!(f, "per_process_memory_fraction is invalid: {fraction} is not in [0.0, 1.0]")
             }

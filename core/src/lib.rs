@@ -90,9 +90,10 @@ mod tables;
 mod trace;
 mod units;
 
-pub use allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages};
+pub use allocator::{Allocator, Block, BlockAllocator, Buffer, FailedDrop, PageStats, Pages, Range, RangeAllocator};
 pub use arena::allocation::Allocation;
 pub use arena::forecast::Forecast;
+pub use arena::ranges::Reservation;
 pub use config::Config;
 pub use config::rounding::PoolKind;
 pub use device::oom::OutOfMemory;
@@ -115,7 +116,7 @@ pub use sync::Lock;
 pub use tables::Growable;
 pub use tables::{Fixed, Storage};
 pub use trace::{Action, CallSite, TraceEntry};
-pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, StreamId, UNIT};
+pub use units::{DeviceIndex, DevicePtr, GRAIN, MAX_REQUEST, MIB, RangeId, StreamId, UNIT};
 
 /// Rounds sizes and chooses segment lengths as the allocator does, for programs which predict both.
 pub mod rounding {

@@ -71,3 +71,8 @@ impl fmt::Debug for StreamId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct DeviceIndex(pub u32);
+
+/// An elastic range of a device. The number of a released range names no other range.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct RangeId(pub u64);

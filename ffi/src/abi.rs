@@ -101,6 +101,18 @@ pub struct cachalot_pool {
     pub second: u64,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_range {
+    pub allocator: *const cachalot_allocator,
+    pub number: u64,
+    pub base: *mut c_void,
+    pub bytes: usize,
+    pub page_bytes: usize,
+    pub device: c_int,
+    pub reserved: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct cachalot_options {

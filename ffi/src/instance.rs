@@ -197,7 +197,8 @@ impl Instance {
         let (blocks, held) = (stats.allocations().current, stats.reserved_bytes().current);
         let leaked = self.allocator.leaked_bytes(index)?;
         let Some(device) = self.allocator.device(index) else { return Ok(()) };
-        if held > 0 || leaked > 0 {
+        // A range without memory holds addresses, and counts as a block.
+        if blocks > 0 || held > 0 || leaked > 0 {
             // A live block needs the context, or the addresses of a simulated device, so both
             // stay.
             if let Some(simulated) = device.simulated() {

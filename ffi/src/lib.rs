@@ -67,7 +67,7 @@ pub use cachalot_core as core_api;
 pub use cachalot_core::simulated::SimulatedDevice;
 pub use cachalot_core::{
     Allocation, Allocator, Block, BlockAllocator, Buffer, Config, DeviceIndex, DevicePtr, Error, FailedDrop, Growable,
-    StreamId,
+    Range, RangeAllocator, StreamId,
 };
 pub use cachalot_cuda as cuda;
 pub use cachalot_cuda::{CudaDevice, Driver};

@@ -1,4 +1,6 @@
 //! The names for most Rust programs: `use cachalot::prelude::*;`.
 
 pub use crate::open::{CudaAllocator, SimulatedAllocator};
-pub use cachalot_core::{Allocator, Block, BlockAllocator, Buffer, Config, DeviceIndex, DevicePtr, Error, StreamId};
+pub use cachalot_core::{
+    Allocator, Block, BlockAllocator, Buffer, Config, DeviceIndex, DevicePtr, Error, Range, RangeAllocator, StreamId,
+};

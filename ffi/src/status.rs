@@ -49,6 +49,7 @@ statuses! {
     CACHALOT_ERROR_TOO_LARGE = 144, "no device could ever have so much memory";
     CACHALOT_ERROR_INVALID_STREAM = 148, "no stream can have this handle";
     CACHALOT_ERROR_UNKNOWN_POOL = 152, "there is no such private pool";
+    CACHALOT_ERROR_UNKNOWN_RANGE = 154, "there is no such elastic range";
     CACHALOT_ERROR_NOT_ROUTED = 156, "the pool is not being allocated to or captured into";
     CACHALOT_ERROR_INVALID_CONFIG = 160, "the configuration cannot be understood";
     CACHALOT_ERROR_INVALID_FRACTION = 164, "a fraction outside of 0 to 1";
@@ -58,7 +59,7 @@ statuses! {
     CACHALOT_ERROR_OUT_OF_MEMORY = 210, "out of device memory";
     CACHALOT_ERROR_REJECTED = 214, "more device memory than the configured fraction leaves";
     CACHALOT_ERROR_TABLE_FULL = 220, "out of instance memory, or a table of the library is full";
-    CACHALOT_ERROR_STILL_HELD = 230, "blocks or pools were still in use; their memory was not given back";
+    CACHALOT_ERROR_STILL_HELD = 230, "blocks, ranges or pools were still in use; their memory was not given back";
     CACHALOT_ERROR_NO_DRIVER = 310, "no CUDA driver, or it did not start";
     CACHALOT_ERROR_DRIVER_TOO_OLD = 314, "the CUDA driver is too old";
     CACHALOT_ERROR_DRIVER = 320, "the CUDA driver refused";
@@ -177,6 +178,7 @@ impl Status {
             Error::WrongSize { .. } => CACHALOT_ERROR_WRONG_SIZE,
             Error::UnknownDevice(_) => CACHALOT_ERROR_UNKNOWN_DEVICE,
             Error::UnknownPool(_) => CACHALOT_ERROR_UNKNOWN_POOL,
+            Error::UnknownRange(_) => CACHALOT_ERROR_UNKNOWN_RANGE,
             Error::NotRouted(_) => CACHALOT_ERROR_NOT_ROUTED,
             Error::InvalidFraction(_) => CACHALOT_ERROR_INVALID_FRACTION,
             Error::InvalidStream => CACHALOT_ERROR_INVALID_STREAM,

@@ -197,6 +197,7 @@ type Layout = (&'static str, usize, &'static [(&'static str, usize)]);
 
 const LAYOUTS: &[Layout] = layouts! {
     cachalot_pool { first, second }
+    cachalot_range { allocator, number, base, bytes, page_bytes, device, reserved }
     cachalot_options { struct_size, flags, device_count, devices, contexts, config, limit_bytes, simulated_bytes }
     cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
     cachalot_outlook { struct_size, address, bytes, outcome, reserved }
@@ -323,6 +324,7 @@ fn statuses_have_the_numbers_that_they_always_had() {
         ("CACHALOT_ERROR_TOO_LARGE", 144),
         ("CACHALOT_ERROR_INVALID_STREAM", 148),
         ("CACHALOT_ERROR_UNKNOWN_POOL", 152),
+        ("CACHALOT_ERROR_UNKNOWN_RANGE", 154),
         ("CACHALOT_ERROR_NOT_ROUTED", 156),
         ("CACHALOT_ERROR_INVALID_CONFIG", 160),
         ("CACHALOT_ERROR_INVALID_FRACTION", 164),

@@ -65,6 +65,23 @@ fn handles_of_streams_that_nothing_reported_are_left_alone() {
     }
 }
 
+/// The mappings of the emulated driver have real memory, so that a wrong page is a wrong byte.
+#[test]
+fn ranges_and_blocks_share_pages_and_keep_their_bytes() {
+    let source = root().join("tests/c_abi/process/ranges.cpp");
+    let driver = emulated_driver().parent().expect("a folder").as_os_str();
+    let Some(program) = build(&source, Link::Shared, &["-L".as_ref(), driver, "-lcuda".as_ref()]) else { return };
+    for config in ["", "expandable_segments:True", "policy:stitched"] {
+        let mut command = emulated(&program);
+        command.arg(config).env("CACHALOT_EMU_DELAY_US", "300");
+        if config == "policy:stitched" {
+            command.env("RANGES_SAME_PAGES", "1");
+        }
+        let said = without_leaks(&mut command, "ranges");
+        assert_eq!(said.as_deref(), Some("ranges: well\n"), "{config}");
+    }
+}
+
 #[test]
 fn a_device_without_virtual_memory_is_named_once_under_the_stitched_policy() {
     let Some(program) = program("fallback") else { return };

@@ -1,8 +1,9 @@
 //! Published figures: a training program of three epochs, eight small examples, and the table of
 //! sizes.
 
-use cachalot_core::DevicePtr;
-use cachalot_tests::host::{Host, MIB};
+use cachalot_core::simulated::Call;
+use cachalot_core::{DevicePtr, Error, Range};
+use cachalot_tests::host::{DEVICE, Host, MIB, STREAM};
 use std::collections::HashMap;
 
 const CAPACITY: u64 = 80 << 30;
@@ -12,16 +13,9 @@ const CAPACITY: u64 = 80 << 30;
 #[test]
 fn three_epochs_of_training() {
     let host = Host::new("", CAPACITY);
-    let mut reader = csv::ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .comment(Some(b'#'))
-        .from_path("golden/training_three_epochs.csv")
-        .unwrap();
     let mut blocks = HashMap::<String, DevicePtr>::new();
     let mut stages = 0;
-    for record in reader.records() {
-        let record = record.unwrap();
+    for record in training() {
         match &record[0] {
             "alloc" => {
                 let before = blocks.insert(record[1].to_owned(), host.malloc(record[2].parse().unwrap()));
@@ -40,6 +34,65 @@ fn three_epochs_of_training() {
         }
     }
     assert_eq!(stages, 42);
+}
+
+/// The lines of the training program.
+fn training() -> Vec<csv::StringRecord> {
+    let mut reader = csv::ReaderBuilder::new();
+    let reader = reader.has_headers(false).flexible(true).comment(Some(b'#'));
+    let lines = reader.from_path("golden/training_three_epochs.csv").unwrap().into_records();
+    lines.map(Result::unwrap).collect()
+}
+
+/// The training program and an elastic range use the same memory by turns: the range grows until the
+/// limit is reached, and gives its memory up for the next training.
+#[test]
+fn training_and_a_range_share_their_memory() {
+    const PAGE: u64 = 2 * MIB;
+    let limit = 512 * MIB;
+    let host = Host::new("policy:stitched", CAPACITY);
+    host.allocator.set_limit(DEVICE, Some(limit)).unwrap();
+    let device = host.device();
+    let range = Range::reserve(&host.allocator, DEVICE, limit).unwrap();
+    let program = training();
+    let (mut most_live, mut most_used) = (0, 0);
+    for turn in 0..20 {
+        let created = device.calls(Call::Create);
+        let mut blocks = HashMap::<String, DevicePtr>::new();
+        for record in &program {
+            match &record[0] {
+                "alloc" => {
+                    blocks.insert(record[1].to_owned(), host.malloc(record[2].parse().unwrap()));
+                    most_live = most_live.max(host.stat("requested_bytes.all.current"));
+                    most_used = most_used.max(device.used());
+                }
+                "free" => host.free(blocks.remove(&record[1]).unwrap()),
+                _ => {}
+            }
+        }
+        device.complete(STREAM);
+        let (mut pages, mut longest_ns) = (0, 0);
+        let full = loop {
+            let before = device.driver_ns();
+            match range.commit(pages * PAGE, PAGE, STREAM) {
+                Ok(()) => pages += 1,
+                failed => break failed,
+            }
+            longest_ns = longest_ns.max(device.driver_ns() - before);
+        };
+        assert!(matches!(full, Err(Error::OutOfMemory(_))), "{full:?}");
+        most_live = most_live.max(host.stat("requested_bytes.all.current"));
+        most_used = most_used.max(device.used());
+        assert!(turn < 2 || longest_ns <= 40_000, "turn {turn}: {longest_ns} ns for a page");
+        assert!(turn < 2 || device.calls(Call::Create) == created, "turn {turn}: new memory");
+        host.allocator.check_invariants().unwrap();
+        range.decommit(0, pages * PAGE, STREAM).unwrap();
+        for (_, block) in blocks {
+            host.free(block);
+        }
+    }
+    let ratio = most_used as f64 / most_live as f64;
+    assert!(ratio <= 1.03, "{most_used} bytes used, {most_live} live: {ratio:.4}");
 }
 
 /// Expected state after an allocation.

@@ -17,7 +17,8 @@ use crate::units::DeviceIndex;
 pub struct PageStats {
     /// Bytes of the pages mapped where blocks can use them.
     pub mapped: u64,
-    /// Bytes of the pages mapped nowhere, which serve the next mapping.
+    /// Bytes of the pages that nothing uses, which serve the next mapping. Work before the decommit
+    /// of an elastic range may still use some of them.
     pub spare: u64,
     /// Bytes of addresses at which moved pages are still mapped, until the work that used the
     /// addresses is complete. They hold no memory of their own.
@@ -28,13 +29,13 @@ pub struct PageStats {
     pub moved: u64,
     /// The calls of the device's virtual memory since the allocator was created.
     pub calls: MemoryCalls,
-    /// Requests under the stitched policy that took longer than
+    /// Requests, and commits of elastic ranges, under the stitched policy that took longer than
     /// [`max_stall_us`](crate::Stitched::max_stall_us) to map memory. 0 under other policies, and if
     /// the device has no clock.
     pub stalls: u64,
-    /// The longest time that one request took to map memory, under every policy, in microseconds: in
-    /// calls of virtual memory that made its heap grow, and in waiting for the mappings of another
-    /// thread. 0 if the device has no clock.
+    /// The longest time that one request or commit took to map memory, under every policy, in
+    /// microseconds: in calls of virtual memory that made its heap or range grow, and in waiting for
+    /// the mappings of another thread. 0 if the device has no clock.
     pub longest_stall_us: u64,
 }
 
@@ -66,8 +67,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
 
     /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
     /// of the driver's time: removes mappings that pages have left, and gives memory beyond the
-    /// budget back. Returns true if something is left for a further call. Under other policies
-    /// there is nothing to do.
+    /// budget back. Returns true if something is left for a further call. Under every policy, some
+    /// mappings that elastic ranges have left are removed, too.
     ///
     /// A host calls this when it is idle, or from a thread of its own. Other threads
     /// allocate and free at the same time.
@@ -84,6 +85,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let _checked = self.allocator.checked("maintain", self.device);
         let device = self.allocator.on(self.device)?;
         device.health()?;
+        crate::arena::ranges::collect_few(device);
         device.stitcher().map_or(Ok(false), |stitcher| stitcher.maintain(max_us))
     }
 
@@ -97,7 +99,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         let pool = arena.page_pool.lock().bytes;
         let mut stats = PageStats {
             mapped: pool.home,
-            spare: pool.spare,
+            spare: pool.spare + pool.parked,
             moved: arena.moved_bytes.load(Ordering::Relaxed),
             calls: arena.virtual_calls(),
             stalls: arena.memory_calls.stalls(),

@@ -32,10 +32,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
             visits += 1 + u64::from(heap.blocks.len());
         }
+        if is_exclusive {
+            let of_ranges = self.ranges.lock().check(&self.range_counters)?;
+            (home, reserved) = (home + of_ranges, reserved + of_ranges);
+        }
         let pages = self.page_pool.lock().check()?;
-        reserved += pages.spare;
+        reserved += pages.spare + pages.parked;
         if is_exclusive && (pages.moving, pages.home) != (0, home) {
-            return Err("the bytes of the pages at home are not those of the heaps");
+            return Err("the bytes of the pages at home are not those of the heaps and ranges");
         }
         if is_exclusive && reserved != self.ledger.reserved() {
             return Err("the bytes held from the device are not the sum of the segments");

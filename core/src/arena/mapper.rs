@@ -24,6 +24,7 @@ use crate::page_map::Owner;
 use crate::pages::{Batch, Page};
 use crate::sync::Lock;
 use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
 use crate::units::DevicePtr;
 
 /// The virtual memory of one device, and what the allocator does with it.
@@ -265,20 +266,33 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         let _counted = self.destroy_spares();
     }
 
-    /// Marks a page that was not mapped as home again, and returns its origin; or makes the page
-    /// spare, if it has none.
+    /// Marks a page that was not mapped as home again, and returns its origin; or disposes of the
+    /// page, if it has none.
     fn return_page(&self, page: u32) -> Option<(u32, u32)> {
         let mut pages = self.device.page_pool.lock();
-        let Page { origin, stuck, bytes, .. } = pages[page];
+        let origin = pages[page].origin;
         if origin.is_some() {
             pages.settle(page);
+        } else {
+            drop(pages);
+            self.spare_page(page);
+        }
+        origin
+    }
+
+    /// Makes a page spare that came from no heap. A page that was parked is parked again, and a page
+    /// that is stuck in a mapping is counted as leaked.
+    pub(super) fn spare_page(&self, page: u32) {
+        let mut pages = self.device.page_pool.lock();
+        let Page { behind, stuck, bytes, .. } = pages[page];
+        if behind != NONE {
+            pages.park(page, behind);
         } else if stuck {
             self.device.ledger.leak(bytes);
             pages.lose(page);
         } else {
             pages.make_spare(page);
         }
-        origin
     }
 
     /// Destroys the spare pages without aliases. Returns true if memory went back to the device.
@@ -319,7 +333,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         Ok(destroyed?)
     }
 
-    /// Takes addresses of the heap in `slot` by `hold`. If that returns `None`, reserves a range of
+    /// Takes addresses of the heap in `slot` by `take`. If that returns `None`, reserves a range of
     /// the length and granule that `range` returns, adds it to the heap and tries again. Returns
     /// `None` without enough addresses. The heap has room for two blocks and a range.
     pub(super) fn hold_addresses<T>(
@@ -327,7 +341,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         slot: u32,
         backing: Backing,
         range: impl Fn() -> Result<Option<(u64, u64)>, Error>,
-        hold: impl Fn(&mut Heap<S>) -> Option<T>,
+        take: impl Fn(&mut Heap<S>) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let mut reserved = None;
         let give_up = |reserved: Option<(DevicePtr, u64, u64)>| {
@@ -343,18 +357,18 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
             }
             // Another thread may have added a range while the lock was dropped. If the other range
             // suffices for both threads, the range reserved here is not needed.
-            let mut held = hold(&mut heap);
-            if held.is_none()
+            let mut found = take(&mut heap);
+            if found.is_none()
                 && let Some((base, bytes, granule)) = reserved.take()
             {
                 heap.add_range(base, bytes, granule, backing);
-                held = hold(&mut heap);
+                found = take(&mut heap);
             }
             drop(heap);
-            if held.is_some() {
+            if found.is_some() {
                 // Still `Some` only if the reserved range was not needed.
                 give_up(reserved);
-                return Ok(held);
+                return Ok(found);
             }
             let Some((bytes, granule)) = range()? else { return Ok(None) };
             match self.memory.reserve(bytes) {

@@ -6,6 +6,7 @@
 //!         ├─▶ compact · quiet   the budget for held memory · what the device has finished with
 //!         ├─▶ obtain · expand   more memory from the device
 //!         └─▶ release           memory back to the device
+//! ranges/                       addresses that the program fills with pages and empties
 //! heaps/ · routes · vacate      pairs of heaps for streams and pools, and their end
 //! plans · planned · plan_…      requests served from plans
 //! driver · ledger · flags       calls to the device, bytes held, conditions
@@ -45,6 +46,7 @@ mod planned;
 pub(crate) mod plans;
 pub(crate) mod policy;
 mod quiet;
+pub(crate) mod ranges;
 mod reclaim;
 mod release;
 pub(crate) mod request;
@@ -64,12 +66,13 @@ use crate::arena::flags::Flags;
 use crate::arena::heaps::Heaps;
 use crate::arena::ledger::Ledger;
 use crate::arena::plans::Plans;
+use crate::arena::ranges::table::RangeTable;
 use crate::arena::settings::Settings;
 use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::pages::Pages;
-use crate::stats::{DevicePeaks, MemoryCallCounters};
+use crate::stats::{DevicePeaks, HeapCounters, MemoryCallCounters};
 use crate::streams::epochs::Epochs;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
@@ -96,6 +99,10 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub memory_calls: MemoryCallCounters,
     /// The physical handles of virtual memory.
     pub page_pool: Ranked<R, Pages<S>>,
+    /// The elastic ranges.
+    pub ranges: Ranked<R, RangeTable<S>>,
+    /// The counters of the elastic ranges. Written under their lock.
+    pub range_counters: HeapCounters,
     /// Blocks that wait for events.
     pub event_queues: CachePadded<Ranked<R, EventQueues<S>>>,
     /// Events that tell which free blocks the device has finished with.
@@ -152,6 +159,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             moved_bytes: AtomicU64::new(0),
             memory_calls: MemoryCallCounters::new(),
             page_pool: Ranked::new(Rank::Pages, Pages::default()),
+            ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
+            range_counters: HeapCounters::default(),
             event_queues: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
             epochs: Ranked::new(Rank::Epochs, Epochs::default()),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),

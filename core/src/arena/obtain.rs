@@ -6,7 +6,7 @@
 //! to the heap. Each step is undone if a later step fails.
 
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Bfc, Policy};
 use crate::device::{DeviceMemory, ErrorKind};
@@ -25,6 +25,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Allocates a segment for the request's heap, or expands one, and serves the request from the
     /// new memory. Returns `None` if the device or the limit does not allow more memory.
     pub(crate) fn grow(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if !request.capturing {
+            ranges::collect_few(self);
+        }
         if let Some(stitcher) = self.stitcher() {
             return stitcher.for_request(&request.mapping).grow(request);
         }

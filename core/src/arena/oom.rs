@@ -18,22 +18,33 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         has_key && !self.flags.has(flags::DIRECT) && self.driver.device().virtual_memory().is_some()
     }
 
-    /// Returns the report of a failed request: the request, the device's memory, and sums over all
-    /// heaps. Heaps are read in turn, so the sums may disagree slightly while threads allocate.
+    /// Returns the report of a failed request.
     pub(crate) fn out_of_memory(&self, request: &Request) -> OutOfMemory {
-        // Moves the blocks served by plans into heaps, where the sums below include the blocks.
+        // Moves the blocks served by plans into heaps, where the sums include the blocks.
         self.delegate_lanes();
+        let segment = self.segment_bytes(request);
+        let report = self.memory_report(request.bytes, request.size, segment, Some(request.slot));
+        OutOfMemory { capturing: request.capturing, ..report }
+    }
+
+    /// Returns the report of `requested` bytes that failed, in a block of `block` bytes for which
+    /// `segment` bytes were to be obtained: the device's memory, and sums over all heaps and ranges.
+    /// `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree slightly
+    /// while threads allocate.
+    pub(crate) fn memory_report(&self, requested: u64, block: u64, segment: u64, slot: Option<u32>) -> OutOfMemory {
+        let pages = self.page_pool.lock().bytes;
+        let of_ranges = |stat| self.range_counters.current(stat) as u64;
         let mut report = OutOfMemory {
-            requested: request.bytes,
-            block: request.size,
-            segment: self.segment_bytes(request),
+            requested,
+            block,
+            segment,
             device: DeviceIndex(self.number),
             memory: self.call(D::memory_info).unwrap_or_default(),
             process: self.driver.device().process_use(),
             limit: self.ledger.limit_if_set(),
-            allocated: 0,
-            reserved: 0,
-            spare: self.page_pool.lock().bytes.spare,
+            allocated: of_ranges(Stat::AllocatedBytes),
+            reserved: of_ranges(Stat::ReservedBytes),
+            spare: pages.spare + pages.parked,
             pinned: 0,
             pending: 0,
             private_free: 0,
@@ -41,13 +52,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             largest_free_elsewhere: 0,
             expandable: false,
             expandable_available: self.may_expand(),
-            capturing: request.capturing,
+            capturing: false,
         };
         for number in self.heaps.slot_numbers() {
-            let slot = self.heaps.slot(number);
+            let heap_slot = self.heaps.slot(number);
             let heap = self.heaps.lock(number);
             let [allocated, active, reserved] = [Stat::AllocatedBytes, Stat::ActiveBytes, Stat::ReservedBytes]
-                .map(|stat| slot.counters.current(stat) as u64);
+                .map(|stat| heap_slot.counters.current(stat) as u64);
             report.allocated += allocated;
             report.reserved += reserved;
             // Active blocks are live or pending, so the difference is the pending bytes.
@@ -59,7 +70,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 report.pinned += heap.sets.pages.pinned();
             }
             let largest = heap.largest_free();
-            if number == request.slot {
+            if Some(number) == slot {
                 report.largest_free = largest;
                 report.expandable = heap.rules.backing != Backing::Ordinary;
             } else {

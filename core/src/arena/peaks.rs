@@ -72,9 +72,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         act(&self.device_peaks)
     }
 
-    /// Iterates over the counters of every heap and lane. Vacant pairs are included: their
-    /// accumulated counts are still part of the sums.
+    /// Iterates over the counters of every heap and lane, and of the elastic ranges. Vacant pairs are
+    /// included: their accumulated counts are still part of the sums.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = (PoolKind, &HeapCounters)> + Clone {
-        self.heaps.heap_counters().chain(self.plans.lane_counters())
+        let ranges = core::iter::once((PoolKind::Large, &self.range_counters));
+        self.heaps.heap_counters().chain(self.plans.lane_counters()).chain(ranges)
     }
 }

@@ -22,7 +22,7 @@ use crate::arena::compact::Compact;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
 use crate::arena::virtual_calls::MappingTime;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::{Bfc, Policy};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -84,6 +84,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             // Step 6. The wait may free the one block that fits: search before the cache is given
             // up. `single_search` switches to PyTorch's order without the search.
             self.wait_for_events()?;
+            ranges::wait(self)?;
             if self.single_search.load(Ordering::Relaxed) == 0
                 && let Some(ptr) = self.search(request)?
             {

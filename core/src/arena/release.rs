@@ -8,7 +8,7 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::request::Request;
-use crate::arena::{Arena, OnDevice, flags};
+use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::Policy;
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -141,7 +141,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
     pub(crate) fn release_cached(&self, only: Option<u32>) -> Result<(), Error> {
         // A page with a stale mapping cannot go back to the device.
         let unmapped = self.device.stitcher().map_or(Ok(()), |stitcher| stitcher.unmap_all_stale());
-        unmapped.and(self.empty_heaps(only)).and(self.destroy_spares())
+        let decommitted = if only.is_none() { ranges::wait(self.device) } else { Ok(()) };
+        unmapped.and(decommitted).and(self.empty_heaps(only)).and(self.destroy_spares())
     }
 
     /// Returns the memory of spare pages to the device.
@@ -236,6 +237,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
     /// largest first, and of equal sizes the segment at the highest address. Then unmaps free
     /// granules of expandable segments. Does not wait for pending events.
     pub(crate) fn trim(&self, keep: u64) -> Result<(), Error> {
+        ranges::collect(self.device, u32::MAX);
         while self.device.ledger.reserved() > keep {
             // One walk over the heaps for each segment: only the largest of each heap is compared.
             let largest = self.device.heaps.releasable_slots().filter_map(|(_used, slot)| {
@@ -263,7 +265,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Releaser<'_, D, R, S> {
                 self.device.heaps.drop_tables(&mut self.device.heaps.lock(slot));
             }
         }
-        Ok(())
+        if self.device.ledger.reserved() > keep { self.destroy_spares() } else { Ok(()) }
     }
 }
 

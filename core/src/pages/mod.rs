@@ -8,15 +8,19 @@
 //! ```
 //!
 //! A page is a physical handle. It is *home* while blocks use it at one place, *spare* while no
-//! addresses are mapped to it, and *moving* while an operation holds it. A page that has moved
-//! keeps its old mapping as an *alias* until the work that used the old addresses is complete; the
-//! memory of a page goes back to the device only after its last alias.
+//! work uses it, and *moving* while an operation holds it. A page that left an elastic range is
+//! *parked* until the work before its [departure](departures) is complete; work ordered behind the
+//! departure may use the page earlier. A page that has moved keeps its old mapping as an *alias*
+//! until the work that used the old addresses is complete; the memory of a page goes back to the
+//! device only after its last alias.
 //!
 //! This folder holds tables. It never calls the device.
 
 pub(crate) mod counts;
+pub(crate) mod departures;
 
 use crate::device::PhysicalHandle;
+use crate::pages::departures::{Departure, Departures};
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
@@ -27,6 +31,8 @@ pub(crate) enum Place {
     Home,
     /// In the list of spare pages.
     Spare,
+    /// In the list of parked pages.
+    Parked,
     /// Held by one operation.
     Moving,
     /// Never used again: the device failed to remove a mapping. The entry stays for the other
@@ -43,14 +49,17 @@ pub(crate) struct Page {
     pub bytes: u64,
     /// Old mappings that are still to be unmapped.
     pub aliases: u32,
-    /// Whether the device failed to remove an alias: the memory stays with the device's driver even
-    /// after the handle is destroyed.
+    /// Whether the device failed to remove a mapping: the memory stays with the device's driver even
+    /// after the handle is destroyed. Such a page is not mapped again, and goes with its last alias.
     pub stuck: bool,
     /// What the page is doing.
     pub place: Place,
     /// While the page moves: the slot of the heap that it comes from, and the detached block at its
     /// place there. `None` for a page without a home.
     pub origin: Option<(u32, u32)>,
+    /// The departure behind which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a
+    /// range keeps the departure, and the page has an alias there.
+    pub behind: u32,
     /// The next page of the one list that the page is in, or the next vacant entry.
     next: u32,
 }
@@ -64,7 +73,16 @@ impl Page {
 
 impl Vacant for Page {
     fn vacant(next: u32) -> Self {
-        Self { handle: PhysicalHandle(0), bytes: 0, aliases: 0, stuck: false, place: Place::Moving, origin: None, next }
+        Self {
+            handle: PhysicalHandle(0),
+            bytes: 0,
+            aliases: 0,
+            stuck: false,
+            place: Place::Moving,
+            origin: None,
+            behind: NONE,
+            next,
+        }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -76,13 +94,15 @@ impl Vacant for Page {
     }
 }
 
-/// Bytes of the pages, by place. The sum of the three is the sum of all handles.
+/// Bytes of the pages, by place. The sum of the four is the sum of all handles.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct PageBytes {
     /// Bytes of the pages at home.
     pub home: u64,
     /// Bytes of the spare pages.
     pub spare: u64,
+    /// Bytes of the parked pages.
+    pub parked: u64,
     /// Bytes of the pages that operations hold.
     pub moving: u64,
     /// Bytes of the lost pages of which old mappings are left.
@@ -111,6 +131,10 @@ pub(crate) struct Pages<S: Storage> {
     table: SlotTable<Page, S>,
     /// The first spare page.
     spare: u32,
+    /// The parked pages, in the order in which they were parked.
+    parked: Batch,
+    /// The departures of parked pages and of stale mappings of ranges.
+    pub departures: Departures<S>,
     /// Bytes by place.
     pub bytes: PageBytes,
     /// Length of the largest page that ever existed, in bytes.
@@ -119,7 +143,14 @@ pub(crate) struct Pages<S: Storage> {
 
 impl<S: Storage> Default for Pages<S> {
     fn default() -> Self {
-        Self { table: SlotTable::default(), spare: NONE, bytes: PageBytes::default(), largest: 0 }
+        Self {
+            table: SlotTable::default(),
+            spare: NONE,
+            parked: Batch::EMPTY,
+            departures: Departures::default(),
+            bytes: PageBytes::default(),
+            largest: 0,
+        }
     }
 }
 
@@ -173,13 +204,19 @@ impl<S: Storage> Pages<S> {
 
     /// Takes a spare page of exactly `bytes`, which is then moving.
     pub(crate) fn take_spare(&mut self, bytes: u64) -> Option<u32> {
-        self.take_spare_if(|page| page.bytes == bytes)
+        self.take_spare_if(|page| page.bytes == bytes && !page.stuck)
     }
 
     /// Takes the largest spare page of at most `bytes`, which is then moving.
     pub(crate) fn take_spare_within(&mut self, bytes: u64) -> Option<u32> {
-        let largest = self.spares().map(|page| self.table[page].bytes).filter(|&size| size <= bytes).max()?;
+        let largest = self.largest_spare(bytes)?;
         self.take_spare(largest)
+    }
+
+    /// Returns the length of the largest spare page of at most `bytes`.
+    pub(crate) fn largest_spare(&self, bytes: u64) -> Option<u64> {
+        let usable = self.spares().map(|page| &self.table[page]).filter(|page| page.bytes <= bytes && !page.stuck);
+        usable.map(|page| page.bytes).max()
     }
 
     /// Takes a spare page without an alias that can be destroyed; it is then moving.
@@ -214,6 +251,68 @@ impl<S: Storage> Pages<S> {
         self.table[page].origin = None;
         self.table[page].next = self.spare;
         self.spare = page;
+    }
+
+    /// Parks a moving page behind a departure.
+    pub(crate) fn park(&mut self, page: u32, departure: u32) {
+        let mut parked = self.parked;
+        self.append(&mut parked, page);
+        self.parked = parked;
+        self.table[page].behind = departure;
+        self.put(page, Place::Parked);
+    }
+
+    /// Takes the first parked page of at most `bytes` with a departure for which `wanted` returns
+    /// true. The page is then moving.
+    pub(crate) fn take_parked(&mut self, bytes: u64, wanted: impl Fn(&Departure) -> bool) -> Option<u32> {
+        self.unpark(|pages, page| {
+            let page = &pages.table[page];
+            page.bytes <= bytes && !page.stuck && wanted(&pages.departures[page.behind])
+        })
+    }
+
+    /// Takes `wanted` if it is still parked behind `departure`. Returns whether it was; it is then
+    /// moving.
+    pub(crate) fn take_back(&mut self, wanted: u32, departure: u32) -> bool {
+        let Page { place, behind, .. } = self.table[wanted];
+        (place, behind) == (Place::Parked, departure) && self.unpark(|_, page| page == wanted).is_some()
+    }
+
+    /// Removes the first parked page for which `wanted` returns true from the list; it is then
+    /// moving.
+    fn unpark(&mut self, wanted: impl Fn(&Self, u32) -> bool) -> Option<u32> {
+        let (mut before, mut page) = (NONE, self.parked.first);
+        while page != NONE && !wanted(self, page) {
+            (before, page) = (page, self.table[page].next);
+        }
+        if page == NONE {
+            return None;
+        }
+        let next = self.table[page].next;
+        if before == NONE {
+            self.parked.first = next;
+        } else {
+            self.table[before].next = next;
+        }
+        if next == NONE {
+            self.parked.last = before;
+        }
+        self.parked.count -= 1;
+        self.parked.bytes -= self.table[page].bytes;
+        self.put(page, Place::Moving);
+        Some(page)
+    }
+
+    /// Notes that no work before `departure` uses `page` any longer, and that its alias there is
+    /// unmapped, or `stuck` for good. Returns whether the page was parked; it is then moving.
+    pub(crate) fn finish_departure(&mut self, page: u32, departure: u32, stuck: bool) -> bool {
+        let was_parked = self.take_back(page, departure);
+        self.remove_alias(page, stuck);
+        if self.table[page].behind == departure {
+            self.table[page].behind = NONE;
+        }
+        self.departures.release(departure);
+        was_parked
     }
 
     /// Changes the place of a page, and the sums of bytes.
@@ -257,11 +356,13 @@ impl<S: Storage> Pages<S> {
     pub(crate) fn settle(&mut self, page: u32) {
         self.put(page, Place::Home);
         self.table[page].origin = None;
+        // From now on the order of the stream that uses the page counts.
+        self.table[page].behind = NONE;
     }
 
     /// Appends a moving page to a batch.
     pub(crate) fn append(&mut self, batch: &mut Batch, page: u32) {
-        debug_assert!(self.table[page].place == Place::Moving, "a batch holds pages in hand");
+        debug_assert!(self.table[page].place == Place::Moving, "a page in hand is appended");
         self.table[page].next = NONE;
         if batch.last == NONE {
             batch.first = page;
@@ -303,7 +404,14 @@ impl<S: Storage> Pages<S> {
             let page = &self.table[page];
             if page.place == Place::Spare { Ok(sum + page.bytes) } else { Err("the list of spare pages holds another") }
         })?;
-        if spare == self.bytes.spare { Ok(self.bytes) } else { Err("the bytes of spare pages are not their sum") }
+        let first = Some(self.parked.first).filter(|&page| page != NONE);
+        let parked: u64 =
+            core::iter::successors(first, |&page| self.next(page)).map(|page| self.table[page].bytes).sum();
+        if (spare, parked, parked) == (self.bytes.spare, self.bytes.parked, self.parked.bytes) {
+            Ok(self.bytes)
+        } else {
+            Err("the bytes of the spare or of the parked pages are not their sum")
+        }
     }
 }
 
@@ -313,6 +421,7 @@ impl PageBytes {
         match place {
             Place::Home => &mut self.home,
             Place::Spare => &mut self.spare,
+            Place::Parked => &mut self.parked,
             Place::Moving => &mut self.moving,
             Place::Lost => &mut self.lost,
         }

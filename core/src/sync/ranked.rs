@@ -20,6 +20,8 @@ pub(crate) enum Rank {
     SmallHeap,
     /// The large heap of a pair.
     LargeHeap,
+    /// The elastic ranges.
+    Ranges,
     /// The heaps of ended streams that wait to be released.
     Ended,
     /// The pool of pages.
@@ -91,12 +93,13 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 15] = [
+        const ALL: [Self; 16] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
             Self::SmallHeap,
             Self::LargeHeap,
+            Self::Ranges,
             Self::Ended,
             Self::Pages,
             Self::EventQueue,
@@ -112,7 +115,7 @@ mod paranoid {
         /// The first rank of this one's tier. A thread takes locks of ascending tiers, so it never holds two of one tier.
         fn tier(self) -> Self {
             match self {
-                Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap => self,
+                Self::Registry | Self::Config | Self::Lane | Self::SmallHeap | Self::LargeHeap | Self::Ranges => self,
                 Self::Ended
                 | Self::Pages
                 | Self::EventQueue

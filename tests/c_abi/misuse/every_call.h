@@ -18,6 +18,7 @@ static uint32_t any_users UNUSED;
 static size_t any_length UNUSED;
 static char any_text[512] UNUSED;
 static cachalot_pool any_pool UNUSED;
+static cachalot_range any_range UNUSED;
 static cachalot_block any_block UNUSED = CACHALOT_BLOCK_INIT;
 static cachalot_outlook any_outlook UNUSED = CACHALOT_OUTLOOK_INIT;
 static cachalot_device any_device UNUSED = CACHALOT_DEVICE_INIT;
@@ -75,6 +76,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_pool_end, (allocator, device, pool))                                               \
   DEVICE_CALL(cachalot_capture_begin, (allocator, device, pool, CACHALOT_ROUTE_ALL, NULL))                \
   DEVICE_CALL(cachalot_capture_end, (allocator, device, pool))                                            \
+  DEVICE_CALL(cachalot_range_reserve, (allocator, device, 100, &any_range))                               \
   DEVICE_CALL(cachalot_stats, (allocator, device, &any_statistics))                                       \
   DEVICE_CALL(cachalot_stat, (allocator, device, "num_ooms", &any_number))                                \
   DEVICE_CALL(cachalot_stats_for_each, (allocator, device, ignore_stat, NULL))                            \

@@ -30,6 +30,7 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_base_of(it.allocator, it.small, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_forecast(it.allocator, 0, 100, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_pool_create(it.allocator, 0, 0, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_range_reserve(it.allocator, 0, 100, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_pool_users(it.allocator, 0, it.pool, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stats(it.allocator, 0, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stat(it.allocator, 0, NULL, &any_number));

@@ -1,4 +1,4 @@
-/* Numbers and texts that mean nothing: flags, routes, fractions, names, settings, pools. */
+/* Numbers and texts that mean nothing: flags, routes, fractions, names, settings, pools, ranges. */
 #include "misuse.h"
 
 #include <math.h>
@@ -75,6 +75,31 @@ static void pools(const scene *it) {
   CHECK(users == 99 && made.first == 7 && made.second == 7);
 }
 
+static void ranges(const scene *it) {
+  cachalot_range range, unknown;
+  const size_t page = (size_t)2 << 20;
+  size_t index;
+  CHECK(cachalot_range_reserve(it->allocator, 0, 10 * page, &range) == CACHALOT_OK && range.page_bytes == page);
+  const size_t wrong[][2] = {{1, page}, {page, 1}, {10 * page, page}, {0, 11 * page}, {page, SIZE_MAX - page + 1}};
+  for (index = 0; index < sizeof wrong / sizeof *wrong; ++index) {
+    const size_t offset = wrong[index][0], bytes = wrong[index][1];
+    REFUSED(it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_range_commit(range, offset, bytes, NULL));
+    REFUSED(it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_range_decommit(range, offset, bytes, NULL));
+  }
+  REFUSED(it, CACHALOT_ERROR_INVALID_STREAM, cachalot_range_commit(range, 0, page, (cachalot_stream)UINTPTR_MAX));
+  unknown = range;
+  unknown.device = 99;
+  REFUSED(it, CACHALOT_ERROR_UNKNOWN_DEVICE, cachalot_range_commit(unknown, 0, page, NULL));
+  unknown.allocator = NULL;
+  REFUSED(it, CACHALOT_ERROR_NULL, cachalot_range_release(unknown));
+  REFUSED(it, CACHALOT_ERROR_INVALID_ARGUMENT, cachalot_range_reserve(it->allocator, 0, 0, &unknown));
+  REFUSED(it, CACHALOT_ERROR_TOO_LARGE, cachalot_range_reserve(it->allocator, 0, SIZE_MAX, &unknown));
+  CHECK(cachalot_range_release(range) == CACHALOT_OK);
+  REFUSED(it, CACHALOT_ERROR_UNKNOWN_RANGE, cachalot_range_commit(range, 0, page, NULL));
+  REFUSED(it, CACHALOT_ERROR_UNKNOWN_RANGE, cachalot_range_decommit(range, 0, page, NULL));
+  REFUSED(it, CACHALOT_ERROR_UNKNOWN_RANGE, cachalot_range_release(range));
+}
+
 int main(int argc, char **argv) {
   int64_t value = 99;
   void *block = NULL;
@@ -84,6 +109,7 @@ int main(int argc, char **argv) {
   options(&it);
   settings(&it);
   pools(&it);
+  ranges(&it);
   REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_stat(it.allocator, 0, "", &value));
   REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_stat(it.allocator, 0, "reserved_bytes.all", &value));
   REFUSED(&it, CACHALOT_ERROR_UNKNOWN_KEY, cachalot_stat(it.allocator, 0, "\xff", &value));

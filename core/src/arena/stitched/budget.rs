@@ -56,7 +56,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     }
 
     /// Returns the bytes that may be held at most without a limit, if `more` live bytes are added.
-    pub(super) fn most_held(&self, more: u64) -> u64 {
+    pub(in crate::arena) fn most_held(&self, more: u64) -> u64 {
         let peak = self.device().most_active_with(more);
         let slack = u128::from(peak) * u128::from(self.options.slack) / u128::from(Stitched::SLACK_PARTS);
         peak.saturating_add(slack as u64)

@@ -37,9 +37,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
             return Ok(None);
         }
-        let new = needed.saturating_sub(self.device().page_pool.lock().bytes.spare);
+        let pages = self.device().page_pool.lock().bytes;
+        let new = needed.saturating_sub(pages.spare);
         let may_move = new > room && super::may_move(request);
-        let movable = if may_move { self.movable_bytes(request)? } else { 0 };
+        let movable = if may_move { self.movable_bytes(request)? + pages.parked } else { 0 };
         Ok(Some(new.saturating_sub(movable)))
     }
 

@@ -24,35 +24,52 @@ use crate::units::StreamId;
 
 /// How large a batch is to become, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wish {
+pub(in crate::arena) struct Wish {
     /// The batch suffices with this length.
-    pub(super) end: u64,
+    pub end: u64,
     /// The batch must not become longer than this.
-    pub(super) room: u64,
+    pub room: u64,
+}
+
+/// Who needs free pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::arena) struct Taker {
+    /// The stream whose work will use the pages.
+    pub stream: StreamId,
+    /// The pair of that stream in the default pool, which the caller uses, if there is one.
+    pub own: Option<u32>,
+}
+
+impl From<&Request> for Taker {
+    fn from(request: &Request) -> Self {
+        Self { stream: request.stream, own: Some(request.slot / 2) }
+    }
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Appends free pages to `batch`, as many as are wished for or as there are, but at most `moves`
     /// pages, which are counted down.
-    pub(super) fn gather(
+    pub(in crate::arena) fn gather(
         &self,
-        request: &Request,
+        taker: Taker,
         wish: Wish,
         moves: &mut u32,
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let end = wish.end;
         let completed_only = self.options.completed_pages_only;
-        if completed_only {
-            self.begin_epochs(request.slot / 2);
-            self.device().quiet().poll();
+        if let Some(own) = taker.own {
+            if completed_only {
+                self.begin_epochs(own);
+                self.device().quiet().poll();
+            }
+            self.take_from(self.wanted(), own, wish, moves, batch);
         }
-        self.take_from(self.wanted(), request.slot / 2, wish, moves, batch);
         if batch.bytes >= end {
             return Ok(());
         }
         self.device().quiet().poll();
-        for other in self.others(request) {
+        for other in self.others(taker) {
             self.take_from(Wanted::Quiet, other.pair, wish, moves, batch);
             if completed_only {
                 // The free pages of this moment are quiet for one of the next requests.
@@ -65,10 +82,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         if completed_only {
             return Ok(());
         }
-        for other in self.others(request) {
+        for other in self.others(taker) {
             // Kept until the streams are ordered: no capture begins in between.
             let Some(_permission) = self.device().arena.driver.may_record(&self.device().arena.flags) else { break };
-            self.take_in_order(request, other.pair, wish, moves, batch)?;
+            self.take_in_order(taker, other.pair, wish, moves, batch)?;
             if batch.bytes >= end {
                 break;
             }
@@ -81,7 +98,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// captures, nor for one that captures.
     fn take_in_order(
         &self,
-        request: &Request,
+        taker: Taker,
         pair: u32,
         wish: Wish,
         moves: &mut u32,
@@ -92,19 +109,19 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             return Ok(());
         }
         // Taken before the event is recorded: a page that is freed later may have later work.
-        let (before, mut taken) = (*moves, Batch::EMPTY);
+        let (before, mut found) = (*moves, Batch::EMPTY);
         let rest = Wish { end: wish.end - batch.bytes, room: wish.room - batch.bytes };
-        self.take_from(Wanted::Free, pair, rest, moves, &mut taken);
-        if taken.count == 0 {
+        self.take_from(Wanted::Free, pair, rest, moves, &mut found);
+        if found.count == 0 {
             return Ok(());
         }
-        match self.order_behind(pair, request.stream) {
+        match self.order_behind(pair, taker.stream) {
             Ok(()) => {
-                self.device().page_pool.lock().join(batch, taken);
+                self.device().page_pool.lock().join(batch, found);
                 Ok(())
             }
             Err(error) => {
-                self.mapper.return_batch(&taken);
+                self.mapper.return_batch(&found);
                 *moves = before;
                 // A capture that nothing announced: this pair's pages stay where they are.
                 if error.kind == ErrorKind::NotPermittedInCapture { Ok(()) } else { Err(error.into()) }
@@ -116,7 +133,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     pub(super) fn free_pages(&self, request: &Request) -> PageCounts {
         let mut counts = PageCounts::new(self.step());
         self.count_free(self.wanted(), request.slot / 2, &mut counts);
-        for other in self.others(request) {
+        for other in self.others(request.into()) {
             self.count_free(self.wanted(), other.pair, &mut counts);
         }
         counts
@@ -134,10 +151,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         if self.options.completed_pages_only { Wanted::Quiet } else { Wanted::Free }
     }
 
-    /// Iterates over the pairs of other streams, whose pages may move for a request.
-    fn others(&self, request: &Request) -> impl Iterator<Item = PairUse<'a, R, S>> {
-        let own = request.slot / 2;
-        self.device().arena.heaps.pairs_of(0).filter(move |other| other.pair != own)
+    /// Iterates over the pairs whose pages may move for a taker, except for the taker's own pair.
+    fn others(&self, taker: Taker) -> impl Iterator<Item = PairUse<'a, R, S>> {
+        self.device().arena.heaps.pairs_of(0).filter(move |other| Some(other.pair) != taker.own)
     }
 
     /// Takes free pages of one pair, as many as are wished for if the pages suffice.

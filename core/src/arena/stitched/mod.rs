@@ -22,10 +22,11 @@ mod gather;
 mod maintain;
 mod stale;
 
-use gather::Wish;
+pub(in crate::arena) use gather::{Taker, Wish};
 
 use crate::arena::OnDevice;
 use crate::arena::mapper::{Charge, Mapper};
+use crate::arena::ranges::Elastic;
 use crate::arena::request::Request;
 use crate::arena::virtual_calls::MappingTime;
 use crate::config::{Policy, Stitched};
@@ -50,7 +51,7 @@ const RANGE_TIMES_DEVICE: u64 = 4;
 /// The stitched policy of one device: the operations that map and move pages.
 pub(crate) struct Stitcher<'a, D, R: Lock, S: Storage> {
     mapper: Mapper<'a, D, R, S>,
-    options: Stitched,
+    pub(super) options: Stitched,
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
@@ -134,6 +135,13 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
         self.take_spares(needed, batch);
+        let ranges = Elastic { mapper: self.mapper };
+        // Kept until the pages are ordered: no capture begins in between.
+        let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
+        let orders = permission.is_some() && may_move(request);
+        if orders {
+            ranges.take_parked(request.stream, needed, batch)?;
+        }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
         let mut count = 0;
         let to_move = missing(batch).saturating_sub(allowed);
@@ -141,7 +149,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             let mut moves = self.most_moves(request, to_move, room);
             let before = batch.count;
             let wanted = Wish { end: batch.bytes + to_move, room };
-            self.gather(request, wanted, &mut moves, batch)?;
+            self.gather(request.into(), wanted, &mut moves, batch)?;
             count = batch.count - before;
         }
         let sizes = self.new_page_sizes(request, missing(batch), count);
@@ -151,6 +159,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 return Ok(false);
             }
         }
+        ranges.order_batch(batch, request.stream, orders)?;
         Ok(true)
     }
 
@@ -229,6 +238,22 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// on in the heap of `slot`.
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         let device = self.device();
+        self.leave_origins(batch);
+        self.mapper.settle_batch(batch);
+        let mut heap = device.heaps.lock(slot);
+        let mut at = at.0;
+        let end = at + batch.bytes;
+        while at < end
+            && let Some(page) = heap.sets.pages.from(at)
+        {
+            heap.sets.pages.pin(page.at, -1);
+            at = page.end();
+        }
+    }
+
+    /// Leaves the old places of the batch's pages stale.
+    pub(in crate::arena) fn leave_origins(&self, batch: &Batch) {
+        let device = self.device();
         let mut moved = 0;
         for page in self.mapper.numbers_of(batch) {
             let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
@@ -243,16 +268,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             moved += bytes;
         }
         device.moved_bytes.fetch_add(moved, Ordering::Relaxed);
-        self.mapper.settle_batch(batch);
-        let mut heap = device.heaps.lock(slot);
-        let mut at = at.0;
-        let end = at + batch.bytes;
-        while at < end
-            && let Some(page) = heap.sets.pages.from(at)
-        {
-            heap.sets.pages.pin(page.at, -1);
-            at = page.end();
-        }
     }
 }
 

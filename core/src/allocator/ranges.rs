@@ -1,0 +1,266 @@
+//! Elastic ranges, as programs call for them, and the owner of a range.
+
+use super::{Allocator, FailedDrop};
+use crate::allocator::block::BlockAllocator;
+use crate::arena::ranges::{Elastic, Reservation};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{DeviceIndex, DevicePtr, RangeId, StreamId};
+use core::fmt;
+use core::ops::Deref;
+
+/// Reserves, commits, decommits and releases elastic ranges. Every [`Allocator`] does; [`Range`]
+/// owns a range.
+///
+/// An *elastic range* is a range of addresses without memory, for a table or a cache that grows in
+/// place. The program commits parts of it, uses them, and decommits them. The memory comes from the
+/// pages of the allocator, whatever the policy, and counts against the same limit: pages that other
+/// ranges or, under [`Policy::Stitched`](crate::config::Policy), blocks have given up serve the
+/// range, and the reverse.
+///
+/// Offsets and sizes of parts are multiples of [`Reservation::page_bytes`], 2 MiB on today's GPUs.
+/// Others are refused, as `cuMemMap` refuses them.
+///
+/// # Stream order
+/// Work that is queued on the stream of a commit, after the commit, may use the part. Work on other
+/// streams must be ordered behind it. A decommit takes effect behind the work that is queued on its
+/// stream so far: work of other streams that uses the part must precede that work. From then on
+/// the memory serves other requests, behind that work; contents are lost.
+///
+/// The host does not wait for the device, with two exceptions: a commit that would otherwise run
+/// out of memory, and a commit of addresses that were decommitted, whose page serves others
+/// already, while the work before the decommit is unfinished.
+///
+/// # Captures
+/// While the program captures a graph, nothing can be decommitted or released, and a commit gets
+/// only memory that no work uses any longer.
+///
+/// # Errors of every operation on a range
+/// * [`Error::UnknownDevice`].
+/// * [`Error::UnknownRange`]: the range was released, or belongs to another allocator.
+/// * [`Error::RangeRefused`]: the part is not made of whole pages within the range.
+/// * [`Error::TableFull`], [`Error::Device`]; a device error of the kind
+///   [`Unsupported`](crate::ErrorKind::Unsupported) if the device has no virtual memory.
+pub trait RangeAllocator: BlockAllocator {
+    /// Reserves addresses for `bytes`, rounded up to whole pages. Uses no memory of the device.
+    ///
+    /// Device: called.
+    ///
+    /// # Errors
+    /// * [`Error::RangeRefused`]: `bytes` is 0.
+    /// * [`Error::TooLarge`]: `bytes` is 1 EiB or more.
+    /// * [`Error::UnknownDevice`], [`Error::TableFull`], [`Error::Device`]; also if the device has no
+    ///   virtual memory.
+    fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error>;
+
+    /// Gives a part of a range memory. Pages of the part that have memory keep it, with the
+    /// contents.
+    ///
+    /// Device: called, unless all of the part is committed.
+    ///
+    /// # Errors
+    /// * [`Error::OutOfMemory`], after the release of all memory that could be released. The range is
+    ///   as it was.
+    /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
+    /// * Those of every operation on a range.
+    fn commit_range(
+        &self,
+        device: DeviceIndex,
+        range: RangeId,
+        offset: u64,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<(), Error>;
+
+    /// Gives the memory of a part up, behind the present work on `stream`. Pages of the part
+    /// without memory stay so.
+    ///
+    /// A commit may have mapped its part in physical pages longer than a page, but never longer than
+    /// the part. The memory of such a page is given up once all of it is decommitted.
+    ///
+    /// Device: called, unless nothing of the part is committed.
+    ///
+    /// # Errors
+    /// * [`Error::Device`] of the kind
+    ///   [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is captured.
+    /// * [`Error::InvalidStream`]; those of every operation on a range. The range is as it was.
+    fn decommit_range(
+        &self,
+        device: DeviceIndex,
+        range: RangeId,
+        offset: u64,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<(), Error>;
+
+    /// Releases a range: gives all its memory up, behind the present work of every stream that a
+    /// commit or a decommit of the range has named. Of several such streams, one waits for the
+    /// others. The addresses are released once that work is complete, without a wait of the host.
+    ///
+    /// Device: called.
+    ///
+    /// # Errors
+    /// As for [`decommit_range`](Self::decommit_range). The program still holds the range.
+    fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error>;
+
+    /// Returns the committed bytes of a range.
+    ///
+    /// # Errors
+    /// [`Error::UnknownDevice`], [`Error::UnknownRange`].
+    fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error>;
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S> {
+    fn reserve_range(&self, device: DeviceIndex, bytes: u64) -> Result<Reservation, Error> {
+        let _checked = self.checked("reserve_range", device);
+        Elastic::of(self.on(device)?)?.reserve(bytes)
+    }
+
+    fn commit_range(
+        &self,
+        device: DeviceIndex,
+        range: RangeId,
+        offset: u64,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<(), Error> {
+        let _checked = self.checked("commit_range", device);
+        Elastic::of(self.on(device)?)?.commit(range, offset, bytes, stream)
+    }
+
+    fn decommit_range(
+        &self,
+        device: DeviceIndex,
+        range: RangeId,
+        offset: u64,
+        bytes: u64,
+        stream: StreamId,
+    ) -> Result<(), Error> {
+        let _checked = self.checked("decommit_range", device);
+        Elastic::of(self.on(device)?)?.decommit(range, offset, bytes, stream)
+    }
+
+    fn release_range(&self, device: DeviceIndex, range: RangeId) -> Result<(), Error> {
+        let _checked = self.checked("release_range", device);
+        Elastic::of(self.on(device)?)?.release(range)
+    }
+
+    fn committed_bytes(&self, device: DeviceIndex, range: RangeId) -> Result<u64, Error> {
+        Elastic::of(self.on(device)?)?.committed(range)
+    }
+}
+
+/// An owned elastic range; see [`RangeAllocator`]. Dropping it releases the range.
+///
+/// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>`. A release that fails on drop
+/// goes to the [hook](BlockAllocator::on_failed_drop) of blocks, with the base of the range.
+///
+/// ```
+/// use cachalot_core::simulated::SimulatedDevice;
+/// use cachalot_core::{Allocator, Config, DeviceIndex, Growable, Range, StreamId};
+///
+/// type Simulated = Allocator<SimulatedDevice, spin::Mutex<()>, Growable>;
+/// let allocator = Simulated::new([SimulatedDevice::new(1 << 30)], &Config::new())?;
+/// let table = Range::reserve(&allocator, DeviceIndex(0), 1 << 40)?;
+/// table.commit(0, 64 << 20, StreamId::DEFAULT)?;
+/// assert_eq!(table.committed_bytes()?, 64 << 20);
+/// table.decommit(32 << 20, 32 << 20, StreamId::DEFAULT)?;
+/// assert_eq!(table.committed_bytes()?, 32 << 20);
+/// # Ok::<(), cachalot_core::Error>(())
+/// ```
+#[must_use = "a range that is not kept is released at once"]
+pub struct Range<H: Deref<Target: RangeAllocator>> {
+    allocator: H,
+    device: DeviceIndex,
+    reserved: Reservation,
+    /// The range was released, and a drop has nothing to do.
+    is_released: bool,
+}
+
+impl<H: Deref<Target: RangeAllocator>> Range<H> {
+    /// Reserves addresses for `bytes`, rounded up to whole pages.
+    ///
+    /// # Errors
+    /// Those of [`RangeAllocator::reserve_range`].
+    pub fn reserve(allocator: H, device: DeviceIndex, bytes: u64) -> Result<Self, Error> {
+        let reserved = allocator.reserve_range(device, bytes)?;
+        Ok(Self { allocator, device, reserved, is_released: false })
+    }
+
+    /// Returns the address of the first byte.
+    pub fn base(&self) -> DevicePtr {
+        self.reserved.base
+    }
+
+    /// Returns the reserved bytes.
+    pub fn bytes(&self) -> u64 {
+        self.reserved.bytes
+    }
+
+    /// Returns the bytes of a page: offsets and sizes of parts are multiples of it.
+    pub fn page_bytes(&self) -> u64 {
+        self.reserved.page_bytes
+    }
+
+    /// Returns the device of the range.
+    pub fn device(&self) -> DeviceIndex {
+        self.device
+    }
+
+    /// Returns the committed bytes.
+    ///
+    /// # Errors
+    /// Those of [`RangeAllocator::committed_bytes`].
+    pub fn committed_bytes(&self) -> Result<u64, Error> {
+        self.allocator.committed_bytes(self.device, self.reserved.range)
+    }
+
+    /// Gives a part memory; see [`RangeAllocator::commit_range`].
+    ///
+    /// # Errors
+    /// Those of [`RangeAllocator::commit_range`].
+    pub fn commit(&self, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        self.allocator.commit_range(self.device, self.reserved.range, offset, bytes, stream)
+    }
+
+    /// Gives the memory of a part up; see [`RangeAllocator::decommit_range`].
+    ///
+    /// # Errors
+    /// Those of [`RangeAllocator::decommit_range`].
+    pub fn decommit(&self, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        self.allocator.decommit_range(self.device, self.reserved.range, offset, bytes, stream)
+    }
+
+    /// Releases the range as a drop does, and returns the error of a drop.
+    ///
+    /// # Errors
+    /// Those of [`RangeAllocator::release_range`], with the range, which the program still holds.
+    pub fn release(mut self) -> Result<(), (Self, Error)> {
+        match self.allocator.release_range(self.device, self.reserved.range) {
+            Ok(()) => {
+                self.is_released = true;
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+}
+
+impl<H: Deref<Target: RangeAllocator>> Drop for Range<H> {
+    fn drop(&mut self) {
+        if !self.is_released
+            && let Err(error) = self.allocator.release_range(self.device, self.reserved.range)
+        {
+            let Reservation { base, bytes, .. } = self.reserved;
+            self.allocator.report_failed_drop(&FailedDrop { ptr: base, bytes, error });
+        }
+    }
+}
+
+impl<H: Deref<Target: RangeAllocator>> fmt::Debug for Range<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Range").field("reserved", &self.reserved).field("device", &self.device).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,279 @@
+//! Committing a part of a range: pages for its gaps, mapped, and usable by later work on a stream.
+//!
+//! Either all steps of a commit succeed, or the range is as before: pages return to where they came
+//! from, and mappings that were made are removed.
+
+use super::{Elastic, in_capture};
+use crate::arena::flags;
+use crate::arena::ranges::table::{Part, Piece};
+use crate::arena::virtual_calls::MappingTime;
+use crate::device::oom::OutOfMemory;
+use crate::device::{DeviceMemory, ErrorKind};
+use crate::error::Error;
+use crate::pages::{Batch, Page};
+use crate::stats::{Event, Stat};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::{DevicePtr, NO_STREAM, RangeId, StreamId};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
+    /// Gives every page of a part of a range memory that later work on `stream` may use. Pages that
+    /// are committed already stay as they are.
+    ///
+    /// When memory is short, follows the steps of a request: the program's callback, pending frees
+    /// and the cache, the plans.
+    pub(crate) fn commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        if stream == NO_STREAM {
+            return Err(Error::InvalidStream);
+        }
+        let time = MappingTime::default();
+        let timed = Elastic { mapper: self.mapper.for_request(&time) };
+        let committed = timed.commit_by_steps(id, offset, bytes, stream);
+        self.device().note_mapping_time(&time);
+        committed
+    }
+
+    /// Commits a part by the steps of a request.
+    fn commit_by_steps(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        let device = self.device();
+        let attempt = || self.try_commit(id, offset, bytes, stream);
+        if attempt()? || device.driver.device().on_shortage(bytes) && attempt()? {
+            return Ok(());
+        }
+        let capturing = self.captures(stream)?;
+        if !capturing {
+            device.wait_for_events()?;
+            self.wait()?;
+            if device.settings.policy.releases_cache() {
+                device.releaser().empty_heaps(None)?;
+                device.device_peaks.count(Event::AllocRetry);
+                // Maps spare pages first; those that are left go back to the device.
+                let committed = attempt()?;
+                device.releaser().destroy_spares()?;
+                if committed {
+                    return Ok(());
+                }
+            }
+            if device.flags.has(flags::PLANNED) {
+                device.give_plans_up()?;
+                if attempt()? {
+                    return Ok(());
+                }
+            }
+        }
+        device.device_peaks.count(Event::OutOfMemory);
+        let report = OutOfMemory { capturing, ..device.memory_report(bytes, bytes, bytes, None) };
+        device.driver.device().on_out_of_memory(&report);
+        Err(Error::OutOfMemory(report))
+    }
+
+    /// Returns whether a capture forbids to wait: the program captures a graph, or `stream` does.
+    fn captures(&self, stream: StreamId) -> Result<bool, Error> {
+        Ok(self.permission().is_none() || self.device().call(|memory| memory.is_capturing(stream))?)
+    }
+
+    /// Commits a part with the memory at hand. Returns false if the memory does not suffice.
+    fn try_commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<bool, Error> {
+        let (held, part) = self.enter(id, offset, Some(bytes))?;
+        self.poll()?;
+        let mut batch = Batch::EMPTY;
+        let committed = self.try_part(part, stream, &mut batch);
+        if matches!(committed, Ok(true)) {
+            if let Some(stitcher) = self.device().stitcher() {
+                stitcher.leave_origins(&batch);
+            }
+            self.mapper.settle_batch(&batch);
+        } else {
+            self.put_back(part);
+            self.mapper.return_batch(&batch);
+        }
+        drop(held);
+        committed
+    }
+
+    /// Commits a held part. The pages that it takes are in `batch`, also after a failure.
+    fn try_part(&self, part: Part, stream: StreamId, batch: &mut Batch) -> Result<bool, Error> {
+        // Kept until all is ordered: no capture begins in between.
+        let permission = self.permission();
+        let orders = permission.is_some() && !self.device().call(|memory| memory.is_capturing(stream))?;
+        self.clear(part, orders)?;
+        if !self.fill(part, stream, orders, batch)? || !self.map(part, batch)? {
+            return Ok(false);
+        }
+        let ordered = self.order_part(part, stream, orders);
+        let ordered = ordered.and_then(|()| self.order_batch(batch, stream, orders));
+        if let Err(error) = ordered.and_then(|()| self.publish(part, stream, batch)) {
+            self.unmap_first(batch.count, part, batch);
+            return Err(error);
+        }
+        Ok(true)
+    }
+
+    /// Frees the addresses of the part's stale mappings, or takes their pages back: a page that
+    /// still is where it was needs no call to the device.
+    fn clear(&self, part: Part, orders: bool) -> Result<(), Error> {
+        let device = self.device();
+        let mut at = part.begin;
+        loop {
+            let next = device.ranges.lock().piece(part, at);
+            let Some(piece) = next else { return Ok(()) };
+            at = piece.end();
+            if !piece.is_stale() {
+                continue;
+            }
+            let complete = device.page_pool.lock().departures[piece.departure].complete;
+            if !complete && !orders {
+                return Err(in_capture().into());
+            }
+            // A longer page is taken back only where its addresses are not free yet.
+            let is_whole = part.begin <= piece.at && piece.end() <= part.end;
+            if (is_whole || !complete) && self.revive(part, &piece) {
+                continue;
+            }
+            if !complete {
+                // The page serves others, and work still uses it here: nothing else can be mapped.
+                self.wait_for(piece.departure)?;
+            }
+            self.unmap_stale(part.range, piece.at)?;
+        }
+    }
+
+    /// Takes the page of a stale piece back, if it is still parked.
+    fn revive(&self, part: Part, piece: &Piece) -> bool {
+        let mut ranges = self.device().ranges.lock();
+        let revived = self.device().page_pool.lock().take_back(piece.page, piece.departure);
+        if revived {
+            ranges.change(part, piece.at, |piece| piece.is_revived = true);
+        }
+        revived
+    }
+
+    /// Parks the pages again that [`clear`](Self::clear) took back.
+    fn put_back(&self, part: Part) {
+        let mut ranges = self.device().ranges.lock();
+        let mut at = part.begin;
+        while let Some(piece) = ranges.piece(part, at) {
+            if piece.is_revived {
+                self.device().page_pool.lock().park(piece.page, piece.departure);
+                ranges.change(part, piece.at, |piece| piece.is_revived = false);
+            }
+            at = piece.end();
+        }
+    }
+
+    /// Iterates over the pages of a batch, each with its address in the gaps of the part.
+    fn places(&self, part: Part, batch: &Batch) -> impl Iterator<Item = (u32, Page, u64)> {
+        let mut at = part.begin;
+        self.mapper.numbers_of(batch).map(move |page| {
+            let entry = self.device().page_pool.lock()[page];
+            let gap = self.device().ranges.lock().gap(part, at);
+            let (begin, _) = gap.expect("the pages fill the gaps");
+            at = begin + entry.bytes;
+            (page, entry, begin)
+        })
+    }
+
+    /// Maps the batch in the gaps of the part. Returns false if the device lacks the memory.
+    ///
+    /// # Errors
+    /// The first error. Mappings made before it were removed.
+    fn map(&self, part: Part, batch: &Batch) -> Result<bool, Error> {
+        let memory = self.mapper.memory;
+        // Access is set once for each run of pages: one call of the device instead of one a page.
+        let set_access = |at: u64, end: u64| {
+            if at == end { Ok(()) } else { memory.set_access(DevicePtr(at), end - at) }
+        };
+        let (mut mapped, mut run, mut end) = (0, part.begin, part.begin);
+        let result = memory.in_turn(|| {
+            self.places(part, batch).try_for_each(|(_, page, at)| {
+                if at != end {
+                    set_access(run, end)?;
+                    run = at;
+                }
+                memory.map(DevicePtr(at), page.bytes, page.handle)?;
+                (mapped, end) = (mapped + 1, at + page.bytes);
+                Ok(())
+            })?;
+            set_access(run, end)
+        });
+        let Err(error) = result else { return Ok(true) };
+        self.unmap_first(mapped, part, batch);
+        if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) }
+    }
+
+    /// Removes the mappings of the first `count` pages of a batch, which no work has used.
+    fn unmap_first(&self, count: u32, part: Part, batch: &Batch) {
+        for (page, Page { bytes, .. }, at) in self.places(part, batch).take(count as usize) {
+            if self.mapper.memory.unmap(DevicePtr(at), bytes).is_err() {
+                self.device().page_pool.lock().mark_stuck(page);
+                self.device().ranges.lock().range(part.range).is_lost = true;
+            }
+        }
+    }
+
+    /// Orders later work on `stream` behind the decommits of what the part commits again.
+    fn order_part(&self, part: Part, stream: StreamId, orders: bool) -> Result<(), Error> {
+        let (mut at, mut last) = (part.begin, NONE);
+        loop {
+            let next = self.device().ranges.lock().piece(part, at);
+            let Some(piece) = next else { return Ok(()) };
+            let added = piece.bits(part.begin, part.end, self.step()) & !piece.mask;
+            if added != 0 && piece.departure != last {
+                self.order_behind(stream, piece.departure, orders)?;
+                last = piece.departure;
+            }
+            at = piece.end();
+        }
+    }
+
+    /// Lists the mapped pages of the batch as pieces, and marks every step of the part as committed.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`]. Nothing has changed then.
+    fn publish(&self, part: Part, stream: StreamId, batch: &Batch) -> Result<(), Error> {
+        let (device, step) = (self.device(), self.step());
+        let mut ranges = device.ranges.lock();
+        if !ranges.make_room_for_pieces(batch.count) || !ranges.note_use(part.range, stream) {
+            return Err(Error::TableFull("pieces of ranges"));
+        }
+        let (mut reserved, mut committed, mut at) = (0, 0, part.begin);
+        for page in self.mapper.numbers_of(batch) {
+            let bytes = device.page_pool.lock()[page].bytes;
+            let (begin, _) = ranges.gap(part, at).expect("the pages fill the gaps");
+            // Stale until the steps are set below, which makes all pieces alike.
+            let piece =
+                Piece { at: begin, bytes, page, range: part.range, mask: 0, departure: NONE, is_revived: false };
+            ranges.add_piece(piece);
+            at = begin + bytes;
+        }
+        at = part.begin;
+        while let Some(end) = ranges.change(part, at, |piece| {
+            let added = piece.bits(part.begin, part.end, step) & !piece.mask;
+            reserved += if piece.is_stale() { piece.bytes } else { 0 };
+            committed += u64::from(added.count_ones()) * step;
+            piece.mask |= added;
+            let mut pages = device.page_pool.lock();
+            if core::mem::take(&mut piece.is_revived) {
+                pages.settle(piece.page);
+                pages.remove_alias(piece.page, false);
+            }
+            if piece.mask == piece.all_bits(step) && piece.departure != NONE {
+                pages.departures.release(piece.departure);
+                piece.departure = NONE;
+            }
+        }) {
+            at = end;
+        }
+        let counters = &device.range_counters;
+        let sums =
+            [(Stat::AllocatedBytes, committed), (Stat::RequestedBytes, committed), (Stat::ReservedBytes, reserved)];
+        let stale = sums.into_iter().fold(false, |stale, (stat, bytes)| counters.up(stat, bytes) | stale);
+        drop(ranges);
+        if batch.count > 0 {
+            device.device_peaks.count(Event::DeviceAlloc);
+        }
+        self.reconcile(stale);
+        Ok(())
+    }
+}

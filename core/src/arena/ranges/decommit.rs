@@ -1,0 +1,236 @@
+//! Decommitting parts and releasing ranges: the pages are parked behind an event, and serve other
+//! requests from then on.
+//!
+//! Nothing waits, and nothing is unmapped at once: the mappings become stale, and are removed when
+//! the event is complete (collect.rs).
+
+use super::{Elastic, FEW, in_capture};
+use crate::arena::driver::Recording;
+use crate::arena::ranges::table::Part;
+use crate::device::{self, DeviceMemory};
+use crate::error::Error;
+use crate::stats::{Event, Stat};
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::{NO_STREAM, RangeId, StreamId};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
+    /// Gives the memory of a part up, behind the present work on `stream`. Pages that are not
+    /// committed stay as they are. A page longer than the part goes once all of it is given up.
+    pub(crate) fn decommit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        if stream == NO_STREAM {
+            return Err(Error::InvalidStream);
+        }
+        let (held, part) = self.enter(id, offset, Some(bytes))?;
+        if self.has_committed(part) {
+            let _permission = self.must_record()?;
+            self.order_departures(part, stream)?;
+            let departure = self.depart(Some(stream))?;
+            if !self.device().ranges.lock().note_use(part.range, stream) {
+                self.device().page_pool.lock().departures.release(departure);
+                return Err(Error::TableFull("streams of ranges"));
+            }
+            self.give_up(part, departure);
+        }
+        drop(held);
+        // Removing mappings can wait, so a failure is counted and is none of the decommit.
+        let _counted = self.collect(FEW);
+        Ok(())
+    }
+
+    /// Releases a range: gives all its memory up behind the present work of every stream that was
+    /// named in a commit or a decommit. The addresses are released once that work is complete.
+    pub(crate) fn release(&self, id: RangeId) -> Result<(), Error> {
+        let (held, part) = self.enter(id, 0, None)?;
+        let permission = self.must_record()?;
+        let departure = if self.has_committed(part) { Some(self.depart_all(part.range)?) } else { None };
+        drop(permission);
+        if let Some(departure) = departure {
+            self.give_up(part, departure);
+        }
+        let device = self.device();
+        let mut ranges = device.ranges.lock();
+        ranges.forget_uses(part.range, None);
+        let range = ranges.range(part.range);
+        range.is_held = false;
+        let ended = core::mem::replace(&mut range.ended, NONE);
+        device.range_counters.down(Stat::Allocation, 1);
+        device.range_counters.down(Stat::Segment, 1);
+        if ended != NONE {
+            device.page_pool.lock().departures.release(ended);
+        }
+        drop(ranges);
+        drop(held);
+        let _counted = self.collect(FEW);
+        Ok(())
+    }
+
+    /// Keeps the order behind the work of a stream that is about to be destroyed, for every range
+    /// that was used on it.
+    pub(crate) fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
+        let device = self.device();
+        loop {
+            let next = device.ranges.lock().range_on(stream);
+            let Some(number) = next else { break };
+            let Some((held, _)) = self.try_enter(number) else {
+                self.pause();
+                continue;
+            };
+            let ended = device.ranges.lock().range(number).ended;
+            // While a graph is captured no event may be recorded: the work is waited for instead.
+            let departed = self.must_record().and_then(|_permission| {
+                self.order_behind(stream, ended, true)?;
+                self.depart(Some(stream))
+            });
+            let departure = if let Ok(departure) = departed {
+                departure
+            } else {
+                device.call(|memory| memory.synchronize(stream))?;
+                ended
+            };
+            let mut ranges = device.ranges.lock();
+            ranges.range(number).ended = departure;
+            ranges.forget_uses(number, Some(stream));
+            if departure != ended && ended != NONE {
+                device.page_pool.lock().departures.release(ended);
+            }
+            drop(ranges);
+            drop(held);
+        }
+        device.page_pool.lock().departures.forget_stream(stream);
+        Ok(())
+    }
+
+    /// Returns whether any step of a part is committed.
+    fn has_committed(&self, part: Part) -> bool {
+        let (step, ranges) = (self.step(), self.device().ranges.lock());
+        let mut at = part.begin;
+        while let Some(piece) = ranges.piece(part, at) {
+            if piece.mask & piece.bits(part.begin, part.end, step) != 0 {
+                return true;
+            }
+            at = piece.end();
+        }
+        false
+    }
+
+    /// Orders later work on `stream` behind the earlier decommits of the part's pages: the next
+    /// departure takes their place.
+    fn order_departures(&self, part: Part, stream: StreamId) -> Result<(), Error> {
+        let mut at = part.begin;
+        loop {
+            let next = self.device().ranges.lock().piece(part, at);
+            let Some(piece) = next else { return Ok(()) };
+            if !piece.is_stale() {
+                self.order_behind(stream, piece.departure, true)?;
+            }
+            at = piece.end();
+        }
+    }
+
+    /// Returns permission to record events, as long as it lives.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
+    fn must_record(&self) -> Result<Recording<'_>, Error> {
+        self.permission().ok_or(in_capture().into())
+    }
+
+    /// Records an event behind the present work on `stream`; `None` means that all work is complete.
+    /// Returns the departure, with a reference. The caller has permission.
+    fn depart(&self, stream: Option<StreamId>) -> Result<u32, Error> {
+        let device = self.device();
+        let full = Error::TableFull("events of ranges");
+        let idle = device.page_pool.lock().departures.begin().map_err(|_| full)?;
+        let event = idle.map_or_else(|| device.call(D::create_event), Ok)?;
+        let recorded = stream.map_or(Ok(()), |stream| device.call(|memory| memory.record(event, stream)));
+        let departure = recorded.map_err(Error::from).and_then(|()| {
+            let departures = &mut device.page_pool.lock().departures;
+            let departure = departures.add(event, stream.unwrap_or(NO_STREAM)).map_err(|_| full)?;
+            if stream.is_none() {
+                departures.complete(departure);
+            }
+            Ok(departure)
+        });
+        if departure.is_err() {
+            self.drop_event(event);
+        }
+        departure
+    }
+
+    /// Keeps an event for later, or destroys it.
+    fn drop_event(&self, event: device::Event) {
+        let kept = self.device().page_pool.lock().departures.keep(event);
+        if !kept {
+            let _lost = self.device().call(|memory| memory.destroy_event(event));
+        }
+    }
+
+    /// Records an event behind the present work of every stream that used a range. The first stream
+    /// waits for the others, so that one event tells of all.
+    fn depart_all(&self, range: u32) -> Result<u32, Error> {
+        let device = self.device();
+        let (first, ended) = {
+            let mut ranges = device.ranges.lock();
+            (ranges.used_by(range, 0), ranges.range(range).ended)
+        };
+        let Some(first) = first else {
+            // All streams have ended; without a departure, their work was waited for.
+            if ended == NONE {
+                return self.depart(None);
+            }
+            device.page_pool.lock().departures.hold(ended);
+            return Ok(ended);
+        };
+        self.order_behind(first, ended, true)?;
+        for nth in 1.. {
+            let next = device.ranges.lock().used_by(range, nth);
+            let Some(stream) = next else { break };
+            let departure = self.depart(Some(stream))?;
+            let ordered = self.order_behind(first, departure, true);
+            device.page_pool.lock().departures.release(departure);
+            ordered?;
+        }
+        self.depart(Some(first))
+    }
+
+    /// Marks every step of a part as given up behind a departure, and parks the pages of which no
+    /// step is left. Takes over the reference to the departure.
+    fn give_up(&self, part: Part, departure: u32) {
+        let (device, step) = (self.device(), self.step());
+        let (mut committed, mut reserved, mut at) = (0, 0, part.begin);
+        let mut ranges = device.ranges.lock();
+        while let Some(end) = ranges.change(part, at, |piece| {
+            let removed = piece.mask & piece.bits(part.begin, part.end, step);
+            if removed == 0 {
+                return;
+            }
+            piece.mask &= !removed;
+            committed += u64::from(removed.count_ones()) * step;
+            let mut pages = device.page_pool.lock();
+            pages.departures.hold(departure);
+            let earlier = core::mem::replace(&mut piece.departure, departure);
+            if earlier != NONE {
+                pages.departures.release(earlier);
+            }
+            if piece.is_stale() {
+                reserved += piece.bytes;
+                pages.leave_home(piece.page);
+                pages.add_alias(piece.page);
+                pages.park(piece.page, departure);
+            }
+        }) {
+            at = end;
+        }
+        let counters = &device.range_counters;
+        counters.down(Stat::AllocatedBytes, committed);
+        counters.down(Stat::RequestedBytes, committed);
+        counters.down(Stat::ReservedBytes, reserved);
+        device.page_pool.lock().departures.release(departure);
+        drop(ranges);
+        if reserved > 0 {
+            device.device_peaks.count(Event::DeviceFree);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The search for the pages of a commit: parked and spare pages first, then new ones within the
+//! limit and the budget, then free pages of heaps.
+
+use super::Elastic;
+use crate::arena::mapper::Charge;
+use crate::arena::ranges::table::{MOST_STEPS, Part};
+use crate::arena::stitched::{Taker, Wish};
+use crate::config::Policy;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::pages::Batch;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::StreamId;
+
+/// Divisor of a commit for the length of its new pages, so that parts can be decommitted.
+const PAGES_OF_COMMIT: u64 = 4;
+
+/// Divisor of the memory held for the length of new pages.
+const PAGES_HELD: u64 = 512;
+
+/// Length of the longest new page, in bytes.
+const LONGEST_PAGE: u64 = 16 << 20;
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
+    /// Collects pages that fill the gaps of `part`, in the order of the gaps. Returns false if the
+    /// limit or the device does not allow them. With `orders`, pages may be taken whose last work
+    /// `stream` is to be ordered behind.
+    pub(super) fn fill(&self, part: Part, stream: StreamId, orders: bool, batch: &mut Batch) -> Result<bool, Error> {
+        let mut at = part.begin;
+        loop {
+            let gap = self.device().ranges.lock().gap(part, at);
+            let Some((begin, end)) = gap else { return Ok(true) };
+            if !self.fill_to(batch.bytes + (end - begin), part, stream, orders, batch)? {
+                return Ok(false);
+            }
+            at = end;
+        }
+    }
+
+    /// Collects pages until the batch has exactly `wanted` bytes, as [`fill`](Self::fill) does.
+    fn fill_to(
+        &self,
+        wanted: u64,
+        part: Part,
+        stream: StreamId,
+        orders: bool,
+        batch: &mut Batch,
+    ) -> Result<bool, Error> {
+        if orders {
+            self.take_parked(stream, wanted, batch)?;
+        }
+        self.take_spare(wanted, batch);
+        let bytes = part.end - part.begin;
+        let to_move = wanted.saturating_sub(batch.bytes).saturating_sub(self.allowance(bytes));
+        if orders && to_move > 0 {
+            self.take_free(stream, to_move.next_multiple_of(self.step()), batch)?;
+        }
+        let longest = self.new_page_bytes(bytes);
+        while batch.bytes < wanted {
+            if !self.mapper.new_page(longest.min(wanted - batch.bytes), Charge::WithinLimit, batch)? {
+                // The limit or the device allows less than the budget: free pages may still do.
+                let before = batch.bytes;
+                if orders {
+                    self.take_free(stream, wanted - batch.bytes, batch)?;
+                }
+                if batch.bytes == before {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes spare pages that fit below `wanted` bytes, the longest first.
+    fn take_spare(&self, wanted: u64, batch: &mut Batch) {
+        let longest = MOST_STEPS * self.step();
+        let mut pages = self.device().page_pool.lock();
+        while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
+            while bytes <= wanted - batch.bytes
+                && let Some(page) = pages.take_spare(bytes)
+            {
+                pages.append(batch, page);
+            }
+        }
+    }
+
+    /// Takes parked pages that fit below `wanted` bytes: first those whose work precedes that of
+    /// `stream` anyway. The caller then calls [`order_batch`](Self::order_batch).
+    pub(in crate::arena) fn take_parked(&self, stream: StreamId, wanted: u64, batch: &mut Batch) -> Result<(), Error> {
+        let device = self.device();
+        if device.page_pool.lock().bytes.parked == 0 {
+            return Ok(());
+        }
+        self.poll()?;
+        let completed_only =
+            matches!(device.settings.policy, Policy::Stitched(options) if options.completed_pages_only);
+        let longest = MOST_STEPS * self.step();
+        let mut pages = device.page_pool.lock();
+        for others in [false, true] {
+            while let Some(page) = pages.take_parked(longest.min(wanted - batch.bytes), |departure| {
+                departure.complete || !completed_only && (others || departure.precedes(stream))
+            }) {
+                pages.append(batch, page);
+            }
+        }
+        Ok(())
+    }
+
+    /// Orders later work on `stream` behind the departures of the batch's pages, if `orders` permits
+    /// it.
+    pub(in crate::arena) fn order_batch(&self, batch: &Batch, stream: StreamId, orders: bool) -> Result<(), Error> {
+        let mut last = NONE;
+        for page in self.mapper.numbers_of(batch) {
+            let behind = self.device().page_pool.lock()[page].behind;
+            if behind != last {
+                self.order_behind(stream, behind, orders)?;
+                last = behind;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes wholly free pages of heaps, under the stitched policy, of at most `wanted` bytes.
+    fn take_free(&self, stream: StreamId, wanted: u64, batch: &mut Batch) -> Result<(), Error> {
+        let Some(stitcher) = self.device().stitcher() else { return Ok(()) };
+        // The use keeps the pair with the stream.
+        let own = self.device().arena.heaps.find_pair(0, stream);
+        let taker = Taker { stream, own: own.as_ref().map(|own| own.pair) };
+        let end = batch.bytes + wanted;
+        // Every page of a commit is mapped, whichever it is: none is spared by moving fewer.
+        let mut moves = u32::MAX;
+        stitcher.gather(taker, Wish { end, room: end }, &mut moves, batch)
+    }
+
+    /// Returns the bytes of new memory that a commit of `bytes` may add before free pages move.
+    fn allowance(&self, bytes: u64) -> u64 {
+        let ledger = &self.device().arena.ledger;
+        let most = match (ledger.limit_if_set(), self.device().stitcher()) {
+            (Some(limit), _) => limit,
+            (None, Some(stitcher)) => stitcher.most_held(bytes),
+            (None, None) => u64::MAX,
+        };
+        most.saturating_sub(ledger.reserved())
+    }
+
+    /// Returns the length of the new pages of a commit of `bytes`, in bytes.
+    fn new_page_bytes(&self, bytes: u64) -> u64 {
+        let held = self.device().ledger.reserved() / PAGES_HELD;
+        let longest = (bytes / PAGES_OF_COMMIT).min(1 << held.max(1).ilog2()).min(LONGEST_PAGE);
+        (longest / self.step() * self.step()).max(self.step())
+    }
+}

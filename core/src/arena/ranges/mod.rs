@@ -1,0 +1,292 @@
+//! Elastic ranges: addresses that the program fills with pages part by part, and empties again, in
+//! the order of its streams.
+//!
+//! ```text
+//! reserve ─▶ | gap ……………………………………………………… |
+//! commit  ─▶ | page | page | page | gap ………… |   parked, spare, free pages of heaps, new ones
+//! decommit ▶ | page | stale …… | page | gap … |   the page is parked: others may use it
+//! collect ─▶ | page | gap ………… | page | gap … |   once the work before the decommit is complete
+//! ```
+//!
+//! Ranges take their pages from the device's one pool, and their bytes count against its one limit.
+//! The host waits for the device in two places only: where memory would run out, and where a commit
+//! needs addresses whose old page serves others while work on the old page is unfinished.
+//!
+//! One operation works on a range at a time; other threads that want the same range wait for it.
+//! Committing is in commit.rs, the search for pages in fill.rs, decommitting and releasing in
+//! decommit.rs, and the removal of stale mappings in collect.rs.
+
+mod collect;
+mod commit;
+mod decommit;
+mod fill;
+pub(crate) mod table;
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests;
+
+use crate::arena::OnDevice;
+use crate::arena::driver::Recording;
+use crate::arena::mapper::Mapper;
+use crate::arena::ranges::table::Part;
+use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
+use crate::device::{DeviceError, DeviceMemory, ErrorKind};
+use crate::error::Error;
+use crate::stats::Stat;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
+use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
+
+/// Number of stale mappings that one decommit or one growth of a heap removes at most: some 0.25 ms
+/// (15 µs each on an H100).
+const FEW: u32 = 16;
+
+/// First pause of a thread that waits for another thread's operation on a range, in microseconds.
+const PAUSE_US: u64 = 20;
+
+/// A reserved elastic range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reservation {
+    /// The number of the range.
+    pub range: RangeId,
+    /// The address of the first byte.
+    pub base: DevicePtr,
+    /// The reserved bytes: the requested ones, rounded up to whole pages.
+    pub bytes: u64,
+    /// The bytes of a page: offsets and sizes of parts are multiples of it.
+    pub page_bytes: u64,
+}
+
+/// The elastic ranges of one device: the operations that call the device.
+pub(crate) struct Elastic<'a, D, R: Lock, S: Storage> {
+    pub(in crate::arena) mapper: Mapper<'a, D, R, S>,
+}
+
+/// A range that one operation holds.
+struct Held<'e, 'a, D: DeviceMemory, R: Lock, S: Storage> {
+    elastic: &'e Elastic<'a, D, R, S>,
+    range: u32,
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Held<'_, '_, D, R, S> {
+    fn drop(&mut self) {
+        self.elastic.leave(self.range);
+    }
+}
+
+/// Removes a few stale mappings whose work is complete, so that their pages are spare. Errors are
+/// not reported: a mapping that cannot be removed is counted as leaked.
+pub(crate) fn collect<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>, most: u32) {
+    if let Some(elastic) = with_departures(device) {
+        let _counted = elastic.collect(most);
+    }
+}
+
+/// Removes a few stale mappings, as [`collect`] does, before more memory is obtained.
+pub(crate) fn collect_few<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>) {
+    collect(device, FEW);
+}
+
+/// Waits for the work before every decommit so far, and removes the stale mappings.
+///
+/// # Errors
+/// The first error of the device, after all mappings were tried.
+pub(crate) fn wait<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>) -> Result<(), Error> {
+    with_departures(device).map_or(Ok(()), |elastic| elastic.wait())
+}
+
+/// Keeps the order behind the work of a stream that is about to be destroyed, for every range that
+/// was used on it.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn forget_stream<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    stream: StreamId,
+) -> Result<(), Error> {
+    // The lock's guard must be gone before the device is asked.
+    let none = device.ranges.lock().range_on(stream).is_none();
+    if none { Ok(()) } else { Elastic::of(device)?.forget_stream(stream) }
+}
+
+/// Returns the ranges of a device, if any of their mappings may be stale.
+fn with_departures<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+) -> Option<Elastic<'_, D, R, S>> {
+    // The lock's guard must be gone before the device is asked.
+    let none = device.page_pool.lock().departures.is_empty();
+    if none { None } else { Elastic::of(device).ok() }
+}
+
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
+    /// Returns the ranges of a device.
+    ///
+    /// # Errors
+    /// [`Error::Device`] of the kind [`ErrorKind::Unsupported`] if the device has no virtual memory.
+    pub(crate) fn of(device: OnDevice<'a, D, R, S>) -> Result<Self, Error> {
+        let mapper = device.mapper().ok_or(DeviceError::new(ErrorKind::Unsupported, 0))?;
+        Ok(Self { mapper })
+    }
+
+    fn device(&self) -> &OnDevice<'a, D, R, S> {
+        &self.mapper.device
+    }
+
+    /// Returns the bytes of a page of which offsets and sizes are multiples.
+    fn step(&self) -> u64 {
+        SMALL_SEGMENT.next_multiple_of(self.mapper.memory.granularity())
+    }
+
+    /// Reserves addresses for `bytes`, rounded up to whole pages. No memory is used.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<Reservation, Error> {
+        let page_bytes = self.step();
+        if bytes == 0 {
+            return Err(Error::RangeRefused("it has no bytes"));
+        }
+        if bytes >= MAX_REQUEST {
+            return Err(Error::TooLarge(bytes));
+        }
+        let bytes = bytes.next_multiple_of(page_bytes);
+        let device = self.device();
+        if !device.ranges.lock().make_room_for_range() {
+            return Err(Error::TableFull("ranges"));
+        }
+        let base = self.mapper.memory.reserve(bytes)?;
+        let mut ranges = device.ranges.lock();
+        if !ranges.make_room_for_range() {
+            // Another thread has filled the table meanwhile.
+            drop(ranges);
+            self.mapper.unreserve(Some((base, bytes)));
+            return Err(Error::TableFull("ranges"));
+        }
+        let (number, generation) = ranges.add_range(base.0, bytes, page_bytes);
+        let counters = &device.range_counters;
+        let stale = counters.up(Stat::Allocation, 1) | counters.up(Stat::Segment, 1);
+        drop(ranges);
+        self.reconcile(stale);
+        let range = RangeId(u64::from(generation) << 32 | u64::from(number));
+        Ok(Reservation { range, base, bytes, page_bytes })
+    }
+
+    /// Returns the bytes that are committed in a range.
+    pub(crate) fn committed(&self, id: RangeId) -> Result<u64, Error> {
+        let (held, part) = self.enter(id, 0, None)?;
+        let (mut bytes, mut at) = (0, part.begin);
+        let ranges = self.device().ranges.lock();
+        while let Some(piece) = ranges.piece(part, at) {
+            bytes += u64::from(piece.mask.count_ones()) * self.step();
+            at = piece.end();
+        }
+        drop((ranges, held));
+        Ok(bytes)
+    }
+
+    /// Holds a range, and returns the part of it with this offset and size; `None` means the whole
+    /// range. Waits for operations of other threads on the range.
+    fn enter(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Held<'_, 'a, D, R, S>, Part), Error> {
+        let (number, generation) = (id.0 as u32, (id.0 >> 32) as u32);
+        let step = self.step();
+        loop {
+            {
+                let mut ranges = self.device().ranges.lock();
+                let range = ranges.find(number, generation).ok_or(Error::UnknownRange(id))?;
+                let bytes = bytes.unwrap_or(range.bytes);
+                if !offset.is_multiple_of(step) || !bytes.is_multiple_of(step) {
+                    return Err(Error::RangeRefused("offset and bytes must be multiples of the page size"));
+                }
+                if offset > range.bytes || bytes > range.bytes - offset {
+                    return Err(Error::RangeRefused("it ends behind the reserved bytes"));
+                }
+                if !range.is_busy {
+                    range.is_busy = true;
+                    let begin = range.base + offset;
+                    return Ok((
+                        Held { elastic: self, range: number },
+                        Part { range: number, begin, end: begin + bytes },
+                    ));
+                }
+            }
+            self.pause();
+        }
+    }
+
+    /// Holds the range with this number, whether the program holds it or not. Returns the whole
+    /// range, or `None` if another operation holds it.
+    fn try_enter(&self, number: u32) -> Option<(Held<'_, 'a, D, R, S>, Part)> {
+        let mut ranges = self.device().ranges.lock();
+        let range = ranges.range(number);
+        if range.is_busy {
+            return None;
+        }
+        range.is_busy = true;
+        let part = Part { range: number, begin: range.base, end: range.base + range.bytes };
+        Some((Held { elastic: self, range: number }, part))
+    }
+
+    /// Ends the hold of a range. Releases the addresses of a range that the program has released,
+    /// once nothing is mapped there.
+    fn leave(&self, number: u32) {
+        let mut ranges = self.device().ranges.lock();
+        let range = ranges.range(number);
+        range.is_busy = false;
+        if range.is_held || range.pieces > 0 || range.bytes == 0 {
+            return;
+        }
+        let addresses = (DevicePtr(range.base), range.bytes);
+        let is_lost = range.is_lost;
+        ranges.remove_range(number);
+        drop(ranges);
+        if !is_lost {
+            self.mapper.unreserve(Some(addresses));
+        }
+    }
+
+    /// Lets another thread go on.
+    fn pause(&self) {
+        if !self.device().driver.device().pause(PAUSE_US) {
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Reconciles the peaks if the counters of the ranges have risen above a threshold. No lock of
+    /// the ranges is held.
+    fn reconcile(&self, peaks_stale: bool) {
+        if peaks_stale {
+            let device = self.device();
+            device.reconcile_peaks_of((PoolKind::Large, &device.range_counters), None);
+        }
+    }
+
+    /// Returns permission to record events and to order streams, as long as it lives, unless the
+    /// program captures a graph.
+    fn permission(&self) -> Option<Recording<'a>> {
+        let arena = self.device().arena;
+        arena.driver.may_record(&arena.flags)
+    }
+
+    /// Orders later work on `stream` behind a departure, unless it is anyway. `orders` tells whether
+    /// the caller has [`permission`](Self::permission) and the stream does not capture.
+    ///
+    /// # Errors
+    /// Those of the device; [`ErrorKind::NotPermittedInCapture`] if the order is needed and `orders`
+    /// is false.
+    fn order_behind(&self, stream: StreamId, departure: u32, orders: bool) -> Result<(), Error> {
+        if departure == NONE {
+            return Ok(());
+        }
+        let device = self.device();
+        let entry = device.page_pool.lock().departures.hold(departure);
+        let ordered = match (entry.complete, entry.precedes(stream), orders) {
+            (true, ..) | (false, true, true) => Ok(()),
+            (false, false, true) => device.call(|memory| memory.order_behind(stream, entry.event)),
+            (false, _, false) => Err(in_capture()),
+        };
+        device.page_pool.lock().departures.release(departure);
+        Ok(ordered?)
+    }
+}
+
+/// Returns the error of an operation that a capture does not permit.
+fn in_capture() -> DeviceError {
+    DeviceError::new(ErrorKind::NotPermittedInCapture, 0)
+}

@@ -1,0 +1,363 @@
+//! The table of elastic ranges: which parts have memory, and which mappings are stale.
+//!
+//! ```text
+//! range   | piece: 11111111 | piece: 1100 | stale piece: 00 | gap …………………… |
+//!           page 7            page 2        page 9, departure 4
+//! ```
+//!
+//! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
+//! program holds the step committed. A piece without a bit is *stale*: its page serves others, and
+//! the mapping is removed once the work before the piece's departure is complete.
+//!
+//! Nothing here calls the device.
+
+use crate::stats::{HeapCounters, Stat};
+use crate::tables::radix_tree::{Key, Link, RadixTree};
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{Storage, Table};
+use crate::units::StreamId;
+
+/// The most steps of a page of a range: the bits of a mask.
+pub(crate) const MOST_STEPS: u64 = 64;
+
+/// An elastic range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    /// Device address of the first byte.
+    pub base: u64,
+    /// Reserved addresses, in bytes.
+    pub bytes: u64,
+    /// How often the entry was used before.
+    generation: u32,
+    /// Whether the program holds the range. A range that is neither held nor vacant goes once its
+    /// last piece is unmapped.
+    pub is_held: bool,
+    /// Whether an operation holds the range. Others wait.
+    pub is_busy: bool,
+    /// Whether a mapping could not be removed: the addresses are never released.
+    pub is_lost: bool,
+    /// Pieces, stale ones included.
+    pub pieces: u32,
+    /// Stale pieces.
+    pub stale: u32,
+    /// The departure behind which the work of all ended streams is complete, or [`NONE`].
+    pub ended: u32,
+    /// The next vacant entry.
+    next: u32,
+}
+
+impl Vacant for Range {
+    fn vacant(next: u32) -> Self {
+        Self {
+            base: 0,
+            bytes: 0,
+            generation: 0,
+            is_held: false,
+            is_busy: false,
+            is_lost: false,
+            pieces: 0,
+            stale: 0,
+            ended: NONE,
+            next,
+        }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self { generation: self.generation.wrapping_add(1), ..Self::vacant(next) };
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+}
+
+/// A mapping of a page in a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    /// Device address of the first byte.
+    pub at: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The number of the page in the device's pool of pages.
+    pub page: u32,
+    /// The number of the range.
+    pub range: u32,
+    /// Bit `n` is set ⟺ step `n` is committed. 0 ⟺ the piece is stale.
+    pub mask: u64,
+    /// The departure of the steps that were decommitted, or [`NONE`] if none was. A stale piece has
+    /// one.
+    pub departure: u32,
+    /// Whether a commit has taken the page of a stale piece back.
+    pub is_revived: bool,
+}
+
+impl Piece {
+    /// Returns the address just past the last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.at + self.bytes
+    }
+
+    /// Returns whether no step is committed.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.mask == 0
+    }
+
+    /// Returns the bits of the steps from `begin` to `end`, which may lie outside of the piece.
+    pub(crate) fn bits(&self, begin: u64, end: u64, step: u64) -> u64 {
+        let first = begin.saturating_sub(self.at).min(self.bytes) / step;
+        let last = end.saturating_sub(self.at).min(self.bytes) / step;
+        below(last) & !below(first)
+    }
+
+    /// Returns the bits of all steps.
+    pub(crate) fn all_bits(&self, step: u64) -> u64 {
+        below(self.bytes / step)
+    }
+}
+
+/// Returns a mask with the lowest `count` bits.
+fn below(count: u64) -> u64 {
+    if count >= MOST_STEPS { u64::MAX } else { (1 << count) - 1 }
+}
+
+impl Vacant for Piece {
+    fn vacant(next: u32) -> Self {
+        Self { at: 0, bytes: 0, page: next, range: NONE, mask: 0, departure: NONE, is_revived: false }
+    }
+
+    fn vacate(&mut self, next: u32) {
+        *self = Self::vacant(next);
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.page
+    }
+}
+
+/// A part of a range, as addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// The number of the range.
+    pub range: u32,
+    /// Device address of the first byte.
+    pub begin: u64,
+    /// Device address just past the last byte.
+    pub end: u64,
+}
+
+/// A stream named in a commit or a decommit of a range.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    range: u32,
+    stream: StreamId,
+}
+
+/// The elastic ranges of a device.
+pub(crate) struct RangeTable<S: Storage> {
+    ranges: SlotTable<Range, S>,
+    pieces: SlotTable<Piece, S>,
+    /// Root of the set of pieces.
+    root: Link,
+    /// The nodes of the set.
+    by_address: RadixTree<S>,
+    uses: S::Table<Use>,
+    /// The bytes of a step; 0 before the first range.
+    step: u64,
+}
+
+impl<S: Storage> Default for RangeTable<S> {
+    fn default() -> Self {
+        Self {
+            ranges: SlotTable::default(),
+            pieces: SlotTable::default(),
+            root: Link::EMPTY,
+            by_address: RadixTree::default(),
+            uses: S::Table::<Use>::default(),
+            step: 0,
+        }
+    }
+}
+
+/// Returns a function that orders pieces by address.
+fn by_address<S: Storage>(pieces: &SlotTable<Piece, S>) -> impl Fn(u32) -> Key {
+    |piece| Key { major: 0, minor: pieces[piece].at }
+}
+
+impl<S: Storage> RangeTable<S> {
+    /// Makes room for a further range. Returns false if the table is full.
+    pub(crate) fn make_room_for_range(&mut self) -> bool {
+        self.ranges.make_room(1)
+    }
+
+    /// Adds a range that the program holds, in steps of `step` bytes. Room was made. Returns its
+    /// number and its generation.
+    pub(crate) fn add_range(&mut self, base: u64, bytes: u64, step: u64) -> (u32, u32) {
+        self.step = step;
+        let (ranges, vacancies) = self.ranges.parts();
+        let number = vacancies.occupy(ranges);
+        let range = &mut ranges[number as usize];
+        // The generation is the one thing that an entry keeps.
+        (range.base, range.bytes, range.is_held) = (base, bytes, true);
+        (number, range.generation)
+    }
+
+    /// Removes a range without pieces.
+    pub(crate) fn remove_range(&mut self, range: u32) {
+        debug_assert!(self.ranges[range].pieces == 0, "a range with mappings keeps its addresses");
+        self.ranges.remove(range);
+    }
+
+    /// Returns the range with this number, if the program holds it in this generation.
+    pub(crate) fn find(&mut self, number: u32, generation: u32) -> Option<&mut Range> {
+        let range = self.ranges.entries_mut().get_mut(number as usize)?;
+        (range.is_held && range.generation == generation).then_some(range)
+    }
+
+    /// Returns the range with this number.
+    pub(crate) fn range(&mut self, number: u32) -> &mut Range {
+        &mut self.ranges.entries_mut()[number as usize]
+    }
+
+    /// Returns the number of entries of ranges, vacant ones included.
+    pub(crate) fn range_count(&self) -> u32 {
+        self.ranges.capacity()
+    }
+
+    /// Makes room for `count` further pieces. Returns false if a table is full.
+    pub(crate) fn make_room_for_pieces(&mut self, count: u32) -> bool {
+        self.pieces.make_room(count) && self.by_address.make_room_for(self.pieces.len() + count)
+    }
+
+    /// Adds a piece, for which room was made.
+    pub(crate) fn add_piece(&mut self, piece: Piece) {
+        let range = self.range(piece.range);
+        range.pieces += 1;
+        range.stale += u32::from(piece.is_stale());
+        let entry = self.pieces.insert(piece);
+        self.root = self.by_address.insert(self.root, entry, by_address(&self.pieces));
+    }
+
+    /// Removes the stale piece at `at`.
+    pub(crate) fn remove_stale(&mut self, at: u64) -> Piece {
+        let entry = self.first_from(at).expect("a piece is listed");
+        self.root = self.by_address.remove(self.root, entry, by_address(&self.pieces));
+        let piece = self.pieces[entry];
+        self.pieces.remove(entry);
+        let range = self.range(piece.range);
+        (range.pieces, range.stale) = (range.pieces - 1, range.stale - 1);
+        piece
+    }
+
+    /// Returns the first piece of `part` that ends behind `from`.
+    pub(crate) fn piece(&self, part: Part, from: u64) -> Option<Piece> {
+        self.entry(part, from).map(|entry| self.pieces[entry])
+    }
+
+    /// Calls `change` with the first piece of `part` that ends behind `from`. Returns the piece's
+    /// end.
+    pub(crate) fn change(&mut self, part: Part, from: u64, change: impl FnOnce(&mut Piece)) -> Option<u64> {
+        let entry = self.entry(part, from)?;
+        let piece = &mut self.pieces[entry];
+        let was_stale = piece.is_stale();
+        change(piece);
+        let (stale, range, end) = (piece.is_stale(), piece.range, piece.end());
+        let range = self.range(range);
+        range.stale = range.stale + u32::from(stale) - u32::from(was_stale);
+        Some(end)
+    }
+
+    /// Returns the first addresses of `part`, from `from` on, that have no piece: begin and end.
+    pub(crate) fn gap(&self, part: Part, from: u64) -> Option<(u64, u64)> {
+        let mut begin = from.max(part.begin);
+        while let Some(piece) = self.piece(part, begin) {
+            if piece.at > begin {
+                return Some((begin, piece.at));
+            }
+            begin = piece.end();
+        }
+        (begin < part.end).then_some((begin, part.end))
+    }
+
+    /// Notes that a range is used on `stream`. Returns false if the table is full.
+    pub(crate) fn note_use(&mut self, range: u32, stream: StreamId) -> bool {
+        let known = self.uses.iter().any(|used| used.range == range && used.stream == stream);
+        if !known && !self.uses.make_room(1) {
+            return false;
+        }
+        if !known {
+            self.uses.add(Use { range, stream });
+        }
+        true
+    }
+
+    /// Returns the stream of the use number `nth` of a range.
+    pub(crate) fn used_by(&self, range: u32, nth: usize) -> Option<StreamId> {
+        self.uses.iter().filter(|used| used.range == range).nth(nth).map(|used| used.stream)
+    }
+
+    /// Returns a range that is used on `stream`.
+    pub(crate) fn range_on(&self, stream: StreamId) -> Option<u32> {
+        self.uses.iter().find(|used| used.stream == stream).map(|used| used.range)
+    }
+
+    /// Removes the uses of a range, on one stream or on all for `None`.
+    pub(crate) fn forget_uses(&mut self, range: u32, stream: Option<StreamId>) {
+        let mut at = 0;
+        while at < self.uses.len() {
+            let Use { range: of, stream: on } = self.uses[at];
+            if of == range && stream.is_none_or(|stream| stream == on) {
+                let last = self.uses.len() - 1;
+                self.uses.swap(at, last);
+                self.uses.pop();
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Checks the pieces and the counters. Returns the bytes of the pages at home in ranges.
+    ///
+    /// # Errors
+    /// A description of the invariant that does not hold.
+    pub(crate) fn check(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
+        let (mut at, mut seen, mut home, mut committed) = (0, 0, 0, 0);
+        while let Some(entry) = self.first_from(at) {
+            let piece = &self.pieces[entry];
+            let range = &self.ranges[piece.range];
+            if piece.at < range.base || piece.end() > range.base + range.bytes {
+                return Err("a piece lies outside of its range");
+            }
+            if piece.is_stale() && piece.departure == NONE || piece.mask & !piece.all_bits(self.step) != 0 {
+                return Err("a piece has a step that it has not, or is stale without a departure");
+            }
+            home += if piece.is_stale() { 0 } else { piece.bytes };
+            committed += u64::from(piece.mask.count_ones()) * self.step;
+            (at, seen) = (piece.end(), seen + 1);
+        }
+        let counted: u32 = self.ranges.entries().iter().map(|range| range.pieces).sum();
+        if (seen, seen) != (self.pieces.len(), counted) {
+            return Err("two pieces of ranges overlap, or one is not listed");
+        }
+        let held = self.ranges.entries().iter().filter(|range| range.is_held).count() as i64;
+        let sums = [Stat::Allocation, Stat::Segment, Stat::AllocatedBytes, Stat::RequestedBytes, Stat::ReservedBytes];
+        let sums = sums.map(|stat| counters.current(stat));
+        if sums != [held, held, committed as i64, committed as i64, home as i64] {
+            return Err("the counters of the ranges are not the sums of the ranges");
+        }
+        Ok(home)
+    }
+
+    /// Returns the entry of the first piece of `part` that ends behind `from`.
+    fn entry(&self, part: Part, from: u64) -> Option<u32> {
+        let from = from.max(part.begin);
+        let bound = Key { major: 0, minor: from };
+        let before = self.by_address.below(self.root, bound, by_address(&self.pieces));
+        let before = before.filter(|&entry| self.pieces[entry].end() > from);
+        before.or_else(|| self.first_from(from)).filter(|&entry| self.pieces[entry].at < part.end)
+    }
+
+    /// Returns the entry of the first piece that begins at `at` or behind.
+    fn first_from(&self, at: u64) -> Option<u32> {
+        self.by_address.at_least(self.root, Key { major: 0, minor: at }, by_address(&self.pieces))
+    }
+}
