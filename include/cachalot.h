@@ -466,8 +466,8 @@ typedef struct cachalot_pages {
   cachalot_calls map;        /**< Physical memory mapped: cuMemMap. */
   cachalot_calls set_access; /**< Mapped ranges made accessible: cuMemSetAccess, for all pages mapped side by side. */
   cachalot_calls unmap;      /**< Mappings removed: cuMemUnmap. */
-  uint64_t stalls;           /**< Requests and commits under `policy:stitched` that mapped for longer than `max_stall_us`. */
-  uint64_t longest_stall_us; /**< The longest time that one request or commit mapped, under every policy, in microseconds. */
+  uint64_t stalls;           /**< Requests and commits under `policy:stitched` that exceeded `max_stall_us`. */
+  uint64_t longest_stall_us; /**< The longest time that one request or commit mapped, under every policy. */
 } cachalot_pages;
 
 /** A quantity over time. */
