@@ -8,8 +8,7 @@ use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::DeviceIndex;
 
-/// What the pages of a device are used for, in bytes, at one moment, and what the device's calls of
-/// virtual memory have cost so far.
+/// The use of a device's pages in bytes, at one moment, and the calls of virtual memory so far.
 ///
 /// The bytes held from the device are those of ordinary segments, `mapped`, `spare`, and bytes that
 /// were leaked.
@@ -29,13 +28,12 @@ pub struct PageStats {
     pub moved: u64,
     /// The calls of the device's virtual memory since the allocator was created.
     pub calls: MemoryCalls,
-    /// Requests, and commits of elastic ranges, under the stitched policy that took longer than
-    /// [`max_stall_us`](crate::Stitched::max_stall_us) to map memory. 0 under other policies, and if
-    /// the device has no clock.
+    /// Requests, and commits of elastic ranges, under the stitched policy for which mapping took
+    /// longer than [`max_stall_us`](crate::config::Stitched::max_stall_us). 0 without a clock.
     pub stalls: u64,
-    /// The longest time that one request or commit took to map memory, under every policy, in
-    /// microseconds: in calls of virtual memory that made its heap or range grow, and in waiting for
-    /// the mappings of another thread. 0 if the device has no clock.
+    /// The longest time of mapping for a request or commit, under every policy, in microseconds:
+    /// the calls of virtual memory by which the heap or range grew, and waiting for another thread
+    /// to map. 0 without a clock.
     pub longest_stall_us: u64,
 }
 
@@ -57,9 +55,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
-    /// Returns whether the device has virtual memory. Without it there are no pages: the stitched
-    /// policy places blocks as the caching policy does, and segments are never expandable. A device
-    /// that is opened on first use is opened.
+    /// Returns whether the device has virtual memory, and so pages. Without pages the stitched policy
+    /// places blocks as the caching policy does, and segments are never expandable. May open the
+    /// device.
     #[must_use]
     pub fn are_supported(&self) -> bool {
         self.allocator.device(self.device).is_some_and(|device| device.virtual_memory().is_some())
@@ -101,7 +99,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             mapped: pool.home,
             spare: pool.spare + pool.parked,
             moved: arena.moved_bytes.load(Ordering::Relaxed),
-            calls: arena.virtual_calls(),
+            calls: arena.memory_calls.calls(|ticks| arena.driver.ticks_to_us(ticks)),
             stalls: arena.memory_calls.stalls(),
             longest_stall_us: arena.memory_calls.longest_us(),
             ..PageStats::default()

@@ -13,7 +13,7 @@ const HEALTHY: u64 = u64::MAX;
 const UNASKED: u32 = 0;
 /// The device has virtual memory.
 const FOUND: u32 = 1;
-/// The device had no virtual memory when it was asked.
+/// The device was asked, and had no virtual memory.
 const MISSING: u32 = 2;
 
 /// The device of an arena, and whether its context is lost.
@@ -23,7 +23,7 @@ pub(crate) struct Driver<D> {
     lost: AtomicU64,
     /// How many calls record events at this moment: each found that no graph is being captured.
     recording: AtomicU32,
-    /// What the device has answered about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
+    /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
 }
 
@@ -78,6 +78,20 @@ impl<D> Driver<D> {
 }
 
 impl<D: DeviceMemory> Driver<D> {
+    /// Returns the result of `call` and the ticks of the device's clock meanwhile; 0 without a clock.
+    pub(super) fn timed<T>(&self, call: impl FnOnce() -> T) -> (T, u64) {
+        let began = self.device.ticks();
+        let result = call();
+        (result, self.device.ticks().saturating_sub(began))
+    }
+
+    /// Converts a number of ticks to microseconds; 0 without a clock.
+    pub(crate) fn ticks_to_us(&self, ticks: u64) -> u64 {
+        // The device converts points in time only, not differences.
+        let now = self.device.ticks();
+        self.device.time_us(now.saturating_add(ticks)).saturating_sub(self.device.time_us(now))
+    }
+
     /// Returns whether the device has answered that it has virtual memory.
     pub(super) fn has_virtual_memory(&self) -> bool {
         self.virtual_memory.load(Ordering::Relaxed) == FOUND
@@ -92,8 +106,7 @@ impl<D: DeviceMemory> Driver<D> {
         self.device.virtual_memory().is_some() && self.virtual_memory.swap(FOUND, Ordering::Relaxed) != FOUND
     }
 
-    /// Takes note that the device has answered that it has no virtual memory. Returns true for the
-    /// first thread to learn that.
+    /// Notes a device without virtual memory. Returns true for the first thread to note it.
     pub(super) fn misses_virtual_memory(&self) -> bool {
         let asked = self.virtual_memory.compare_exchange(UNASKED, MISSING, Ordering::Relaxed, Ordering::Relaxed);
         asked.is_ok()

@@ -33,7 +33,7 @@ pub(crate) struct Request {
     pub capturing: bool,
     /// The call site of the request; 0 if none is recorded.
     pub site: u32,
-    /// The time spent so far in mapping memory for this request.
+    /// The time spent so far in mapping memory.
     pub mapping: MappingTime,
 }
 
@@ -76,7 +76,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 mapping: MappingTime::default(),
             };
             let served = serve(&request);
-            self.note_mapping_time(&request.mapping);
+            request.mapping.count(self);
             served
         };
         // One way out, whatever fails: a pool that was entered is left again.

@@ -1,22 +1,22 @@
 //! Calls to the virtual memory of a device: all of them are made here, and counted with their time.
 //!
 //! The time of a call is the difference of two readings of the device's clock. Waiting for another
-//! thread's turn to map counts as well, as part of what a request takes.
+//! thread's turn to map counts as part of a request's time.
 
 use crate::arena::{Arena, OnDevice};
 use crate::config::Policy;
 use crate::device::{DeviceMemory, DeviceResult, PhysicalHandle, VirtualMemory};
-use crate::stats::{MemoryCall, MemoryCalls};
+use crate::stats::MemoryCall;
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::units::DevicePtr;
 use core::cell::Cell;
 
-/// The time that one request has spent in calls to virtual memory, in ticks of the device's clock.
+/// The time of a request in calls to virtual memory, in ticks of the device's clock.
 #[derive(Default, Debug)]
 pub(crate) struct MappingTime(Cell<u64>);
 
-/// The virtual memory of one device. No call is made once the context is lost.
+/// The virtual memory of a device. No call is made once the context is lost.
 pub(crate) struct VirtualCalls<'a, D, R: Lock, S: Storage> {
     arena: &'a Arena<D, R, S>,
     memory: &'a dyn VirtualMemory,
@@ -33,7 +33,7 @@ impl<D, R: Lock, S: Storage> Clone for VirtualCalls<'_, D, R, S> {
 impl<D, R: Lock, S: Storage> Copy for VirtualCalls<'_, D, R, S> {}
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
-    /// Returns the virtual memory of a device, if it has any.
+    /// Returns the virtual memory of a device, or `None`.
     pub(super) fn of(device: OnDevice<'a, D, R, S>) -> Option<Self> {
         let arena = device.arena;
         Some(Self { arena, memory: arena.driver.device().virtual_memory()?, request: None })
@@ -77,32 +77,24 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
         self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
     }
 
-    /// Calls `map`, which maps and sets access and makes no other call, while no other thread
-    /// changes mappings. See [`VirtualMemory::begin_mapping`].
+    /// Calls `map`, which only maps and sets access, while no second thread changes mappings. See
+    /// [`VirtualMemory::begin_mapping`].
     pub(super) fn in_turn<T>(&self, map: impl FnOnce() -> T) -> T {
-        let ((), ticks) = self.timed(|| self.memory.begin_mapping());
+        let ((), ticks) = self.arena.driver.timed(|| self.memory.begin_mapping());
         self.charge(ticks);
         let mapped = map();
         self.memory.end_mapping();
         mapped
     }
 
-    /// Makes a call of one kind, unless the context is lost.
+    /// Makes a call of a kind, unless the context is lost.
     fn call<T>(&self, kind: MemoryCall, call: impl FnOnce(&dyn VirtualMemory) -> DeviceResult<T>) -> DeviceResult<T> {
         self.arena.call(|_| {
-            let (result, ticks) = self.timed(|| call(self.memory));
+            let (result, ticks) = self.arena.driver.timed(|| call(self.memory));
             self.arena.memory_calls.count(kind, ticks);
             self.charge(ticks);
             result
         })
-    }
-
-    /// Returns the result of `call` and its time in ticks; 0 if the device has no clock.
-    fn timed<T>(&self, call: impl FnOnce() -> T) -> (T, u64) {
-        let device = self.arena.driver.device();
-        let began = device.ticks();
-        let result = call();
-        (result, device.ticks().saturating_sub(began))
     }
 
     /// Adds `ticks` to the time of the request.
@@ -113,30 +105,17 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
-    /// Counts the time that a request has spent in calls to virtual memory, if it made any.
-    pub(super) fn note_mapping_time(&self, time: &MappingTime) {
-        let ticks = time.0.get();
+impl MappingTime {
+    /// Counts a finished request, if mapping took time.
+    pub(super) fn count<D: DeviceMemory, R: Lock, S: Storage>(&self, arena: &Arena<D, R, S>) {
+        let ticks = self.0.get();
         if ticks > 0 {
-            let bound = if let Policy::Stitched(options) = self.settings.policy {
+            let bound = if let Policy::Stitched(options) = arena.settings.policy {
                 u64::from(options.max_stall_us)
             } else {
                 u64::MAX
             };
-            self.memory_calls.count_request(self.ticks_to_us(ticks), bound);
+            arena.memory_calls.count_request(arena.driver.ticks_to_us(ticks), bound);
         }
-    }
-
-    /// Returns the calls to the device's virtual memory so far.
-    pub(crate) fn virtual_calls(&self) -> MemoryCalls {
-        self.memory_calls.calls(|ticks| self.ticks_to_us(ticks))
-    }
-
-    /// Converts a number of ticks to microseconds; 0 if the device has no clock.
-    fn ticks_to_us(&self, ticks: u64) -> u64 {
-        // The device converts points in time only, not differences.
-        let device = self.driver.device();
-        let now = device.ticks();
-        device.time_us(now.saturating_add(ticks)).saturating_sub(device.time_us(now))
     }
 }

@@ -28,8 +28,8 @@ pub struct OutOfMemory {
     pub allocated: u64,
     /// Bytes reserved from the device, without spare pages.
     pub reserved: u64,
-    /// Bytes of pages of virtual memory that are mapped where no block can use them. They could
-    /// neither serve the request nor go back to the device.
+    /// Bytes of pages of virtual memory that are mapped where no block can lie. The pages
+    /// could neither serve the request nor go back to the device.
     pub spare: u64,
     /// Bytes of pages of virtual memory that are pinned: free memory there does not move.
     pub pinned: u64,

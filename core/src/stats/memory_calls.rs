@@ -1,15 +1,13 @@
-//! Counts and times of a device's calls of virtual memory, by kind, and of the requests that wait
-//! for them.
+//! Counts and times of a device's calls of virtual memory, by kind, and of requests held up by calls.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The calls of one kind.
+/// Calls of a kind.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallCount {
-    /// The number of calls, failed ones included.
+    /// The number of calls, with failed calls.
     pub calls: u64,
-    /// The time of the calling threads in these calls, in microseconds; 0 if the device has no
-    /// clock.
+    /// The time of the calling threads, in microseconds; 0 if the device has no clock.
     pub us: u64,
 }
 
@@ -26,7 +24,7 @@ pub struct MemoryCalls {
     pub destroy: CallCount,
     /// Physical memory mapped at addresses.
     pub map: CallCount,
-    /// Mapped ranges made accessible: one call for all pages mapped side by side.
+    /// Mapped ranges made accessible: a single call for all pages mapped side by side.
     pub set_access: CallCount,
     /// Mappings removed.
     pub unmap: CallCount,
@@ -50,7 +48,7 @@ const KINDS: usize = 7;
 
 const _: () = assert!(MemoryCall::Unmap as usize + 1 == KINDS);
 
-/// One kind of calls as it is counted. The time is in ticks of the device's clock: a call may take
+/// Counter of a kind of calls. The time is in ticks of the device's clock: a call may take
 /// less than a microsecond.
 #[derive(Debug)]
 struct Counter {
@@ -58,13 +56,13 @@ struct Counter {
     ticks: AtomicU64,
 }
 
-/// The counters of one device. Any thread adds to them without a lock.
+/// The counters of a device. Any thread counts without a lock.
 #[derive(Debug)]
 pub(crate) struct MemoryCallCounters {
     kinds: [Counter; KINDS],
-    /// Requests that mapped for longer than the policy's bound.
+    /// Requests with more mapping than the policy's bound.
     stalls: AtomicU64,
-    /// The longest time that one request mapped, in microseconds.
+    /// The longest time of mapping for a request, in microseconds.
     longest_us: AtomicU64,
 }
 
@@ -77,14 +75,14 @@ impl MemoryCallCounters {
         }
     }
 
-    /// Counts one call that took `ticks`.
+    /// Counts a call of `ticks`.
     pub(crate) fn count(&self, call: MemoryCall, ticks: u64) {
         let counter = &self.kinds[call as usize];
         counter.calls.fetch_add(1, Ordering::Relaxed);
         counter.ticks.fetch_add(ticks, Ordering::Relaxed);
     }
 
-    /// Counts a request that mapped for `us` microseconds, of which the policy allows `bound_us`.
+    /// Counts a request with `us` microseconds of mapping. The policy allows `bound_us`.
     pub(crate) fn count_request(&self, us: u64, bound_us: u64) {
         self.longest_us.fetch_max(us, Ordering::Relaxed);
         if us > bound_us {
@@ -115,7 +113,7 @@ impl MemoryCallCounters {
         self.stalls.load(Ordering::Relaxed)
     }
 
-    /// Returns the longest time that one request mapped, in microseconds.
+    /// Returns the longest time of mapping for a request, in microseconds.
     pub(crate) fn longest_us(&self) -> u64 {
         self.longest_us.load(Ordering::Relaxed)
     }

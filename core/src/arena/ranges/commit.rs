@@ -30,7 +30,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let time = MappingTime::default();
         let timed = Elastic { mapper: self.mapper.for_request(&time) };
         let committed = timed.commit_by_steps(id, offset, bytes, stream);
-        self.device().note_mapping_time(&time);
+        time.count(self.device());
         committed
     }
 
