@@ -451,14 +451,29 @@ typedef struct cachalot_outlook {
   uint32_t reserved;        /**< 0. */
 } cachalot_outlook;
 
-/** What the pages of virtual memory of a device are used for; see cachalot_page_stats. */
+/** The driver calls of one kind since cachalot_create. */
+typedef struct cachalot_calls {
+  uint64_t calls; /**< The number of calls, failed ones included. */
+  uint64_t us;    /**< The time of the calling threads in these calls, in microseconds. */
+} cachalot_calls;
+
+/** What the pages of virtual memory of a device are used for, and what they have cost; see cachalot_page_stats. */
 typedef struct cachalot_pages {
-  size_t struct_size;    /**< sizeof(cachalot_pages). */
-  uint64_t mapped_bytes; /**< Pages mapped where blocks can use them. */
-  uint64_t spare_bytes;  /**< Pages mapped nowhere. They serve the next mapping. */
-  uint64_t stale_bytes;  /**< Addresses that pages have left, still mapped until their work is done. No memory. */
-  uint64_t pinned_bytes; /**< Mapped pages that neither move nor return to the driver. */
-  uint64_t moved_bytes;  /**< Pages moved so far. */
+  size_t struct_size;        /**< sizeof(cachalot_pages). */
+  uint64_t mapped_bytes;     /**< Pages mapped where blocks can use them. */
+  uint64_t spare_bytes;      /**< Pages mapped nowhere. They serve the next mapping. */
+  uint64_t stale_bytes;      /**< Addresses that pages have left, still mapped until their work is done. No memory. */
+  uint64_t pinned_bytes;     /**< Mapped pages that neither move nor return to the driver. */
+  uint64_t moved_bytes;      /**< Pages moved so far. */
+  cachalot_calls reserve;    /**< Addresses reserved: cuMemAddressReserve. */
+  cachalot_calls unreserve;  /**< Addresses released: cuMemAddressFree. */
+  cachalot_calls create;     /**< Physical memory allocated: cuMemCreate. */
+  cachalot_calls destroy;    /**< Physical memory released: cuMemRelease. */
+  cachalot_calls map;        /**< Physical memory mapped: cuMemMap. */
+  cachalot_calls set_access; /**< Mapped ranges made accessible: cuMemSetAccess, for all pages mapped side by side. */
+  cachalot_calls unmap;      /**< Mappings removed: cuMemUnmap. */
+  uint64_t stalls;           /**< Requests and commits under `policy:stitched` that exceeded `max_stall_us`. */
+  uint64_t longest_stall_us; /**< The longest time that one request or commit mapped, under every policy. */
 } cachalot_pages;
 
 #define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent lies in an ordinary segment, which has no handle to export. */
@@ -542,13 +557,15 @@ typedef struct cachalot_oom_report {
   uint64_t process_bytes;                /**< The memory that this process uses, in total; 0: unknown. */
   uint64_t limit_bytes;                  /**< The limit on reserved bytes, or CACHALOT_NO_LIMIT. */
   uint64_t allocated_bytes;              /**< Bytes of allocated blocks. */
-  uint64_t reserved_bytes;               /**< Bytes of segments. */
+  uint64_t reserved_bytes;               /**< Bytes of segments, without spare pages. */
   uint64_t pending_bytes;                /**< Bytes of freed blocks that other streams still use. */
   uint64_t private_free_bytes;           /**< Free bytes of private pools. */
   uint64_t largest_free_bytes;           /**< The largest free block of the request's stream and pool. */
   uint64_t largest_free_elsewhere_bytes; /**< The largest free block of other streams and pools. */
   int device;                            /**< The device. */
   int capturing;                         /**< 1: the stream captured a graph, so nothing was releasable; otherwise 0. */
+  uint64_t spare_bytes;                  /**< Pages of virtual memory that could neither serve nor go back. */
+  uint64_t pinned_bytes;                 /**< Pages of virtual memory that do not move. */
 } cachalot_oom_report;
 
 /** The kind of an event of a trace. */
@@ -613,7 +630,8 @@ typedef struct cachalot_device {
 /** Initialises cachalot_outlook. */
 #define CACHALOT_OUTLOOK_INIT {sizeof(cachalot_outlook), NULL, 0, 0, 0}
 /** Initialises cachalot_pages. */
-#define CACHALOT_PAGES_INIT {sizeof(cachalot_pages), 0, 0, 0, 0, 0}
+#define CACHALOT_PAGES_INIT                                                                                            \
+  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0}
 /** Initialises cachalot_device. */
 #define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_statistics. */
@@ -785,7 +803,8 @@ CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocat
 CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *allocator, uint64_t interval_us,
                                                      uint64_t max_us);
 
-/** Tells what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments.
+/** Tells what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments, and what
+ * the driver calls for them have cost.
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_page_stats(const cachalot_allocator *allocator, int device,
                                                  cachalot_pages *out);

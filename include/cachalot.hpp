@@ -334,7 +334,7 @@ class allocator {
     check(cachalot_maintain_every(get(), interval_us, max_us));
   }
 
-  /** Tells what the pages of virtual memory are used for: cachalot_page_stats. */
+  /** Tells what the pages of virtual memory are used for and what they have cost: cachalot_page_stats. */
   cachalot_pages page_stats(int device = 0) const {
     cachalot_pages pages = CACHALOT_PAGES_INIT;
     check(cachalot_page_stats(get(), device, &pages));

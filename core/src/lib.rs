@@ -111,7 +111,7 @@ pub use pool::{PoolId, PoolOptions, Route};
 pub use snapshot::memory_map;
 #[cfg(feature = "alloc")]
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
-pub use stats::{Counter, Stats};
+pub use stats::{CallCount, Counter, MemoryCalls, Stats};
 pub use sync::Lock;
 #[cfg(feature = "alloc")]
 pub use tables::Growable;

@@ -154,6 +154,13 @@ pub struct cachalot_outlook {
     pub reserved: u32,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct cachalot_calls {
+    pub calls: u64,
+    pub us: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct cachalot_pages {
@@ -163,6 +170,15 @@ pub struct cachalot_pages {
     pub stale_bytes: u64,
     pub pinned_bytes: u64,
     pub moved_bytes: u64,
+    pub reserve: cachalot_calls,
+    pub unreserve: cachalot_calls,
+    pub create: cachalot_calls,
+    pub destroy: cachalot_calls,
+    pub map: cachalot_calls,
+    pub set_access: cachalot_calls,
+    pub unmap: cachalot_calls,
+    pub stalls: u64,
+    pub longest_stall_us: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -245,6 +261,8 @@ pub struct cachalot_oom_report {
     pub largest_free_elsewhere_bytes: u64,
     pub device: c_int,
     pub capturing: c_int,
+    pub spare_bytes: u64,
+    pub pinned_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -169,5 +169,7 @@ fn describe(report: &OutOfMemory, text: *const c_char) -> cachalot_oom_report {
         largest_free_elsewhere_bytes: report.largest_free_elsewhere,
         device: report.device.0 as c_int,
         capturing: c_int::from(report.capturing),
+        spare_bytes: report.spare,
+        pinned_bytes: report.pinned,
     }
 }

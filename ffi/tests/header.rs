@@ -202,6 +202,11 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
     cachalot_outlook { struct_size, address, bytes, outcome, reserved }
     cachalot_extent { offset, bytes, memory, memory_offset, flags, reserved }
+    cachalot_calls { calls, us }
+    cachalot_pages {
+        struct_size, mapped_bytes, spare_bytes, stale_bytes, pinned_bytes, moved_bytes, reserve, unreserve, create, destroy, map,
+        set_access, unmap, stalls, longest_stall_us
+    }
     cachalot_counter { current, peak, allocated, freed }
     cachalot_statistics {
         struct_size, allocations, allocated_bytes, active_blocks, active_bytes, requested_bytes, inactive_split_bytes, segments,
@@ -214,7 +219,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_oom_report {
         struct_size, text, requested_bytes, block_bytes, segment_bytes, device_total_bytes, device_free_bytes, process_bytes,
         limit_bytes, allocated_bytes, reserved_bytes, pending_bytes, private_free_bytes, largest_free_bytes,
-        largest_free_elsewhere_bytes, device, capturing
+        largest_free_elsewhere_bytes, device, capturing, spare_bytes, pinned_bytes
     }
     cachalot_trace_entry { struct_size, address, bytes, stream_id, time_us, action, reserved }
     cachalot_device {

@@ -5,11 +5,12 @@ use crate::allocator::{Allocator, Called};
 use crate::arena::extents::{Extent, Extents};
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::stats::MemoryCalls;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{DeviceIndex, DevicePtr};
 
-/// What the pages of a device are used for, in bytes, at one moment.
+/// The use of a device's pages in bytes, at one moment, and the calls of virtual memory so far.
 ///
 /// The bytes held from the device are those of ordinary segments, `mapped`, `spare`, and bytes that
 /// were leaked.
@@ -27,6 +28,15 @@ pub struct PageStats {
     pub pinned: u64,
     /// Bytes of all pages that have moved since the allocator was created.
     pub moved: u64,
+    /// The calls of the device's virtual memory since the allocator was created.
+    pub calls: MemoryCalls,
+    /// Requests, and commits of elastic ranges, under the stitched policy for which mapping took
+    /// longer than [`max_stall_us`](crate::config::Stitched::max_stall_us). 0 without a clock.
+    pub stalls: u64,
+    /// The longest time of mapping for a request or commit, under every policy, in microseconds:
+    /// the calls of virtual memory by which the heap or range grew, and waiting for another thread
+    /// to map. 0 without a clock.
+    pub longest_stall_us: u64,
 }
 
 /// The pages of one device: a view of an [`Allocator`], returned by [`Allocator::pages`].
@@ -47,6 +57,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
+    /// Returns whether the device has virtual memory, and so pages. Without pages the stitched policy
+    /// places blocks as the caching policy does, and segments are never expandable. May open the
+    /// device.
+    #[must_use]
+    pub fn are_supported(&self) -> bool {
+        self.allocator.device(self.device).is_some_and(|device| device.virtual_memory().is_some())
+    }
+
     /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
     /// of the driver's time: removes mappings that pages have left, and gives memory beyond the
     /// budget back. Returns true if something is left for a further call. Under every policy, some
@@ -71,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         device.stitcher().map_or(Ok(false), |stitcher| stitcher.maintain(max_us))
     }
 
-    /// Returns what the pages are used for. Heaps are read in turn, so the sums may disagree
+    /// Returns what the pages are used for and what they have cost. Heaps are read in turn, so the sums may disagree
     /// slightly while other threads allocate.
     ///
     /// # Errors
@@ -83,6 +101,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             mapped: pool.home,
             spare: pool.spare + pool.parked,
             moved: arena.moved_bytes.load(Ordering::Relaxed),
+            calls: arena.memory_calls.calls(|ticks| arena.driver.ticks_to_us(ticks)),
+            stalls: arena.memory_calls.stalls(),
+            longest_stall_us: arena.memory_calls.longest_us(),
             ..PageStats::default()
         };
         for slot in arena.heaps.slot_numbers() {

@@ -116,6 +116,10 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
         self.on("on_unmap").on_unmap(at, bytes);
     }
 
+    fn on_missing_virtual_memory(&self) {
+        self.on("on_missing_virtual_memory").on_missing_virtual_memory();
+    }
+
     fn pause(&self, us: u64) -> bool {
         self.on("pause").pause(us)
     }

@@ -1,19 +1,26 @@
 //! The pages of virtual memory: upkeep at quiet moments, what the pages are used for, and the memory
 //! under a block.
 
-use crate::abi::{CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_extent, cachalot_pages, cachalot_status};
+use crate::abi::{
+    CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_pages, cachalot_status,
+};
 use crate::boundary;
 use crate::capi::memory::address;
 use crate::marshal::{Out, OutStruct, Versioned};
 use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Status};
-use cachalot_core::{DevicePtr, Error, Extent, PageStats, Physical};
+use cachalot_core::{CallCount, DevicePtr, Error, Extent, MemoryCalls, PageStats, Physical};
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
 unsafe impl Versioned for cachalot_pages {
-    // Version 0.2: everything up to `moved_bytes`.
-    const FIRST_SIZE: usize = 48;
+    // Version 0.2: everything up to `longest_stall_us`.
+    const FIRST_SIZE: usize = 176;
+}
+
+/// Converts the calls of one kind.
+fn calls(CallCount { calls, us }: CallCount) -> cachalot_calls {
+    cachalot_calls { calls, us }
 }
 
 /// Does what requests have put off. Writes 1 to `more` if something is left.
@@ -53,7 +60,7 @@ pub extern "C" fn cachalot_maintain_every(
     })
 }
 
-/// Tells what the pages of a device are used for.
+/// Tells what the pages of a device are used for, and what they have cost.
 ///
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
@@ -67,7 +74,9 @@ pub unsafe extern "C" fn cachalot_page_stats(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let PageStats { mapped, spare, stale, pinned, moved } = instance.allocator.pages(device)?.stats()?;
+        let stats = instance.allocator.pages(device)?.stats()?;
+        let PageStats { mapped, spare, stale, pinned, moved, calls: made, stalls, longest_stall_us } = stats;
+        let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap } = made;
         out.write(&cachalot_pages {
             struct_size: size_of::<cachalot_pages>(),
             mapped_bytes: mapped,
@@ -75,6 +84,15 @@ pub unsafe extern "C" fn cachalot_page_stats(
             stale_bytes: stale,
             pinned_bytes: pinned,
             moved_bytes: moved,
+            reserve: calls(reserve),
+            unreserve: calls(unreserve),
+            create: calls(create),
+            destroy: calls(destroy),
+            map: calls(map),
+            set_access: calls(set_access),
+            unmap: calls(unmap),
+            stalls,
+            longest_stall_us,
         });
         Ok(())
     })

@@ -6,6 +6,7 @@
 use super::{Elastic, in_capture};
 use crate::arena::flags;
 use crate::arena::ranges::table::{Part, Piece};
+use crate::arena::virtual_calls::MappingTime;
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
@@ -23,10 +24,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// When memory is short, follows the steps of a request: the program's callback, pending frees
     /// and the cache, the plans.
     pub(crate) fn commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        let device = self.device();
         if stream == NO_STREAM {
             return Err(Error::InvalidStream);
         }
+        let time = MappingTime::default();
+        let timed = Elastic { mapper: self.mapper.for_request(&time) };
+        let committed = timed.commit_by_steps(id, offset, bytes, stream);
+        time.count(self.device());
+        committed
+    }
+
+    /// Commits a part by the steps of a request.
+    fn commit_by_steps(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        let device = self.device();
         let attempt = || self.try_commit(id, offset, bytes, stream);
         if attempt()? || device.driver.device().on_shortage(bytes) && attempt()? {
             return Ok(());
@@ -170,25 +180,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// # Errors
     /// The first error. Mappings made before it were removed.
     fn map(&self, part: Part, batch: &Batch) -> Result<bool, Error> {
-        let device = self.device();
         let memory = self.mapper.memory;
         // Access is set once for each run of pages: one call of the device instead of one a page.
         let set_access = |at: u64, end: u64| {
-            if at == end { Ok(()) } else { device.call(|_| memory.set_access(DevicePtr(at), end - at)) }
+            if at == end { Ok(()) } else { memory.set_access(DevicePtr(at), end - at) }
         };
         let (mut mapped, mut run, mut end) = (0, part.begin, part.begin);
-        memory.begin_mapping();
-        let result = self.places(part, batch).try_for_each(|(_, page, at)| {
-            if at != end {
-                set_access(run, end)?;
-                run = at;
-            }
-            device.call(|_| memory.map(DevicePtr(at), page.bytes, page.handle))?;
-            (mapped, end) = (mapped + 1, at + page.bytes);
-            Ok(())
+        let result = memory.in_turn(|| {
+            self.places(part, batch).try_for_each(|(_, page, at)| {
+                if at != end {
+                    set_access(run, end)?;
+                    run = at;
+                }
+                memory.map(DevicePtr(at), page.bytes, page.handle)?;
+                (mapped, end) = (mapped + 1, at + page.bytes);
+                Ok(())
+            })?;
+            set_access(run, end)
         });
-        let result = result.and_then(|()| set_access(run, end));
-        memory.end_mapping();
         let Err(error) = result else {
             self.tell(part, batch, D::on_map);
             return Ok(true);
@@ -207,7 +216,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// Removes the mappings of the first `count` pages of a batch, which no work has used.
     fn unmap_first(&self, count: u32, part: Part, batch: &Batch) {
         for (page, Page { bytes, .. }, at) in self.places(part, batch).take(count as usize) {
-            if self.device().call(|_| self.mapper.memory.unmap(DevicePtr(at), bytes)).is_err() {
+            if self.mapper.memory.unmap(DevicePtr(at), bytes).is_err() {
                 self.device().page_pool.lock().mark_stuck(page);
                 self.device().ranges.lock().range(part.range).is_lost = true;
             }

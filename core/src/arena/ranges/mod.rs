@@ -151,7 +151,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         if !device.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
-        let base = device.call(|_| self.mapper.memory.reserve(bytes))?;
+        let base = self.mapper.memory.reserve(bytes)?;
         let mut ranges = device.ranges.lock();
         if !ranges.make_room_for_range() {
             // Another thread has filled the table meanwhile.

@@ -28,6 +28,7 @@ use crate::arena::OnDevice;
 use crate::arena::mapper::{Charge, Mapper};
 use crate::arena::ranges::Elastic;
 use crate::arena::request::Request;
+use crate::arena::virtual_calls::MappingTime;
 use crate::config::{Policy, Stitched};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -67,6 +68,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
+    /// Adds the time of all further calls to virtual memory to `request`.
+    pub(crate) fn for_request(self, request: &'a MappingTime) -> Self {
+        Self { mapper: self.mapper.for_request(request), ..self }
+    }
+
     fn device(&self) -> OnDevice<'a, D, R, S> {
         self.mapper.device
     }
@@ -95,7 +101,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Serves a request from the stream's heap of the other kind, which costs nothing.
     fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(slot) = self.other_heap(request) else { return Ok(None) };
-        self.device().search(&Request { slot, ..*request })
+        self.device().search(&Request { slot, mapping: MappingTime::default(), ..*request })
     }
 
     /// Returns the slot of the stream's heap of the other kind, if it may serve the request.
