@@ -24,9 +24,9 @@ pub struct PageStats {
     /// Bytes of addresses at which moved pages are still mapped, until the work that used the
     /// addresses is complete. They hold no memory of their own.
     pub stale: u64,
-    /// Bytes of the mapped pages that are pinned, and so neither move nor go back to the device.
+    /// Bytes of the pinned pages, which neither move nor go back to the device.
     pub pinned: u64,
-    /// Bytes of all pages that have moved since the allocator was created.
+    /// Bytes of all pages moved since the allocator was created.
     pub moved: u64,
     /// The calls of the device's virtual memory since the allocator was created.
     pub calls: MemoryCalls,
@@ -70,7 +70,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// budget back. Returns true if something is left for a further call. Under every policy, some
     /// mappings that elastic ranges have left are removed, too.
     ///
-    /// A host calls this when it is idle, or from a thread of its own. Other threads
+    /// A host calls the method when idle, or from a separate thread. Further threads
     /// allocate and free at the same time.
     ///
     /// Stream order: never waits for the device. Memory is given back once its work is complete.
@@ -90,10 +90,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     }
 
     /// Returns what the pages are used for and what they have cost. Heaps are read in turn, so the sums may disagree
-    /// slightly while other threads allocate.
+    /// slightly while threads allocate.
     ///
     /// # Errors
-    /// None for a device that exists.
+    /// None for an existing device.
     pub fn stats(&self) -> Result<PageStats, Error> {
         let arena = self.allocator.arena(self.device)?;
         let pool = arena.page_pool.lock().bytes;
@@ -125,7 +125,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Device: not called.
     ///
     /// # Errors
-    /// [`Error::InvalidPointer`]: the program holds no block of this device with this first byte.
+    /// [`Error::InvalidPointer`]: the program holds no block of this device with the given first byte.
     pub fn extents(&self, ptr: DevicePtr, mut each: impl FnMut(Extent)) -> Result<(), Error> {
         let _checked = self.allocator.checked("extents", self.device);
         let mut offset = 0;
@@ -136,7 +136,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         Ok(())
     }
 
-    /// Returns the extent of the block at `ptr` that begins at `offset`, or `None` at the end
+    /// Returns the extent of the block at `ptr` from `offset` on, or `None` at the end
     /// of the block.
     fn extent(&self, ptr: DevicePtr, offset: u64) -> Result<Option<Extent>, Error> {
         if ptr == DevicePtr::NULL {
@@ -156,7 +156,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Device: not called.
     ///
     /// # Errors
-    /// * [`Error::InvalidPointer`]: the program holds no block of this device with this first byte.
+    /// * [`Error::InvalidPointer`]: the program holds no block of this device with the given first byte.
     /// * [`Error::TableFull`]. Nothing is pinned then.
     pub fn pin(&self, ptr: DevicePtr) -> Result<(), Error> {
         let _checked = self.allocator.checked("pin", self.device);
@@ -175,7 +175,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     /// Device: not called.
     ///
     /// # Errors
-    /// [`Error::NotPinned`]: every pin of `ptr` was undone before, or there was none.
+    /// [`Error::NotPinned`]: every pin of `ptr` was undone before, or `ptr` never was pinned.
     pub fn unpin(&self, ptr: DevicePtr) -> Result<(), Error> {
         let _checked = self.allocator.checked("unpin", self.device);
         if ptr == DevicePtr::NULL {

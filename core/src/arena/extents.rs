@@ -5,8 +5,8 @@
 //! pages    | page 7 (4 MiB) | page 2 (2 MiB) |      extents: page 7 from 1 MiB on, page 2 up to 2 MiB
 //! ```
 //!
-//! The pages under a live block never change. Those under a free block may move or be released,
-//! unless they are pinned. A block of an ordinary segment is one extent, and a pin keeps the
+//! The pages under a live block never change. Pages under a free block may move or be released,
+//! unless pinned. A block of an ordinary segment is an extent, and a pin keeps the
 //! segment.
 
 use crate::arena::OnDevice;
@@ -27,19 +27,19 @@ pub struct Extent {
     pub offset: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// The memory that contains the bytes.
+    /// The memory of the bytes.
     pub memory: Physical,
-    /// Offset of the first byte within that memory.
+    /// Offset of the first byte within `memory`.
     pub within: u64,
 }
 
-/// Physical memory that the device allocated in one call.
+/// Physical memory, allocated by a single call of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Physical {
     /// A page of virtual memory, by its number on the device. The number stays the page's own until
     /// the page goes back to the device; another page may get it then.
     Page(u32),
-    /// An ordinary segment, by its address. It has no handle that could be exported.
+    /// An ordinary segment, by address. Segments have no handle to export.
     Segment(DevicePtr),
 }
 
@@ -55,7 +55,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
         Self { device, slot }
     }
 
-    /// Returns the extent of the block at `ptr` that begins at `offset`, or `None` at the end of the
+    /// Returns the extent of the block at `ptr` from `offset` on, or `None` at the end of the
     /// block.
     pub(crate) fn extent(&self, ptr: DevicePtr, offset: u64) -> Result<Option<Extent>, Error> {
         let heap = self.device.heaps.lock(self.slot);

@@ -7,14 +7,14 @@
 //!     └──── destroy ────┴─ spare ◀┴──────────────────────────────┘
 //! ```
 //!
-//! A page is a physical handle. It is *home* while blocks use it at one place, *spare* while no
-//! work uses it, and *moving* while an operation holds it. A page that left an elastic range is
+//! A page is a physical handle: *home* while used by blocks at a place, *spare* while used by no
+//! work, and *moving* while held by an operation. A page that left an elastic range is
 //! *parked* until the work before its [departure](departures) is complete; work ordered behind the
 //! departure may use the page earlier. A page that has moved keeps its old mapping as an *alias*
 //! until the work that used the old addresses is complete; the memory of a page goes back to the
 //! device only after its last alias.
 //!
-//! This folder holds tables. It never calls the device.
+//! The folder holds tables, and never calls the device.
 
 pub(crate) mod counts;
 pub(crate) mod departures;
@@ -141,7 +141,7 @@ pub(crate) struct Pages<S: Storage> {
     pub pins: Pins<S>,
     /// Bytes by place.
     pub bytes: PageBytes,
-    /// Length of the largest page that ever existed, in bytes.
+    /// Length of the largest page ever created, in bytes.
     pub largest: u64,
 }
 
@@ -276,14 +276,14 @@ impl<S: Storage> Pages<S> {
         })
     }
 
-    /// Takes `wanted` if it is still parked behind `departure`. Returns whether it was; it is then
+    /// Takes `wanted` if still parked behind `departure`. Returns whether it was; the page is then
     /// moving.
     pub(crate) fn take_back(&mut self, wanted: u32, departure: u32) -> bool {
         let Page { place, behind, .. } = self.table[wanted];
         (place, behind) == (Place::Parked, departure) && self.unpark(|_, page| page == wanted).is_some()
     }
 
-    /// Removes the first parked page for which `wanted` returns true from the list; it is then
+    /// Removes the first parked page for which `wanted` returns true from the list; the page is then
     /// moving.
     fn unpark(&mut self, wanted: impl Fn(&Self, u32) -> bool) -> Option<u32> {
         let (mut before, mut page) = (NONE, self.parked.first);
@@ -328,7 +328,7 @@ impl<S: Storage> Pages<S> {
         entry.place = place;
     }
 
-    /// Marks a page as stuck in a mapping that the device failed to remove.
+    /// Marks a page as stuck in a mapping after a failure of the device to unmap.
     pub(crate) fn mark_stuck(&mut self, page: u32) {
         self.table[page].stuck = true;
     }
@@ -403,7 +403,7 @@ impl<S: Storage> Pages<S> {
     /// Checks the sums by place.
     ///
     /// # Errors
-    /// A description of the invariant that does not hold.
+    /// A description of the broken invariant.
     pub(crate) fn check(&self) -> Result<PageBytes, &'static str> {
         let spare = self.spares().try_fold(0, |sum, page| {
             let page = &self.table[page];

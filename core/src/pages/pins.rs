@@ -1,13 +1,13 @@
 //! Pins: the parts of memory that the program holds in place.
 //!
-//! A pin outlives the block for which it was made, so the length is remembered here. The pages and
+//! A pin outlives the block for which it was made, so the pin keeps the length. The pages and
 //! segments count their pins themselves. Registering memory takes a driver tens of microseconds and
 //! more, so a search through all pins is cheap beside it.
 
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
-/// A part of memory that is pinned.
+/// A pinned part of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pin {
     /// Address of the first byte.
@@ -18,12 +18,12 @@ pub(crate) struct Pin {
     pub slot: u32,
     /// The segment that contains the memory. For a vacant entry: the next one.
     pub segment: u32,
-    /// How often exactly this part is pinned. 0 ⟺ the entry is vacant.
+    /// How often exactly the part is pinned. 0 ⟺ the entry is vacant.
     count: u32,
 }
 
 impl Pin {
-    /// Returns the pin of a part that is not pinned yet.
+    /// Returns the pin of a part not pinned yet.
     pub(crate) fn new(at: u64, bytes: u64, slot: u32, segment: u32) -> Self {
         Self { at, bytes, slot, segment, count: 0 }
     }

@@ -1,7 +1,7 @@
 //! Committing a part of a range: pages for its gaps, mapped, and usable by later work on a stream.
 //!
 //! Either all steps of a commit succeed, or the range is as before: pages return to where they came
-//! from, and mappings that were made are removed.
+//! from, and new mappings are removed.
 
 use super::{Elastic, in_capture};
 use crate::arena::flags;
@@ -92,7 +92,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         committed
     }
 
-    /// Commits a held part. The pages that it takes are in `batch`, also after a failure.
+    /// Commits a held part. The pages taken are in `batch`, also after a failure.
     fn try_part(&self, part: Part, stream: StreamId, batch: &mut Batch) -> Result<bool, Error> {
         // Kept until all is ordered: no capture begins in between.
         let permission = self.permission();
@@ -111,8 +111,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         Ok(true)
     }
 
-    /// Frees the addresses of the part's stale mappings, or takes their pages back: a page that
-    /// still is where it was needs no call to the device.
+    /// Frees the addresses of the part's stale mappings, or takes their pages back: a page
+    /// still at its old place needs no call to the device.
     fn clear(&self, part: Part, orders: bool) -> Result<(), Error> {
         let device = self.device();
         let mut at = part.begin;
@@ -140,7 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
-    /// Takes the page of a stale piece back, if it is still parked.
+    /// Takes the page of a stale piece back, if still parked.
     fn revive(&self, part: Part, piece: &Piece) -> bool {
         let mut ranges = self.device().ranges.lock();
         let revived = self.device().page_pool.lock().take_back(piece.page, piece.departure);
@@ -206,7 +206,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) }
     }
 
-    /// Tells the program of every page of a batch that is mapped in the gaps of the part.
+    /// Tells the program of every page of a batch mapped in the gaps of the part.
     fn tell(&self, part: Part, batch: &Batch, tell: impl Fn(&D, DevicePtr, u64)) {
         for (_, Page { bytes, .. }, at) in self.places(part, batch) {
             tell(self.device().driver.device(), DevicePtr(at), bytes);
@@ -223,7 +223,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
-    /// Orders later work on `stream` behind the decommits of what the part commits again.
+    /// Orders later work on `stream` behind the decommits of everything committed again.
     fn order_part(&self, part: Part, stream: StreamId, orders: bool) -> Result<(), Error> {
         let (mut at, mut last) = (part.begin, NONE);
         loop {

@@ -14,7 +14,7 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::StreamId;
 
-/// Divisor of a commit for the length of its new pages, so that parts can be decommitted.
+/// Divisor of a commit for the length of new pages, so parts can be decommitted.
 const PAGES_OF_COMMIT: u64 = 4;
 
 /// Divisor of the memory held for the length of new pages.
@@ -24,7 +24,7 @@ const PAGES_HELD: u64 = 512;
 const LONGEST_PAGE: u64 = 16 << 20;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
-    /// Collects pages that fill the gaps of `part`, in the order of the gaps. Returns false if the
+    /// Collects pages to fill the gaps of `part`, in the order of the gaps. Returns false if the
     /// limit or the device does not allow them. With `orders`, pages may be taken whose last work
     /// `stream` is to be ordered behind.
     pub(super) fn fill(&self, part: Part, stream: StreamId, orders: bool, batch: &mut Batch) -> Result<bool, Error> {
@@ -73,7 +73,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         Ok(true)
     }
 
-    /// Takes spare pages that fit below `wanted` bytes, the longest first.
+    /// Takes spare pages of up to `wanted` bytes together, the longest first.
     fn take_spare(&self, wanted: u64, batch: &mut Batch) {
         let longest = MOST_STEPS * self.step();
         let mut pages = self.device().page_pool.lock();
