@@ -28,7 +28,7 @@ static int find(const mappings *all, uintptr_t at) {
 
 static void on_map(void *userdata, int device, void *address, size_t bytes) {
   mappings *all = userdata;
-  cachalot_pages pages = {sizeof pages, 0, 0, 0, 0, 0};
+  cachalot_pages pages = CACHALOT_PAGES_INIT;
   CHECK(device == 0 && bytes > 0 && bytes % (2 * MEBIBYTE) == 0);
   CHECK(find(all, (uintptr_t)address) < 0 && find(all, (uintptr_t)address + bytes - 1) < 0);
   CHECK(all->count < MOST);
@@ -106,7 +106,7 @@ static void churn(const mappings *all) {
 
 int main(int argc, char **argv) {
   static mappings all;
-  cachalot_pages pages = {sizeof pages, 0, 0, 0, 0, 0};
+  cachalot_pages pages = CACHALOT_PAGES_INIT;
   void *pinned = NULL;
   begin(argc, argv);
   scene_options.config = argv[argc - 1];
