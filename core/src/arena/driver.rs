@@ -78,7 +78,8 @@ impl<D> Driver<D> {
 }
 
 impl<D: DeviceMemory> Driver<D> {
-    /// Returns the result of `call` and the ticks of the device's clock meanwhile; 0 without a clock.
+    /// Returns the result of `call`, and how many ticks of the device's clock the call took; 0 without a
+    /// clock.
     pub(super) fn timed<T>(&self, call: impl FnOnce() -> T) -> (T, u64) {
         let began = self.device.ticks();
         let result = call();

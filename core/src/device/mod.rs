@@ -143,7 +143,7 @@ pub trait DeviceMemory: Send + Sync + 'static {
     }
 
     /// Tells the program that a page of virtual memory is mapped and accessible from `at` on, before
-    /// any of its addresses is handed out. A page that moves may be mapped at two places meanwhile.
+    /// any of its addresses is handed out. While a page moves, the page may be mapped at two places.
     ///
     /// Called without a lock, on the thread of the request or of the upkeep that maps the page. May
     /// call the allocator.

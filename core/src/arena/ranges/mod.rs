@@ -154,7 +154,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         let base = self.mapper.memory.reserve(bytes)?;
         let mut ranges = device.ranges.lock();
         if !ranges.make_room_for_range() {
-            // Another thread has filled the table meanwhile.
+            // Another thread has filled the table since room was made.
             drop(ranges);
             self.mapper.unreserve(Some((base, bytes)));
             return Err(Error::TableFull("ranges"));
@@ -259,7 +259,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
 
     /// Returns permission to record events and to order streams, valid while it lives, unless the
     /// program captures a graph.
-    fn permission(&self) -> Option<Recording<'a>> {
+    pub(in crate::arena) fn permission(&self) -> Option<Recording<'a>> {
         let arena = self.device().arena;
         arena.driver.may_record(&arena.flags)
     }
