@@ -87,6 +87,20 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         mapped.checked_add(more).is_some_and(|sum| sum <= self.device.ledger.limit())
     }
 
+    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long as
+    /// the batch has no more than `wanted` bytes.
+    pub(super) fn take_spares(&self, wanted: u64, longest: u64, batch: &mut Batch) {
+        let mut pages = self.device.page_pool.lock();
+        while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
+            // All pages of one length, without a search for the length between two of them.
+            while bytes <= wanted - batch.bytes
+                && let Some(page) = pages.take_spare(bytes)
+            {
+                pages.append(batch, page);
+            }
+        }
+    }
+
     /// Creates a page of `bytes`, or takes a spare page of that length, and appends the page to
     /// `batch`. Returns false if the limit or the device does not allow the bytes.
     ///

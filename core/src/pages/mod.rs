@@ -212,12 +212,6 @@ impl<S: Storage> Pages<S> {
         self.take_spare_if(|page| page.bytes == bytes && !page.stuck)
     }
 
-    /// Takes the largest spare page of at most `bytes`, which is then moving.
-    pub(crate) fn take_spare_within(&mut self, bytes: u64) -> Option<u32> {
-        let largest = self.largest_spare(bytes)?;
-        self.take_spare(largest)
-    }
-
     /// Returns the length of the largest spare page of at most `bytes`.
     pub(crate) fn largest_spare(&self, bytes: u64) -> Option<u64> {
         let usable = self.spares().map(|page| &self.table[page]).filter(|page| page.bytes <= bytes && !page.stuck);

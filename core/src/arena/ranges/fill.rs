@@ -51,7 +51,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         if orders {
             self.take_parked(stream, wanted, batch)?;
         }
-        self.take_spare(wanted, batch);
+        self.mapper.take_spares(wanted, MOST_STEPS * self.step(), batch);
         let bytes = part.end - part.begin;
         let to_move = wanted.saturating_sub(batch.bytes).saturating_sub(self.allowance(bytes));
         if orders && to_move > 0 {
@@ -71,19 +71,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             }
         }
         Ok(true)
-    }
-
-    /// Takes spare pages of up to `wanted` bytes together, the longest first.
-    fn take_spare(&self, wanted: u64, batch: &mut Batch) {
-        let longest = MOST_STEPS * self.step();
-        let mut pages = self.device().page_pool.lock();
-        while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
-            while bytes <= wanted - batch.bytes
-                && let Some(page) = pages.take_spare(bytes)
-            {
-                pages.append(batch, page);
-            }
-        }
     }
 
     /// Takes parked pages that fit below `wanted` bytes: first those whose work precedes that of

@@ -134,13 +134,15 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// others, and new ones. Returns false if the limit or the device does not allow the rest.
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
-        self.take_spares(needed, batch);
+        self.mapper.take_spares(needed, u64::MAX, batch);
         let ranges = Elastic { mapper: self.mapper };
-        // Kept until the pages are ordered: no capture begins in between.
-        let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
-        let orders = permission.is_some() && may_move(request);
-        if orders {
+        // The permission is kept until the pages are ordered: no capture begins in between. Only
+        // parked pages have a departure.
+        if may_move(request)
+            && let Some(_permission) = ranges.permission()
+        {
             ranges.take_parked(request.stream, needed, batch)?;
+            ranges.order_batch(batch, request.stream, true)?;
         }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
         let mut count = 0;
@@ -159,17 +161,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 return Ok(false);
             }
         }
-        ranges.order_batch(batch, request.stream, orders)?;
         Ok(true)
-    }
-
-    /// Takes spare pages that fit into `needed` bytes, largest first.
-    fn take_spares(&self, needed: u64, batch: &mut Batch) {
-        let device = self.device();
-        let mut pages = device.page_pool.lock();
-        while let Some(page) = pages.take_spare_within(needed - batch.bytes) {
-            pages.append(batch, page);
-        }
     }
 
     /// Detaches unmapped addresses of the request's heap, for the bytes that the request lacks there.
