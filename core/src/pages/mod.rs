@@ -332,6 +332,15 @@ impl<S: Storage> Pages<S> {
         self.table[page].aliases += 1;
     }
 
+    /// Counts an alias of `page` at its old place, and returns that place: the slot of a heap and the
+    /// detached block there. Counted before the place is listed as stale, since any thread may unmap
+    /// a listed place at once.
+    pub(crate) fn count_alias_of_origin(&mut self, page: u32) -> Option<(u32, u32)> {
+        let origin = self.table[page].origin?;
+        self.add_alias(page);
+        Some(origin)
+    }
+
     /// Counts an alias of `page` as unmapped, or as `stuck` for good.
     pub(crate) fn remove_alias(&mut self, page: u32, stuck: bool) {
         let entry = &mut self.table[page];

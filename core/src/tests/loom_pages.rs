@@ -113,9 +113,9 @@ impl Device {
     /// `Stitcher::finish_moves`.
     fn finish_moves(&self, heap: usize, numbers: &[u32], at: DevicePtr) {
         for &page in numbers {
-            let Some((from, block)) = self.pages.lock().unwrap()[page].origin else { continue };
+            let origin = self.pages.lock().unwrap().count_alias_of_origin(page);
+            let Some((from, block)) = origin else { continue };
             PagedHeap(&mut self.heaps[from as usize].lock().unwrap()).leave_stale(block, &self.counters[from as usize]);
-            self.pages.lock().unwrap().add_alias(page);
         }
         numbers.iter().for_each(|&page| self.pages.lock().unwrap().settle(page));
         let mut locked = self.heaps[heap].lock().unwrap();
@@ -192,6 +192,23 @@ fn loom_pages_that_have_just_moved_stay_until_their_old_places_are_stale() {
         device.unmap_stale(0);
         device.unmap_stale(1);
         device.free(0, second);
+        device.check();
+    });
+}
+
+/// The old place of a page may be unmapped as soon as the place is stale, before the page settles.
+#[test]
+fn loom_an_old_place_is_unmapped_before_its_page_settles() {
+    explore(|| {
+        let device = Device::new();
+        let block = device.grow(0, STEP, STEP);
+        device.free(0, block);
+        let moving = device.clone();
+        let other = thread::spawn(move || moving.grow(1, STEP, STEP));
+        device.unmap_stale(0);
+        let moved = other.join().unwrap();
+        device.unmap_stale(0);
+        device.free(1, moved);
         device.check();
     });
 }

@@ -248,7 +248,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         let device = self.device();
         let mut moved = 0;
         for page in self.mapper.numbers_of(batch) {
-            let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
+            let origin = device.page_pool.lock().count_alias_of_origin(page);
+            let Some((from, block)) = origin else { continue };
             let counters = &device.heaps.slot(from).counters;
             let mut heap = device.heaps.lock(from);
             let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
@@ -256,7 +257,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
             }
             drop(heap);
-            device.page_pool.lock().add_alias(page);
             moved += bytes;
         }
         device.moved_bytes.fetch_add(moved, Ordering::Relaxed);
