@@ -23,6 +23,7 @@
  *   - use a block on a second stream: cachalot_record_stream
  *   - destroy a stream: cachalot_stream_destroyed
  *   - find the block of an address: cachalot_base_of
+ *   - register memory with a network adapter or another library: cachalot_extents, cachalot_pin, cachalot_on_map
  *   - learn why a call failed: cachalot_last_error, cachalot_status_name, cachalot_last_driver_code
  *   - limit memory: cachalot_set_limit, cachalot_set_memory_fraction
  *   - return cached memory to the driver: cachalot_empty_cache, cachalot_trim
@@ -63,7 +64,8 @@
  *     cached request of another stream needs.
  *   - A callback runs on the thread of the call that caused it, and may call every function of the allocator except
  *     cachalot_destroy, which returns CACHALOT_ERROR_BUSY. A callback must return: no C++ exception and no longjmp may
- *     leave it. Requests of a callback cause no further callbacks.
+ *     leave it. Requests of a callback cause no further callbacks, except for those of
+ *     cachalot_on_map and cachalot_on_unmap.
  *   - Signal handlers must not call the library, and threads must not be cancelled inside it.
  *
  * Errors
@@ -181,6 +183,7 @@ enum {
   CACHALOT_ERROR_UNKNOWN_DEVICE = 132,   /**< The allocator has no device with this number. */
   CACHALOT_ERROR_INVALID_POINTER = 136,  /**< The address is no allocated block. */
   CACHALOT_ERROR_WRONG_SIZE = 140,       /**< The block was requested with another size. */
+  CACHALOT_ERROR_NOT_PINNED = 142,       /**< No memory at the address is pinned. */
   CACHALOT_ERROR_TOO_LARGE = 144,        /**< No device can have so much memory: after rounding, 1 EiB or more. */
   CACHALOT_ERROR_INVALID_STREAM = 148,   /**< No stream can have this handle. */
   CACHALOT_ERROR_UNKNOWN_POOL = 152,     /**< The device has no such private pool, or the pool was released. */
@@ -190,7 +193,7 @@ enum {
   CACHALOT_ERROR_INVALID_FRACTION = 164, /**< The fraction lies outside of 0 to 1. */
   CACHALOT_ERROR_UNKNOWN_KEY = 168,      /**< No statistic has this name. */
   CACHALOT_ERROR_INVALID_ARGUMENT = 172, /**< Flags, or another argument, have no meaning. */
-  CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, /**< The text does not fit into the buffer. */
+  CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, /**< The result does not fit into the buffer. */
   /* 200 to 299: something ran out. */
   CACHALOT_ERROR_OUT_OF_MEMORY = 210, /**< Device memory, after the release of all cached memory. */
   CACHALOT_ERROR_REJECTED = 214,      /**< Device memory, under `throw_on_cudamalloc_oom`, without a release. */
@@ -243,6 +246,9 @@ typedef int (*cachalot_shortage_callback)(void *userdata, int device, size_t byt
 struct cachalot_oom_report;
 /** Tells the program that a request is about to fail. The report is valid until the callback returns. */
 typedef void (*cachalot_oom_callback)(void *userdata, const struct cachalot_oom_report *report);
+
+/** Tells the program of a page: the `bytes` of device memory at `address`. */
+typedef void (*cachalot_mapping_callback)(void *userdata, int device, void *address, size_t bytes);
 
 /** Receives a statistic. The key is valid until the callback returns. Returns 0 to continue. */
 typedef int (*cachalot_stat_visitor)(void *userdata, const char *key, int64_t value);
@@ -445,15 +451,42 @@ typedef struct cachalot_outlook {
   uint32_t reserved;        /**< 0. */
 } cachalot_outlook;
 
-/** What the pages of virtual memory of a device are used for; see cachalot_page_stats. */
+/** The driver calls of one kind since cachalot_create. */
+typedef struct cachalot_calls {
+  uint64_t calls; /**< The number of calls, failed ones included. */
+  uint64_t us;    /**< The time of the calling threads in these calls, in microseconds. */
+} cachalot_calls;
+
+/** What the pages of virtual memory of a device are used for, and what they have cost; see cachalot_page_stats. */
 typedef struct cachalot_pages {
-  size_t struct_size;    /**< sizeof(cachalot_pages). */
-  uint64_t mapped_bytes; /**< Pages mapped where blocks can use them. */
-  uint64_t spare_bytes;  /**< Pages mapped nowhere. They serve the next mapping. */
-  uint64_t stale_bytes;  /**< Addresses that pages have left, still mapped until their work is done. No memory. */
-  uint64_t pinned_bytes; /**< Mapped pages that neither move nor return to the driver. */
-  uint64_t moved_bytes;  /**< Pages moved so far. */
+  size_t struct_size;        /**< sizeof(cachalot_pages). */
+  uint64_t mapped_bytes;     /**< Pages mapped where blocks can use them. */
+  uint64_t spare_bytes;      /**< Pages mapped nowhere. They serve the next mapping. */
+  uint64_t stale_bytes;      /**< Addresses that pages have left, still mapped until their work is done. No memory. */
+  uint64_t pinned_bytes;     /**< Mapped pages that neither move nor return to the driver. */
+  uint64_t moved_bytes;      /**< Pages moved so far. */
+  cachalot_calls reserve;    /**< Addresses reserved: cuMemAddressReserve. */
+  cachalot_calls unreserve;  /**< Addresses released: cuMemAddressFree. */
+  cachalot_calls create;     /**< Physical memory allocated: cuMemCreate. */
+  cachalot_calls destroy;    /**< Physical memory released: cuMemRelease. */
+  cachalot_calls map;        /**< Physical memory mapped: cuMemMap. */
+  cachalot_calls set_access; /**< Mapped ranges made accessible: cuMemSetAccess, for all pages mapped side by side. */
+  cachalot_calls unmap;      /**< Mappings removed: cuMemUnmap. */
+  uint64_t stalls;           /**< Requests and commits under `policy:stitched` that exceeded `max_stall_us`. */
+  uint64_t longest_stall_us; /**< The longest time that one request or commit mapped, under every policy. */
 } cachalot_pages;
+
+#define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent lies in an ordinary segment, which has no handle to export. */
+
+/** A physical part of a block; see cachalot_extents. The structure never grows. */
+typedef struct cachalot_extent {
+  uint64_t offset;        /**< Offset of the first byte within the block. */
+  uint64_t bytes;         /**< The length. */
+  uint64_t memory;        /**< The page's number on its device; with CACHALOT_EXTENT_SEGMENT, the segment's address. */
+  uint64_t memory_offset; /**< Offset of the first byte within the page or the segment. */
+  uint32_t flags;         /**< CACHALOT_EXTENT_SEGMENT, or 0. */
+  uint32_t reserved;      /**< 0. */
+} cachalot_extent;
 
 /** A quantity over time. */
 typedef struct cachalot_counter {
@@ -524,13 +557,15 @@ typedef struct cachalot_oom_report {
   uint64_t process_bytes;                /**< The memory that this process uses, in total; 0: unknown. */
   uint64_t limit_bytes;                  /**< The limit on reserved bytes, or CACHALOT_NO_LIMIT. */
   uint64_t allocated_bytes;              /**< Bytes of allocated blocks. */
-  uint64_t reserved_bytes;               /**< Bytes of segments. */
+  uint64_t reserved_bytes;               /**< Bytes of segments, without spare pages. */
   uint64_t pending_bytes;                /**< Bytes of freed blocks that other streams still use. */
   uint64_t private_free_bytes;           /**< Free bytes of private pools. */
   uint64_t largest_free_bytes;           /**< The largest free block of the request's stream and pool. */
   uint64_t largest_free_elsewhere_bytes; /**< The largest free block of other streams and pools. */
   int device;                            /**< The device. */
   int capturing;                         /**< 1: the stream captured a graph, so nothing was releasable; otherwise 0. */
+  uint64_t spare_bytes;                  /**< Pages of virtual memory that could neither serve nor go back. */
+  uint64_t pinned_bytes;                 /**< Pages of virtual memory that do not move. */
 } cachalot_oom_report;
 
 /** The kind of an event of a trace. */
@@ -595,7 +630,8 @@ typedef struct cachalot_device {
 /** Initialises cachalot_outlook. */
 #define CACHALOT_OUTLOOK_INIT {sizeof(cachalot_outlook), NULL, 0, 0, 0}
 /** Initialises cachalot_pages. */
-#define CACHALOT_PAGES_INIT {sizeof(cachalot_pages), 0, 0, 0, 0, 0}
+#define CACHALOT_PAGES_INIT                                                                                            \
+  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0}
 /** Initialises cachalot_device. */
 #define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_statistics. */
@@ -767,10 +803,31 @@ CACHALOT_API cachalot_status cachalot_maintain(const cachalot_allocator *allocat
 CACHALOT_API cachalot_status cachalot_maintain_every(const cachalot_allocator *allocator, uint64_t interval_us,
                                                      uint64_t max_us);
 
-/** Tells what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments.
+/** Tells what the pages of virtual memory are used for, under `policy:stitched` and with expandable segments, and what
+ * the driver calls for them have cost.
  *   - Errors: STRUCT_SIZE. */
 CACHALOT_API cachalot_status cachalot_page_stats(const cachalot_allocator *allocator, int device,
                                                  cachalot_pages *out);
+
+/** Tells the physical parts of a live block, in the order of addresses. They cover the block, which may be longer than
+ * requested, and stay as they are while the block is live or pinned. A page keeps its number until it returns to the
+ * driver. `count` holds the room at `extents` before the call, and the number of extents afterwards. With NULL for
+ * `extents`, the call only counts. NULL as `block` has no extents.
+ *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; BUFFER_TOO_SMALL, TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_extents(const cachalot_allocator *allocator, const void *block,
+                                              cachalot_extent *extents, size_t *count);
+
+/** Holds the memory under a live block in place. The pages under the block, or its ordinary segment, neither move nor
+ * return to the driver before as many calls of cachalot_unpin, also if the block is freed earlier. After the free, other
+ * blocks may use the memory. For memory registered with a network adapter, or with a library that uses the physical
+ * memory directly. While memory is pinned, cachalot_destroy returns STILL_HELD. NULL is accepted, and does nothing.
+ *   - Errors: INVALID_POINTER, unless the address is the first byte of a block; TABLE_FULL. */
+CACHALOT_API cachalot_status cachalot_pin(const cachalot_allocator *allocator, const void *block);
+
+/** Undoes one cachalot_pin of a block with this address, which may be freed by now. If blocks of different lengths were
+ * pinned at the address, one after the other, the longest is unpinned last. NULL is accepted, and does nothing.
+ *   - Errors: NOT_PINNED. */
+CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator, const void *block);
 
 /** Turns the cache off (0) or on. While the cache is off, every request and every free goes to the driver. Allocated
  * blocks stay valid. */
@@ -938,6 +995,19 @@ CACHALOT_API cachalot_status cachalot_on_shortage(const cachalot_allocator *allo
  * rules of cachalot_on_shortage apply. */
 CACHALOT_API cachalot_status cachalot_on_out_of_memory(const cachalot_allocator *allocator,
                                                        cachalot_oom_callback callback, void *userdata);
+
+/** Sets the callback that learns of every page of virtual memory that is mapped, before a block there is handed out;
+ * NULL removes the callback. A page that moves is mapped at its new place first, and unmapped at the old one later. The
+ * callback runs on any thread that allocates, or calls cachalot_maintain. Ordinary segments are not mapped. The rules
+ * of cachalot_on_shortage apply. */
+CACHALOT_API cachalot_status cachalot_on_map(const cachalot_allocator *allocator, cachalot_mapping_callback callback,
+                                             void *userdata);
+
+/** Sets the callback that learns of every page that is about to be unmapped, with the address and bytes of
+ * cachalot_on_map; NULL removes the callback. No block lies there, and no work uses the addresses. It also runs in
+ * cachalot_destroy, where calls of the allocator fail. The rules of cachalot_on_shortage apply. */
+CACHALOT_API cachalot_status cachalot_on_unmap(const cachalot_allocator *allocator, cachalot_mapping_callback callback,
+                                               void *userdata);
 
 /** Sets the callback that describes call stacks of recorded events; NULL removes the callback. While a trace is
  * recorded, the callback runs once for each request and once for each free, on the calling thread and before any lock

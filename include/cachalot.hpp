@@ -334,12 +334,27 @@ class allocator {
     check(cachalot_maintain_every(get(), interval_us, max_us));
   }
 
-  /** Tells what the pages of virtual memory are used for: cachalot_page_stats. */
+  /** Tells what the pages of virtual memory are used for and what they have cost: cachalot_page_stats. */
   cachalot_pages page_stats(int device = 0) const {
     cachalot_pages pages = CACHALOT_PAGES_INIT;
     check(cachalot_page_stats(get(), device, &pages));
     return pages;
   }
+
+  /** The physical parts of a live block: cachalot_extents. */
+  std::vector<cachalot_extent> extents(const void* block) const {
+    std::size_t count = 0;
+    check(cachalot_extents(get(), block, nullptr, &count));
+    std::vector<cachalot_extent> found(count);
+    check(cachalot_extents(get(), block, found.data(), &count));
+    return found;
+  }
+
+  /** Holds the memory under a live block in place: cachalot_pin. */
+  void pin(const void* block) const { check(cachalot_pin(get(), block)); }
+  /** Undoes one pin of a block that is live or freed: cachalot_unpin. */
+  void unpin(const void* block) const { check(cachalot_unpin(get(), block)); }
+
   /** Turns the cache on or off. */
   void set_caching(bool on, int device = 0) const { check(cachalot_set_caching(get(), device, on)); }
   /** Limits the reserved bytes; CACHALOT_NO_LIMIT removes the limit. */
@@ -413,6 +428,23 @@ class allocator {
     oom_ = std::move(kept);
   }
 
+  /**
+   * Sets the function that learns of every page that is mapped, under the rule of on_shortage: cachalot_on_map. An
+   * exception ends the program, because the mapping could not be told.
+   */
+  void on_map(std::function<void(int, void*, std::size_t)> callback) {
+    auto kept = std::make_unique<mapping>(std::move(callback));
+    check(cachalot_on_map(get(), *kept ? &tell_mapping : nullptr, kept.get()));
+    map_ = std::move(kept);
+  }
+
+  /** Sets the function that learns of every page about to be unmapped, under the rules of on_map: cachalot_on_unmap. */
+  void on_unmap(std::function<void(int, void*, std::size_t)> callback) {
+    auto kept = std::make_unique<mapping>(std::move(callback));
+    check(cachalot_on_unmap(get(), *kept ? &tell_mapping : nullptr, kept.get()));
+    unmap_ = std::move(kept);
+  }
+
   /** Sets the function that describes call stacks of a trace, under the rule of on_shortage. */
   void on_stack(std::function<void(cachalot_stack*, cachalot_action)> callback) {
     auto kept = std::make_unique<describer>(std::move(callback));
@@ -444,6 +476,7 @@ class allocator {
  private:
   using shortage = std::function<bool(int, std::size_t)>;
   using oom = std::function<void(const cachalot_oom_report&)>;
+  using mapping = std::function<void(int, void*, std::size_t)>;
   using describer = std::function<void(cachalot_stack*, cachalot_action)>;
 
   // What a callback gathers, and the exception that it must not throw across the C function.
@@ -491,6 +524,10 @@ class allocator {
     }
   }
 
+  static void tell_mapping(void* userdata, int device, void* address, std::size_t bytes) noexcept {
+    (*static_cast<mapping*>(userdata))(device, address, bytes);
+  }
+
   static void describe(void* userdata, cachalot_stack* stack, cachalot_action action) noexcept {
     try {
       (*static_cast<describer*>(userdata))(stack, action);
@@ -512,6 +549,8 @@ class allocator {
   // Declared before the handle, so that the callbacks outlive the allocator.
   std::unique_ptr<shortage> shortage_;
   std::unique_ptr<oom> oom_;
+  std::unique_ptr<mapping> map_;
+  std::unique_ptr<mapping> unmap_;
   std::unique_ptr<describer> describer_;
   std::unique_ptr<cachalot_allocator, destroyer> handle_;
 };

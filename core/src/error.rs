@@ -43,6 +43,10 @@ pub enum Error {
         /// The size requested at allocation, in bytes.
         requested: u64,
     },
+    /// Nothing that begins at this address is pinned. Returned by
+    /// [`Pages::unpin`](crate::Pages::unpin): every pin of the address was undone before, or there
+    /// was none.
+    NotPinned(DevicePtr),
     /// The allocator has no device of this number. Returned by every operation that names a device;
     /// see [`Allocator::new`](crate::Allocator::new).
     UnknownDevice(DeviceIndex),
@@ -167,6 +171,9 @@ impl fmt::Display for Error {
             }
             Self::WrongSize { ptr, given, requested } => {
                 write!(f, "the block at {ptr} was requested with {requested} bytes, not {given}")
+            }
+            Self::NotPinned(ptr) => {
+                write!(f, "no memory at {ptr} is pinned: unpin a block once for each time it was pinned")
             }
             Self::UnknownDevice(device) => write!(f, "the allocator has no device {}", device.0),
             Self::UnknownPool(pool) => write!(f, "there is no pool {pool}"),

@@ -96,6 +96,7 @@ pub use allocator::{
     Allocator, Block, BlockAllocator, Buffer, EventReports, FailedDrop, PageStats, Pages, Range, RangeAllocator,
 };
 pub use arena::allocation::Allocation;
+pub use arena::extents::{Extent, Physical};
 pub use arena::forecast::Forecast;
 pub use arena::ranges::Reservation;
 pub use config::Config;
@@ -114,7 +115,7 @@ pub use pool::{PoolId, PoolOptions, Route};
 pub use snapshot::memory_map;
 #[cfg(feature = "alloc")]
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
-pub use stats::{Counter, Stats};
+pub use stats::{CallCount, Counter, MemoryCalls, Stats};
 pub use sync::Lock;
 #[cfg(feature = "alloc")]
 pub use tables::Growable;

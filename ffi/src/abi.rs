@@ -47,6 +47,8 @@ pub const CACHALOT_OPEN_LATER: u32 = 0x20;
 
 pub const CACHALOT_NO_LIMIT: u64 = u64::MAX;
 
+pub const CACHALOT_EXTENT_SEGMENT: u32 = 0x1;
+
 pub const CACHALOT_POOL_USE_ON_OOM: u32 = 0x1;
 pub const CACHALOT_POOL_NO_SPLIT: u32 = 0x2;
 
@@ -82,6 +84,8 @@ pub type cachalot_shortage_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, bytes: usize) -> c_int>;
 pub type cachalot_oom_callback =
     Option<unsafe extern "C" fn(userdata: *mut c_void, report: *const cachalot_oom_report)>;
+pub type cachalot_mapping_callback =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, device: c_int, address: *mut c_void, bytes: usize)>;
 pub type cachalot_stat_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, key: *const c_char, value: i64) -> c_int>;
 pub type cachalot_trace_visitor =
@@ -154,6 +158,13 @@ pub struct cachalot_outlook {
     pub reserved: u32,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
+pub struct cachalot_calls {
+    pub calls: u64,
+    pub us: u64,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct cachalot_pages {
@@ -163,6 +174,26 @@ pub struct cachalot_pages {
     pub stale_bytes: u64,
     pub pinned_bytes: u64,
     pub moved_bytes: u64,
+    pub reserve: cachalot_calls,
+    pub unreserve: cachalot_calls,
+    pub create: cachalot_calls,
+    pub destroy: cachalot_calls,
+    pub map: cachalot_calls,
+    pub set_access: cachalot_calls,
+    pub unmap: cachalot_calls,
+    pub stalls: u64,
+    pub longest_stall_us: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct cachalot_extent {
+    pub offset: u64,
+    pub bytes: u64,
+    pub memory: u64,
+    pub memory_offset: u64,
+    pub flags: u32,
+    pub reserved: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -234,6 +265,8 @@ pub struct cachalot_oom_report {
     pub largest_free_elsewhere_bytes: u64,
     pub device: c_int,
     pub capturing: c_int,
+    pub spare_bytes: u64,
+    pub pinned_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -3,14 +3,15 @@
 use crate::abi::{
     CACHALOT_ACTION_ALLOC, CACHALOT_ACTION_FREE_COMPLETED, CACHALOT_ACTION_FREE_REQUESTED, CACHALOT_ACTION_OOM,
     CACHALOT_ACTION_SEGMENT_ALLOC, CACHALOT_ACTION_SEGMENT_FREE, CACHALOT_ACTION_SEGMENT_MAP,
-    CACHALOT_ACTION_SEGMENT_UNMAP, cachalot_action, cachalot_oom_callback, cachalot_oom_report, cachalot_pool,
-    cachalot_shortage_callback, cachalot_torch_event, cachalot_torch_event_callback,
+    CACHALOT_ACTION_SEGMENT_UNMAP, cachalot_action, cachalot_mapping_callback, cachalot_oom_callback,
+    cachalot_oom_report, cachalot_pool, cachalot_shortage_callback, cachalot_torch_event,
+    cachalot_torch_event_callback,
 };
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
 use crate::status::Host;
-use cachalot_core::{Action, OutOfMemory, PoolId, TraceEntry};
+use cachalot_core::{Action, DevicePtr, OutOfMemory, PoolId, TraceEntry};
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +31,8 @@ pub(crate) struct Callbacks {
     out_of_memory: Mutex<Option<(OomFunction, Userdata)>>,
     /// Read under a heap's lock, so nothing else may be locked while this is.
     event: RwLock<Option<(EventFunction, Userdata)>>,
+    map: Mutex<Option<(MappingFunction, Userdata)>>,
+    unmap: Mutex<Option<(MappingFunction, Userdata)>>,
     /// The wording of out-of-memory reports.
     host: Host,
     /// The filters of routes into pools.
@@ -39,6 +42,7 @@ pub(crate) struct Callbacks {
 }
 
 type ShortageFunction = unsafe extern "C" fn(*mut core::ffi::c_void, c_int, usize) -> c_int;
+type MappingFunction = unsafe extern "C" fn(*mut core::ffi::c_void, c_int, *mut core::ffi::c_void, usize);
 type OomFunction = unsafe extern "C" fn(*mut core::ffi::c_void, *const cachalot_oom_report);
 
 type EventFunction = unsafe extern "C" fn(*mut core::ffi::c_void, *const cachalot_torch_event);
@@ -102,6 +106,37 @@ impl Callbacks {
         // SAFETY: the program passed both, for calls from any thread until another callback is set,
         // which waits for this call; the event outlives the call.
         unsafe { callback(userdata.0, &raw const event) };
+    }
+
+    /// Sets the callback that learns of mapped pages.
+    pub(crate) fn set_map(&self, callback: cachalot_mapping_callback, userdata: Userdata) {
+        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
+    }
+
+    /// Sets the callback that learns of pages about to be unmapped.
+    pub(crate) fn set_unmap(&self, callback: cachalot_mapping_callback, userdata: Userdata) {
+        *self.unmap.lock().unwrap_or_else(PoisonError::into_inner) = callback.map(|callback| (callback, userdata));
+    }
+
+    /// Tells the program of a mapped page.
+    pub(crate) fn mapped(&self, device: c_int, at: DevicePtr, bytes: u64) {
+        self.tell_mapping(&self.map, device, at, bytes);
+    }
+
+    /// Tells the program of a page about to be unmapped.
+    pub(crate) fn unmapping(&self, device: c_int, at: DevicePtr, bytes: u64) {
+        self.tell_mapping(&self.unmap, device, at, bytes);
+    }
+
+    /// Tells the program of a page. Unlike the other callbacks, this one also runs for requests made
+    /// inside a callback: the program would miss a mapping otherwise.
+    fn tell_mapping(&self, set: &Mutex<Option<(MappingFunction, Userdata)>>, device: c_int, at: DevicePtr, bytes: u64) {
+        let set = *set.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((callback, userdata)) = set else { return };
+        let _running = self.enter();
+        let address = core::ptr::without_provenance_mut(at.0 as usize);
+        // SAFETY: the program passed both, for calls from any thread; no lock is held.
+        unsafe { callback(userdata.0, device, address, bytes as usize) };
     }
 
     /// Returns whether any callback of the allocator is running, on any thread.
@@ -183,5 +218,7 @@ fn describe(report: &OutOfMemory, text: *const c_char) -> cachalot_oom_report {
         largest_free_elsewhere_bytes: report.largest_free_elsewhere,
         device: report.device.0 as c_int,
         capturing: c_int::from(report.capturing),
+        spare_bytes: report.spare,
+        pinned_bytes: report.pinned,
     }
 }

@@ -4,6 +4,7 @@ use crate::callbacks::Callbacks;
 use crate::lazy_device::LazyDevice;
 use crate::stacks::Stacks;
 use crate::status::{CACHALOT_ERROR_INVALID_STREAM, Outcome, Status};
+use crate::warning;
 use cachalot_core::simulated::SimulatedDevice;
 use cachalot_core::{
     CallSite, DeviceMemory, DevicePtr, DeviceResult, ErrorKind, Event, MemoryInfo, OutOfMemory, PoolId, StreamId,
@@ -219,6 +220,21 @@ impl DeviceMemory for Device {
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         self.callbacks.tell(report);
+    }
+
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.mapped(self.number, at, bytes);
+    }
+
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.unmapping(self.number, at, bytes);
+    }
+
+    fn on_missing_virtual_memory(&self) {
+        warning::warn(format_args!(
+            "device {} has no virtual memory, which policy:stitched needs: blocks are placed as by policy:caching",
+            self.number
+        ));
     }
 
     fn pause(&self, us: u64) -> bool {

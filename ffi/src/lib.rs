@@ -58,6 +58,7 @@ mod planner;
 mod snapshot;
 mod stacks;
 mod upkeep;
+mod warning;
 
 #[cfg(test)]
 mod tests;

@@ -46,6 +46,7 @@ statuses! {
     CACHALOT_ERROR_UNKNOWN_DEVICE = 132, "no device has this number";
     CACHALOT_ERROR_INVALID_POINTER = 136, "the program holds no such block";
     CACHALOT_ERROR_WRONG_SIZE = 140, "the block was requested with another size";
+    CACHALOT_ERROR_NOT_PINNED = 142, "no memory at this address is pinned";
     CACHALOT_ERROR_TOO_LARGE = 144, "no device could ever have so much memory";
     CACHALOT_ERROR_INVALID_STREAM = 148, "no stream can have this handle";
     CACHALOT_ERROR_UNKNOWN_POOL = 152, "there is no such private pool";
@@ -55,7 +56,7 @@ statuses! {
     CACHALOT_ERROR_INVALID_FRACTION = 164, "a fraction outside of 0 to 1";
     CACHALOT_ERROR_UNKNOWN_KEY = 168, "no statistic has this name";
     CACHALOT_ERROR_INVALID_ARGUMENT = 172, "an argument has no meaning";
-    CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, "the text does not fit";
+    CACHALOT_ERROR_BUFFER_TOO_SMALL = 176, "the result does not fit";
     CACHALOT_ERROR_OUT_OF_MEMORY = 210, "out of device memory";
     CACHALOT_ERROR_REJECTED = 214, "more device memory than the configured fraction leaves";
     CACHALOT_ERROR_TABLE_FULL = 220, "out of instance memory, or a table of the library is full";
@@ -176,6 +177,7 @@ impl Status {
             Error::TooLarge(_) => CACHALOT_ERROR_TOO_LARGE,
             Error::InvalidPointer { .. } => CACHALOT_ERROR_INVALID_POINTER,
             Error::WrongSize { .. } => CACHALOT_ERROR_WRONG_SIZE,
+            Error::NotPinned(_) => CACHALOT_ERROR_NOT_PINNED,
             Error::UnknownDevice(_) => CACHALOT_ERROR_UNKNOWN_DEVICE,
             Error::UnknownPool(_) => CACHALOT_ERROR_UNKNOWN_POOL,
             Error::UnknownRange(_) => CACHALOT_ERROR_UNKNOWN_RANGE,

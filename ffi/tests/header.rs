@@ -201,6 +201,12 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_options { struct_size, flags, device_count, devices, contexts, config, limit_bytes, simulated_bytes }
     cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
     cachalot_outlook { struct_size, address, bytes, outcome, reserved }
+    cachalot_extent { offset, bytes, memory, memory_offset, flags, reserved }
+    cachalot_calls { calls, us }
+    cachalot_pages {
+        struct_size, mapped_bytes, spare_bytes, stale_bytes, pinned_bytes, moved_bytes, reserve, unreserve, create, destroy, map,
+        set_access, unmap, stalls, longest_stall_us
+    }
     cachalot_counter { current, peak, allocated, freed }
     cachalot_statistics {
         struct_size, allocations, allocated_bytes, active_blocks, active_bytes, requested_bytes, inactive_split_bytes, segments,
@@ -213,7 +219,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_oom_report {
         struct_size, text, requested_bytes, block_bytes, segment_bytes, device_total_bytes, device_free_bytes, process_bytes,
         limit_bytes, allocated_bytes, reserved_bytes, pending_bytes, private_free_bytes, largest_free_bytes,
-        largest_free_elsewhere_bytes, device, capturing
+        largest_free_elsewhere_bytes, device, capturing, spare_bytes, pinned_bytes
     }
     cachalot_trace_entry { struct_size, address, bytes, stream_id, time_us, action, reserved }
     cachalot_torch_event { struct_size, address, bytes, stream_id, pool, action, device }
@@ -291,7 +297,7 @@ fn constants_are_the_librarys() {
         }
         let known = number_of!(name.as_str();
             CACHALOT_SIMULATED CACHALOT_NO_CACHING CACHALOT_ASK_STREAM_ID CACHALOT_PEER_ACCESS CACHALOT_ENVIRONMENT
-            CACHALOT_OPEN_LATER
+            CACHALOT_OPEN_LATER CACHALOT_EXTENT_SEGMENT
             CACHALOT_POOL_USE_ON_OOM CACHALOT_POOL_NO_SPLIT CACHALOT_ROUTE_ALL CACHALOT_ROUTE_STREAM CACHALOT_ROUTE_THREAD
             CACHALOT_STAGE_WAITING CACHALOT_STAGE_OBSERVING CACHALOT_STAGE_PLANNING CACHALOT_STAGE_READY
             CACHALOT_STAGE_SERVING CACHALOT_WOULD_HIT CACHALOT_WOULD_OBTAIN CACHALOT_WOULD_EXPAND CACHALOT_WOULD_RELEASE CACHALOT_WOULD_FAIL
@@ -322,6 +328,7 @@ fn statuses_have_the_numbers_that_they_always_had() {
         ("CACHALOT_ERROR_UNKNOWN_DEVICE", 132),
         ("CACHALOT_ERROR_INVALID_POINTER", 136),
         ("CACHALOT_ERROR_WRONG_SIZE", 140),
+        ("CACHALOT_ERROR_NOT_PINNED", 142),
         ("CACHALOT_ERROR_TOO_LARGE", 144),
         ("CACHALOT_ERROR_INVALID_STREAM", 148),
         ("CACHALOT_ERROR_UNKNOWN_POOL", 152),

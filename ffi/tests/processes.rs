@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Link, build, emulated, emulated_driver, library_folder, root, simulated, succeed, without_errors, without_leaks,
+    Link, build, emulated, emulated_driver, library_folder, output, printed, root, simulated, succeed, without_errors,
+    without_leaks,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -82,6 +83,26 @@ fn ranges_and_blocks_share_pages_and_keep_their_bytes() {
 }
 
 #[test]
+fn a_device_without_virtual_memory_is_named_once_under_the_stitched_policy() {
+    let Some(program) = program("fallback") else { return };
+    let said = |command: &mut Command| {
+        let output = output(command).expect("it was just built");
+        assert!(output.status.success(), "{command:?}\n{}\n{}", output.status, printed(&output));
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    assert_eq!(said(emulated(&program).arg("pages")), "");
+    // CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED.
+    let warned = said(emulated(&program).env("CACHALOT_EMU_ATTRIBUTES", r#"{"102": 0}"#));
+    let line = |device| {
+        format!(
+            "cachalot: device {device} has no virtual memory, which policy:stitched needs: \
+             blocks are placed as by policy:caching\n"
+        )
+    };
+    assert_eq!(warned, line(0) + &line(1));
+}
+
+#[test]
 fn a_driver_that_shuts_down_is_not_called_again() {
     let Some(program) = program("shutdown") else { return };
     succeed(&mut emulated(&program));
@@ -123,6 +144,16 @@ fn callbacks_may_call_back() {
     succeed(&mut simulated(&program));
     without_leaks(&mut emulated(&program), "callbacks");
     without_errors(&simulated(&program));
+}
+
+/// On simulated devices and on the emulated driver, whose mappings are real.
+#[test]
+fn pages_are_told_of_and_pinned_ones_stay() {
+    let Some(program) = program("extents") else { return };
+    for config in ["expandable_segments:True", "policy:stitched", "policy:stitched,completed_pages_only:True"] {
+        succeed(simulated(&program).arg(config));
+        without_leaks(emulated(&program).arg(config), "extents");
+    }
 }
 
 /// Installs a copy of the emulated driver without some functions.

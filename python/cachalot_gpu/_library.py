@@ -72,8 +72,15 @@ class Device(Structure):
     ]
 
 
+class Calls(Structure):
+    """``cachalot_calls``: driver calls of one kind, and their time in microseconds."""
+
+    _fields_ = [("calls", c_uint64), ("us", c_uint64)]
+
+
 class Pages(Structure):
-    """``cachalot_pages``: what the pages of virtual memory are used for, in bytes."""
+    """``cachalot_pages``: what the pages of virtual memory are used for, in bytes, and the driver
+    calls for them."""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -82,6 +89,15 @@ class Pages(Structure):
         ("stale_bytes", c_uint64),
         ("pinned_bytes", c_uint64),
         ("moved_bytes", c_uint64),
+        ("reserve", Calls),
+        ("unreserve", Calls),
+        ("create", Calls),
+        ("destroy", Calls),
+        ("map", Calls),
+        ("set_access", Calls),
+        ("unmap", Calls),
+        ("stalls", c_uint64),
+        ("longest_stall_us", c_uint64),
     ]
 
 

@@ -193,6 +193,13 @@ class Figures(unittest.TestCase):
         cachalot_gpu.torch.reset_accumulated_memory_stats()
         self.assertEqual(cachalot_gpu.torch.memory_stats()["allocated_bytes.all.freed"], 0)
 
+    def test_the_pages(self) -> None:
+        kinds = ("reserve", "unreserve", "create", "destroy", "map", "set_access", "unmap")
+        wanted = {f"{kind}.{part}" for kind in kinds for part in ("calls", "us")}
+        wanted |= {"mapped", "spare", "stale", "pinned", "moved", "stalls", "longest_stall_us"}
+        # Cached segments are no pages.
+        self.assertEqual(cachalot_gpu.torch.page_stats(), dict.fromkeys(wanted, 0))
+
     def test_the_table(self) -> None:
         self.assertEqual(cachalot_gpu.torch.memory_summary(abbreviated=True), f"{5 * MIB} B on 0, True")
 

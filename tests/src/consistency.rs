@@ -2,7 +2,7 @@
 //! memory, and adds up to the statistics.
 
 use cachalot_core::config::Policy;
-use cachalot_core::simulated::SimulatedDevice;
+use cachalot_core::simulated::{Call, SimulatedDevice};
 use cachalot_core::{
     Allocator, BlockState, DeviceIndex, DeviceMemory, GRAIN, Lock, PageStats, PoolKind, SnapshotBlock, SnapshotSegment,
     Storage, UNIT, is_planned,
@@ -123,6 +123,19 @@ fn check_device(
     pages: &PageStats,
     leaked: u64,
 ) -> Result<(), String> {
+    let counted = pages.calls;
+    for (call, count) in [
+        (Call::Reserve, counted.reserve),
+        (Call::Unreserve, counted.unreserve),
+        (Call::Create, counted.create),
+        (Call::Destroy, counted.destroy),
+        (Call::Map, counted.map),
+        (Call::SetAccess, counted.set_access),
+        (Call::Unmap, counted.unmap),
+    ] {
+        let made = device.calls(call);
+        ensure!(count.calls == made, "{made} calls of {call:?}, of which {} are counted", count.calls);
+    }
     let held: u64 = segments.iter().map(|segment| segment.total_size).sum();
     let (used, spare) = (device.used(), pages.spare);
     ensure!(used == held + spare + leaked, "{used} bytes are in use: {held} + {spare} spare + {leaked} leaked");

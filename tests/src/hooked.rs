@@ -24,6 +24,7 @@ pub struct Hooked {
     sleep: OnceLock<Sleep>,
     filter: OnceLock<Filter>,
     reports: Mutex<Vec<OutOfMemory>>,
+    fallbacks: AtomicU64,
 }
 
 impl Hooked {
@@ -38,6 +39,7 @@ impl Hooked {
             sleep: OnceLock::new(),
             filter: OnceLock::new(),
             reports: Mutex::new(Vec::new()),
+            fallbacks: AtomicU64::new(0),
         }
     }
 
@@ -90,6 +92,11 @@ impl Hooked {
     /// If set before.
     pub fn on_leads(&self, filter: impl Fn(u64, StreamId) -> bool + Send + Sync + 'static) {
         assert!(self.filter.set(Box::new(filter)).is_ok(), "it is set once");
+    }
+
+    /// Returns how often the allocator has reported that the device lacks virtual memory.
+    pub fn fallbacks(&self) -> u64 {
+        self.fallbacks.load(Ordering::Relaxed)
     }
 
     /// Returns the reports of all failed requests.
@@ -207,6 +214,10 @@ impl DeviceMemory for Hooked {
             sleep(us);
         }
         self.inner.pause(us)
+    }
+
+    fn on_missing_virtual_memory(&self) {
+        self.fallbacks.fetch_add(1, Ordering::Relaxed);
     }
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {

@@ -2,7 +2,10 @@
 //! work that meets on physical memory is ordered, and no memory in use is unmapped.
 
 use cachalot_core::simulated::{Call, Failure, Outstanding, SimulatedDevice};
-use cachalot_core::{Allocator, Config, DeviceError, Error, ErrorKind, Growable, PoolOptions, Route, StreamId};
+use cachalot_core::{
+    Action, Allocator, Config, DeviceError, DeviceMemory, Error, ErrorKind, Growable, PageStats, PoolOptions, Route,
+    StreamId,
+};
 use cachalot_tests::consistency;
 use cachalot_tests::hooked::Hooked;
 use cachalot_tests::host::{DEVICE, MIB};
@@ -10,7 +13,7 @@ use cachalot_tests::policies::POLICIES;
 use cachalot_tests::strategies::proptest_config;
 use cachalot_tests::working::{Outcome, Working};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Streams of the generated programs.
@@ -259,12 +262,16 @@ fn with_free_pages(options: &str) -> Working {
     working
 }
 
+fn stats(working: &Working) -> PageStats {
+    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap()
+}
+
 fn moved(working: &Working) -> u64 {
-    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().moved
+    stats(working).moved
 }
 
 fn stale(working: &Working) -> u64 {
-    working.host.allocator.pages(DEVICE).unwrap().stats().unwrap().stale
+    stats(working).stale
 }
 
 #[test]
@@ -338,7 +345,11 @@ fn memory_of_a_destroyed_graph_stays_while_the_last_replay_runs() {
     allocator.free(ptr).unwrap();
     allocator.end_capture(DEVICE, pool).unwrap();
     working.host.device().launch(StreamId(3), ptr, 40 * MIB).unwrap();
-    allocator.release_pool(DEVICE, pool).unwrap();
+    // Both users: the creator and the graph.
+    for users in [1, 0] {
+        allocator.release_pool(DEVICE, pool).unwrap();
+        assert_eq!(allocator.pool_users(DEVICE, pool), Ok(users));
+    }
     assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
     working.check().and_then(|()| working.check_nothing_lost()).unwrap();
 }
@@ -367,4 +378,205 @@ fn what_becomes_stale_while_the_host_waits_stays_until_its_own_work_is_complete(
     allocator.empty_cache(DEVICE).unwrap();
     assert_eq!((moved(&allocator), allocator.leaked_bytes(DEVICE)), (38 * MIB, Ok(0)));
     consistency::check(&allocator, DEVICE, None).unwrap();
+}
+
+#[test]
+fn calls_of_virtual_memory_are_counted_with_their_time() {
+    for policy in [ORDERED, COMPLETED, "expandable_segments:True"] {
+        let mut working = Working::new(policy, CAPACITY);
+        let failure = |call| Failure { call, nth: 1, persistent: false, error: DeviceError::new(ErrorKind::Other, 77) };
+        working.host.device().fail(failure(Call::SetAccess));
+        for step in moving() {
+            take(&mut working, &step).unwrap();
+        }
+        let (calls, device) = (stats(&working).calls, working.host.device());
+        for (call, count) in [
+            (Call::Reserve, calls.reserve),
+            (Call::Unreserve, calls.unreserve),
+            (Call::Create, calls.create),
+            (Call::Destroy, calls.destroy),
+            (Call::Map, calls.map),
+            (Call::SetAccess, calls.set_access),
+            (Call::Unmap, calls.unmap),
+        ] {
+            // The failed call counts, too.
+            assert_eq!(count.calls, device.calls(call), "`{policy}`: {call:?}");
+            assert!(count.calls > 0, "`{policy}`: {call:?}");
+            // Every reading of the clock advances it by 2 ns.
+            let spent = (device.driver_ns_of(call), device.driver_ns_of(call) + 2 * count.calls);
+            let allowed = spent.0 / 1000..=spent.1.div_ceil(1000);
+            assert!(allowed.contains(&count.us), "`{policy}`: {call:?} took {} of {allowed:?}", count.us);
+        }
+    }
+}
+
+#[test]
+fn a_request_that_maps_for_longer_than_allowed_is_a_stall() {
+    for (options, stalls) in [("", 0), (",max_stall_us:400", 1), (",max_stall_us:400,strict_stall:True", 0)] {
+        let working = with_free_pages(options);
+        let before = stats(&working);
+        assert_eq!(before.stalls, 0, "`{options}`: {before:?}");
+        let spent = || {
+            let device = working.host.device();
+            [Call::Create, Call::Map, Call::SetAccess].iter().map(|&call| device.driver_ns_of(call)).sum::<u64>()
+        };
+        let begun = spent();
+        working.host.allocator.malloc(DEVICE, 40 * MIB, TWO).unwrap();
+        let (took, after) = ((spent() - begun) / 1000, stats(&working));
+        assert_eq!(
+            (after.stalls, took > 400),
+            (stalls, options.is_empty() || stalls > 0),
+            "`{options}`: {took} {after:?}"
+        );
+        let longest = before.longest_stall_us.max(took);
+        assert!((longest..=longest + 10).contains(&after.longest_stall_us), "`{options}`: {longest} {after:?}");
+        // Upkeep is no request. It begins epochs at first, and removes mappings at the next call.
+        let pages = working.host.allocator.pages(DEVICE).unwrap();
+        for _ in 0..2 {
+            pages.maintain(10_000).unwrap();
+            working.host.device().complete(ONE);
+        }
+        let maintained = stats(&working);
+        assert!(maintained.calls.unmap.calls > after.calls.unmap.calls, "`{options}`: {maintained:?}");
+        assert_eq!((maintained.stalls, maintained.longest_stall_us), (after.stalls, after.longest_stall_us));
+    }
+}
+
+#[test]
+fn a_device_without_a_clock_counts_calls_alone() {
+    let config = Config::parse("policy:stitched,max_stall_us:0").unwrap();
+    let allocator: Allocator<_, spin::mutex::SpinMutex<()>, Growable> =
+        Allocator::new([Hooked::new(SimulatedDevice::new(CAPACITY))], &config).unwrap();
+    allocator.malloc(DEVICE, 20 * MIB, ONE).unwrap();
+    let stats = allocator.pages(DEVICE).unwrap().stats().unwrap();
+    assert!(stats.calls.map.calls > 0, "{stats:?}");
+    assert_eq!((stats.calls.map.us, stats.stalls, stats.longest_stall_us), (0, 0, 0), "{stats:?}");
+}
+
+#[test]
+fn a_device_without_virtual_memory_is_reported_once_and_caches() {
+    let bare = || SimulatedDevice::new(CAPACITY).without_virtual_memory();
+    for (device, policy, fallbacks) in [
+        (bare(), "policy:stitched", 1),
+        (bare(), "policy:planned,fallback:stitched", 1),
+        (bare(), "policy:caching", 0),
+        (SimulatedDevice::new(CAPACITY), "policy:stitched", 0),
+    ] {
+        let has_pages = device.virtual_memory().is_some();
+        let allocator: Allocator<_, spin::mutex::SpinMutex<()>, Growable> =
+            Allocator::new([Hooked::new(device)], &Config::parse(policy).unwrap()).unwrap();
+        let pages = allocator.pages(DEVICE).unwrap();
+        assert_eq!(pages.are_supported(), has_pages, "`{policy}`");
+        let reported = || allocator.device(DEVICE).unwrap().fallbacks();
+        assert_eq!(reported(), 0, "`{policy}`: no request needed memory yet");
+        for mib in [20, 30, 40] {
+            allocator.malloc(DEVICE, mib * MIB, ONE).unwrap();
+            assert_eq!(reported(), fallbacks, "`{policy}`");
+        }
+        assert_eq!(pages.stats().unwrap().mapped > 0, has_pages, "`{policy}`");
+        consistency::check(&allocator, DEVICE, None).unwrap();
+    }
+}
+
+#[test]
+fn a_request_is_rejected_for_the_memory_that_it_lacks() {
+    // 48 MiB, of which 44 MiB are held.
+    let mut working = with_free_pages(",throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.046875");
+    for (mib, error) in [(40, None), (3, None), (3, Some(Error::Rejected(2 * MIB))), (1, None)] {
+        assert_eq!(working.malloc(mib * MIB, TWO), Ok(error), "{mib} MiB");
+    }
+    assert_eq!((moved(&working), working.host.device().calls(Call::Unmap)), (40 * MIB, 0));
+    working.check().and_then(|()| working.check_nothing_lost()).unwrap();
+}
+
+#[test]
+fn a_report_tells_what_was_to_be_mapped_and_which_pages_could_not_serve() {
+    let report = |working: &mut Working, bytes| match working.malloc(bytes, TWO) {
+        Ok(Some(Error::OutOfMemory(report))) => report,
+        other => panic!("{other:?}"),
+    };
+    let mut working = Working::new(ORDERED, 64 * MIB);
+    assert_eq!(working.malloc(62 * MIB, ONE), Ok(None));
+    let full = report(&mut working, 3 * MIB);
+    assert_eq!((full.segment, full.spare, full.pinned), (4 * MIB, 0, 0));
+    assert!(full.to_string().ends_with(" The device would not give 4 MiB more."), "{full}");
+
+    // Stream 1 captures, so the addresses that pages have left there stay mapped.
+    let mut working = with_free_pages("");
+    assert_eq!(working.malloc(40 * MIB, TWO), Ok(None));
+    working.set_capturing(ONE, true);
+    assert_eq!(working.free(1), None);
+    working.host.allocator.empty_cache(DEVICE).unwrap();
+    let held = working.host.device().used();
+    assert_eq!((stats(&working).spare, held), (40 * MIB, 44 * MIB));
+    let refused = report(&mut working, 1 << 30);
+    assert_eq!((refused.spare, refused.reserved + refused.spare), (40 * MIB, held));
+    assert!(refused.to_string().contains("40 MiB lie in pages whose old addresses are still in use"), "{refused}");
+}
+
+/// The granules of 2 MiB of a range.
+fn granules(from: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    (from..from + bytes).step_by(2 << 20)
+}
+
+/// PyTorch's viewer adds the range of each `segment_map` to the segments, and takes the range of
+/// each `segment_unmap` out of them.
+#[test]
+fn a_trace_maps_and_unmaps_what_the_snapshot_has() {
+    for policy in [ORDERED, COMPLETED, "expandable_segments:True"] {
+        let mut working = Working::new(policy, CAPACITY);
+        working.host.allocator.record_trace(DEVICE, 10_000).unwrap();
+        let mut unmapped = 0;
+        for (number, step) in moving().iter().enumerate() {
+            take(&mut working, step).unwrap();
+            let mut mapped = BTreeSet::new();
+            working
+                .host
+                .allocator
+                .for_each_trace_entry(DEVICE, |entry| match entry.action {
+                    Action::SegmentMap => {
+                        let new = granules(entry.addr.0, entry.size).all(|granule| mapped.insert(granule));
+                        assert!(new, "`{policy}`, step {number}: {entry:?} is mapped already");
+                    }
+                    Action::SegmentUnmap => {
+                        let known = granules(entry.addr.0, entry.size).all(|granule| mapped.remove(&granule));
+                        assert!(known, "`{policy}`, step {number}: {entry:?} is not mapped");
+                        unmapped += 1;
+                    }
+                    Action::SegmentAlloc | Action::SegmentFree => panic!("`{policy}`: {entry:?}"),
+                    _ => {}
+                })
+                .unwrap();
+            let snapshot = working.host.allocator.snapshot();
+            assert!(snapshot.iter().all(|segment| segment.is_expandable), "`{policy}`");
+            let shown = snapshot.iter().flat_map(|segment| granules(segment.address.0, segment.total_size));
+            assert_eq!(shown.collect::<BTreeSet<_>>(), mapped, "`{policy}`, step {number}: {step:?}");
+        }
+        assert!(unmapped > 0, "`{policy}`");
+    }
+}
+
+#[test]
+fn memory_of_an_ended_pool_goes_back_to_the_device() {
+    for (policy, alone) in [(ORDERED, false), (ORDERED, true), (COMPLETED, false)] {
+        let working = Working::new(policy, CAPACITY);
+        let (allocator, device) = (&working.host.allocator, working.host.device());
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        allocator.begin_capture(DEVICE, pool, Route::Stream(ONE)).unwrap();
+        for bytes in [40 * MIB, 3000, 3 * MIB] {
+            let ptr = allocator.malloc(DEVICE, bytes, ONE).unwrap();
+            allocator.free(ptr).unwrap();
+        }
+        allocator.end_capture(DEVICE, pool).unwrap();
+        let empty = || if alone { allocator.empty_pool(DEVICE, pool) } else { allocator.empty_cache(DEVICE) };
+        // The graph keeps the memory, and the creator of the pool.
+        for _user in 0..2 {
+            empty().unwrap();
+            assert!(device.used() >= 40 * MIB, "`{policy}`: {} bytes are held", device.used());
+            allocator.release_pool(DEVICE, pool).unwrap();
+        }
+        empty().unwrap();
+        assert_eq!((device.used(), device.outstanding()), (0, Outstanding::default()), "`{policy}`");
+        working.check().unwrap();
+    }
 }

@@ -1,13 +1,16 @@
-//! The pages of virtual memory of one device: upkeep, and what the pages are used for.
+//! The pages of virtual memory of one device: upkeep, what the pages are used for, and the memory
+//! under a block.
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Called};
+use crate::arena::extents::{Extent, Extents};
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::stats::MemoryCalls;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
-use crate::units::DeviceIndex;
+use crate::units::{DeviceIndex, DevicePtr};
 
-/// What the pages of a device are used for, in bytes, at one moment.
+/// The use of a device's pages in bytes, at one moment, and the calls of virtual memory so far.
 ///
 /// The bytes held from the device are those of ordinary segments, `mapped`, `spare`, and bytes that
 /// were leaked.
@@ -21,10 +24,19 @@ pub struct PageStats {
     /// Bytes of addresses at which moved pages are still mapped, until the work that used the
     /// addresses is complete. They hold no memory of their own.
     pub stale: u64,
-    /// Bytes of the mapped pages that are pinned, and so neither move nor go back to the device.
+    /// Bytes of the pinned pages, which neither move nor go back to the device.
     pub pinned: u64,
-    /// Bytes of all pages that have moved since the allocator was created.
+    /// Bytes of all pages moved since the allocator was created.
     pub moved: u64,
+    /// The calls of the device's virtual memory since the allocator was created.
+    pub calls: MemoryCalls,
+    /// Requests, and commits of elastic ranges, under the stitched policy for which mapping took
+    /// longer than [`max_stall_us`](crate::config::Stitched::max_stall_us). 0 without a clock.
+    pub stalls: u64,
+    /// The longest time of mapping for a request or commit, under every policy, in microseconds:
+    /// the calls of virtual memory by which the heap or range grew, and waiting for another thread
+    /// to map. 0 without a clock.
+    pub longest_stall_us: u64,
 }
 
 /// The pages of one device: a view of an [`Allocator`], returned by [`Allocator::pages`].
@@ -45,12 +57,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
+    /// Returns whether the device has virtual memory, and so pages. Without pages the stitched policy
+    /// places blocks as the caching policy does, and segments are never expandable. May open the
+    /// device.
+    #[must_use]
+    pub fn are_supported(&self) -> bool {
+        self.allocator.device(self.device).is_some_and(|device| device.virtual_memory().is_some())
+    }
+
     /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
     /// of the driver's time: removes mappings that pages have left, and gives memory beyond the
     /// budget back. Returns true if something is left for a further call. Under every policy, some
     /// mappings that elastic ranges have left are removed, too.
     ///
-    /// A host calls this when it is idle, or from a thread of its own. Other threads
+    /// A host calls the method when idle, or from a separate thread. Further threads
     /// allocate and free at the same time.
     ///
     /// Stream order: never waits for the device. Memory is given back once its work is complete.
@@ -69,11 +89,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
         device.stitcher().map_or(Ok(false), |stitcher| stitcher.maintain(max_us))
     }
 
-    /// Returns what the pages are used for. Heaps are read in turn, so the sums may disagree
-    /// slightly while other threads allocate.
+    /// Returns what the pages are used for and what they have cost. Heaps are read in turn, so the sums may disagree
+    /// slightly while threads allocate.
     ///
     /// # Errors
-    /// None for a device that exists.
+    /// None for an existing device.
     pub fn stats(&self) -> Result<PageStats, Error> {
         let arena = self.allocator.arena(self.device)?;
         let pool = arena.page_pool.lock().bytes;
@@ -81,6 +101,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             mapped: pool.home,
             spare: pool.spare + pool.parked,
             moved: arena.moved_bytes.load(Ordering::Relaxed),
+            calls: arena.memory_calls.calls(|ticks| arena.driver.ticks_to_us(ticks)),
+            stalls: arena.memory_calls.stalls(),
+            longest_stall_us: arena.memory_calls.longest_us(),
             ..PageStats::default()
         };
         for slot in arena.heaps.slot_numbers() {
@@ -91,5 +114,87 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             }
         }
         Ok(stats)
+    }
+
+    /// Calls `each` with every extent of the block at `ptr`, in the order of addresses. The extents
+    /// cover the block, which may be longer than requested. The null address has no extents.
+    ///
+    /// The extents stay as they are while the block is live, and beyond while it is
+    /// [pinned](Self::pin). `each` is called with no lock held, and may call the allocator.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPointer`]: the program holds no block of this device with the given first byte.
+    pub fn extents(&self, ptr: DevicePtr, mut each: impl FnMut(Extent)) -> Result<(), Error> {
+        let _checked = self.allocator.checked("extents", self.device);
+        let mut offset = 0;
+        while let Some(extent) = self.extent(ptr, offset)? {
+            each(extent);
+            offset += extent.bytes;
+        }
+        Ok(())
+    }
+
+    /// Returns the extent of the block at `ptr` from `offset` on, or `None` at the end
+    /// of the block.
+    fn extent(&self, ptr: DevicePtr, offset: u64) -> Result<Option<Extent>, Error> {
+        if ptr == DevicePtr::NULL {
+            return Ok(None);
+        }
+        self.at_heap(ptr, |heap| heap.extent(ptr, offset))
+    }
+
+    /// Holds the memory under the block at `ptr` in place: its pages neither move nor go back to the
+    /// device, also after the block is freed, until [`unpin`](Self::unpin) was called as often as
+    /// `pin`. Other blocks may use the memory after the free. A block of an ordinary segment keeps
+    /// the whole segment.
+    ///
+    /// For memory that is registered with a network adapter or with another library, which keeps
+    /// using the physical memory. Does nothing for the null address.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidPointer`]: the program holds no block of this device with the given first byte.
+    /// * [`Error::TableFull`]. Nothing is pinned then.
+    pub fn pin(&self, ptr: DevicePtr) -> Result<(), Error> {
+        let _checked = self.allocator.checked("pin", self.device);
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        self.at_heap(ptr, |heap| heap.pin(ptr))
+    }
+
+    /// Undoes one [`pin`](Self::pin) of a block that began at `ptr`, whether the block is live or
+    /// freed. After the last one the memory is cached as all other memory.
+    ///
+    /// Blocks of several lengths may have been pinned at `ptr`, one after the other. The longest is
+    /// then unpinned last. Does nothing for the null address.
+    ///
+    /// Device: not called.
+    ///
+    /// # Errors
+    /// [`Error::NotPinned`]: every pin of `ptr` was undone before, or `ptr` never was pinned.
+    pub fn unpin(&self, ptr: DevicePtr) -> Result<(), Error> {
+        let _checked = self.allocator.checked("unpin", self.device);
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        Extents::unpin(self.allocator.on(self.device)?, ptr)
+    }
+
+    /// Calls `act` with the heap of this device that owns `ptr`.
+    fn at_heap<T>(
+        &self,
+        ptr: DevicePtr,
+        act: impl Fn(Extents<'_, Called<D>, R, S>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.allocator.at_owner(ptr, |device, heap| {
+            if heap.device != self.device.0 {
+                return Err(Error::foreign(ptr));
+            }
+            act(Extents::of_heap(device, heap.heap))
+        })
     }
 }

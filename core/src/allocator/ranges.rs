@@ -15,7 +15,7 @@ use core::ops::Deref;
 /// owns a range.
 ///
 /// An *elastic range* is a range of addresses without memory, for a table or a cache that grows in
-/// place. The program commits parts of it, uses them, and decommits them. The memory comes from the
+/// place. The program commits, uses and decommits parts. The memory comes from the
 /// pages of the allocator, whatever the policy, and counts against the same limit: pages that other
 /// ranges or, under [`Policy::Stitched`](crate::config::Policy), blocks have given up serve the
 /// range, and the reverse.
@@ -61,10 +61,10 @@ pub trait RangeAllocator: BlockAllocator {
     /// Device: called, unless all of the part is committed.
     ///
     /// # Errors
-    /// * [`Error::OutOfMemory`], after the release of all memory that could be released. The range is
-    ///   as it was.
+    /// * [`Error::OutOfMemory`], after the release of all cached memory. The range is
+    ///   unchanged.
     /// * [`Error::InvalidStream`]: `stream` is the reserved number `u64::MAX`.
-    /// * Those of every operation on a range.
+    /// * The errors of every operation on a range.
     fn commit_range(
         &self,
         device: DeviceIndex,
@@ -85,7 +85,7 @@ pub trait RangeAllocator: BlockAllocator {
     /// # Errors
     /// * [`Error::Device`] of the kind
     ///   [`NotPermittedInCapture`](crate::ErrorKind::NotPermittedInCapture) while a graph is captured.
-    /// * [`Error::InvalidStream`]; those of every operation on a range. The range is as it was.
+    /// * [`Error::InvalidStream`]; the errors of every operation on a range. The range is unchanged.
     fn decommit_range(
         &self,
         device: DeviceIndex,
@@ -152,7 +152,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> RangeAllocator for Allocator<D, R, S>
     }
 }
 
-/// An owned elastic range; see [`RangeAllocator`]. Dropping it releases the range.
+/// An owned elastic range; see [`RangeAllocator`]. A drop releases the range.
 ///
 /// `H` is a handle of the allocator: `&Allocator`, or `Arc<Allocator>`. A release that fails on drop
 /// goes to the [hook](BlockAllocator::on_failed_drop) of blocks, with the base of the range.
@@ -183,7 +183,7 @@ impl<H: Deref<Target: RangeAllocator>> Range<H> {
     /// Reserves addresses for `bytes`, rounded up to whole pages.
     ///
     /// # Errors
-    /// Those of [`RangeAllocator::reserve_range`].
+    /// The errors of [`RangeAllocator::reserve_range`].
     pub fn reserve(allocator: H, device: DeviceIndex, bytes: u64) -> Result<Self, Error> {
         let reserved = allocator.reserve_range(device, bytes)?;
         Ok(Self { allocator, device, reserved, is_released: false })
@@ -199,7 +199,7 @@ impl<H: Deref<Target: RangeAllocator>> Range<H> {
         self.reserved.bytes
     }
 
-    /// Returns the bytes of a page: offsets and sizes of parts are multiples of it.
+    /// Returns the bytes of a page. Offsets and sizes of parts are multiples of a page.
     pub fn page_bytes(&self) -> u64 {
         self.reserved.page_bytes
     }
@@ -212,7 +212,7 @@ impl<H: Deref<Target: RangeAllocator>> Range<H> {
     /// Returns the committed bytes.
     ///
     /// # Errors
-    /// Those of [`RangeAllocator::committed_bytes`].
+    /// The errors of [`RangeAllocator::committed_bytes`].
     pub fn committed_bytes(&self) -> Result<u64, Error> {
         self.allocator.committed_bytes(self.device, self.reserved.range)
     }
@@ -220,7 +220,7 @@ impl<H: Deref<Target: RangeAllocator>> Range<H> {
     /// Gives a part memory; see [`RangeAllocator::commit_range`].
     ///
     /// # Errors
-    /// Those of [`RangeAllocator::commit_range`].
+    /// The errors of [`RangeAllocator::commit_range`].
     pub fn commit(&self, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
         self.allocator.commit_range(self.device, self.reserved.range, offset, bytes, stream)
     }
@@ -228,7 +228,7 @@ impl<H: Deref<Target: RangeAllocator>> Range<H> {
     /// Gives the memory of a part up; see [`RangeAllocator::decommit_range`].
     ///
     /// # Errors
-    /// Those of [`RangeAllocator::decommit_range`].
+    /// The errors of [`RangeAllocator::decommit_range`].
     pub fn decommit(&self, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
         self.allocator.decommit_range(self.device, self.reserved.range, offset, bytes, stream)
     }
@@ -236,7 +236,7 @@ impl<H: Deref<Target: RangeAllocator>> Range<H> {
     /// Releases the range as a drop does, and returns the error of a drop.
     ///
     /// # Errors
-    /// Those of [`RangeAllocator::release_range`], with the range, which the program still holds.
+    /// The errors of [`RangeAllocator::release_range`], with the range, still held by the program.
     pub fn release(mut self) -> Result<(), (Self, Error)> {
         match self.allocator.release_range(self.device, self.reserved.range) {
             Ok(()) => {

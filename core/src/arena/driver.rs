@@ -9,6 +9,13 @@ use crate::tables::Storage;
 /// No context was lost. Codes of errors have 32 bits.
 const HEALTHY: u64 = u64::MAX;
 
+/// The device was not asked yet.
+const UNASKED: u32 = 0;
+/// The device has virtual memory.
+const FOUND: u32 = 1;
+/// The device was asked, and had no virtual memory.
+const MISSING: u32 = 2;
+
 /// The device of an arena, and whether its context is lost.
 pub(crate) struct Driver<D> {
     device: D,
@@ -16,7 +23,7 @@ pub(crate) struct Driver<D> {
     lost: AtomicU64,
     /// How many calls record events at this moment: each found that no graph is being captured.
     recording: AtomicU32,
-    /// 1 ⟺ the device has answered that it has virtual memory.
+    /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
 }
 
@@ -31,7 +38,12 @@ impl Drop for Recording<'_> {
 
 impl<D> Driver<D> {
     pub(super) fn new(device: D) -> Self {
-        Self { device, lost: AtomicU64::new(HEALTHY), recording: AtomicU32::new(0), virtual_memory: AtomicU32::new(0) }
+        Self {
+            device,
+            lost: AtomicU64::new(HEALTHY),
+            recording: AtomicU32::new(0),
+            virtual_memory: AtomicU32::new(UNASKED),
+        }
     }
 
     /// The device. Calls that fail when the context is lost are made through [`Arena::call`] instead.
@@ -66,9 +78,24 @@ impl<D> Driver<D> {
 }
 
 impl<D: DeviceMemory> Driver<D> {
+    /// Returns the result of `call`, and how many ticks of the device's clock the call took; 0 without a
+    /// clock.
+    pub(super) fn timed<T>(&self, call: impl FnOnce() -> T) -> (T, u64) {
+        let began = self.device.ticks();
+        let result = call();
+        (result, self.device.ticks().saturating_sub(began))
+    }
+
+    /// Converts a number of ticks to microseconds; 0 without a clock.
+    pub(crate) fn ticks_to_us(&self, ticks: u64) -> u64 {
+        // The device converts points in time only, not differences.
+        let now = self.device.ticks();
+        self.device.time_us(now.saturating_add(ticks)).saturating_sub(self.device.time_us(now))
+    }
+
     /// Returns whether the device has answered that it has virtual memory.
     pub(super) fn has_virtual_memory(&self) -> bool {
-        self.virtual_memory.load(Ordering::Relaxed) == 1
+        self.virtual_memory.load(Ordering::Relaxed) == FOUND
     }
 
     /// Asks the device for virtual memory. Returns true for the first thread to learn that the
@@ -77,7 +104,13 @@ impl<D: DeviceMemory> Driver<D> {
     /// Only this answer is kept: a device that is opened by the question may fail to open now, and
     /// succeed later.
     pub(super) fn finds_virtual_memory(&self) -> bool {
-        self.device.virtual_memory().is_some() && self.virtual_memory.swap(1, Ordering::Relaxed) == 0
+        self.device.virtual_memory().is_some() && self.virtual_memory.swap(FOUND, Ordering::Relaxed) != FOUND
+    }
+
+    /// Notes a device without virtual memory. Returns true for the first thread to note it.
+    pub(super) fn misses_virtual_memory(&self) -> bool {
+        let asked = self.virtual_memory.compare_exchange(UNASKED, MISSING, Ordering::Relaxed, Ordering::Relaxed);
+        asked.is_ok()
     }
 }
 

@@ -8,11 +8,10 @@
 //! *detached* from every set of the heap, so no other call can touch the blocks while the lock is
 //! dropped.
 
-use crate::arena::Arena;
 use crate::arena::mapper::{Charge, MapFailure, Mapper};
 use crate::arena::request::Request;
 use crate::config::rounding::{PoolKind, SMALL_SEGMENT};
-use crate::device::{DeviceError, DeviceMemory, ErrorKind, VirtualMemory};
+use crate::device::{DeviceError, DeviceMemory, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::{Backing, State};
@@ -195,7 +194,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// new range of addresses if no run is large enough. Returns `None` without enough addresses.
     fn detach_run(&self, request: &Request) -> Result<Option<Run>, Error> {
         let range = || {
-            let (bytes, granule) = range_to_reserve(&self.device, self.memory, request.kind)?;
+            let (bytes, granule) = self.range_to_reserve(request.kind)?;
             // Without this test a too short range would be reserved again and again.
             Ok((bytes >= request.size).then_some((bytes, granule)))
         };
@@ -216,21 +215,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         while let Some((block, range)) = next_unmappable(&mut heap, cursor) {
             // Read before the block is cut: the cursor must move past the whole block.
             cursor = (heap.blocks[block].size, heap.blocks[block].addr);
-            let whole = range.bytes == heap.blocks[block].size;
-            // A block with parts of granules at its ends is cut, which takes entries of the table.
-            if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
-                result = Err(Error::TableFull("blocks"));
-                continue;
+            let mut part = Some((block, range));
+            while let Some((block, range)) = part {
+                let whole = range.bytes == heap.blocks[block].size;
+                // A block with parts of granules at its ends is cut, which takes entries of the
+                // table.
+                if !whole && heap.make_room().is_err() || !heap.make_room_for_range() {
+                    result = Err(Error::TableFull("blocks"));
+                    break;
+                }
+                let detached = heap.detach_range(block, range);
+                // A detached block is in no index, so `chain` is free to link the list.
+                heap.blocks[detached].chain = NONE;
+                if last == NONE {
+                    first = detached;
+                } else {
+                    heap.blocks[last].chain = detached;
+                }
+                last = detached;
+                // The rest behind is smaller than the cursor: the pages behind a pinned one are
+                // found here, or not at all.
+                let rest = Some(heap.blocks[detached].next).filter(|&rest| rest != NONE && heap.blocks[rest].is_free());
+                part = rest.and_then(|rest| Some((rest, heap.whole_pages(rest)?)));
             }
-            let detached = heap.detach_range(block, range);
-            // A detached block is in no index, so `chain` is free to link the list.
-            heap.blocks[detached].chain = NONE;
-            if last == NONE {
-                first = detached;
-            } else {
-                heap.blocks[last].chain = detached;
-            }
-            last = detached;
         }
         (heap.stream, first, result)
     }
@@ -239,28 +246,24 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// [`expand`](Self::expand) would reserve.
     pub(crate) fn has_addresses(&self, request: &Request) -> Result<bool, Error> {
         let in_a_run = self.device.heaps.lock(request.slot).find_run(request.size).is_some();
-        Ok(in_a_run || range_to_reserve(self.device.arena, self.memory, request.kind)?.0 >= request.size)
+        Ok(in_a_run || self.range_to_reserve(request.kind)?.0 >= request.size)
     }
-}
 
-/// Returns the length of a new range of addresses and the length of its granules, in bytes.
-pub(super) fn range_to_reserve<D: DeviceMemory, R: Lock, S: Storage>(
-    arena: &Arena<D, R, S>,
-    memory: &dyn VirtualMemory,
-    kind: PoolKind,
-) -> Result<(u64, u64), Error> {
-    let total = arena.call(D::memory_info)?.total;
-    let largest = total + total / RESERVE_EXTRA;
-    let config = arena.settings.config.lock();
-    let wanted = config.expandable_segments_reserve().map_or(largest, |reserve| reserve.bytes(total).min(largest));
-    // A granule is as long as an ordinary shared segment of the same kind, rounded to the device's
-    // granularity.
-    let segment = match kind {
-        PoolKind::Small => SMALL_SEGMENT,
-        PoolKind::Large => config.large_segment_size(),
-    };
-    let granule = segment.next_multiple_of(memory.granularity());
-    Ok((wanted.max(granule).next_multiple_of(granule), granule))
+    /// Returns the length of a new range of addresses and the length of its granules, in bytes.
+    pub(super) fn range_to_reserve(&self, kind: PoolKind) -> Result<(u64, u64), Error> {
+        let total = self.device.call(D::memory_info)?.total;
+        let largest = total + total / RESERVE_EXTRA;
+        let config = self.device.settings.config.lock();
+        let wanted = config.expandable_segments_reserve().map_or(largest, |reserve| reserve.bytes(total).min(largest));
+        // A granule is as long as an ordinary shared segment of the same kind, rounded to the device's
+        // granularity.
+        let segment = match kind {
+            PoolKind::Small => SMALL_SEGMENT,
+            PoolKind::Large => config.large_segment_size(),
+        };
+        let granule = segment.next_multiple_of(self.memory.granularity());
+        Ok((wanted.max(granule).next_multiple_of(granule), granule))
+    }
 }
 
 /// Returns the first free block behind `cursor` that holds whole pages, and the range of the

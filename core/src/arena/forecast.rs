@@ -113,7 +113,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !self.heaps.expands(request) {
             return Ok(self.ledger.has_room_for(bytes).then_some(Forecast::Obtain(bytes)));
         }
-        let Some(mapper) = self.mapper().filter(|_| self.has_room_to_map(bytes)) else { return Ok(None) };
+        let Some(mapper) = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes)) else { return Ok(None) };
         Ok(mapper.has_addresses(request)?.then_some(Forecast::Expand))
     }
 }

@@ -93,15 +93,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.ledger.limit().min(total).saturating_sub(self.ledger.reserved())
     }
 
-    /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count: they are
-    /// used, or destroyed first.
-    pub(super) fn has_room_to_map(&self, more: u64) -> bool {
-        let spare = self.page_pool.lock().bytes.spare;
-        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
-        let mapped = self.ledger.reserved().saturating_sub(spare);
-        mapped.checked_add(more).is_some_and(|sum| sum <= self.ledger.limit())
-    }
-
     /// Releases a segment, which is in no heap and not in the page map, to the device.
     ///
     /// # Errors

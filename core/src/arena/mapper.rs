@@ -1,4 +1,4 @@
-//! Pages and their mappings: every call to the device's virtual memory is made here.
+//! Pages and their mappings.
 //!
 //! ```text
 //! new_page ─▶ Batch ─▶ map_batch ─▶ (a heap's range)
@@ -12,7 +12,8 @@
 //! held across a call to the device.
 
 use crate::arena::OnDevice;
-use crate::device::{DeviceMemory, ErrorKind, VirtualMemory};
+use crate::arena::virtual_calls::{MappingTime, VirtualCalls};
+use crate::device::{DeviceMemory, DeviceResult, ErrorKind};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Backing;
@@ -29,7 +30,7 @@ use crate::units::DevicePtr;
 /// The virtual memory of one device, and what the allocator does with it.
 pub(crate) struct Mapper<'a, D, R: Lock, S: Storage> {
     pub(super) device: OnDevice<'a, D, R, S>,
-    pub(super) memory: &'a dyn VirtualMemory,
+    pub(super) memory: VirtualCalls<'a, D, R, S>,
 }
 
 impl<D, R: Lock, S: Storage> Clone for Mapper<'_, D, R, S> {
@@ -67,11 +68,39 @@ impl From<Error> for MapFailure {
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
     /// Returns the operations on virtual memory, if the device has any.
     pub(crate) fn mapper(self) -> Option<Mapper<'a, D, R, S>> {
-        Some(Mapper { device: self, memory: self.arena.driver.device().virtual_memory()? })
+        Some(Mapper { device: self, memory: VirtualCalls::of(self)? })
     }
 }
 
-impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
+impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
+    /// Adds the time of all further calls to virtual memory to `request`.
+    pub(super) fn for_request(self, request: &'a MappingTime) -> Self {
+        Self { memory: self.memory.for_request(request), ..self }
+    }
+
+    /// Returns whether the limit allows `more` mapped bytes. Spare pages do not count: they are
+    /// used, or destroyed first.
+    pub(crate) fn has_room_to_map(&self, more: u64) -> bool {
+        let spare = self.device.page_pool.lock().bytes.spare;
+        // Subtracted first: whole granules may exceed the limit, and all of the excess may be spare.
+        let mapped = self.device.ledger.reserved().saturating_sub(spare);
+        mapped.checked_add(more).is_some_and(|sum| sum <= self.device.ledger.limit())
+    }
+
+    /// Appends spare pages of at most `longest` bytes each to `batch`, the longest first, as long as
+    /// the batch has no more than `wanted` bytes.
+    pub(super) fn take_spares(&self, wanted: u64, longest: u64, batch: &mut Batch) {
+        let mut pages = self.device.page_pool.lock();
+        while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
+            // All pages of one length, without a search for the length between two of them.
+            while bytes <= wanted - batch.bytes
+                && let Some(page) = pages.take_spare(bytes)
+            {
+                pages.append(batch, page);
+            }
+        }
+    }
+
     /// Creates a page of `bytes`, or takes a spare page of that length, and appends the page to
     /// `batch`. Returns false if the limit or the device does not allow the bytes.
     ///
@@ -95,10 +124,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 self.device.ledger.add(bytes);
             }
         }
-        let mut created = self.device.call(|_| self.memory.create(bytes));
+        let mut created = self.memory.create(bytes);
         if matches!(created, Err(error) if error.kind == ErrorKind::OutOfMemory) {
             match self.destroy_spares() {
-                Ok(true) => created = self.device.call(|_| self.memory.create(bytes)),
+                Ok(true) => created = self.memory.create(bytes),
                 Ok(false) => {}
                 Err(error) => {
                     self.device.ledger.refund(bytes);
@@ -125,22 +154,29 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         Ok(true)
     }
 
-    /// Maps the pages of `batch` one behind the other from `at` on, and makes them accessible.
+    /// Maps the pages of `batch` one behind the other from `at` on, makes them accessible, and tells
+    /// the program of each.
     ///
     /// # Errors
     /// The first error. Mappings made before it were removed.
     pub(super) fn map_batch(&self, batch: &Batch, at: DevicePtr) -> Result<(), MapFailure> {
         let mut mapped = 0;
-        self.memory.begin_mapping();
-        let result = self.pages_of(batch, at).try_for_each(|(_, Page { handle, bytes, .. }, at)| {
-            self.device.call(|_| self.memory.map(at, bytes, handle))?;
-            mapped += 1;
-            Ok(())
+        let result = self.memory.in_turn(|| {
+            self.pages_of(batch, at).try_for_each(|(_, Page { handle, bytes, .. }, at)| {
+                self.memory.map(at, bytes, handle)?;
+                mapped += 1;
+                Ok(())
+            })?;
+            // Access is set once for the whole range: one call of the device instead of one a page.
+            self.memory.set_access(at, batch.bytes)
         });
-        // Access is set once for the whole range: one call of the device instead of one a page.
-        let result = result.and_then(|()| self.device.call(|_| self.memory.set_access(at, batch.bytes)));
-        self.memory.end_mapping();
-        let Err(error) = result else { return Ok(()) };
+        let Err(error) = result else {
+            // Nothing is handed out yet, and no lock is held: the program may register the pages.
+            for (_, Page { bytes, .. }, at) in self.pages_of(batch, at) {
+                self.device.driver.device().on_map(at, bytes);
+            }
+            return Ok(());
+        };
         let addresses_lost = !self.unmap_first(mapped, batch, at);
         let error = Some(error).filter(|error| error.kind != ErrorKind::OutOfMemory).map(Error::from);
         Err(MapFailure { error, addresses_lost })
@@ -179,17 +215,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             self.device.pages.remove(at, batch.bytes);
             return Err(Error::TableFull("pages of memory"));
         }
-        self.list_batch(&mut heap, batch, at, 0);
+        self.list_batch(&mut heap, batch, at, false);
         drop(heap);
         self.settle_batch(batch);
         Ok(())
     }
 
-    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`, each with `pins`.
-    /// Room was made.
-    pub(super) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, pins: u32) {
+    /// Adds the pages of a batch, mapped from `at` on, to the pages of `heap`. Room was made. The
+    /// pages are `arriving` if their old places are not stale yet.
+    pub(super) fn list_batch(&self, heap: &mut Heap<S>, batch: &Batch, at: DevicePtr, arriving: bool) {
         for (page, Page { bytes, .. }, at) in self.pages_of(batch, at) {
-            heap.sets.pages.insert(HomePage { at: at.0, bytes, page, pins });
+            heap.sets.pages.insert(HomePage { at: at.0, bytes, page, pins: 0, arriving });
         }
     }
 
@@ -201,15 +237,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// Removes the mappings of a batch that was mapped from `at` on and not listed. Returns false
     /// if a mapping remains: its page is marked as stuck, and the addresses must not be used again.
     pub(super) fn unmap_unlisted(&self, batch: &Batch, at: DevicePtr) -> bool {
+        for (_, Page { bytes, .. }, at) in self.pages_of(batch, at) {
+            self.device.driver.device().on_unmap(at, bytes);
+        }
         self.unmap_first(batch.count, batch, at)
     }
 
     /// Removes the mappings of the first `count` pages of a batch, as
-    /// [`unmap_unlisted`](Self::unmap_unlisted) does.
+    /// [`unmap_unlisted`](Self::unmap_unlisted) does, without telling the program.
     fn unmap_first(&self, count: u32, batch: &Batch, at: DevicePtr) -> bool {
         let mut all = true;
         for (page, Page { bytes, .. }, at) in self.pages_of(batch, at).take(count as usize) {
-            if self.device.call(|_| self.memory.unmap(at, bytes)).is_err() {
+            if self.memory.unmap(at, bytes).is_err() {
                 self.device.page_pool.lock().mark_stuck(page);
                 all = false;
             }
@@ -230,7 +269,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         while at < end {
             let home = self.device.heaps.lock(slot).sets.pages.remove(at);
             at = home.end();
-            let unmapped = self.device.call(|_| self.memory.unmap(DevicePtr(home.at), home.bytes));
+            let unmapped = self.unmap(DevicePtr(home.at), home.bytes);
             let mut pages = self.device.page_pool.lock();
             pages.leave_home(home.page);
             match unmapped {
@@ -244,6 +283,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
             }
         }
         result
+    }
+
+    /// Removes the mapping of one page, of which the program is told before.
+    pub(super) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.device.driver.device().on_unmap(at, bytes);
+        self.memory.unmap(at, bytes)
     }
 
     /// Returns the pages of a batch that was not mapped: to the heaps that they come from, and the
@@ -318,7 +363,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
     /// # Errors
     /// The error of the device, after the bytes were counted as leaked.
     fn destroy(&self, page: Page) -> Result<(), Error> {
-        let destroyed = self.device.call(|_| self.memory.destroy(page.handle));
+        let destroyed = self.memory.destroy(page.handle);
         if destroyed.is_ok() && !page.stuck {
             self.device.ledger.refund(page.bytes);
         } else {
@@ -365,7 +410,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
                 return Ok(found);
             }
             let Some((bytes, granule)) = range()? else { return Ok(None) };
-            match self.device.call(|_| self.memory.reserve(bytes)) {
+            match self.memory.reserve(bytes) {
                 Ok(base) => reserved = Some((base, bytes, granule)),
                 Err(error) if error.kind == ErrorKind::OutOfMemory => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -379,7 +424,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
         if let Some((base, bytes)) = segment
             && self.device.health().is_ok()
         {
-            let _addresses_lost = self.device.call(|_| self.memory.unreserve(base, bytes));
+            let _addresses_lost = self.memory.unreserve(base, bytes);
         }
     }
 }

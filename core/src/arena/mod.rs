@@ -23,6 +23,7 @@ mod compact;
 mod driver;
 mod events;
 mod expand;
+pub(crate) mod extents;
 pub(crate) mod flags;
 pub(crate) mod forecast;
 mod free;
@@ -59,6 +60,7 @@ mod snapshot;
 mod stitched;
 mod tracing;
 mod vacate;
+mod virtual_calls;
 
 use crate::arena::driver::Driver;
 use crate::arena::flags::Flags;
@@ -71,7 +73,7 @@ use crate::config::{Config, Policy};
 use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::pages::Pages;
-use crate::stats::{DevicePeaks, HeapCounters};
+use crate::stats::{DevicePeaks, HeapCounters, MemoryCallCounters};
 use crate::streams::epochs::Epochs;
 use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
@@ -94,6 +96,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub plans: Plans<R>,
     /// Bytes of all pages that have moved.
     pub moved_bytes: AtomicU64,
+    /// Calls to the device's virtual memory.
+    pub memory_calls: MemoryCallCounters,
     /// The physical handles of virtual memory.
     pub page_pool: Ranked<R, Pages<S>>,
     /// The elastic ranges.
@@ -156,6 +160,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
             moved_bytes: AtomicU64::new(0),
+            memory_calls: MemoryCallCounters::new(),
             page_pool: Ranked::new(Rank::Pages, Pages::default()),
             ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
             range_counters: HeapCounters::default(),

@@ -7,9 +7,13 @@
 
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags, ranges};
+use crate::config::rounding::SMALL_SEGMENT;
 use crate::config::{Bfc, Policy};
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::block::Backing;
+use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
 use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
@@ -24,15 +28,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !request.capturing {
             ranges::collect_few(self);
         }
-        let mut bytes = self.segment_bytes(request);
         if let Some(stitcher) = self.stitcher() {
-            return stitcher.grow(request);
+            return stitcher.for_request(&request.mapping).grow(request);
         }
+        let mut bytes = self.segment_bytes(request);
         if self.heaps.expands(request) {
             // Checked and not charged: `expand` counts each mapped range. Whole granules may exceed
             // the limit by less than one granule for each request, as in PyTorch.
-            let Some(mapper) = self.mapper().filter(|_| self.has_room_to_map(bytes)) else { return Ok(None) };
-            return mapper.expand(request);
+            let Some(mapper) = self.mapper().filter(|mapper| mapper.has_room_to_map(bytes)) else { return Ok(None) };
+            return mapper.for_request(&request.mapping).expand(request);
         }
         // Ordinary segments cannot use spare pages.
         if self.page_pool.lock().bytes.spare > 0 {
@@ -149,7 +153,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// Returns the size in bytes of the segment that [`grow`](OnDevice::grow) would try first for a
-    /// request.
+    /// request; of the memory that it would map, in a heap of the stitched policy.
     pub(crate) fn segment_bytes(&self, request: &Request) -> u64 {
         if self.flags.has(flags::DIRECT) {
             return request.size;
@@ -157,16 +161,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         match self.settings.policy {
             Policy::Bfc(bfc) => self.region_bytes(&bfc, request),
             policy => {
-                // A sub-allocator sizes its own segments. The heap's lock ends with this statement,
-                // before `config` is locked.
-                let of_suballocator = self
-                    .heaps
-                    .lock(request.slot)
-                    .suballocator
-                    .as_ref()
-                    .map(|suballocator| suballocator.segment_bytes(request.size));
-                let bytes =
-                    of_suballocator.unwrap_or_else(|| policy.segment_bytes(request.size, &self.settings.config.lock()));
+                // The heap's lock ends with this statement, before `config` is locked.
+                let of_heap = bytes_of_heap(&mut self.heaps.lock(request.slot), request.size);
+                let bytes = of_heap.unwrap_or_else(|| policy.segment_bytes(request.size, &self.settings.config.lock()));
                 match policy {
                     Policy::SizeClass(_) | Policy::Buddy(_) => self.shrink_to_available(bytes, request.size),
                     _ => bytes,
@@ -207,6 +204,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // At least the request, even above the cap: the charge or the device then refuses.
         region.min(available).max(request.size)
     }
+}
+
+/// Returns how many bytes a heap that sizes its own segments would add for a block of `size` bytes: a
+/// heap with a sub-allocator, or one of pages.
+fn bytes_of_heap<S: Storage>(heap: &mut Heap<S>, size: u64) -> Option<u64> {
+    if let Some(suballocator) = &heap.suballocator {
+        return Some(suballocator.segment_bytes(size));
+    }
+    if heap.rules.backing != Backing::Stitched {
+        return None;
+    }
+    // A heap without addresses would map all of the block.
+    Some(PagedHeap(heap).lacking(size).unwrap_or(size.next_multiple_of(SMALL_SEGMENT)))
 }
 
 /// Doubles `region` until the region holds `needed` bytes.

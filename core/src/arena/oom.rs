@@ -32,6 +32,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// `slot` is the heap of the request. Heaps are read in turn, so the sums may disagree slightly
     /// while threads allocate.
     pub(crate) fn memory_report(&self, requested: u64, block: u64, segment: u64, slot: Option<u32>) -> OutOfMemory {
+        let pages = self.page_pool.lock().bytes;
         let of_ranges = |stat| self.range_counters.current(stat) as u64;
         let mut report = OutOfMemory {
             requested,
@@ -43,6 +44,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             limit: self.ledger.limit_if_set(),
             allocated: of_ranges(Stat::AllocatedBytes),
             reserved: of_ranges(Stat::ReservedBytes),
+            spare: pages.spare + pages.parked,
+            pinned: 0,
             pending: 0,
             private_free: 0,
             largest_free: 0,
@@ -62,6 +65,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             report.pending += active - allocated;
             if heap.pool != 0 {
                 report.private_free += reserved - active;
+            }
+            if !heap.is_empty() {
+                report.pinned += heap.sets.pages.pinned();
             }
             let largest = heap.largest_free();
             if Some(number) == slot {

@@ -21,6 +21,7 @@
 use crate::arena::compact::Compact;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
+use crate::arena::virtual_calls::MappingTime;
 use crate::arena::{Arena, OnDevice, flags, ranges};
 use crate::config::{Bfc, Policy};
 use crate::device::DeviceMemory;
@@ -154,6 +155,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         Ok(None)
     }
+
+    /// Fails a request whose memory would exceed the configured fraction of the device, before any
+    /// cached segment is released for the request. Applies if `throw_on_cudamalloc_oom` is set.
+    fn reject_early(self, request: &Request) -> Result<(), Error> {
+        let Some(bytes) = self.rejected(request)? else { return Ok(()) };
+        self.device_peaks.count(Event::OomRejection);
+        Err(Error::Rejected(bytes))
+    }
+
+    /// Returns how many bytes of new memory a request would need, if `reject_early` would fail the
+    /// request for them.
+    pub(super) fn rejected(self, request: &Request) -> Result<Option<u64>, Error> {
+        let config = self.settings.copy();
+        if !config.throw_on_device_oom() {
+            return Ok(None);
+        }
+        let total = self.call(D::memory_info)?.total;
+        let allowed = fraction_of(config.per_process_memory_fraction(), total);
+        let room = allowed.saturating_sub(self.ledger.reserved());
+        let more = match self.stitcher() {
+            // A request without enough addresses goes on, and fails for want of them.
+            Some(stitcher) => stitcher.new_bytes(request, room)?.unwrap_or(0),
+            None => self.segment_bytes(request),
+        };
+        Ok((more > room).then_some(more))
+    }
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
@@ -188,27 +215,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         self.search(request)
     }
 
-    /// Fails a request whose segment would exceed the configured fraction of the device, before any
-    /// cached segment is released for the request. Applies if `throw_on_cudamalloc_oom` is set.
-    fn reject_early(&self, request: &Request) -> Result<(), Error> {
-        let Some(bytes) = self.rejected(request)? else { return Ok(()) };
-        self.device_peaks.count(Event::OomRejection);
-        Err(Error::Rejected(bytes))
-    }
-
-    /// Returns the size in bytes of the segment that a request would need, if `reject_early` would
-    /// fail the request for the size.
-    pub(super) fn rejected(&self, request: &Request) -> Result<Option<u64>, Error> {
-        let config = self.settings.copy();
-        if !config.throw_on_device_oom() {
-            return Ok(None);
-        }
-        let more = self.segment_bytes(request);
-        let total = self.call(D::memory_info)?.total;
-        let allowed = fraction_of(config.per_process_memory_fraction(), total);
-        Ok((self.ledger.reserved().saturating_add(more) > allowed).then_some(more))
-    }
-
     /// Serves a request of the default pool from a private pool with the option `use_on_oom`.
     fn search_oom_pools(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         self.in_oom_pools(request, |request| self.search(request).transpose()).transpose()
@@ -235,7 +241,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             }
             // Only the stream's own heap of the pool may serve: no pair, no free block.
             let pair = self.heaps.find_pair(pool, request.stream);
-            let found = pair.and_then(|pair| look(&Request { pool, slot: pair.slot(request.kind), ..*request }));
+            let found = pair.and_then(|pair| {
+                look(&Request { pool, slot: pair.slot(request.kind), mapping: MappingTime::default(), ..*request })
+            });
             self.heaps.leave_pool(pool);
             if found.is_some() {
                 return found;

@@ -3,6 +3,7 @@
 use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
 use crate::arena::heaps::registry::RouteEntry;
+use crate::arena::virtual_calls::MappingTime;
 use crate::arena::{Arena, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -13,7 +14,7 @@ use crate::units::{MAX_REQUEST, StreamId};
 
 /// A request on its way through the slow path. Its pair of heaps is used for as long as this exists, so no other call can give
 /// the pair to another stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Request {
     /// The size that the program requested, in bytes.
     pub bytes: u64,
@@ -32,6 +33,8 @@ pub(crate) struct Request {
     pub capturing: bool,
     /// The call site of the request; 0 if none is recorded.
     pub site: u32,
+    /// The time spent so far in mapping memory.
+    pub mapping: MappingTime,
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
@@ -60,7 +63,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let serve = |capturing| {
             self.learn_virtual_memory();
             let pair = pair(&self.heaps, pool, stream)?;
-            serve(&Request {
+            let request = Request {
                 bytes,
                 size,
                 kind,
@@ -70,7 +73,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 route,
                 capturing,
                 site: call_site,
-            })
+                mapping: MappingTime::default(),
+            };
+            let served = serve(&request);
+            request.mapping.count(self);
+            served
         };
         // One way out, whatever fails: a pool that was entered is left again.
         let served = is_capturing().and_then(serve);

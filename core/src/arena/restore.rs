@@ -5,7 +5,6 @@
 //! beginning. No requests could reproduce that state: where a free block begins and ends depends on
 //! requests that are not known any more.
 
-use crate::arena::expand::range_to_reserve;
 use crate::arena::mapper::{MapFailure, Mapper};
 use crate::arena::{OnDevice, flags};
 use crate::config::rounding::PoolKind;
@@ -165,8 +164,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Mapper<'_, D, R, S> {
 
     /// Reserves addresses around the first part of an expandable segment.
     fn reserve_range(&self, slot: u32, segment: &SnapshotSegment) -> Result<(), Error> {
-        let (bytes, granule) = range_to_reserve(&self.device, self.memory, segment.kind)?;
-        let base = self.device.call(|_| self.memory.reserve(bytes))?;
+        let (bytes, granule) = self.range_to_reserve(segment.kind)?;
+        let base = self.memory.reserve(bytes)?;
         let range = base..DevicePtr(base.0.saturating_add(bytes));
         if !range.contains(&segment.address) {
             self.unreserve(Some((base, bytes)));

@@ -115,11 +115,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     }
 
     /// Asks the device for virtual memory until the device is known to have it, and then makes heaps
-    /// expandable if the configuration says so. No lock is held, since the question may open the
-    /// device.
+    /// expandable if the configuration says so. Tells the host once if the policy needs virtual memory
+    /// and the device has none. No lock is held, since the question may open the device.
     pub(super) fn learn_virtual_memory(&self) {
-        if !self.driver.has_virtual_memory() && self.driver.finds_virtual_memory() {
+        if self.driver.has_virtual_memory() {
+            return;
+        }
+        if self.driver.finds_virtual_memory() {
             self.apply_config();
+        } else if matches!(self.settings.policy, Policy::Stitched(_)) && self.driver.misses_virtual_memory() {
+            self.driver.device().on_missing_virtual_memory();
         }
     }
 

@@ -103,7 +103,8 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// Any error of the device.
     fn is_capturing(&self, stream: StreamId) -> DeviceResult<bool>;
 
-    /// Returns the device's virtual memory, if any. Without it, segments are never expandable.
+    /// Returns the device's virtual memory, if any. Without it, segments are never expandable, and the
+    /// stitched policy places blocks as the caching policy does.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
         None
     }
@@ -142,6 +143,28 @@ pub trait DeviceMemory: Send + Sync + 'static {
         let _ = report;
     }
 
+    /// Tells the program that a page of virtual memory is mapped and accessible from `at` on, before
+    /// any of its addresses is handed out. While a page moves, the page may be mapped at two places.
+    ///
+    /// Called without a lock, on the thread of the request or of the upkeep that maps the page. May
+    /// call the allocator.
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        let _ = (at, bytes);
+    }
+
+    /// Tells the program that a page is about to be unmapped: the `bytes` from `at` on, of which
+    /// [`on_map`](Self::on_map) told. No block lies there, and no work uses the addresses. If the
+    /// device then fails to unmap the page, the addresses are never used again.
+    ///
+    /// Called as [`on_map`](Self::on_map) is.
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        let _ = (at, bytes);
+    }
+
+    /// Reports to the program that the device has no virtual memory, so that the stitched policy places
+    /// blocks as the caching policy does. Called once, at the first request, with no lock held.
+    fn on_missing_virtual_memory(&self) {}
+
     /// Sleeps for about `us` microseconds, while the allocator waits for other threads to free
     /// memory. Returns false if the host cannot sleep, or wants to stop waiting.
     fn pause(&self, us: u64) -> bool {
@@ -154,8 +177,8 @@ pub trait DeviceMemory: Send + Sync + 'static {
     /// counter.
     ///
     /// Each call must return at least two more than the call before. Return 0 without a clock;
-    /// events are then numbered. Called for every traced event, under a heap's lock: must not
-    /// block, and must not call the allocator.
+    /// events are then numbered. Called for every traced event, under a heap's lock, and before and
+    /// after each call of virtual memory: must not block, and must not call the allocator.
     fn ticks(&self) -> u64 {
         0
     }

@@ -26,8 +26,13 @@ pub struct OutOfMemory {
     pub limit: Option<u64>,
     /// Bytes of live blocks.
     pub allocated: u64,
-    /// Bytes reserved from the device.
+    /// Bytes reserved from the device, without spare pages.
     pub reserved: u64,
+    /// Bytes of pages of virtual memory that are mapped where no block can lie. The pages
+    /// could neither serve the request nor go back to the device.
+    pub spare: u64,
+    /// Bytes of pages of virtual memory that are pinned: free memory there does not move.
+    pub pinned: u64,
     /// Bytes freed by the program, and still waiting for other streams or for the safe frontier.
     pub pending: u64,
     /// Free bytes in private pools.
@@ -101,13 +106,16 @@ impl fmt::Display for OutOfMemory {
         write!(
             f,
             "The allocator holds {}: {} in live blocks, {} pending, {} free",
-            Size(self.reserved),
+            Size(self.held()),
             Size(self.allocated),
             Size(self.pending),
             Size(self.free())
         )?;
         if self.private_free > 0 {
             write!(f, ", {} free in private pools", Size(self.private_free))?;
+        }
+        if self.spare > 0 {
+            write!(f, ", {} in spare pages", Size(self.spare))?;
         }
         f.write_str(".")?;
         self.explain(f, &Size)?;
@@ -140,7 +148,7 @@ impl fmt::Display for WordsOfPyTorch<'_> {
         if private_free > 0 {
             write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", PyTorchSize(private_free))?;
         }
-        let unallocated = report.reserved.saturating_sub(allocated + private_free);
+        let unallocated = report.held().saturating_sub(allocated + private_free);
         write!(f, "and {} is reserved by PyTorch but unallocated.", PyTorchSize(unallocated))?;
         if !report.expandable {
             f.write_str(
@@ -160,6 +168,11 @@ impl OutOfMemory {
         WordsOfPyTorch(self)
     }
 
+    /// Returns all bytes held from the device.
+    fn held(&self) -> u64 {
+        self.reserved + self.spare
+    }
+
     /// Returns the free bytes held by the allocator, without those of private pools.
     fn free(&self) -> u64 {
         self.reserved.saturating_sub(self.allocated + self.pending + self.private_free)
@@ -167,7 +180,7 @@ impl OutOfMemory {
 
     /// Returns whether the memory limit, and not the device, refused the segment.
     fn is_limited(&self) -> bool {
-        self.limit.is_some_and(|limit| self.reserved + self.segment > limit)
+        self.limit.is_some_and(|limit| self.held() + self.segment > limit)
     }
 
     /// Writes which block was needed, and why it could not be allocated.
@@ -197,12 +210,18 @@ impl OutOfMemory {
                 size(self.pending)
             )?;
         }
+        if self.spare > 0 {
+            write!(f, " {} lie in pages whose old addresses are still in use.", size(self.spare))?;
+        }
+        if self.pinned > 0 {
+            write!(f, " {} lie in pinned pages, which do not move.", size(self.pinned))?;
+        }
         if self.capturing {
             f.write_str(" Nothing could be released because the stream is capturing a graph.")?;
         }
         match self.limit {
             Some(limit) if self.is_limited() => {
-                write!(f, " The memory limit leaves {} to allocate.", size(limit.saturating_sub(self.reserved)))
+                write!(f, " The memory limit leaves {} to allocate.", size(limit.saturating_sub(self.held())))
             }
             _ => write!(f, " The device would not give {} more.", size(self.segment)),
         }
@@ -243,6 +262,8 @@ mod tests {
             limit: None,
             allocated: 1000 * MIB,
             reserved: 1000 * MIB,
+            spare: 0,
+            pinned: 0,
             pending: 0,
             private_free: 0,
             largest_free: 0,
@@ -288,6 +309,22 @@ mod tests {
         assert!(!text(|report| report.limit = Some(1000 * MIB)).contains(LIMIT), "the device is full as well");
         let limited = text(|report| (report.limit, report.memory.free) = (Some(1000 * MIB), 100 * MIB));
         assert!(limited.contains(LIMIT) && limited.contains("The memory limit is 1000 MiB."), "{limited}");
+    }
+
+    #[test]
+    fn pages_that_cannot_serve_are_named() {
+        let text = text(|report| {
+            (report.spare, report.pinned, report.reserved) = (16 * MIB, 6 * MIB, 984 * MIB);
+            (report.allocated, report.limit) = (980 * MIB, Some(1090 * MIB));
+        });
+        for part in [
+            " holds 1000 MiB: 980 MiB in live blocks, 0 bytes pending, 4 MiB free, 16 MiB in spare pages.",
+            " 16 MiB lie in pages whose old addresses are still in use.",
+            " 6 MiB lie in pinned pages, which do not move.",
+            " The memory limit leaves 90 MiB to allocate.",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 
     #[test]

@@ -109,6 +109,18 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
         self.on("on_out_of_memory").on_out_of_memory(report);
     }
 
+    fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.on("on_map").on_map(at, bytes);
+    }
+
+    fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.on("on_unmap").on_unmap(at, bytes);
+    }
+
+    fn on_missing_virtual_memory(&self) {
+        self.on("on_missing_virtual_memory").on_missing_virtual_memory();
+    }
+
     fn pause(&self, us: u64) -> bool {
         self.on("pause").pause(us)
     }

@@ -292,6 +292,9 @@ pub(crate) struct Segment {
     /// The next older segment in the heap's list, or `NONE`. For a vacant entry: the next vacant
     /// entry.
     pub next: u32,
+    /// How often the program has pinned blocks of an ordinary segment. A pinned segment is not
+    /// released.
+    pub pins: u32,
     /// Whether the segment has live sub-blocks. Always false without a sub-allocator: blocks tile
     /// the segment instead.
     pub live: bool,
@@ -299,7 +302,17 @@ pub(crate) struct Segment {
 
 impl Vacant for Segment {
     fn vacant(next: u32) -> Self {
-        Self { base: 0, bytes: 0, first: NONE, granule: 0, backing: Backing::Ordinary, prev: NONE, next, live: false }
+        Self {
+            base: 0,
+            bytes: 0,
+            first: NONE,
+            granule: 0,
+            backing: Backing::Ordinary,
+            prev: NONE,
+            next,
+            pins: 0,
+            live: false,
+        }
     }
 
     fn next_vacant(&self) -> u32 {

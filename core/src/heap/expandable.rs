@@ -17,6 +17,7 @@
 use super::{Heap, Outcome};
 use crate::heap::block::{Backing, Block, Blocks, State};
 use crate::heap::free_index::FreeIndex;
+use crate::heap::home_pages::HomePage;
 use crate::stats::{HeapCounters, Stat};
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
@@ -246,16 +247,16 @@ impl<S: Storage> Heap<S> {
         Some((DevicePtr(addr), size))
     }
 
-    /// Returns the range of the pages that lie wholly inside a free block and are not pinned, up to
-    /// the first pinned page. `None` if there is none.
+    /// Returns the range of the first pages that lie wholly inside a free block and may be released,
+    /// up to a page that may not. `None` if there is none.
     pub(crate) fn whole_pages(&self, block: u32) -> Option<Range> {
         let Block { addr, segment, backing, .. } = self.blocks[block];
         if backing == Backing::Ordinary {
             return None;
         }
-        let mut pages = self.sets.pages.within(addr, self.blocks[block].end()).skip_while(|page| page.pins > 0);
+        let mut pages = self.sets.pages.within(addr, self.blocks[block].end()).skip_while(|page| !page.is_movable());
         let first = pages.next()?;
-        let end = pages.take_while(|page| page.pins == 0).last().map_or(first.end(), |last| last.end());
+        let end = pages.take_while(HomePage::is_movable).last().map_or(first.end(), |last| last.end());
         let granule = self.segments[segment].granule;
         Some(Range { at: DevicePtr(first.at), bytes: end - first.at, granule })
     }

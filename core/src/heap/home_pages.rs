@@ -23,8 +23,10 @@ pub(crate) struct HomePage {
     pub bytes: u64,
     /// The number of the page in the device's pool of pages. For a vacant entry: the next one.
     pub page: u32,
-    /// How often the page is pinned. A pinned page does not move, and is not released.
+    /// How often the program has pinned the page. A pinned page does not move, and is not released.
     pub pins: u32,
+    /// Whether the old place of the page is not stale yet. The page must not move again until then.
+    pub arriving: bool,
 }
 
 impl HomePage {
@@ -32,11 +34,16 @@ impl HomePage {
     pub(crate) fn end(&self) -> u64 {
         self.at + self.bytes
     }
+
+    /// Returns whether the page may move or be released once it is free.
+    pub(crate) fn is_movable(&self) -> bool {
+        self.pins == 0 && !self.arriving
+    }
 }
 
 impl Vacant for HomePage {
     fn vacant(next: u32) -> Self {
-        Self { at: 0, bytes: 0, page: next, pins: 0 }
+        Self { at: 0, bytes: 0, page: next, pins: 0, arriving: false }
     }
 
     fn vacate(&mut self, next: u32) {
@@ -102,11 +109,25 @@ impl<S: Storage> HomePages<S> {
         self.entry_from(addr).map(|entry| self.entries[entry])
     }
 
+    /// Returns the page that contains `addr`.
+    pub(crate) fn containing(&self, addr: u64) -> Option<HomePage> {
+        let bound = Key { major: 0, minor: addr + 1 };
+        let entry = self.by_address.below(self.root, bound, by_address(&self.entries))?;
+        Some(self.entries[entry]).filter(|page| addr < page.end())
+    }
+
     /// Adds `change` to the pins of the page that begins at `at`.
     pub(crate) fn pin(&mut self, at: u64, change: i32) {
         if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
             let pins = &mut self.entries[entry].pins;
             *pins = pins.saturating_add_signed(change);
+        }
+    }
+
+    /// Notes that the old place of the page that begins at `at` is stale.
+    pub(crate) fn arrive(&mut self, at: u64) {
+        if let Some(entry) = self.entry_from(at).filter(|&entry| self.entries[entry].at == at) {
+            self.entries[entry].arriving = false;
         }
     }
 

@@ -446,10 +446,12 @@ impl<S: Storage> Heap<S> {
         Outcome { value: block, peaks_stale }
     }
 
-    /// Whether `block` is a whole ordinary segment, free, without live sub-blocks.
+    /// Whether `block` is a whole ordinary segment, free, without live sub-blocks, and not pinned.
     pub(crate) fn is_releasable(&self, block: u32) -> bool {
         let block = &self.blocks[block];
-        block.is_free() && block.backing == Backing::Ordinary && !block.is_split() && !self.segments[block.segment].live
+        let whole = block.is_free() && block.backing == Backing::Ordinary && !block.is_split();
+        let segment = &self.segments[block.segment];
+        whole && !segment.live && segment.pins == 0
     }
 
     /// Returns the bytes of the largest free block. With a sub-allocator: of the largest segment

@@ -191,7 +191,7 @@ impl<S: Storage> PagedHeap<'_, S> {
             if self.admits(wanted, block) {
                 let Block { addr, size, .. } = self.0.blocks[block];
                 let pages = self.0.sets.pages.within(addr, addr + size);
-                pages.filter(|page| page.pins == 0).for_each(|page| counts.add(page.bytes));
+                pages.filter(HomePage::is_movable).for_each(|page| counts.add(page.bytes));
             }
             cursor = self.0.sets.free.next(block, self.0.blocks.entries());
         }
@@ -227,7 +227,7 @@ impl<S: Storage> PagedHeap<'_, S> {
         let mut rest = Some(block);
         while let Some(block) = rest {
             let from = self.0.blocks[block].addr;
-            let mut pages = self.0.sets.pages.within(from, end).filter(|page| page.pins == 0);
+            let mut pages = self.0.sets.pages.within(from, end).filter(HomePage::is_movable);
             let Some(page) = pages.find(|page| chosen.has(page.bytes)) else { break };
             drop(pages);
             // What is cut off here becomes unmapped later, one block at a time.

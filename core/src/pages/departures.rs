@@ -5,7 +5,7 @@
 //!                                           └─▶ other streams are ordered behind the event
 //! ```
 //!
-//! A departure lives as long as a page or an operation refers to it. Its event is used again.
+//! A departure lives as long as a page or an operation refers to it. The event is used again.
 
 use crate::device::Event;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -17,7 +17,7 @@ use crate::units::{NO_STREAM, StreamId};
 pub(crate) struct Departure {
     /// The recorded event.
     pub event: Event,
-    /// The stream on which the event was recorded. [`NO_STREAM`] once that stream has ended.
+    /// The stream on which the event was recorded. [`NO_STREAM`] once the stream has ended.
     pub stream: StreamId,
     /// Whether the event is known to be complete.
     pub complete: bool,
@@ -69,12 +69,12 @@ impl<S: Storage> core::ops::Index<u32> for Departures<S> {
 }
 
 impl<S: Storage> Departures<S> {
-    /// Returns whether there is no departure.
+    /// Returns whether the table has no departure.
     pub(crate) fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
 
-    /// Makes room for a departure, and for its event when it is over. Returns an idle event, or
+    /// Makes room for a departure, and for the event of a departure when over. Returns an idle event, or
     /// `None` if the caller must create an event.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl<S: Storage> Departures<S> {
     /// Adds a departure whose event is recorded on `stream`, with one reference.
     ///
     /// # Errors
-    /// [`CapacityError`] if other threads have taken the room. The event is then the caller's.
+    /// [`CapacityError`] if the room was taken by another thread. The event is then the caller's.
     pub(crate) fn add(&mut self, event: Event, stream: StreamId) -> Result<u32, CapacityError> {
         if !self.table.make_room(1) || !self.idle_events.make_room(self.table.len() as usize + 1) {
             return Err(CapacityError);
@@ -139,7 +139,7 @@ impl<S: Storage> Departures<S> {
         Some((departure, self.hold(departure)))
     }
 
-    /// Forgets the number of a stream that has ended: another stream may get it.
+    /// Forgets the number of an ended stream: another stream may get the number.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) {
         for departure in self.table.entries_mut() {
             if departure.stream == stream {

@@ -7,20 +7,22 @@
 //!     └──── destroy ────┴─ spare ◀┴──────────────────────────────┘
 //! ```
 //!
-//! A page is a physical handle. It is *home* while blocks use it at one place, *spare* while no
-//! work uses it, and *moving* while an operation holds it. A page that left an elastic range is
+//! A page is a physical handle: *home* while used by blocks at a place, *spare* while used by no
+//! work, and *moving* while held by an operation. A page that left an elastic range is
 //! *parked* until the work before its [departure](departures) is complete; work ordered behind the
 //! departure may use the page earlier. A page that has moved keeps its old mapping as an *alias*
 //! until the work that used the old addresses is complete; the memory of a page goes back to the
 //! device only after its last alias.
 //!
-//! This folder holds tables. It never calls the device.
+//! The folder holds tables, and never calls the device.
 
 pub(crate) mod counts;
 pub(crate) mod departures;
+pub(crate) mod pins;
 
 use crate::device::PhysicalHandle;
 use crate::pages::departures::{Departure, Departures};
+use crate::pages::pins::Pins;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Storage};
 
@@ -135,9 +137,11 @@ pub(crate) struct Pages<S: Storage> {
     parked: Batch,
     /// The departures of parked pages and of stale mappings of ranges.
     pub departures: Departures<S>,
+    /// What the program has pinned.
+    pub pins: Pins<S>,
     /// Bytes by place.
     pub bytes: PageBytes,
-    /// Length of the largest page that ever existed, in bytes.
+    /// Length of the largest page ever created, in bytes.
     pub largest: u64,
 }
 
@@ -148,6 +152,7 @@ impl<S: Storage> Default for Pages<S> {
             spare: NONE,
             parked: Batch::EMPTY,
             departures: Departures::default(),
+            pins: Pins::default(),
             bytes: PageBytes::default(),
             largest: 0,
         }
@@ -205,12 +210,6 @@ impl<S: Storage> Pages<S> {
     /// Takes a spare page of exactly `bytes`, which is then moving.
     pub(crate) fn take_spare(&mut self, bytes: u64) -> Option<u32> {
         self.take_spare_if(|page| page.bytes == bytes && !page.stuck)
-    }
-
-    /// Takes the largest spare page of at most `bytes`, which is then moving.
-    pub(crate) fn take_spare_within(&mut self, bytes: u64) -> Option<u32> {
-        let largest = self.largest_spare(bytes)?;
-        self.take_spare(largest)
     }
 
     /// Returns the length of the largest spare page of at most `bytes`.
@@ -271,14 +270,14 @@ impl<S: Storage> Pages<S> {
         })
     }
 
-    /// Takes `wanted` if it is still parked behind `departure`. Returns whether it was; it is then
+    /// Takes `wanted` if still parked behind `departure`. Returns whether it was; the page is then
     /// moving.
     pub(crate) fn take_back(&mut self, wanted: u32, departure: u32) -> bool {
         let Page { place, behind, .. } = self.table[wanted];
         (place, behind) == (Place::Parked, departure) && self.unpark(|_, page| page == wanted).is_some()
     }
 
-    /// Removes the first parked page for which `wanted` returns true from the list; it is then
+    /// Removes the first parked page for which `wanted` returns true from the list; the page is then
     /// moving.
     fn unpark(&mut self, wanted: impl Fn(&Self, u32) -> bool) -> Option<u32> {
         let (mut before, mut page) = (NONE, self.parked.first);
@@ -323,7 +322,7 @@ impl<S: Storage> Pages<S> {
         entry.place = place;
     }
 
-    /// Marks a page as stuck in a mapping that the device failed to remove.
+    /// Marks a page as stuck in a mapping after a failure of the device to unmap.
     pub(crate) fn mark_stuck(&mut self, page: u32) {
         self.table[page].stuck = true;
     }
@@ -331,6 +330,15 @@ impl<S: Storage> Pages<S> {
     /// Counts an alias of `page`: a mapping that is stale from now on.
     pub(crate) fn add_alias(&mut self, page: u32) {
         self.table[page].aliases += 1;
+    }
+
+    /// Counts an alias of `page` at its old place, and returns that place: the slot of a heap and the
+    /// detached block there. Counted before the place is listed as stale, since any thread may unmap
+    /// a listed place at once.
+    pub(crate) fn count_alias_of_origin(&mut self, page: u32) -> Option<(u32, u32)> {
+        let origin = self.table[page].origin?;
+        self.add_alias(page);
+        Some(origin)
     }
 
     /// Counts an alias of `page` as unmapped, or as `stuck` for good.
@@ -398,7 +406,7 @@ impl<S: Storage> Pages<S> {
     /// Checks the sums by place.
     ///
     /// # Errors
-    /// A description of the invariant that does not hold.
+    /// A description of the broken invariant.
     pub(crate) fn check(&self) -> Result<PageBytes, &'static str> {
         let spare = self.spares().try_fold(0, |sum, page| {
             let page = &self.table[page];

@@ -17,9 +17,12 @@
 #![allow(clippy::needless_range_loop, reason = "several tables are walked by the same statistic")]
 
 mod counters;
+mod memory_calls;
 mod peaks;
 
 pub(crate) use counters::HeapCounters;
+pub use memory_calls::{CallCount, MemoryCalls};
+pub(crate) use memory_calls::{MemoryCall, MemoryCallCounters};
 pub(crate) use peaks::{DevicePeaks, KindCounters};
 
 use crate::config::rounding::PoolKind;

@@ -84,7 +84,7 @@ impl Device {
             locked.sets.pages.make_room(batch.count).unwrap();
             let begin = PagedHeap(&mut locked).place_in(held, batch.bytes);
             for (&page, at) in numbers.iter().zip((begin.0..).step_by(STEP as usize)) {
-                locked.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 1 });
+                locked.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 0, arriving: true });
             }
             let extended = PagedHeap(&mut locked).extend(held, batch.bytes, &self.counters[heap]);
             (locked.allocate_from(extended.value, size, size, &self.counters[heap]).value, begin)
@@ -113,14 +113,14 @@ impl Device {
     /// `Stitcher::finish_moves`.
     fn finish_moves(&self, heap: usize, numbers: &[u32], at: DevicePtr) {
         for &page in numbers {
-            let Some((from, block)) = self.pages.lock().unwrap()[page].origin else { continue };
+            let origin = self.pages.lock().unwrap().count_alias_of_origin(page);
+            let Some((from, block)) = origin else { continue };
             PagedHeap(&mut self.heaps[from as usize].lock().unwrap()).leave_stale(block, &self.counters[from as usize]);
-            self.pages.lock().unwrap().add_alias(page);
         }
         numbers.iter().for_each(|&page| self.pages.lock().unwrap().settle(page));
         let mut locked = self.heaps[heap].lock().unwrap();
         for (_, at) in numbers.iter().zip((at.0..).step_by(STEP as usize)) {
-            locked.sets.pages.pin(at, -1);
+            locked.sets.pages.arrive(at);
         }
     }
 
@@ -143,8 +143,9 @@ impl Device {
         for (heap, counters) in self.heaps.iter().zip(&self.counters) {
             let heap = heap.lock().unwrap();
             bytes += heap.check_invariants(counters).unwrap();
-            homes
-                .extend(heap.sets.pages.within(0, u64::MAX).inspect(|page| assert_eq!(page.pins, 0)).map(|it| it.page));
+            homes.extend(
+                heap.sets.pages.within(0, u64::MAX).inspect(|page| assert!(page.is_movable())).map(|it| it.page),
+            );
         }
         homes.sort_unstable();
         assert!(homes.windows(2).all(|pair| pair[0] != pair[1]), "a page is at home at two places");
@@ -191,6 +192,23 @@ fn loom_pages_that_have_just_moved_stay_until_their_old_places_are_stale() {
         device.unmap_stale(0);
         device.unmap_stale(1);
         device.free(0, second);
+        device.check();
+    });
+}
+
+/// The old place of a page may be unmapped as soon as the place is stale, before the page settles.
+#[test]
+fn loom_an_old_place_is_unmapped_before_its_page_settles() {
+    explore(|| {
+        let device = Device::new();
+        let block = device.grow(0, STEP, STEP);
+        device.free(0, block);
+        let moving = device.clone();
+        let other = thread::spawn(move || moving.grow(1, STEP, STEP));
+        device.unmap_stale(0);
+        let moved = other.join().unwrap();
+        device.unmap_stale(0);
+        device.free(1, moved);
         device.check();
     });
 }

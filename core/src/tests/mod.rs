@@ -2,6 +2,8 @@
 
 #[cfg(not(loom))]
 mod allocator;
+#[cfg(not(loom))]
+mod extents;
 #[cfg(loom)]
 mod loom;
 #[cfg(loom)]

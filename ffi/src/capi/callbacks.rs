@@ -1,8 +1,8 @@
-//! Registration of callbacks: memory shortage, out-of-memory reports, call stacks.
+//! Registration of callbacks: memory shortage, out-of-memory reports, mappings, call stacks.
 
 use crate::abi::{
-    cachalot_allocator, cachalot_oom_callback, cachalot_shortage_callback, cachalot_stack, cachalot_stack_callback,
-    cachalot_status,
+    cachalot_allocator, cachalot_mapping_callback, cachalot_oom_callback, cachalot_shortage_callback, cachalot_stack,
+    cachalot_stack_callback, cachalot_status,
 };
 use crate::boundary;
 use crate::marshal::Userdata;
@@ -39,6 +39,40 @@ pub unsafe extern "C" fn cachalot_on_out_of_memory(
 ) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         instance.callbacks.set_out_of_memory(callback, Userdata(userdata));
+        Ok(())
+    })
+}
+
+/// Sets the callback that learns of every page of virtual memory that is mapped.
+///
+/// # Safety
+/// The callback may be called with `userdata`, from any thread, until another is set or the
+/// allocator is destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_on_map(
+    allocator: *const cachalot_allocator,
+    callback: cachalot_mapping_callback,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        instance.callbacks.set_map(callback, Userdata(userdata));
+        Ok(())
+    })
+}
+
+/// Sets the callback that learns of every page of virtual memory that is about to be unmapped.
+///
+/// # Safety
+/// The callback may be called with `userdata`, from any thread, until another is set or the
+/// allocator is destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_on_unmap(
+    allocator: *const cachalot_allocator,
+    callback: cachalot_mapping_callback,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        instance.callbacks.set_unmap(callback, Userdata(userdata));
         Ok(())
     })
 }

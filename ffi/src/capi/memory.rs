@@ -29,7 +29,7 @@ fn pointer(address: DevicePtr) -> *mut c_void {
 }
 
 /// Converts a device address from C.
-fn address(pointer: *const c_void) -> DevicePtr {
+pub(super) fn address(pointer: *const c_void) -> DevicePtr {
     DevicePtr(pointer.addr() as u64)
 }
 

@@ -1,16 +1,26 @@
-//! The pages of virtual memory: upkeep at quiet moments, and what the pages are used for.
+//! The pages of virtual memory: upkeep at quiet moments, what the pages are used for, and the memory
+//! under a block.
 
-use crate::abi::{cachalot_allocator, cachalot_pages, cachalot_status};
+use crate::abi::{
+    CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_pages, cachalot_status,
+};
 use crate::boundary;
+use crate::capi::memory::address;
 use crate::marshal::{Out, OutStruct, Versioned};
-use cachalot_core::PageStats;
-use core::ffi::c_int;
+use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Status};
+use cachalot_core::{CallCount, DevicePtr, Error, Extent, MemoryCalls, PageStats, Physical};
+use core::ffi::{c_int, c_void};
 use core::time::Duration;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
 unsafe impl Versioned for cachalot_pages {
-    // Version 0.2: everything up to `moved_bytes`.
-    const FIRST_SIZE: usize = 48;
+    // Version 0.2: everything up to `longest_stall_us`.
+    const FIRST_SIZE: usize = 176;
+}
+
+/// Converts the calls of one kind.
+fn calls(CallCount { calls, us }: CallCount) -> cachalot_calls {
+    cachalot_calls { calls, us }
 }
 
 /// Does what requests have put off. Writes 1 to `more` if something is left.
@@ -50,7 +60,7 @@ pub extern "C" fn cachalot_maintain_every(
     })
 }
 
-/// Tells what the pages of a device are used for.
+/// Tells what the pages of a device are used for, and what they have cost.
 ///
 /// # Safety
 /// `out` is NULL, or a structure as long as its first field says.
@@ -64,7 +74,9 @@ pub unsafe extern "C" fn cachalot_page_stats(
         // SAFETY: guaranteed by the caller.
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
-        let PageStats { mapped, spare, stale, pinned, moved } = instance.allocator.pages(device)?.stats()?;
+        let stats = instance.allocator.pages(device)?.stats()?;
+        let PageStats { mapped, spare, stale, pinned, moved, calls: made, stalls, longest_stall_us } = stats;
+        let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap } = made;
         out.write(&cachalot_pages {
             struct_size: size_of::<cachalot_pages>(),
             mapped_bytes: mapped,
@@ -72,7 +84,95 @@ pub unsafe extern "C" fn cachalot_page_stats(
             stale_bytes: stale,
             pinned_bytes: pinned,
             moved_bytes: moved,
+            reserve: calls(reserve),
+            unreserve: calls(unreserve),
+            create: calls(create),
+            destroy: calls(destroy),
+            map: calls(map),
+            set_access: calls(set_access),
+            unmap: calls(unmap),
+            stalls,
+            longest_stall_us,
         });
         Ok(())
+    })
+}
+
+/// Converts an extent to the C structure.
+fn describe(extent: Extent) -> cachalot_extent {
+    let Extent { offset, bytes, memory, within } = extent;
+    let (memory, flags) = match memory {
+        Physical::Page(number) => (u64::from(number), 0),
+        Physical::Segment(base) => (base.0, CACHALOT_EXTENT_SEGMENT),
+    };
+    cachalot_extent { offset, bytes, memory, memory_offset: within, flags, reserved: 0 }
+}
+
+/// Tells the physical parts of a block: writes them to `extents`, and their number to `count`, which
+/// holds the room before.
+///
+/// # Safety
+/// `count` is NULL or valid for a read and a write, and `extents` is NULL or writable for as many
+/// entries as `count` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_extents(
+    allocator: *const cachalot_allocator,
+    block: *const c_void,
+    extents: *mut cachalot_extent,
+    count: *mut usize,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        if count.is_null() {
+            return Err(Status::null("count"));
+        }
+        // SAFETY: not NULL; the rest is guaranteed by the caller.
+        let room = unsafe { count.read() };
+        let block = address(block);
+        let mut found = Vec::new();
+        if block != DevicePtr::NULL {
+            let device = instance.allocator.base_of(block)?.device;
+            instance.allocator.pages(device)?.extents(block, |extent| found.push(describe(extent)))?;
+        }
+        if !extents.is_null() {
+            if room < found.len() {
+                let text = format!("extents: there is room for {room}, and the block has {}", found.len());
+                return Err(Status::new(CACHALOT_ERROR_BUFFER_TOO_SMALL, text));
+            }
+            // SAFETY: there is room for all, as the caller guarantees, and the vector is the
+            // library's own.
+            unsafe { core::ptr::copy_nonoverlapping(found.as_ptr(), extents, found.len()) };
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe { count.write(found.len()) };
+        Ok(())
+    })
+}
+
+/// Holds the memory under a block in place.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_pin(allocator: *const cachalot_allocator, block: *const c_void) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let block = address(block);
+        if block == DevicePtr::NULL {
+            return Ok(());
+        }
+        let device = instance.allocator.base_of(block)?.device;
+        Ok(instance.allocator.pages(device)?.pin(block)?)
+    })
+}
+
+/// Undoes one pin of a block that is live or was freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_unpin(allocator: *const cachalot_allocator, block: *const c_void) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        let block = address(block);
+        // Once the block is freed, only the pin knows its device.
+        for device in instance.devices() {
+            match instance.allocator.pages(device)?.unpin(block) {
+                Err(Error::NotPinned(_)) => {}
+                unpinned => return Ok(unpinned?),
+            }
+        }
+        Err(Error::NotPinned(block).into())
     })
 }

@@ -2,10 +2,9 @@
 
 use crate::abi::cachalot_status;
 use crate::status::{CACHALOT_ERROR_FORKED, CACHALOT_ERROR_SHUTDOWN, CACHALOT_OK};
-use crate::{handle, last_error};
+use crate::{handle, last_error, warning};
 use core::ffi::CStr;
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
 /// The kinds of failures already reported: operation and status.
@@ -23,8 +22,7 @@ pub(super) fn report_once(what: &'static str, status: cachalot_status) {
     if REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert((what, status)) {
         // SAFETY: the thread's own text, NUL-terminated and valid until the thread's next failure.
         let text = unsafe { CStr::from_ptr(last_error::text()) };
-        // A failure to write the report cannot be reported either.
-        let _ = writeln!(std::io::stderr(), "cachalot: {what}: {}", text.to_string_lossy());
+        warning::warn(format_args!("{what}: {}", text.to_string_lossy()));
     }
 }
 

@@ -1,4 +1,4 @@
-"""Pages of virtual memory: upkeep at quiet moments, and what the pages are used for."""
+"""Pages of virtual memory: upkeep at quiet moments, what the pages are used for and what they cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,20 @@ def maintain_every(seconds: float, max_us: int = 2000) -> None:
 def page_stats(device: Device = None) -> dict[str, int]:
     """Returns what the pages of virtual memory are used for, in bytes: ``mapped`` where blocks can
     use them, ``spare`` (mapped nowhere), ``stale`` (addresses that pages have left, still mapped),
-    ``pinned``, and ``moved`` so far."""
+    ``pinned``, and ``moved`` so far.
+
+    Returns also what they have cost so far: the number and the microseconds of the driver's calls of
+    each kind, such as ``map.calls`` and ``map.us`` (``reserve``, ``unreserve``, ``create``,
+    ``destroy``, ``map``, ``set_access``, ``unmap``), the number of requests that mapped for longer
+    than ``max_stall_us`` (``stalls``), and the longest time that one request mapped
+    (``longest_stall_us``)."""
     pages = _library.Pages(struct_size=ctypes.sizeof(_library.Pages))
     _library.library().cachalot_page_stats(_handle.require(), device_index(device), ctypes.byref(pages))
-    return {name.removesuffix("_bytes"): getattr(pages, name) for name, *_ in pages._fields_[1:]}
+    stats: dict[str, int] = {}
+    for name, *_ in pages._fields_[1:]:
+        value = getattr(pages, name)
+        if isinstance(value, _library.Calls):
+            stats[f"{name}.calls"], stats[f"{name}.us"] = value.calls, value.us
+        else:
+            stats[name.removesuffix("_bytes")] = value
+    return stats

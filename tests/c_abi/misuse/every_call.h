@@ -62,6 +62,9 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_maintain, (allocator, device, 0, NULL))                                            \
   ALLOCATOR_CALL(cachalot_maintain_every, (allocator, 0, 0))                                              \
   DEVICE_CALL(cachalot_page_stats, (allocator, device, &any_pages))                                       \
+  ALLOCATOR_CALL(cachalot_extents, (allocator, block, NULL, &any_length))                                 \
+  ALLOCATOR_CALL(cachalot_pin, (allocator, block))                                                        \
+  ALLOCATOR_CALL(cachalot_unpin, (allocator, block))                                                      \
   DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                               \
   DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
   DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \
@@ -84,6 +87,8 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   DEVICE_CALL(cachalot_reset_accumulated, (allocator, device))                                            \
   ALLOCATOR_CALL(cachalot_on_shortage, (allocator, NULL, NULL))                                           \
   ALLOCATOR_CALL(cachalot_on_out_of_memory, (allocator, NULL, NULL))                                      \
+  ALLOCATOR_CALL(cachalot_on_map, (allocator, NULL, NULL))                                                \
+  ALLOCATOR_CALL(cachalot_on_unmap, (allocator, NULL, NULL))                                              \
   ALLOCATOR_CALL(cachalot_on_stack, (allocator, NULL, NULL))                                              \
   DEVICE_CALL(cachalot_trace_start, (allocator, device, 0))                                               \
   DEVICE_CALL(cachalot_trace_for_each, (allocator, device, ignore_entry, NULL))                           \

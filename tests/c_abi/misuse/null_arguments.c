@@ -29,6 +29,7 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_malloc(it.allocator, 0, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_base_of(it.allocator, it.small, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_forecast(it.allocator, 0, 100, NULL, NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_extents(it.allocator, it.small, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_pool_create(it.allocator, 0, 0, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_range_reserve(it.allocator, 0, 100, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_pool_users(it.allocator, 0, it.pool, NULL));
@@ -44,6 +45,10 @@ int main(int argc, char **argv) {
   REFUSED(&it, ok, cachalot_free(it.allocator, NULL));
   REFUSED(&it, ok, cachalot_free_sized(it.allocator, NULL, 100));
   REFUSED(&it, ok, cachalot_record_stream(it.allocator, NULL, NULL));
+  REFUSED(&it, ok, cachalot_pin(it.allocator, NULL));
+  REFUSED(&it, ok, cachalot_unpin(it.allocator, NULL));
+  REFUSED(&it, ok, cachalot_extents(it.allocator, NULL, NULL, &length));
+  CHECK(length == 0);
   REFUSED(&it, ok, cachalot_destroy(NULL));
   REFUSED(&it, CACHALOT_ERROR_INVALID_POINTER, cachalot_base_of(it.allocator, NULL, &any_block));
   scene_close(&it);

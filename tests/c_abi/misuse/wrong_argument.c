@@ -102,6 +102,8 @@ static void ranges(const scene *it) {
 
 int main(int argc, char **argv) {
   int64_t value = 99;
+  cachalot_extent extents[1] = {{99, 99, 99, 99, 99, 99}};
+  size_t room = 0;
   void *block = NULL;
   scene it;
   begin(argc, argv);
@@ -118,6 +120,9 @@ int main(int argc, char **argv) {
           cachalot_malloc(it.allocator, 0, 100, (cachalot_stream)UINTPTR_MAX, &block));
   REFUSED(&it, CACHALOT_ERROR_INVALID_STREAM,
           cachalot_record_stream(it.allocator, it.small, (cachalot_stream)UINTPTR_MAX));
+  REFUSED(&it, CACHALOT_ERROR_NOT_PINNED, cachalot_unpin(it.allocator, it.small));
+  REFUSED(&it, CACHALOT_ERROR_BUFFER_TOO_SMALL, cachalot_extents(it.allocator, it.small, extents, &room));
+  CHECK(room == 0 && extents[0].bytes == 99);
   REFUSED(&it, CACHALOT_ERROR_IO, cachalot_snapshot_to_file(it.allocator, "/nowhere/at/all"));
   scene_close(&it);
   return failures != 0;

@@ -102,12 +102,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         None
     }
 
-    /// Removes the stale mapping at `at` of a held range, whose work is complete. A page that is
-    /// still parked becomes spare.
+    /// Removes the stale mapping at `at` of a held range, whose work is complete. A page still
+    /// parked becomes spare.
     pub(super) fn unmap_stale(&self, range: u32, at: u64) -> Result<(), Error> {
         let device = self.device();
         let piece = device.ranges.lock().remove_stale(at);
-        let unmapped = device.call(|_| self.mapper.memory.unmap(DevicePtr(at), piece.bytes));
+        let unmapped = self.mapper.unmap(DevicePtr(at), piece.bytes);
         if unmapped.is_err() {
             // The addresses are never used again.
             device.ranges.lock().range(range).is_lost = true;

@@ -1,11 +1,12 @@
 //! Committing a part of a range: pages for its gaps, mapped, and usable by later work on a stream.
 //!
 //! Either all steps of a commit succeed, or the range is as before: pages return to where they came
-//! from, and mappings that were made are removed.
+//! from, and new mappings are removed.
 
 use super::{Elastic, in_capture};
 use crate::arena::flags;
 use crate::arena::ranges::table::{Part, Piece};
+use crate::arena::virtual_calls::MappingTime;
 use crate::device::oom::OutOfMemory;
 use crate::device::{DeviceMemory, ErrorKind};
 use crate::error::Error;
@@ -23,10 +24,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// When memory is short, follows the steps of a request: the program's callback, pending frees
     /// and the cache, the plans.
     pub(crate) fn commit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
-        let device = self.device();
         if stream == NO_STREAM {
             return Err(Error::InvalidStream);
         }
+        let time = MappingTime::default();
+        let timed = Elastic { mapper: self.mapper.for_request(&time) };
+        let committed = timed.commit_by_steps(id, offset, bytes, stream);
+        time.count(self.device());
+        committed
+    }
+
+    /// Commits a part by the steps of a request.
+    fn commit_by_steps(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
+        let device = self.device();
         let attempt = || self.try_commit(id, offset, bytes, stream);
         if attempt()? || device.driver.device().on_shortage(bytes) && attempt()? {
             return Ok(());
@@ -82,7 +92,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         committed
     }
 
-    /// Commits a held part. The pages that it takes are in `batch`, also after a failure.
+    /// Commits a held part. The pages taken are in `batch`, also after a failure.
     fn try_part(&self, part: Part, stream: StreamId, batch: &mut Batch) -> Result<bool, Error> {
         // Kept until all is ordered: no capture begins in between.
         let permission = self.permission();
@@ -94,14 +104,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         let ordered = self.order_part(part, stream, orders);
         let ordered = ordered.and_then(|()| self.order_batch(batch, stream, orders));
         if let Err(error) = ordered.and_then(|()| self.publish(part, stream, batch)) {
+            self.tell(part, batch, D::on_unmap);
             self.unmap_first(batch.count, part, batch);
             return Err(error);
         }
         Ok(true)
     }
 
-    /// Frees the addresses of the part's stale mappings, or takes their pages back: a page that
-    /// still is where it was needs no call to the device.
+    /// Frees the addresses of the part's stale mappings, or takes their pages back: a page
+    /// still at its old place needs no call to the device.
     fn clear(&self, part: Part, orders: bool) -> Result<(), Error> {
         let device = self.device();
         let mut at = part.begin;
@@ -129,7 +140,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
-    /// Takes the page of a stale piece back, if it is still parked.
+    /// Takes the page of a stale piece back, if still parked.
     fn revive(&self, part: Part, piece: &Piece) -> bool {
         let mut ranges = self.device().ranges.lock();
         let revived = self.device().page_pool.lock().take_back(piece.page, piece.departure);
@@ -169,41 +180,50 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
     /// # Errors
     /// The first error. Mappings made before it were removed.
     fn map(&self, part: Part, batch: &Batch) -> Result<bool, Error> {
-        let device = self.device();
         let memory = self.mapper.memory;
         // Access is set once for each run of pages: one call of the device instead of one a page.
         let set_access = |at: u64, end: u64| {
-            if at == end { Ok(()) } else { device.call(|_| memory.set_access(DevicePtr(at), end - at)) }
+            if at == end { Ok(()) } else { memory.set_access(DevicePtr(at), end - at) }
         };
         let (mut mapped, mut run, mut end) = (0, part.begin, part.begin);
-        memory.begin_mapping();
-        let result = self.places(part, batch).try_for_each(|(_, page, at)| {
-            if at != end {
-                set_access(run, end)?;
-                run = at;
-            }
-            device.call(|_| memory.map(DevicePtr(at), page.bytes, page.handle))?;
-            (mapped, end) = (mapped + 1, at + page.bytes);
-            Ok(())
+        let result = memory.in_turn(|| {
+            self.places(part, batch).try_for_each(|(_, page, at)| {
+                if at != end {
+                    set_access(run, end)?;
+                    run = at;
+                }
+                memory.map(DevicePtr(at), page.bytes, page.handle)?;
+                (mapped, end) = (mapped + 1, at + page.bytes);
+                Ok(())
+            })?;
+            set_access(run, end)
         });
-        let result = result.and_then(|()| set_access(run, end));
-        memory.end_mapping();
-        let Err(error) = result else { return Ok(true) };
+        let Err(error) = result else {
+            self.tell(part, batch, D::on_map);
+            return Ok(true);
+        };
         self.unmap_first(mapped, part, batch);
         if error.kind == ErrorKind::OutOfMemory { Ok(false) } else { Err(error.into()) }
+    }
+
+    /// Tells the program of every page of a batch mapped in the gaps of the part.
+    fn tell(&self, part: Part, batch: &Batch, tell: impl Fn(&D, DevicePtr, u64)) {
+        for (_, Page { bytes, .. }, at) in self.places(part, batch) {
+            tell(self.device().driver.device(), DevicePtr(at), bytes);
+        }
     }
 
     /// Removes the mappings of the first `count` pages of a batch, which no work has used.
     fn unmap_first(&self, count: u32, part: Part, batch: &Batch) {
         for (page, Page { bytes, .. }, at) in self.places(part, batch).take(count as usize) {
-            if self.device().call(|_| self.mapper.memory.unmap(DevicePtr(at), bytes)).is_err() {
+            if self.mapper.memory.unmap(DevicePtr(at), bytes).is_err() {
                 self.device().page_pool.lock().mark_stuck(page);
                 self.device().ranges.lock().range(part.range).is_lost = true;
             }
         }
     }
 
-    /// Orders later work on `stream` behind the decommits of what the part commits again.
+    /// Orders later work on `stream` behind the decommits of everything committed again.
     fn order_part(&self, part: Part, stream: StreamId, orders: bool) -> Result<(), Error> {
         let (mut at, mut last) = (part.begin, NONE);
         loop {

@@ -1,4 +1,4 @@
-//! Decommitting parts and releasing ranges: the pages are parked behind an event, and serve other
+//! Decommitting parts and releasing ranges: the pages are parked behind an event, and serve
 //! requests from then on.
 //!
 //! Nothing waits, and nothing is unmapped at once: the mappings become stale, and are removed when
@@ -16,8 +16,8 @@ use crate::tables::slot_table::NONE;
 use crate::units::{NO_STREAM, RangeId, StreamId};
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
-    /// Gives the memory of a part up, behind the present work on `stream`. Pages that are not
-    /// committed stay as they are. A page longer than the part goes once all of it is given up.
+    /// Gives the memory of a part up, behind the present work on `stream`. Uncommitted
+    /// pages stay as they are. A page longer than the part goes once the whole page is given up.
     pub(crate) fn decommit(&self, id: RangeId, offset: u64, bytes: u64, stream: StreamId) -> Result<(), Error> {
         if stream == NO_STREAM {
             return Err(Error::InvalidStream);
@@ -66,8 +66,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         Ok(())
     }
 
-    /// Keeps the order behind the work of a stream that is about to be destroyed, for every range
-    /// that was used on it.
+    /// Keeps the order behind the work of a stream about to be destroyed, for every range used on
+    /// the stream.
     pub(crate) fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
         let device = self.device();
         loop {
@@ -129,7 +129,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
-    /// Returns permission to record events, as long as it lives.
+    /// Returns permission to record events, valid while the value lives.
     ///
     /// # Errors
     /// [`ErrorKind::NotPermittedInCapture`](device::ErrorKind) while a graph is captured.
@@ -159,7 +159,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         departure
     }
 
-    /// Keeps an event for later, or destroys it.
+    /// Keeps or destroys an event.
     fn drop_event(&self, event: device::Event) {
         let kept = self.device().page_pool.lock().departures.keep(event);
         if !kept {
@@ -167,8 +167,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         }
     }
 
-    /// Records an event behind the present work of every stream that used a range. The first stream
-    /// waits for the others, so that one event tells of all.
+    /// Records an event behind the present work of every stream with uses of a range. The first
+    /// stream waits for the rest, so a single event tells of all.
     fn depart_all(&self, range: u32) -> Result<u32, Error> {
         let device = self.device();
         let (first, ended) = {

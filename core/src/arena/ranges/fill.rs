@@ -14,7 +14,7 @@ use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
 use crate::units::StreamId;
 
-/// Divisor of a commit for the length of its new pages, so that parts can be decommitted.
+/// Divisor of a commit for the length of new pages, so parts can be decommitted.
 const PAGES_OF_COMMIT: u64 = 4;
 
 /// Divisor of the memory held for the length of new pages.
@@ -24,7 +24,7 @@ const PAGES_HELD: u64 = 512;
 const LONGEST_PAGE: u64 = 16 << 20;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
-    /// Collects pages that fill the gaps of `part`, in the order of the gaps. Returns false if the
+    /// Collects pages to fill the gaps of `part`, in the order of the gaps. Returns false if the
     /// limit or the device does not allow them. With `orders`, pages may be taken whose last work
     /// `stream` is to be ordered behind.
     pub(super) fn fill(&self, part: Part, stream: StreamId, orders: bool, batch: &mut Batch) -> Result<bool, Error> {
@@ -51,7 +51,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
         if orders {
             self.take_parked(stream, wanted, batch)?;
         }
-        self.take_spare(wanted, batch);
+        self.mapper.take_spares(wanted, MOST_STEPS * self.step(), batch);
         let bytes = part.end - part.begin;
         let to_move = wanted.saturating_sub(batch.bytes).saturating_sub(self.allowance(bytes));
         if orders && to_move > 0 {
@@ -71,19 +71,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             }
         }
         Ok(true)
-    }
-
-    /// Takes spare pages that fit below `wanted` bytes, the longest first.
-    fn take_spare(&self, wanted: u64, batch: &mut Batch) {
-        let longest = MOST_STEPS * self.step();
-        let mut pages = self.device().page_pool.lock();
-        while let Some(bytes) = pages.largest_spare(longest.min(wanted - batch.bytes)) {
-            while bytes <= wanted - batch.bytes
-                && let Some(page) = pages.take_spare(bytes)
-            {
-                pages.append(batch, page);
-            }
-        }
     }
 
     /// Takes parked pages that fit below `wanted` bytes: first those whose work precedes that of

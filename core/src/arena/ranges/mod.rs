@@ -1,5 +1,5 @@
-//! Elastic ranges: addresses that the program fills with pages part by part, and empties again, in
-//! the order of its streams.
+//! Elastic ranges: addresses, filled with pages by the program part by part, and emptied again, in
+//! the order of the streams.
 //!
 //! ```text
 //! reserve ─▶ | gap ……………………………………………………… |
@@ -8,11 +8,11 @@
 //! collect ─▶ | page | gap ………… | page | gap … |   once the work before the decommit is complete
 //! ```
 //!
-//! Ranges take their pages from the device's one pool, and their bytes count against its one limit.
+//! Ranges take their pages from the pool of the device, and their bytes count against the limit of the device.
 //! The host waits for the device in two places only: where memory would run out, and where a commit
 //! needs addresses whose old page serves others while work on the old page is unfinished.
 //!
-//! One operation works on a range at a time; other threads that want the same range wait for it.
+//! Operations work on a range by turns; a thread waits for the turn.
 //! Committing is in commit.rs, the search for pages in fill.rs, decommitting and releasing in
 //! decommit.rs, and the removal of stale mappings in collect.rs.
 
@@ -51,9 +51,9 @@ pub struct Reservation {
     pub range: RangeId,
     /// The address of the first byte.
     pub base: DevicePtr,
-    /// The reserved bytes: the requested ones, rounded up to whole pages.
+    /// The reserved bytes: the requested bytes, rounded up to whole pages.
     pub bytes: u64,
-    /// The bytes of a page: offsets and sizes of parts are multiples of it.
+    /// The bytes of a page. Offsets and sizes of parts are multiples of a page.
     pub page_bytes: u64,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Elastic<'a, D, R: Lock, S: Storage> {
     pub(in crate::arena) mapper: Mapper<'a, D, R, S>,
 }
 
-/// A range that one operation holds.
+/// A range held by an operation.
 struct Held<'e, 'a, D: DeviceMemory, R: Lock, S: Storage> {
     elastic: &'e Elastic<'a, D, R, S>,
     range: u32,
@@ -74,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Drop for Held<'_, '_, D, R, S> {
     }
 }
 
-/// Removes a few stale mappings whose work is complete, so that their pages are spare. Errors are
+/// Removes a few stale mappings whose work is complete, so their pages are spare. Errors are
 /// not reported: a mapping that cannot be removed is counted as leaked.
 pub(crate) fn collect<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>, most: u32) {
     if let Some(elastic) = with_departures(device) {
@@ -95,11 +95,11 @@ pub(crate) fn wait<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D,
     with_departures(device).map_or(Ok(()), |elastic| elastic.wait())
 }
 
-/// Keeps the order behind the work of a stream that is about to be destroyed, for every range that
-/// was used on it.
+/// Keeps the order behind the work of a stream about to be destroyed, for every range used on the
+/// stream.
 ///
 /// # Errors
-/// Those of the device.
+/// The errors of the device.
 pub(crate) fn forget_stream<D: DeviceMemory, R: Lock, S: Storage>(
     device: OnDevice<'_, D, R, S>,
     stream: StreamId,
@@ -151,10 +151,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         if !device.ranges.lock().make_room_for_range() {
             return Err(Error::TableFull("ranges"));
         }
-        let base = device.call(|_| self.mapper.memory.reserve(bytes))?;
+        let base = self.mapper.memory.reserve(bytes)?;
         let mut ranges = device.ranges.lock();
         if !ranges.make_room_for_range() {
-            // Another thread has filled the table meanwhile.
+            // Another thread has filled the table since room was made.
             drop(ranges);
             self.mapper.unreserve(Some((base, bytes)));
             return Err(Error::TableFull("ranges"));
@@ -168,7 +168,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         Ok(Reservation { range, base, bytes, page_bytes })
     }
 
-    /// Returns the bytes that are committed in a range.
+    /// Returns the committed bytes of a range.
     pub(crate) fn committed(&self, id: RangeId) -> Result<u64, Error> {
         let (held, part) = self.enter(id, 0, None)?;
         let (mut bytes, mut at) = (0, part.begin);
@@ -181,8 +181,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         Ok(bytes)
     }
 
-    /// Holds a range, and returns the part of it with this offset and size; `None` means the whole
-    /// range. Waits for operations of other threads on the range.
+    /// Holds a range, and returns the part with the given offset and size; `None` means the whole
+    /// range. Waits for operations of further threads on the range.
     fn enter(&self, id: RangeId, offset: u64, bytes: Option<u64>) -> Result<(Held<'_, 'a, D, R, S>, Part), Error> {
         let (number, generation) = (id.0 as u32, (id.0 >> 32) as u32);
         let step = self.step();
@@ -210,8 +210,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         }
     }
 
-    /// Holds the range with this number, whether the program holds it or not. Returns the whole
-    /// range, or `None` if another operation holds it.
+    /// Holds the range with a number, whether released by the program or not. Returns the whole
+    /// range, or `None` if another operation holds the range.
     fn try_enter(&self, number: u32) -> Option<(Held<'_, 'a, D, R, S>, Part)> {
         let mut ranges = self.device().ranges.lock();
         let range = ranges.range(number);
@@ -223,8 +223,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         Some((Held { elastic: self, range: number }, part))
     }
 
-    /// Ends the hold of a range. Releases the addresses of a range that the program has released,
-    /// once nothing is mapped there.
+    /// Ends the hold of a range. Releases the addresses of a range released by the program,
+    /// once no page is mapped in the range.
     fn leave(&self, number: u32) {
         let mut ranges = self.device().ranges.lock();
         let range = ranges.range(number);
@@ -257,9 +257,9 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         }
     }
 
-    /// Returns permission to record events and to order streams, as long as it lives, unless the
+    /// Returns permission to record events and to order streams, valid while it lives, unless the
     /// program captures a graph.
-    fn permission(&self) -> Option<Recording<'a>> {
+    pub(in crate::arena) fn permission(&self) -> Option<Recording<'a>> {
         let arena = self.device().arena;
         arena.driver.may_record(&arena.flags)
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A *piece* is a mapping of a page. Each bit of its mask is a step of 2 MiB, and is set while the
-//! program holds the step committed. A piece without a bit is *stale*: its page serves others, and
+//! program holds the step committed. A piece without a bit is *stale*: the page serves others, and
 //! the mapping is removed once the work before the piece's departure is complete.
 //!
 //! Nothing here calls the device.
@@ -36,7 +36,7 @@ pub(crate) struct Range {
     pub is_busy: bool,
     /// Whether a mapping could not be removed: the addresses are never released.
     pub is_lost: bool,
-    /// Pieces, stale ones included.
+    /// Pieces, also stale pieces.
     pub pieces: u32,
     /// Stale pieces.
     pub stale: u32,
@@ -84,8 +84,8 @@ pub(crate) struct Piece {
     pub range: u32,
     /// Bit `n` is set ⟺ step `n` is committed. 0 ⟺ the piece is stale.
     pub mask: u64,
-    /// The departure of the steps that were decommitted, or [`NONE`] if none was. A stale piece has
-    /// one.
+    /// The departure of the decommitted steps, or [`NONE`] without such a step. Not [`NONE`] for a
+    /// stale piece.
     pub departure: u32,
     /// Whether a commit has taken the page of a stale piece back.
     pub is_revived: bool,
@@ -189,8 +189,8 @@ impl<S: Storage> RangeTable<S> {
         self.ranges.make_room(1)
     }
 
-    /// Adds a range that the program holds, in steps of `step` bytes. Room was made. Returns its
-    /// number and its generation.
+    /// Adds a range held by the program, in steps of `step` bytes. Room was made. Returns number
+    /// and generation.
     pub(crate) fn add_range(&mut self, base: u64, bytes: u64, step: u64) -> (u32, u32) {
         self.step = step;
         let (ranges, vacancies) = self.ranges.parts();
@@ -207,18 +207,18 @@ impl<S: Storage> RangeTable<S> {
         self.ranges.remove(range);
     }
 
-    /// Returns the range with this number, if the program holds it in this generation.
+    /// Returns the range with a number, if the program holds the range in the given generation.
     pub(crate) fn find(&mut self, number: u32, generation: u32) -> Option<&mut Range> {
         let range = self.ranges.entries_mut().get_mut(number as usize)?;
         (range.is_held && range.generation == generation).then_some(range)
     }
 
-    /// Returns the range with this number.
+    /// Returns the range with a number.
     pub(crate) fn range(&mut self, number: u32) -> &mut Range {
         &mut self.ranges.entries_mut()[number as usize]
     }
 
-    /// Returns the number of entries of ranges, vacant ones included.
+    /// Returns the number of entries of ranges, also vacant entries.
     pub(crate) fn range_count(&self) -> u32 {
         self.ranges.capacity()
     }
@@ -248,12 +248,12 @@ impl<S: Storage> RangeTable<S> {
         piece
     }
 
-    /// Returns the first piece of `part` that ends behind `from`.
+    /// Returns the first piece of `part` with an end behind `from`.
     pub(crate) fn piece(&self, part: Part, from: u64) -> Option<Piece> {
         self.entry(part, from).map(|entry| self.pieces[entry])
     }
 
-    /// Calls `change` with the first piece of `part` that ends behind `from`. Returns the piece's
+    /// Calls `change` with the first piece of `part` with an end behind `from`. Returns the piece's
     /// end.
     pub(crate) fn change(&mut self, part: Part, from: u64, change: impl FnOnce(&mut Piece)) -> Option<u64> {
         let entry = self.entry(part, from)?;
@@ -278,7 +278,7 @@ impl<S: Storage> RangeTable<S> {
         (begin < part.end).then_some((begin, part.end))
     }
 
-    /// Notes that a range is used on `stream`. Returns false if the table is full.
+    /// Notes the use of a range on `stream`. Returns false if the table is full.
     pub(crate) fn note_use(&mut self, range: u32, stream: StreamId) -> bool {
         let known = self.uses.iter().any(|used| used.range == range && used.stream == stream);
         if !known && !self.uses.make_room(1) {
@@ -295,12 +295,12 @@ impl<S: Storage> RangeTable<S> {
         self.uses.iter().filter(|used| used.range == range).nth(nth).map(|used| used.stream)
     }
 
-    /// Returns a range that is used on `stream`.
+    /// Returns a range with uses on `stream`.
     pub(crate) fn range_on(&self, stream: StreamId) -> Option<u32> {
         self.uses.iter().find(|used| used.stream == stream).map(|used| used.range)
     }
 
-    /// Removes the uses of a range, on one stream or on all for `None`.
+    /// Removes the uses of a range on a stream, or on all streams for `None`.
     pub(crate) fn forget_uses(&mut self, range: u32, stream: Option<StreamId>) {
         let mut at = 0;
         while at < self.uses.len() {
@@ -318,7 +318,7 @@ impl<S: Storage> RangeTable<S> {
     /// Checks the pieces and the counters. Returns the bytes of the pages at home in ranges.
     ///
     /// # Errors
-    /// A description of the invariant that does not hold.
+    /// A description of the broken invariant.
     pub(crate) fn check(&self, counters: &HeapCounters) -> Result<u64, &'static str> {
         let (mut at, mut seen, mut home, mut committed) = (0, 0, 0, 0);
         while let Some(entry) = self.first_from(at) {
@@ -347,7 +347,7 @@ impl<S: Storage> RangeTable<S> {
         Ok(home)
     }
 
-    /// Returns the entry of the first piece of `part` that ends behind `from`.
+    /// Returns the entry of the first piece of `part` with an end behind `from`.
     fn entry(&self, part: Part, from: u64) -> Option<u32> {
         let from = from.max(part.begin);
         let bound = Key { major: 0, minor: from };
@@ -356,7 +356,7 @@ impl<S: Storage> RangeTable<S> {
         before.or_else(|| self.first_from(from)).filter(|&entry| self.pieces[entry].at < part.end)
     }
 
-    /// Returns the entry of the first piece that begins at `at` or behind.
+    /// Returns the entry of the first piece with a begin at `at` or behind.
     fn first_from(&self, at: u64) -> Option<u32> {
         self.by_address.at_least(self.root, Key { major: 0, minor: at }, by_address(&self.pieces))
     }

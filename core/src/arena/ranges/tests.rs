@@ -77,6 +77,23 @@ fn a_commit_makes_a_part_accessible_and_is_idempotent() {
 }
 
 #[test]
+fn the_calls_and_the_time_of_a_commit_are_counted() {
+    for (config, stalls) in [("policy:stitched,max_stall_us:10", 1), ("policy:stitched", 0), ("", 0)] {
+        let allocator = allocator(config);
+        let range = reserve(&allocator, 10);
+        range.commit(0, 10 * PAGE, ONE).unwrap();
+        let stats = allocator.pages(DEVICE).unwrap().stats().unwrap();
+        let counted = [stats.calls.create, stats.calls.map, stats.calls.set_access].map(|count| count.calls);
+        let calls = [Call::Create, Call::Map, Call::SetAccess];
+        assert_eq!(counted, calls.map(|call| device(&allocator).calls(call)), "`{config}`");
+        assert_eq!((stats.calls.reserve.calls, stats.stalls), (1, stalls), "`{config}`");
+        // Reading the clock takes 2 ns.
+        let us = calls.map(|call| device(&allocator).driver_ns_of(call)).iter().sum::<u64>() / 1000;
+        assert!((us..=us + 1).contains(&stats.longest_stall_us), "`{config}`: {us} {stats:?}");
+    }
+}
+
+#[test]
 fn parts_that_are_not_whole_pages_of_the_range_are_refused() {
     let allocator = allocator("");
     let range = reserve(&allocator, 10);

@@ -9,30 +9,45 @@ use crate::heap::stitched::{PagedHeap, Wanted};
 use crate::pages::counts::PageCounts;
 use crate::sync::Lock;
 use crate::tables::Storage;
+use crate::units::DevicePtr;
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     /// Returns the effect that [`grow`](Self::grow) would have, or `None` if it could not serve the
     /// request. Free pages count whether or not their work is complete: without a moved page, the
     /// request would wait for the work and use the page all the same.
     pub(crate) fn forecast(&self, request: &Request) -> Result<Option<Forecast>, Error> {
-        let heaps = &self.device().arena.heaps;
-        if let Some(other) = self.other_heap(request)
-            && let Some(ptr) = heaps.lock(other).peek(request.size)
-        {
+        if let Some(ptr) = self.peek_other_heap(request) {
             return Ok(Some(Forecast::Hit(ptr)));
         }
-        let lacking = PagedHeap(&mut heaps.lock(request.slot)).lacking(request.size);
+        let ledger = &self.device().ledger;
+        let room = ledger.limit().saturating_sub(ledger.reserved());
+        let new = self.new_bytes(request, room)?;
+        Ok(new.is_some_and(|bytes| bytes <= room).then_some(Forecast::Expand))
+    }
+
+    /// Returns how many bytes of new memory [`grow`](Self::grow) would need for a request: none if a
+    /// free block or spare pages suffice, and less by the free pages that may move if the request
+    /// would need more than `room`. Returns `None` without enough addresses.
+    pub(crate) fn new_bytes(&self, request: &Request, room: u64) -> Result<Option<u64>, Error> {
+        if self.peek_other_heap(request).is_some() {
+            return Ok(Some(0));
+        }
+        let lacking = PagedHeap(&mut self.device().heaps.lock(request.slot)).lacking(request.size);
         let needed = lacking.unwrap_or(request.size.next_multiple_of(self.step()));
         if lacking.is_none() && self.range_to_reserve()? < request.size + self.step() {
             return Ok(None);
         }
-        let limit = self.device().ledger.limit();
-        let spare = self.device().page_pool.lock().bytes.spare;
-        let mut at_hand = limit.saturating_sub(self.device().ledger.reserved()).saturating_add(spare);
-        if at_hand < needed && super::may_move(request) {
-            at_hand += self.movable_bytes(request)?;
-        }
-        Ok((at_hand >= needed).then_some(Forecast::Expand))
+        let pages = self.device().page_pool.lock().bytes;
+        let new = needed.saturating_sub(pages.spare);
+        let may_move = new > room && super::may_move(request);
+        let movable = if may_move { self.movable_bytes(request)? + pages.parked } else { 0 };
+        Ok(Some(new.saturating_sub(movable)))
+    }
+
+    /// Returns the free block of the stream's heap of the other kind that would serve a request.
+    fn peek_other_heap(&self, request: &Request) -> Option<DevicePtr> {
+        let other = self.other_heap(request)?;
+        self.device().heaps.lock(other).peek(request.size)
     }
 
     /// Returns the bytes of the free pages that may move to the heap of a request.

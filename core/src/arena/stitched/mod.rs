@@ -28,6 +28,7 @@ use crate::arena::OnDevice;
 use crate::arena::mapper::{Charge, Mapper};
 use crate::arena::ranges::Elastic;
 use crate::arena::request::Request;
+use crate::arena::virtual_calls::MappingTime;
 use crate::config::{Policy, Stitched};
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -67,6 +68,11 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> OnDevice<'a, D, R, S> {
 }
 
 impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
+    /// Adds the time of all further calls to virtual memory to `request`.
+    pub(crate) fn for_request(self, request: &'a MappingTime) -> Self {
+        Self { mapper: self.mapper.for_request(request), ..self }
+    }
+
     fn device(&self) -> OnDevice<'a, D, R, S> {
         self.mapper.device
     }
@@ -95,7 +101,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// Serves a request from the stream's heap of the other kind, which costs nothing.
     fn search_other_heap(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let Some(slot) = self.other_heap(request) else { return Ok(None) };
-        self.device().search(&Request { slot, ..*request })
+        self.device().search(&Request { slot, mapping: MappingTime::default(), ..*request })
     }
 
     /// Returns the slot of the stream's heap of the other kind, if it may serve the request.
@@ -128,13 +134,15 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     /// others, and new ones. Returns false if the limit or the device does not allow the rest.
     fn provide(&self, request: &Request, held: &HeldRoom, allowed: u64, batch: &mut Batch) -> Result<bool, Error> {
         let HeldRoom { needed, room, .. } = *held;
-        self.take_spares(needed, batch);
+        self.mapper.take_spares(needed, u64::MAX, batch);
         let ranges = Elastic { mapper: self.mapper };
-        // Kept until the pages are ordered: no capture begins in between.
-        let permission = self.device().arena.driver.may_record(&self.device().arena.flags);
-        let orders = permission.is_some() && may_move(request);
-        if orders {
+        // The permission is kept until the pages are ordered: no capture begins in between. Only
+        // parked pages have a departure.
+        if may_move(request)
+            && let Some(_permission) = ranges.permission()
+        {
             ranges.take_parked(request.stream, needed, batch)?;
+            ranges.order_batch(batch, request.stream, true)?;
         }
         let missing = |batch: &Batch| needed.saturating_sub(batch.bytes);
         let mut count = 0;
@@ -153,17 +161,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 return Ok(false);
             }
         }
-        ranges.order_batch(batch, request.stream, orders)?;
         Ok(true)
-    }
-
-    /// Takes spare pages that fit into `needed` bytes, largest first.
-    fn take_spares(&self, needed: u64, batch: &mut Batch) {
-        let device = self.device();
-        let mut pages = device.page_pool.lock();
-        while let Some(page) = pages.take_spare_within(needed - batch.bytes) {
-            pages.append(batch, page);
-        }
     }
 
     /// Detaches unmapped addresses of the request's heap, for the bytes that the request lacks there.
@@ -210,8 +208,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
             }
             return Err(Error::TableFull("blocks"));
         }
-        // Pinned until their old places are stale: another request must not move them again yet.
-        self.mapper.list_batch(&mut heap, batch, at, 1);
+        // Another request must not move the pages again before their old places are stale.
+        self.mapper.list_batch(&mut heap, batch, at, true);
         let extended = PagedHeap(&mut heap).extend(held, batch.bytes, &slot.counters);
         device.device_peaks.count(Event::DeviceAlloc);
         if let Some(recorder) = device.tracing() {
@@ -228,8 +226,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         Ok(Some(device.reconcile(slot, served)))
     }
 
-    /// Leaves the old places of the batch's pages stale, and unpins the pages, which lie from `at`
-    /// on in the heap of `slot`.
+    /// Leaves the old places of the batch's pages stale. The pages lie from `at` on in the heap of
+    /// `slot`, and may move again afterwards.
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         let device = self.device();
         self.leave_origins(batch);
@@ -240,7 +238,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         while at < end
             && let Some(page) = heap.sets.pages.from(at)
         {
-            heap.sets.pages.pin(page.at, -1);
+            heap.sets.pages.arrive(page.at);
             at = page.end();
         }
     }
@@ -250,7 +248,8 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
         let device = self.device();
         let mut moved = 0;
         for page in self.mapper.numbers_of(batch) {
-            let Some((from, block)) = device.page_pool.lock()[page].origin else { continue };
+            let origin = device.page_pool.lock().count_alias_of_origin(page);
+            let Some((from, block)) = origin else { continue };
             let counters = &device.heaps.slot(from).counters;
             let mut heap = device.heaps.lock(from);
             let (addr, bytes) = PagedHeap(&mut heap).leave_stale(block, counters);
@@ -258,7 +257,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
                 recorder.release(&mut heap, Action::SegmentUnmap, addr, bytes);
             }
             drop(heap);
-            device.page_pool.lock().add_alias(page);
             moved += bytes;
         }
         device.moved_bytes.fetch_add(moved, Ordering::Relaxed);

@@ -111,7 +111,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
     fn unmap_taken(&self, slot: u32, (block, at, bytes, page): (u32, DevicePtr, u64, u32)) -> Result<(), Error> {
         let device = self.device();
         device.pages.remove(at, bytes);
-        let unmapped = device.call(|_| self.mapper.memory.unmap(at, bytes));
+        let unmapped = self.mapper.unmap(at, bytes);
         device.page_pool.lock().remove_alias(page, unmapped.is_err());
         let mut heap = device.heaps.lock(slot);
         if unmapped.is_err() {

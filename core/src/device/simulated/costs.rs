@@ -130,12 +130,14 @@ pub(super) struct Meter {
     costs: DriverCosts,
     /// Nanoseconds by call.
     ns: [u64; Call::ALL.len()],
+    /// Nanoseconds of all calls.
+    total_ns: u64,
 }
 
 impl Meter {
     /// Creates a meter that charges by `costs`.
     pub(super) fn new(costs: DriverCosts) -> Self {
-        Self { costs, ns: [0; Call::ALL.len()] }
+        Self { costs, ns: [0; Call::ALL.len()], total_ns: 0 }
     }
 
     /// Adds a call for pieces of these sizes in bytes, each of which costs as much as alone.
@@ -143,6 +145,12 @@ impl Meter {
         let ns = pieces.into_iter().fold(0, |ns: u64, bytes| ns.saturating_add(self.costs.ns(call, bytes)));
         let sum = &mut self.ns[call as usize];
         *sum = sum.saturating_add(ns);
+        self.total_ns = self.total_ns.saturating_add(ns);
+    }
+
+    /// Returns the time of all calls.
+    pub(super) fn total_ns(&self) -> u64 {
+        self.total_ns
     }
 }
 
@@ -157,7 +165,7 @@ impl SimulatedDevice {
     /// Returns the estimated time of all calls so far in nanoseconds, failed calls included. The
     /// difference around one request is the request's stall.
     pub fn driver_ns(&self) -> u64 {
-        self.0.lock().meter.ns.iter().fold(0, |sum: u64, &ns| sum.saturating_add(ns))
+        self.0.lock().meter.total_ns()
     }
 
     /// Returns the part of [`driver_ns`](Self::driver_ns) that belongs to `call`.

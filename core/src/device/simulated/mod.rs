@@ -2,9 +2,9 @@
 //! as a driver.
 //!
 //! Addresses come from a script or are counted up; released addresses are reused. An event is
-//! complete once the test lets its stream progress, or once a caller waits for it. Pauses advance
-//! the device's own clock and take no real time. Any call can be made to fail, and the time that the
-//! calls would take on a real device is added up.
+//! complete once the test lets its stream progress, or once a caller waits for it. Pauses and calls
+//! advance the device's own clock and take no real time: a call by the time that it would take on a
+//! real device. Any call can be made to fail.
 
 use crate::device::{
     DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
@@ -179,7 +179,7 @@ struct State {
     lost: Option<DeviceError>,
     /// Calls made after the context was lost.
     calls_after_loss: u64,
-    /// The device's time in microseconds, advanced by pauses only.
+    /// The time of all pauses, in microseconds.
     clock_us: u64,
     /// Ticks added so that every reading of the clock returns more than the last.
     looks: u64,
@@ -279,7 +279,7 @@ impl SimulatedDevice {
         self.0.lock().led.insert(route, streams.into_iter().collect());
     }
 
-    /// Returns the device's time in microseconds since creation. Only pauses advance the time.
+    /// Returns the time of all pauses since creation, in microseconds.
     pub fn now_us(&self) -> u64 {
         self.0.lock().clock_us
     }
@@ -559,11 +559,11 @@ impl DeviceMemory for SimulatedDevice {
         patient
     }
 
-    /// Returns the time in nanoseconds, plus two for every earlier reading.
+    /// Returns the time of all pauses and calls in nanoseconds, plus two for every earlier reading.
     fn ticks(&self) -> u64 {
         let mut state = self.0.lock();
         state.looks += 2;
-        state.clock_us.saturating_mul(1000).saturating_add(state.looks)
+        state.clock_us.saturating_mul(1000).saturating_add(state.meter.total_ns()).saturating_add(state.looks)
     }
 
     /// Counts from the creation of the device, not from the Unix epoch.
