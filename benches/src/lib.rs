@@ -6,6 +6,7 @@
 //! lanes      every subject, by name, with a workload
 //! measure    all subjects in turn, in rounds         → the table, or criterion
 //! stitching  recorded programs in passes           → utilisation and driver time of policies
+//! frontier   the same programs with the setting `compact` → a table and a picture
 //! recorder   the C ABI with its trace on or off      → the cost of recording, and a snapshot
 //! ```
 
@@ -13,6 +14,7 @@ pub mod btree;
 pub mod cachalot;
 pub mod crowd;
 pub mod floor;
+pub mod frontier;
 pub mod lanes;
 pub mod locks;
 pub mod machine;

@@ -17,6 +17,8 @@ pub(super) struct Task<'a> {
     pub(super) passes: u32,
     /// How many timed runs there are.
     pub(super) repeat: u32,
+    /// Whether the device does all work at once.
+    pub(super) work_done_at_once: bool,
 }
 
 /// What a program came to. Everything but the time of a call is of all passes, the first of which begins on an empty
@@ -64,7 +66,10 @@ impl Figures {
 
 /// Runs a program on an allocator with the task's settings.
 pub(super) fn measure(task: &Task<'_>) -> Result<Figures, Refusal> {
-    let device = SimulatedDevice::new(task.capacity).with_costs(task.costs.clone());
+    let mut device = SimulatedDevice::new(task.capacity).with_costs(task.costs.clone());
+    if task.work_done_at_once {
+        device = device.with_work_done_at_once();
+    }
     // Waiting for other threads is in vain: there are none.
     device.set_patience(0);
     let mut run = Run::new(allocator(device, &task.settings).map_err(|error| (0, error))?);

@@ -41,6 +41,9 @@ pub struct Options {
     pub repeat: u32,
     /// What the driver's calls cost.
     pub costs: DriverCosts,
+    /// Whether the device does all work at once, so that every event is complete when it is asked for. Else work on memory
+    /// that is freed is done where the record says so, or never.
+    pub work_done_at_once: bool,
 }
 
 /// What a program came to with each contender.
@@ -74,6 +77,7 @@ pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayErr
             costs: &options.costs,
             passes,
             repeat: options.repeat,
+            work_done_at_once: options.work_done_at_once,
         };
         measure(&task).map_err(|(at, error)| {
             let Contender { policy, text, .. } = contender;

@@ -209,6 +209,7 @@ fn options(args: &Args) -> Result<Options, String> {
         passes: args.variation.passes.unwrap_or(1),
         repeat: args.repeat,
         costs,
+        work_done_at_once: false,
     })
 }
 

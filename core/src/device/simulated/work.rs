@@ -47,6 +47,15 @@ struct Work {
 }
 
 impl SimulatedDevice {
+    /// Makes the device finish all work as soon as the work is queued: an event is complete once it
+    /// is recorded. Without this, work is done only when a test or a caller's wait lets its stream
+    /// progress.
+    #[must_use]
+    pub fn with_work_done_at_once(self) -> Self {
+        self.0.lock().streams.done_at_once = true;
+        self
+    }
+
     /// Queues work on `stream` that uses the `bytes` from `at` on. The work is done when `stream`
     /// has come so far. Until then the memory cannot be unmapped.
     ///
@@ -76,21 +85,23 @@ impl SimulatedDevice {
 /// All streams of a device.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    streams: BTreeMap<StreamId, Stream>,
+    by_id: BTreeMap<StreamId, Stream>,
     work: Vec<Work>,
+    /// Work is done as soon as it is queued.
+    done_at_once: bool,
 }
 
 impl Streams {
     /// Returns whether everything up to `place` is complete.
     pub(super) fn is_complete(&self, (stream, place): Place) -> bool {
-        self.streams.get(&stream).is_none_or(|stream| stream.complete >= place)
+        self.by_id.get(&stream).is_none_or(|stream| stream.complete >= place)
     }
 
     /// Lets everything up to `place` happen, and all that it waits for.
     pub(super) fn complete(&mut self, place: Place) {
         let mut pending = vec![place];
         while let Some((stream, place)) = pending.pop() {
-            let stream = self.streams.entry(stream).or_default();
+            let stream = self.by_id.entry(stream).or_default();
             stream.complete = stream.complete.max(place);
             stream.waits.retain(|&(behind, awaited)| {
                 let reached = behind < place;
@@ -100,18 +111,18 @@ impl Streams {
                 !reached
             });
         }
-        let streams = &self.streams;
+        let streams = &self.by_id;
         self.work.retain(|work| streams.get(&work.place.0).is_none_or(|stream| stream.complete < work.place.1));
     }
 
     /// Returns the last place of a stream.
     pub(super) fn end(&self, stream: StreamId) -> Place {
-        (stream, self.streams.get(&stream).map_or(0, |stream| stream.queued))
+        (stream, self.by_id.get(&stream).map_or(0, |stream| stream.queued))
     }
 
     /// Returns the first place of a stream that is not complete, or the last place.
     pub(super) fn next(&self, stream: StreamId) -> Place {
-        let next = self.streams.get(&stream).map_or(0, |stream| stream.queued.min(stream.complete + 1));
+        let next = self.by_id.get(&stream).map_or(0, |stream| stream.queued.min(stream.complete + 1));
         (stream, next)
     }
 
@@ -120,11 +131,14 @@ impl Streams {
     /// # Errors
     /// The stream is capturing.
     pub(super) fn queue(&mut self, stream: StreamId) -> DeviceResult<Place> {
-        let entry = self.streams.entry(stream).or_default();
+        let entry = self.by_id.entry(stream).or_default();
         if entry.capturing {
             return Err(CAPTURING);
         }
         entry.queued += 1;
+        if self.done_at_once {
+            entry.complete = entry.queued;
+        }
         Ok((stream, entry.queued))
     }
 
@@ -134,7 +148,7 @@ impl Streams {
     /// The stream is capturing.
     pub(super) fn wait(&mut self, stream: StreamId, awaited: Place) -> DeviceResult<()> {
         let done = self.is_complete(awaited);
-        let entry = self.streams.entry(stream).or_default();
+        let entry = self.by_id.entry(stream).or_default();
         if entry.capturing {
             return Err(CAPTURING);
         }
@@ -158,12 +172,12 @@ impl Streams {
 
     /// Returns whether a stream is capturing.
     pub(super) fn is_capturing(&self, stream: StreamId) -> bool {
-        self.streams.get(&stream).is_some_and(|stream| stream.capturing)
+        self.by_id.get(&stream).is_some_and(|stream| stream.capturing)
     }
 
     /// Begins or ends the capture of a graph on a stream.
     pub(super) fn set_capturing(&mut self, stream: StreamId, capturing: bool) {
-        self.streams.entry(stream).or_default().capturing = capturing;
+        self.by_id.entry(stream).or_default().capturing = capturing;
     }
 
     /// Queues work that uses memory, and returns true if all work that uses the memory already
@@ -177,7 +191,9 @@ impl Streams {
         let overlaps = |work: &&Work| work.pieces.iter().any(|one| pieces.iter().any(|other| overlap(one, other)));
         let precedes = |work: &Work| preceding.get(&work.place.0).is_some_and(|&reached| work.place.1 <= reached);
         let ordered = self.work.iter().filter(overlaps).all(precedes);
-        self.work.push(Work { place, addresses, pieces });
+        if !self.done_at_once {
+            self.work.push(Work { place, addresses, pieces });
+        }
         Ok(ordered)
     }
 
@@ -204,7 +220,7 @@ impl Streams {
                 continue;
             }
             *before = place;
-            let waits = self.streams.get(&stream).into_iter().flat_map(|stream| &stream.waits);
+            let waits = self.by_id.get(&stream).into_iter().flat_map(|stream| &stream.waits);
             pending.extend(waits.filter(|&&(behind, _)| behind < place).map(|&(_, awaited)| awaited));
         }
         reached
@@ -268,6 +284,20 @@ mod tests {
         assert!(streams.uses(&(109..111)) && !streams.uses(&(110..111)));
         streams.finish(&(400..401));
         assert!(streams.work.is_empty(), "C has waited for A");
+    }
+
+    #[test]
+    fn work_done_at_once_is_complete_when_it_is_queued_and_uses_nothing() {
+        let mut streams = Streams { done_at_once: true, ..Streams::default() };
+        let place = streams.queue(A).unwrap();
+        assert!(streams.is_complete(place));
+        assert!(!streams.is_complete((A, place.1 + 1)), "what is not queued is not done");
+        for stream in [A, B] {
+            assert_eq!(streams.launch(stream, 100..110, vec![(7, 0..10)]), Ok(true), "no other work is left");
+        }
+        assert!(!streams.uses(&(0..u64::MAX)));
+        streams.set_capturing(A, true);
+        assert_eq!(streams.queue(A), Err(CAPTURING));
     }
 
     #[test]
