@@ -43,13 +43,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             if captured {
                 continue;
             }
-            match self.gather_use(slot, block, stream) {
-                Ok(queue) => due = queue.or(due),
-                Err(CapacityError) => {
-                    self.cancel_events(slot, block);
-                    return Err(Error::TableFull("events"));
-                }
-            }
+            let Ok(queue) = self.gather_use(slot, block, stream) else {
+                self.cancel_events(slot, block);
+                return Err(Error::TableFull("events"));
+            };
+            due = queue.or(due);
         }
         self.end_uses(slot, block, Some(site));
         if let Some(queue) = due {

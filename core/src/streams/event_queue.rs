@@ -352,9 +352,9 @@ impl<S: Storage> EventQueues<S> {
                     self.waits.remove(at);
                     cancelled += 1;
                     if previous == NONE {
-                        self.queues[queue].head = next
+                        self.queues[queue].head = next;
                     } else {
-                        self.waits[previous].next = next
+                        self.waits[previous].next = next;
                     }
                     match event {
                         // The event also covers the block before, unless that one gets its own.
