@@ -343,6 +343,12 @@ typedef int (*cachalot_writer)(void *userdata, const char *text, size_t bytes);
  * max_stall_us (`stitched`): a whole number of microseconds; default `2000`.
  *     How long a request spends in mapping pages. A request that would take longer allocates up to
  *     1 % of the peak of live memory beyond `slack`; beyond that, it takes longer.
+ * parity (`caching`): `True` or `False`; default `True`.
+ *     Each decision is PyTorch's. With `False` the known defects of these decisions are repaired.
+ *     Frees of blocks that other streams use share events, and only a request that no free block
+ *     can serve asks after the events. A request short of memory waits for one event after the
+ *     other, and for no more than it needs. `max_split_size_mb` has no effect on expandable
+ *     segments.
  * per_process_memory_fraction (every policy): a number from 0 to 1; default `1`.
  *     The largest part of the device's memory for this allocator. 1 means no limit.
  * pinned_free_catch_all (every policy): `True` or `False`; default `False`.

@@ -160,7 +160,7 @@ impl Model {
         let owner = Owner { pool, kind: rounding::kind(size), stream };
         self.ended.remove(&(pool, stream));
         let request = Request { bytes, size, owner, capturing };
-        if !capturing && self.is_pending() {
+        if !capturing && self.is_pending() && !(self.gathers() && self.caching) {
             self.process_events()?;
         }
         if !self.caching {
@@ -174,7 +174,10 @@ impl Model {
         }
         let addr = match self.search(&request) {
             Some(addr) => addr,
-            None => self.reclaim(&request)?,
+            None => match self.search_gathered(&request)? {
+                Some(addr) => addr,
+                None => self.reclaim(&request)?,
+            },
         };
         Ok(DevicePtr(addr))
     }
@@ -194,8 +197,10 @@ impl Model {
             return Err(Refusal::WrongSize);
         }
         let used = !block.uses.is_empty();
-        let deferred = used && (self.is_capturing() || self.is_behind_a_capture(ptr.0));
-        if used && !deferred {
+        let gathered = used && self.gathers();
+        let deferred = used && !gathered && (self.is_capturing() || self.is_behind_a_capture(ptr.0));
+        let due = if gathered { self.gather(ptr.0) } else { None };
+        if used && !deferred && !gathered {
             // Events come first: if recording fails, the state is unchanged.
             self.record_events(ptr.0)?;
         }
@@ -209,6 +214,9 @@ impl Model {
             self.deferred.push(ptr.0);
         } else {
             self.complete_if_unused(ptr.0);
+        }
+        if let Some(queue) = due {
+            self.advance(queue);
         }
         Ok(())
     }
@@ -275,7 +283,7 @@ impl Model {
             i = (0..list.len()).find(|&i| !expandable(i))?;
         }
         let block = list[i].size;
-        if let Some(max) = self.config.max_split_size() {
+        if let Some(max) = self.max_split() {
             let wasted = size >= max && block >= size + self.config.max_non_split_rounding();
             if (size < max && block >= max) || wasted {
                 return None;
@@ -373,7 +381,12 @@ impl Model {
     }
 
     fn is_oversize(&self, size: u64) -> bool {
-        self.config.max_split_size().is_some_and(|max| size >= max)
+        self.max_split().is_some_and(|max| size >= max)
+    }
+
+    /// Returns the size from which blocks are oversize, if any are.
+    pub(super) fn max_split(&self) -> Option<u64> {
+        self.config.max_split_size().filter(|_| self.config.parity() || !self.expands())
     }
 
     /// Returns whether new segments are expandable, so that every remainder is split off.

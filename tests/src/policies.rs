@@ -1,13 +1,15 @@
 //! The policies as configurations. Tests of the external invariants run under each.
 
 /// Every policy, with each option that changes decisions.
-pub const POLICIES: [&str; 19] = [
+pub const POLICIES: [&str; 21] = [
     "",
     "max_split_size_mb:24,max_non_split_rounding_mb:40",
     "garbage_collection_threshold:0.5,roundup_power2_divisions:4",
     "compact:0.05",
     "compact:0,max_split_size_mb:24",
     "expandable_segments:True",
+    "parity:False",
+    "parity:False,expandable_segments:True,max_split_size_mb:24",
     "policy:bfc",
     "policy:bfc,first_region_mb:1,region_garbage_collection:False",
     "policy:bfc,allow_growth:False,max_internal_fragmentation_mb:1",

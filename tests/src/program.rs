@@ -95,12 +95,26 @@ pub const CONFIGS: [&str; 15] = [
     "expandable_segments:True,expandable_segments_reserve:0.3,large_segment_size_mb:24",
 ];
 
+/// Configurations of [`Op::Configure`] without `PyTorch`'s moments.
+const WITHOUT_PARITY: [&str; 3] = [
+    "parity:False",
+    "parity:False,garbage_collection_threshold:0.4",
+    "parity:False,expandable_segments:True,max_split_size_mb:24",
+];
+
+/// The first number of [`WITHOUT_PARITY`]. Generated programs change to the configurations below.
+pub const FIRST_WITHOUT_PARITY: u8 = 192;
+
 /// Returns the configuration with a number.
 ///
 /// # Panics
 /// If a configuration is rejected; all are valid.
 pub fn config(number: u8) -> Config {
-    Config::parse(CONFIGS[usize::from(number) % CONFIGS.len()]).expect("every configuration here is valid")
+    let text = match number.checked_sub(FIRST_WITHOUT_PARITY) {
+        Some(number) => WITHOUT_PARITY[usize::from(number) % WITHOUT_PARITY.len()],
+        None => CONFIGS[usize::from(number) % CONFIGS.len()],
+    };
+    Config::parse(text).expect("every configuration here is valid")
 }
 
 /// Returns the stream with a number: the default stream, small numbers as tests use, or large

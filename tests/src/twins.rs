@@ -103,7 +103,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             pools: vec![PoolId::DEFAULT],
             captures: Vec::new(),
             routes: 0,
-            oversize: config.max_split_size(),
+            oversize: oversize(config),
             parted: false,
             limited: false,
             foretells: false,
@@ -400,7 +400,7 @@ impl<R: Lock, S: Storage> Twins<R, S> {
             }
             Op::Configure { config: number } => {
                 let config: Config = config(number);
-                if config.max_split_size() != self.oversize {
+                if oversize(&config) != self.oversize {
                     // Segments and blocks obtained before were counted by other rules.
                     self.oversize = None;
                 }
@@ -627,4 +627,9 @@ impl<R: Lock, S: Storage> Twins<R, S> {
         }
         self.step(&Op::EmptyCache)
     }
+}
+
+/// Returns the smallest oversize size under a configuration, on a device with virtual memory.
+fn oversize(config: &Config) -> Option<u64> {
+    config.max_split_size().filter(|_| config.parity() || !config.expandable_segments())
 }

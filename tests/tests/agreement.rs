@@ -1,7 +1,7 @@
 //! Differential test: generated programs on core and model, with equal addresses, blocks and
 //! statistics after every operation.
 
-use cachalot_tests::program::Op;
+use cachalot_tests::program::{FIRST_WITHOUT_PARITY, Op};
 use cachalot_tests::strategies::{plain, program, proptest_config, with_pools, with_settings};
 use cachalot_tests::twins::Twins;
 use proptest::prelude::*;
@@ -25,6 +25,16 @@ proptest! {
     #[test]
     fn changing_settings((number, program) in program(with_settings(), 120)) {
         agree(number, &program)?;
+    }
+
+    #[test]
+    fn without_parity((number, program) in program(with_settings(), 160)) {
+        agree(FIRST_WITHOUT_PARITY + number, &program)?;
+    }
+
+    #[test]
+    fn pools_and_captures_without_parity((number, program) in program(with_pools(), 160)) {
+        agree(FIRST_WITHOUT_PARITY + number, &program)?;
     }
 
     #[test]

@@ -16,6 +16,9 @@
 //! Recording an event on a stream during a capture would add the event to the graph. Until the
 //! capture ends, the block is deferred instead and keeps its list of user streams.
 //!
+//! While [`flags::GATHERS`] is set, gathered.rs takes the place of `pend`: one event covers several
+//! blocks, and only a request that no free block can serve asks after events.
+//!
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
@@ -41,7 +44,7 @@ enum Recorded {
 }
 
 /// Returns whether a device call failed because a stream captures a graph.
-fn is_capture_error(error: &Error) -> bool {
+pub(super) fn is_capture_error(error: &Error) -> bool {
     matches!(error, Error::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))
 }
 
@@ -55,7 +58,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // The block has just become pending, but stays active. The thresholds for allocated blocks
         // must follow, or the peak of active blocks could rise unnoticed.
         self.with_device_peaks(|_| counters.follow_pending());
-        let waiting = if let Some(_permission) = self.driver.may_record(&self.flags) {
+        let waiting = if self.flags.has(flags::GATHERS) {
+            self.gather(slot, block, site)
+        } else if let Some(_permission) = self.driver.may_record(&self.flags) {
             match self.record_events(slot, block, Some(site)) {
                 Ok(Recorded::All) => Ok(()),
                 // The program captures without `begin_capture`, so no flag told of the capture.
@@ -88,30 +93,32 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
         // walked one entry at a time, with the heap unlocked in between for the device call.
-        let mut at = self.heaps.lock(slot).blocks[block].uses;
-        while at != NONE {
-            let (stream, captured, next) = {
-                let heap = self.heaps.lock(slot);
-                let Use { stream, captured, next } = heap.sets.uses[at];
-                (stream, captured, next)
-            };
+        let mut next = self.heaps.lock(slot).blocks[block].uses;
+        while let Some((stream, captured)) = self.next_use(slot, &mut next) {
             // The capture itself orders a use noted during the capture, so no event is needed.
-            if !captured {
-                match self.record_event(stream) {
-                    Ok(event) => {
-                        // Count before queueing: a thread that polls the queue may find the event
-                        // complete at once, and decrements the count.
-                        self.heaps.lock(slot).blocks[block].events += 1;
-                        self.event_queues.lock().push(stream, event, slot, block);
-                    }
-                    Err(error) => {
-                        self.cancel_events(slot, block);
-                        return if is_capture_error(&error) { Ok(Recorded::Capturing(stream)) } else { Err(error) };
-                    }
+            if captured {
+                continue;
+            }
+            match self.record_event(stream) {
+                Ok(event) => {
+                    // Count before queueing: a thread that polls the queue may find the event
+                    // complete at once, and decrements the count.
+                    self.heaps.lock(slot).blocks[block].events += 1;
+                    self.event_queues.lock().push(stream, event, slot, block);
+                }
+                Err(error) => {
+                    self.cancel_events(slot, block);
+                    return if is_capture_error(&error) { Ok(Recorded::Capturing(stream)) } else { Err(error) };
                 }
             }
-            at = next;
         }
+        self.end_uses(slot, block, requested);
+        Ok(Recorded::All)
+    }
+
+    /// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
+    /// them are complete. `requested` as for [`record_events`](Self::record_events).
+    pub(super) fn end_uses(self, slot: u32, block: u32, requested: Option<u32>) {
         let mut heap = self.heaps.lock(slot);
         if let Some(site) = requested
             && let Some(recorder) = self.tracing()
@@ -122,7 +129,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Dropping the uses and the check must therefore happen under one lock.
         heap.drop_uses(block);
         self.finish_free_if_unused(slot, heap, block);
-        Ok(Recorded::All)
     }
 
     /// Frees every block whose events are complete, after recording the events deferred by a
@@ -131,8 +137,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred().map(|_all| ());
-        recorded.and(self.poll_events(false, |event| self.driver.device().is_complete(event)))
+        let recorded = self.record_deferred().and_then(|_all| self.record_gathered());
+        recorded
+            .map(|_finished| ())
+            .and(self.poll_events(false, |event| self.driver.device().is_complete(event)).map(|_finished| ()))
     }
 
     /// Waits until no event is pending, and frees all blocks behind the events. Blocks deferred
@@ -140,14 +148,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
         self.device_peaks.count(stats::Event::SyncAllStreams);
-        if !self.flags.has(flags::PENDING) {
+        if !self.flags.has(flags::PENDING | flags::GATHERED) {
             return Ok(());
         }
         self.health()?;
         loop {
             let recorded = self.record_deferred();
+            let gathered = self.record_gathered();
             let waiting = self.event_queues.lock().is_waiting();
             let waited = self.poll_events(true, |event| self.driver.device().wait(event).map(|()| true));
+            let waited = gathered.and(waited).map(|_finished| ());
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.
                 Ok(false) if waiting && waited.is_ok() => {}
@@ -160,7 +170,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Records the events of deferred blocks, except for blocks used by a stream that still
     /// captures. Returns false if the table of events has no room for all.
-    fn record_deferred(self) -> Result<bool, Error> {
+    pub(super) fn record_deferred(self) -> Result<bool, Error> {
         // Blocks before `from` have been tried in this call, and are behind a capturing stream.
         let (mut from, mut capturing) = (0, None);
         while self.flags.has(flags::DEFERRED)
@@ -206,50 +216,64 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Polls the oldest event of every stream with `poll`, then the next event of the stream as
-    /// long as events are complete.
+    /// long as events are complete. Returns the number of waits that have ended.
     ///
-    /// An event with a failed poll stays queued, and the block stays pending. Polling goes on with
+    /// An event with a failed poll stays queued, and its blocks stay pending. Polling goes on with
     /// the other streams unless the context is lost, and the first error is returned. With `wait`,
-    /// also waits for the events that another thread is polling.
-    fn poll_events(self, wait: bool, poll: impl Fn(Event) -> DeviceResult<bool>) -> Result<(), Error> {
-        let mut failed = None;
-        // Events of one stream complete in order, so the head of a queue stands for the rest. The
+    /// also waits for the events that another thread is polling or recording.
+    pub(super) fn poll_events(self, wait: bool, poll: impl Fn(Event) -> DeviceResult<bool>) -> Result<u32, Error> {
+        let (mut failed, mut finished) = (None, 0);
+        // Events of one stream complete in order, so the first of a queue stands for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
         // then.
         let mut next = self.event_queues.lock().next_to_poll(0);
         loop {
-            let Some((queue, waiting)) = next else {
+            let Some((queue, event)) = next else {
                 if !wait || failed.is_some() {
                     break;
                 }
                 // The only queues left are busy: another thread is inside its device call.
                 let mut order = self.event_queues.lock();
-                if !order.is_polling() {
+                if !order.is_at_work() {
                     break;
                 }
                 next = order.next_to_poll(0);
                 core::hint::spin_loop();
                 continue;
             };
-            let polled = self.call(|_| poll(waiting.event));
+            let polled = self.call(|_| poll(event));
             let complete = matches!(polled, Ok(true));
             failed = failed.or(polled.err());
-            next = {
+            finished += self.finish_poll(queue, complete);
+            let from = if complete { queue } else { queue + 1 };
+            next = if self.flags.has(flags::LOST) { None } else { self.event_queues.lock().next_to_poll(from) };
+        }
+        failed.map_or(Ok(finished), |error| Err(error.into()))
+    }
+
+    /// Ends a poll of a queue. Frees the blocks that waited for nothing but the event, if complete.
+    /// Returns the number of waits that have ended.
+    pub(super) fn finish_poll(self, queue: usize, complete: bool) -> u32 {
+        let (mut first, mut count) = (self.event_queues.lock().finish_poll(queue, complete), 0);
+        loop {
+            let finished = {
                 let mut order = self.event_queues.lock();
-                order.finish_poll(queue, complete);
+                let finished = order.take_finished(&mut first);
                 self.flags.follow(&order);
-                let from = if complete { queue } else { queue + 1 };
-                if self.flags.has(flags::LOST) { None } else { order.next_to_poll(from) }
+                finished
             };
-            if complete {
+            if finished.is_empty() {
+                return count;
+            }
+            for (slot, block) in finished {
                 // The block cannot have become free or been reused: its count includes this event.
-                let mut heap = self.heaps.lock(waiting.heap);
-                debug_assert!(heap.blocks[waiting.block].events & !FRONTIER_BIT > 0, "a queued event is not counted");
-                heap.blocks[waiting.block].events -= 1;
-                self.finish_free_if_unused(waiting.heap, heap, waiting.block);
+                let mut heap = self.heaps.lock(slot);
+                debug_assert!(heap.blocks[block].events & !FRONTIER_BIT > 0, "a queued event is not counted");
+                heap.blocks[block].events -= 1;
+                self.finish_free_if_unused(slot, heap, block);
+                count += 1;
             }
         }
-        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Frees a pending block if no user stream and no event is left. Unlocks the heap.
@@ -292,11 +316,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         Ok(())
     }
 
+    /// Returns a user stream of a pending block, and whether the use was recorded during a capture.
+    /// Moves `next` to the next use. `None` behind the last use.
+    pub(super) fn next_use(&self, slot: u32, next: &mut u32) -> Option<(StreamId, bool)> {
+        let at = Some(*next).filter(|&at| at != NONE)?;
+        let Use { stream, captured, next: following } = self.heaps.lock(slot).sets.uses[at];
+        *next = following;
+        Some((stream, captured))
+    }
+
     /// Cancels the events queued for a block, and returns when none is left.
     ///
-    /// An event being polled by another thread stays queued. If the event is complete, the other
-    /// thread decrements the block's count; if not, the next round cancels the event.
-    fn cancel_events(&self, slot: u32, block: u32) {
+    /// An event being polled or recorded by another thread stays queued. If the event is complete,
+    /// the other thread decrements the block's count; if not, the next round cancels the event.
+    pub(super) fn cancel_events(&self, slot: u32, block: u32) {
         loop {
             let cancelled = self.event_queues.lock().cancel(slot, block);
             let mut heap = self.heaps.lock(slot);
@@ -314,8 +347,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// event if possible, and makes a new event otherwise.
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         // Reserve room in the queues first: a recorded event must always find a place.
-        let reserved = self.event_queues.lock().reserve();
-        let idle = reserved.map_err(|CapacityError| Error::TableFull("events"))?;
+        let idle = {
+            let mut order = self.event_queues.lock();
+            order.reserve().map_err(|CapacityError| Error::TableFull("events"))?;
+            order.take_idle()
+        };
         let made = idle.map_or_else(|| self.call(D::create_event), Ok);
         let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)).map(|()| event));
         if recorded.is_err() {

@@ -6,7 +6,7 @@ use crate::streams::event_queue::EventQueues;
 use crate::sync::{AtomicU32, Ordering};
 use crate::tables::Storage;
 
-/// Blocks wait for events, or for events to be recorded.
+/// Blocks wait for events, or for events to be recorded, and every request asks after the events.
 pub(crate) const PENDING: u32 = 1;
 /// Events of some freed blocks are recorded later, once no graph is being captured.
 pub(crate) const DEFERRED: u32 = 1 << 8;
@@ -28,8 +28,13 @@ pub(crate) const TRACE: u32 = 1 << 7;
 pub(crate) const PLANNED: u32 = 1 << 10;
 /// Requests and frees are observed, to be planned.
 pub(crate) const OBSERVED: u32 = 1 << 11;
+/// Frees on other streams are gathered: one event covers several blocks.
+pub(crate) const GATHERS: u32 = 1 << 12;
+/// Blocks wait for events, or for events to be recorded, and only a request that no free block can
+/// serve asks after the events.
+pub(crate) const GATHERED: u32 = 1 << 13;
 /// The flags under which the fast path serves requests.
-pub(crate) const FAST_PATH_FLAGS: u32 = AGES | ROUNDING;
+pub(crate) const FAST_PATH_FLAGS: u32 = AGES | ROUNDING | GATHERS | GATHERED;
 
 /// The flags of one device, in one word that the fast path reads once.
 #[derive(Debug)]
@@ -69,10 +74,12 @@ impl Flags {
         }
     }
 
-    /// Sets the flags that send requests to the slow path while frees are pending or deferred. The
+    /// Sets the flags that make requests ask after events while frees are pending or deferred. The
     /// caller holds the lock of the queues, so the flags match the queues.
     pub(super) fn follow<S: Storage>(&self, queues: &EventQueues<S>) {
-        self.set(PENDING, !queues.is_idle());
+        let (waits, gathers) = (!queues.is_idle(), self.has(GATHERS));
+        self.set(PENDING, waits && !gathers);
+        self.set(GATHERED, waits && gathers);
         self.set(DEFERRED, queues.has_deferred());
     }
 }

@@ -52,7 +52,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let word = self.flags.load();
         // With a trace and nothing else, a hit in the cache stays one lookup under one lock.
-        if word & !flags::ROUNDING == flags::TRACE {
+        if word & !(flags::ROUNDING | flags::GATHERS | flags::GATHERED) == flags::TRACE {
             return self.malloc_traced(word, bytes, stream);
         }
         if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
@@ -102,16 +102,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Serves a request from its heap, else from the device, else from memory that is released first.
     fn serve(self, request: &Request) -> Result<DevicePtr, Error> {
         // Blocks whose events are complete become free before the search, so that they can serve this request.
-        if self.flags.has(flags::PENDING) && !request.capturing {
+        // Without a cache no search misses, so gathered frees are asked after here.
+        let is_direct = self.flags.has(flags::DIRECT);
+        let asks = if is_direct { flags::PENDING | flags::GATHERED } else { flags::PENDING };
+        if self.flags.has(asks) && !request.capturing {
             self.process_events()?;
         }
-        if self.flags.has(flags::DIRECT) {
+        if is_direct {
             return self.obtain_directly(request);
         }
         if self.flags.has(flags::AGES) {
             self.heaps.count_search(request);
         }
         if let Some(ptr) = self.search(request)? {
+            return Ok(ptr);
+        }
+        if let Some(ptr) = self.search_gathered(request)? {
             return Ok(ptr);
         }
         let served = self.reclaim(request);

@@ -28,6 +28,7 @@ pub(crate) mod flags;
 pub(crate) mod forecast;
 mod free;
 mod free_at;
+mod gathered;
 pub(crate) mod heaps;
 pub(crate) mod invalid_pointer;
 mod invariants;

@@ -142,7 +142,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         };
         // Poll only if the result matters: the planned bytes are occupied, and a delegated block
         // may be the reason. The lane is unlocked for the device calls.
-        if self.flags.has(flags::PENDING)
+        if self.flags.has(flags::PENDING | flags::GATHERED)
             && lane_slot.lane.lock().as_mut().is_some_and(|lane| may_wait_for_events(&self.heaps, lane, bytes))
         {
             // On an error the bytes stay occupied, and a heap serves the request.

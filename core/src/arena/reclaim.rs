@@ -12,9 +12,10 @@
 //! 8. wait for other threads to free memory, if the policy has a retry time
 //! 9. report the failure
 //!
-//! The order and every choice are those of PyTorch's allocator (2.11), except for the second search
-//! in step 6. The second search prevents a failure when the only block that fits was waiting for an
-//! event (pytorch issue 189504).
+//! The order and every choice are those of PyTorch's allocator (2.11), except for the searches in
+//! step 6. The search after the wait prevents a failure when the only block that fits was waiting for
+//! an event (pytorch issue 189504). Where frees are gathered, the request waits for one event after
+//! the other and searches in between, so that it waits for no more work than it needs (171771).
 //!
 //! Growth of a heap is in obtain.rs, release of segments in release.rs.
 
@@ -83,6 +84,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !request.capturing {
             // Step 6. The wait may free the one block that fits: search before the cache is given
             // up. `single_search` switches to PyTorch's order without the search.
+            if let Some(ptr) = self.search_in_turn(request)? {
+                return Ok(ptr);
+            }
             self.wait_for_events()?;
             ranges::wait(self)?;
             if self.single_search.load(Ordering::Relaxed) == 0

@@ -97,6 +97,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let divided = divisions.iter().any(|&divisions| divisions > 1);
         self.flags.set(flags::ROUNDING, divided || self.settings.policy.rounds_otherwise());
+        // In the same step, so that what waits now is asked after as the configuration says.
+        let order = self.event_queues.lock();
+        self.flags.set(flags::GATHERS, self.settings.policy != Policy::Caching || !config.parity());
+        self.flags.follow(&order);
+        drop(order);
         let limited = self.ledger.limit_if_set().is_some();
         self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
         let ages = self.flags.has(flags::AGES);

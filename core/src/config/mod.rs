@@ -84,6 +84,7 @@ pub struct Config {
     throw_on_device_oom: bool,
     release_lock_on_device_malloc: bool,
     graph_capture_record_stream_reuse: bool,
+    parity: bool,
     pinned: Pinned,
 }
 
@@ -188,6 +189,7 @@ impl Config {
             throw_on_device_oom: false,
             release_lock_on_device_malloc: false,
             graph_capture_record_stream_reuse: false,
+            parity: true,
             pinned: Pinned::DEFAULT,
         }
     }
@@ -362,6 +364,14 @@ impl Config {
         self.graph_capture_record_stream_reuse
     }
 
+    /// Returns whether the caching policy repeats each decision of `PyTorch`'s allocator, its known
+    /// defects included (`parity`).
+    #[inline]
+    #[must_use]
+    pub const fn parity(&self) -> bool {
+        self.parity
+    }
+
     /// Returns the settings of host memory, which have no effect. Only a string can set them.
     #[must_use]
     pub const fn pinned(&self) -> &Pinned {
@@ -509,6 +519,11 @@ impl Config {
     /// Sets `graph_capture_record_stream_reuse`.
     pub fn set_graph_capture_record_stream_reuse(&mut self, on: bool) {
         self.graph_capture_record_stream_reuse = on;
+    }
+
+    /// Sets `parity`.
+    pub fn set_parity(&mut self, on: bool) {
+        self.parity = on;
     }
 
     /// Returns the values that `large_segment_size_mb` may take while `max_split_size_mb` stays.

@@ -41,7 +41,7 @@ const NOT_PINNED: &str = "No effect: the library manages device memory only.";
 const NO_LOCK: &str = "No effect: cached requests never wait for a lock during a call of the driver.";
 
 /// Every setting, in the order of the keys.
-pub static REFERENCE: [SettingReference; 38] = [
+pub static REFERENCE: [SettingReference; 39] = [
     setting(
         key::ALLOW_GROWTH,
         Value("True"),
@@ -156,6 +156,15 @@ pub static REFERENCE: [SettingReference; 38] = [
         "500",
         "How long a request spends in mapping pages. A request that would take longer allocates up to 1 % of the peak \
          of live memory beyond `slack`; beyond that, it takes longer.",
+    ),
+    setting(
+        key::PARITY,
+        Value("True"),
+        "False",
+        "Each decision is PyTorch's. With `False` the known defects of these decisions are repaired. Frees of blocks \
+         that other streams use share events, and only a request that no free block can serve asks after the events. \
+         A request short of memory waits for one event after the other, and for no more than it needs. \
+         `max_split_size_mb` has no effect on expandable segments.",
     ),
     setting(
         key::PER_PROCESS_MEMORY_FRACTION,

@@ -28,6 +28,7 @@ pub(super) mod key {
     pub(crate) const MAX_NON_SPLIT_ROUNDING_MB: &str = "max_non_split_rounding_mb";
     pub(crate) const MAX_SPLIT_SIZE_MB: &str = "max_split_size_mb";
     pub(crate) const MAX_STALL_US: &str = "max_stall_us";
+    pub(crate) const PARITY: &str = "parity";
     pub(crate) const PER_PROCESS_MEMORY_FRACTION: &str = "per_process_memory_fraction";
     pub(crate) const PINNED_FREE_CATCH_ALL: &str = "pinned_free_catch_all";
     pub(crate) const PINNED_MAX_CACHED_SIZE_MB: &str = "pinned_max_cached_size_mb";
@@ -88,7 +89,7 @@ impl Setting {
 }
 
 /// All settings, sorted by key.
-pub(super) static SETTINGS: [Setting; 38] = [
+pub(super) static SETTINGS: [Setting; 39] = [
     bfc(key::ALLOW_GROWTH, |config, key, value| value.read_boolean(key, &mut config.bfc().allow_growth)),
     setting(key::ARENA_MB, |config, key, value| {
         let mib: u32 = value.power_of_two(key, MOST_ARENA_MIB, ARENAS)?;
@@ -156,6 +157,7 @@ pub(super) static SETTINGS: [Setting; 38] = [
         config.stitched().max_stall_us = value.number(key, MICROSECONDS)?;
         Ok(())
     }),
+    setting(key::PARITY, |config, key, value| value.read_boolean(key, &mut config.parity)),
     setting(key::PER_PROCESS_MEMORY_FRACTION, |config, key, value| {
         config.set_per_process_memory_fraction(value.number(key, FRACTION)?)
     })
@@ -385,6 +387,7 @@ impl fmt::Display for Config {
         out.flag(key::THROW_ON_CUDAMALLOC_OOM, self.throw_on_device_oom)?;
         out.flag(key::RELEASE_LOCK_ON_CUDAMALLOC, self.release_lock_on_device_malloc)?;
         out.flag(key::GRAPH_CAPTURE_RECORD_STREAM_REUSE, self.graph_capture_record_stream_reuse)?;
+        out.some(key::PARITY, (!self.parity).then_some("False"))?;
         out.pinned(&self.pinned)
     }
 }

@@ -45,6 +45,7 @@ fn an_empty_string_is_the_defaults() {
     assert!(!config.throw_on_device_oom());
     assert!(!config.release_lock_on_device_malloc());
     assert!(!config.graph_capture_record_stream_reuse());
+    assert!(config.parity());
     assert_eq!(*config.pinned(), Pinned::DEFAULT);
 }
 
@@ -56,7 +57,7 @@ fn every_key_is_read() {
          expandable_segments:True,expandable_segments_reserve:0.5,\
          expandable_segments_reserve_by_class:[serving:0.25,ads:8G],per_process_memory_fraction:0.75,\
          throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
-         graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,\
+         graph_capture_record_stream_reuse:True,parity:False,pinned_use_cuda_host_register:True,\
          pinned_num_register_threads:8,pinned_use_background_threads:True,\
          pinned_reserve_segment_size_mb:512,pinned_max_round_threshold_mb:128,\
          pinned_max_cached_size_mb:256,pinned_free_catch_all:True",
@@ -78,6 +79,7 @@ fn every_key_is_read() {
     assert!(config.throw_on_device_oom());
     assert!(config.release_lock_on_device_malloc());
     assert!(config.graph_capture_record_stream_reuse());
+    assert!(!config.parity());
     assert_eq!(
         *config.pinned(),
         Pinned {
@@ -227,7 +229,7 @@ fn values_that_are_refused() {
 
 #[test]
 fn unknown_keys_are_named_and_a_similar_one_proposed() {
-    let list = " docs/configuration.md lists the 38 keys";
+    let list = " docs/configuration.md lists the 39 keys";
     for (key, meant) in [
         ("max_split_size", "max_split_size_mb"),
         ("max-split-size-mb", "max_split_size_mb"),
@@ -352,7 +354,7 @@ fn an_update_resets_four_settings_and_keeps_the_rest() {
                expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[a:1G],\
                per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True,\
                release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True,\
-               pinned_num_register_threads:8";
+               parity:False,pinned_num_register_threads:8";
     let mut config = parsed(all);
     config.update("").unwrap();
     assert_eq!(
@@ -360,7 +362,7 @@ fn an_update_resets_four_settings_and_keeps_the_rest() {
         "large_segment_size_mb:40,compact:0.5,expandable_segments:True,expandable_segments_reserve:0.5,\
          expandable_segments_reserve_by_class:[a:1.0G],per_process_memory_fraction:0.5,\
          throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,\
-         graph_capture_record_stream_reuse:True,pinned_num_register_threads:8"
+         graph_capture_record_stream_reuse:True,parity:False,pinned_num_register_threads:8"
     );
     // The rounding falls back to the large segment that stayed, and is checked against it.
     assert_eq!(config.max_non_split_rounding(), 40 * MIB);
@@ -433,13 +435,14 @@ fn setters_check_as_the_parser_does() {
     config.set_throw_on_device_oom(true);
     config.set_release_lock_on_device_malloc(true);
     config.set_graph_capture_record_stream_reuse(true);
+    config.set_parity(false);
     assert_eq!(
         config.to_string(),
         "large_segment_size_mb:64,max_split_size_mb:64,max_non_split_rounding_mb:100,\
          garbage_collection_threshold:0.25,compact:0.0,roundup_power2_divisions:4,expandable_segments:True,\
          expandable_segments_reserve:0.5,expandable_segments_reserve_by_class:[b:0.5],\
          per_process_memory_fraction:0.0,throw_on_cudamalloc_oom:True,\
-         release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True"
+         release_lock_on_cudamalloc:True,graph_capture_record_stream_reuse:True,parity:False"
     );
     config.set_max_split_size_mb(None).unwrap();
     assert_eq!(config.max_split_size(), None);
@@ -529,6 +532,7 @@ fn entry() -> impl Strategy<Value = String> {
         boolean().prop_map(|b| format!("throw_on_cudamalloc_oom:{b}")),
         boolean().prop_map(|b| format!("release_lock_on_hipmalloc:{b}")),
         boolean().prop_map(|b| format!("graph_capture_record_stream_reuse:{b}")),
+        boolean().prop_map(|b| format!("parity:{b}")),
         boolean().prop_map(|b| format!("pinned_use_background_threads:{b}")),
     ]
 }

@@ -45,7 +45,11 @@ impl Rules {
 
     /// Derives the rules of a heap from the configuration, for a pool with the default options.
     pub(crate) fn new(config: &Config, kind: PoolKind, ages: bool, backing: Backing) -> Self {
-        let max_split = config.max_split_size().unwrap_or(u64::MAX);
+        // Free neighbours of an expandable segment are one block. Oversize, it would serve none of the
+        // requests that it was freed by, and the segment would grow with each of them (pytorch issue
+        // 123548).
+        let splits = config.parity() || backing == Backing::Ordinary;
+        let max_split = config.max_split_size().filter(|_| splits).unwrap_or(u64::MAX);
         let mut ample_rest = 0;
         let (min_rest, whole_from) = if let Policy::Bfc(bfc) = config.policy() {
             ample_rest = bfc.max_internal_fragmentation;

@@ -28,6 +28,9 @@ impl Model {
             return Ok(addr);
         }
         if !request.capturing {
+            if let Some(addr) = self.search_in_turn(request)? {
+                return Ok(addr);
+            }
             self.wait_for_events()?;
             if let Some(addr) = self.search(request) {
                 return Ok(addr);
@@ -165,7 +168,7 @@ impl Model {
     /// from the largest down. An expandable block in the first place ends the pass, together with
     /// all blocks above.
     fn release_oversize(&mut self, request: &Request) -> bool {
-        let Some(max) = self.config.max_split_size() else { return false };
+        let Some(max) = self.max_split() else { return false };
         let wanted = request.size.max(max);
         let mut list = self.memory.free_list_of(request.owner);
         list.retain(|block| self.memory.is_releasable(block.addr) || self.memory.is_expandable(block.addr));

@@ -1,14 +1,31 @@
 //! The model's pending frees: events of other streams.
 
-use super::{Answer, Model};
+use super::{Answer, Model, Request};
 use cachalot_core::{DeviceMemory, Event, StreamId};
 use std::collections::VecDeque;
 
-/// Events of one stream, oldest first, each with the address of the waiting block.
+/// Number of blocks without an event from which a free records one.
+const GATHER: usize = 16;
+
+/// The addresses of the blocks that wait for one stream, oldest first. An event also covers the
+/// blocks before without an event.
 pub(super) struct Queue {
     /// Stream of the events. An empty queue may be reused for another stream.
     stream: StreamId,
-    pub waits: VecDeque<(Event, u64)>,
+    pub waits: VecDeque<(Option<Event>, u64)>,
+}
+
+impl Queue {
+    /// Returns the number of blocks that no event covers.
+    fn open(&self) -> usize {
+        self.waits.iter().rev().take_while(|(event, _)| event.is_none()).count()
+    }
+
+    /// Returns the oldest event, and the number of blocks that it covers.
+    fn first(&self) -> Option<(Event, usize)> {
+        let covered = self.waits.iter().position(|(event, _)| event.is_some())?;
+        Some((self.waits[covered].0?, covered + 1))
+    }
 }
 
 impl Model {
@@ -17,7 +34,8 @@ impl Model {
         self.routes.iter().any(|route| route.capture)
     }
 
-    fn push(&mut self, stream: StreamId, event: Event, addr: u64) {
+    /// Queues a block, and returns the queue.
+    fn push(&mut self, stream: StreamId, event: Option<Event>, addr: u64) -> usize {
         let own = self.queues.iter().position(|queue| queue.stream == stream && !queue.waits.is_empty());
         let queue = own.or_else(|| self.queues.iter().position(|queue| queue.waits.is_empty())).unwrap_or_else(|| {
             self.queues.push(Queue { stream, waits: VecDeque::new() });
@@ -25,6 +43,7 @@ impl Model {
         });
         self.queues[queue].stream = stream;
         self.queues[queue].waits.push_back((event, addr));
+        queue
     }
 
     /// Returns whether a graph is being captured on a stream that uses the block, so that no event
@@ -50,10 +69,104 @@ impl Model {
                 return Err(error.into());
             }
             self.memory.block_mut(addr).events += 1;
-            self.push(stream, event, addr);
+            self.push(stream, Some(event), addr);
         }
         self.memory.block_mut(addr).uses.clear();
         Ok(())
+    }
+
+    /// Returns whether frees share events.
+    pub(super) fn gathers(&self) -> bool {
+        !self.config.parity()
+    }
+
+    /// Queues a block behind the next event of each stream that uses the block. Returns a queue whose
+    /// event should be recorded now.
+    pub(super) fn gather(&mut self, addr: u64) -> Option<usize> {
+        let uses: Vec<_> = self.memory.block(addr).uses.iter().rev().map(|of| (of.stream, of.captured)).collect();
+        let mut due = None;
+        for (stream, captured) in uses {
+            if captured {
+                continue;
+            }
+            self.memory.block_mut(addr).events += 1;
+            let queue = self.push(stream, None, addr);
+            if self.queues[queue].first().is_none() || self.queues[queue].open() >= GATHER {
+                due = Some(queue);
+            }
+        }
+        self.memory.block_mut(addr).uses.clear();
+        due
+    }
+
+    /// Frees the blocks of one queue whose events are complete, and records an event for the rest.
+    pub(super) fn advance(&mut self, queue: usize) {
+        while self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?)).is_ok_and(|ended| ended > 0) {}
+        let _later = self.record_queue(queue);
+    }
+
+    /// Records an event for the blocks of a queue that no event covers. Returns whether the queue had
+    /// no event before.
+    fn record_queue(&mut self, queue: usize) -> Answer<bool> {
+        let stream = self.queues[queue].stream;
+        if self.queues[queue].open() == 0 || self.is_capturing() || self.device.is_capturing(stream) == Ok(true) {
+            return Ok(false);
+        }
+        let is_first = self.queues[queue].first().is_none();
+        let event = self.device.create_event()?;
+        self.device.record(event, stream)?;
+        if let Some(last) = self.queues[queue].waits.back_mut() {
+            last.0 = Some(event);
+        }
+        Ok(is_first)
+    }
+
+    /// Records an event for all blocks without one, and asks after those alone in their queue.
+    /// Returns how many waits have ended.
+    fn record_gathered(&mut self) -> Answer<usize> {
+        let mut ended = 0;
+        for queue in 0..self.queues.len() {
+            if self.record_queue(queue)? {
+                ended += self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?))?;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Serves a request that no free block could serve, from blocks whose work is complete.
+    pub(super) fn search_gathered(&mut self, request: &Request) -> Answer<Option<u64>> {
+        if !self.gathers() || request.capturing || !self.is_pending() {
+            return Ok(None);
+        }
+        if self.ask(|model, event| Ok(model.device.is_complete(event)?))? > 0
+            && let Some(addr) = self.search(request)
+        {
+            return Ok(Some(addr));
+        }
+        self.record_deferred()?;
+        Ok(if self.record_gathered()? > 0 { self.search(request) } else { None })
+    }
+
+    /// Waits for one event of each stream after the other, until the request can be served.
+    pub(super) fn search_in_turn(&mut self, request: &Request) -> Answer<Option<u64>> {
+        if !self.gathers() || !self.is_pending() {
+            return Ok(None);
+        }
+        self.record_gathered()?;
+        while self.queues.iter().any(|queue| queue.first().is_some()) {
+            for queue in 0..self.queues.len() {
+                let ended = self.poll(queue, &|model, event| {
+                    model.device.wait(event)?;
+                    Ok(true)
+                })?;
+                if ended > 0
+                    && let Some(addr) = self.search(request)
+                {
+                    return Ok(Some(addr));
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn record_deferred(&mut self) -> Answer<()> {
@@ -73,18 +186,29 @@ impl Model {
         Ok(())
     }
 
-    /// Polls the oldest event of every stream, and the next while events are complete.
-    fn ask(&mut self, is_complete: impl Fn(&Self, Event) -> Answer<bool>) -> Answer<()> {
-        let mut result = Ok(());
+    /// Asks after the oldest event of a queue. Returns how many waits have ended.
+    fn poll(&mut self, queue: usize, is_complete: &impl Fn(&Self, Event) -> Answer<bool>) -> Answer<usize> {
+        let Some((event, covered)) = self.queues[queue].first() else { return Ok(0) };
+        if !is_complete(self, event)? {
+            return Ok(0);
+        }
+        let ended: Vec<_> = self.queues[queue].waits.drain(..covered).collect();
+        for (_, addr) in ended {
+            self.memory.block_mut(addr).events -= 1;
+            self.complete_if_unused(addr);
+        }
+        Ok(covered)
+    }
+
+    /// Polls the oldest event of every stream, and the next while events are complete. Returns how
+    /// many waits have ended.
+    fn ask(&mut self, is_complete: impl Fn(&Self, Event) -> Answer<bool>) -> Answer<usize> {
+        let (mut result, mut ended) = (Ok(()), 0);
         for queue in 0..self.queues.len() {
-            while let Some(&(event, addr)) = self.queues[queue].waits.front() {
-                match is_complete(self, event) {
-                    Ok(true) => {
-                        self.queues[queue].waits.pop_front();
-                        self.memory.block_mut(addr).events -= 1;
-                        self.complete_if_unused(addr);
-                    }
-                    Ok(false) => break,
+            loop {
+                match self.poll(queue, &is_complete) {
+                    Ok(0) => break,
+                    Ok(more) => ended += more,
                     Err(error) => {
                         result = result.and(Err(error));
                         break;
@@ -92,7 +216,7 @@ impl Model {
                 }
             }
         }
-        result
+        result.map(|()| ended)
     }
 
     /// Frees the blocks whose events are complete.
@@ -100,18 +224,19 @@ impl Model {
     /// # Errors
     /// Errors of the device.
     pub fn process_events(&mut self) -> Answer<()> {
-        let recorded = self.record_deferred();
-        recorded.and(self.ask(|model, event| Ok(model.device.is_complete(event)?)))
+        let recorded = self.record_deferred().and_then(|()| self.record_gathered());
+        let asked = self.ask(|model, event| Ok(model.device.is_complete(event)?));
+        recorded.and(asked).map(|_ended| ())
     }
 
     /// Waits for every event.
     pub(super) fn wait_for_events(&mut self) -> Answer<()> {
         self.statistics.count("num_sync_all_streams");
-        let recorded = self.record_deferred();
+        let recorded = self.record_deferred().and_then(|()| self.record_gathered());
         let waited = self.ask(|model, event| {
             model.device.wait(event)?;
             Ok(true)
         });
-        recorded.and(waited)
+        recorded.and(waited).map(|_ended| ())
     }
 }

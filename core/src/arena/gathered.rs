@@ -1,0 +1,359 @@
+//! Gathered frees: one event for several blocks, and no question before an answer is needed.
+//!
+//! An event for each free, and a question at each request, are `PyTorch`'s moments. Both are calls to
+//! the driver, which lets one thread in at a time. Where nothing depends on the moments, a free only
+//! queues the block:
+//!
+//! ```text
+//! free ─ open ─┬─ no event of the stream is incomplete ─────▶ record ─ event ─┐
+//!              ├─ many blocks are open ─▶ poll, record ───────────────────────┤
+//!              └─ a request misses ─▶ poll ─ still misses ─▶ record, poll ────┤
+//!                                                                             ▼
+//!                                                      complete ⟹ every block before is free
+//! ```
+//!
+//! An event that is recorded later than a free covers the free. The stream must exist until then: the
+//! end of a stream that is announced records the event first.
+//!
+//! During a capture no event is recorded: the blocks stay open.
+
+use crate::arena::events::is_capture_error;
+use crate::arena::request::Request;
+use crate::arena::{OnDevice, flags};
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::streams::event_queue::Recording;
+use crate::sync::Lock;
+use crate::tables::{CapacityError, Storage};
+use crate::units::{DevicePtr, StreamId};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+    /// Queues a pending block behind the next event of each user stream, and traces the free with
+    /// the call site `site`.
+    ///
+    /// # Errors
+    /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. A failure of
+    /// the device is no error here: the blocks stay open, and a later call tries again.
+    pub(super) fn gather(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
+        self.health()?;
+        let mut due = None;
+        let mut next = self.heaps.lock(slot).blocks[block].uses;
+        while let Some((stream, captured)) = self.next_use(slot, &mut next) {
+            // The capture itself orders a use noted during the capture.
+            if captured {
+                continue;
+            }
+            let Ok(queue) = self.gather_use(slot, block, stream) else {
+                self.cancel_events(slot, block);
+                return Err(Error::TableFull("events"));
+            };
+            due = queue.or(due);
+        }
+        self.end_uses(slot, block, Some(site));
+        if let Some(queue) = due {
+            let _later = self.advance(queue);
+        }
+        Ok(())
+    }
+
+    /// Queues a pending block behind the next event of `stream`. Returns the queue if that event
+    /// should be recorded now.
+    fn gather_use(self, slot: u32, block: u32, stream: StreamId) -> Result<Option<usize>, CapacityError> {
+        // Count before queueing: another thread may record the event and find it complete at once.
+        self.heaps.lock(slot).blocks[block].events += 1;
+        let queued = {
+            let mut order = self.event_queues.lock();
+            let queued = order.gather(stream, slot, block);
+            self.flags.follow(&order);
+            queued
+        };
+        if queued.is_err() {
+            self.heaps.lock(slot).blocks[block].events -= 1;
+        }
+        queued
+    }
+
+    /// Frees the blocks of one queue whose work is complete, and records an event for the open ones.
+    fn advance(self, queue: usize) -> Result<(), Error> {
+        while self.poll_queue(queue)? > 0 {}
+        let Some(_permission) = self.driver.may_record(&self.flags) else { return Ok(()) };
+        self.record_queue(queue).map(|_first| ())
+    }
+
+    /// Serves a request that no free block could serve, from blocks whose work is complete. Asks
+    /// after the recorded events first, and records events for open blocks only if that is not
+    /// enough.
+    pub(super) fn search_gathered(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if !self.flags.has(flags::GATHERED) || request.capturing {
+            return Ok(None);
+        }
+        self.health()?;
+        if self.poll_events(false, |event| self.driver.device().is_complete(event))? > 0
+            && let Some(ptr) = self.search(request)?
+        {
+            return Ok(Some(ptr));
+        }
+        // Deferred by a capture, while frees were not gathered yet.
+        self.record_deferred()?;
+        if self.record_gathered()? == 0 { Ok(None) } else { self.search(request) }
+    }
+
+    /// Waits for the oldest event of one stream after the other, until a block that becomes free can
+    /// serve the request. Returns `None` if all are complete and none could.
+    pub(super) fn search_in_turn(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        if !self.flags.has(flags::GATHERED) {
+            return Ok(None);
+        }
+        self.record_gathered()?;
+        let mut from = 0;
+        loop {
+            let next = self.event_queues.lock().next_to_poll(from);
+            let Some((queue, event)) = next else {
+                // Round again, unless no queue behind the first was left in this round.
+                if from == 0 {
+                    return Ok(None);
+                }
+                from = 0;
+                continue;
+            };
+            let waited = self.call(|device| device.wait(event));
+            self.finish_poll(queue, waited.is_ok());
+            waited?;
+            if let Some(ptr) = self.search(request)? {
+                return Ok(Some(ptr));
+            }
+            from = queue + 1;
+        }
+    }
+
+    /// Records an event for the open blocks of each stream, and asks at once after an event that is
+    /// the only one of its stream. Returns the number of waits that have ended.
+    ///
+    /// # Errors
+    /// The first error of the device, after all streams were tried. The blocks of a stream that
+    /// captures stay open, which is no error.
+    pub(super) fn record_gathered(self) -> Result<u32, Error> {
+        let (mut finished, mut result) = (0, Ok(()));
+        let count = self.event_queues.lock().queue_count();
+        for queue in 0..count {
+            let recorded = {
+                let Some(_permission) = self.driver.may_record(&self.flags) else { break };
+                self.record_queue(queue)
+            };
+            match recorded.and_then(|first| if first { self.poll_queue(queue) } else { Ok(0) }) {
+                Ok(ended) => finished += ended,
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result.map(|()| finished)
+    }
+
+    /// Records an event for the open blocks of a queue. Returns whether the event is the first in the
+    /// queue. The caller has the permission to record.
+    fn record_queue(self, queue: usize) -> Result<bool, Error> {
+        let begun = self.event_queues.lock().begin_recording(queue);
+        let Some(Recording { stream, idle, is_first }) = begun else { return Ok(false) };
+        let made = idle.map_or_else(|| self.call(D::create_event), Ok);
+        let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)));
+        self.event_queues.lock().finish_recording(queue, made.ok(), recorded.is_ok());
+        match recorded.map_err(Error::from) {
+            Ok(()) => Ok(is_first),
+            Err(error) if is_capture_error(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks after the oldest event of a queue. Returns the number of waits that have ended.
+    fn poll_queue(self, queue: usize) -> Result<u32, Error> {
+        let begun = self.event_queues.lock().begin_poll(queue);
+        let Some(event) = begun else { return Ok(0) };
+        let polled = self.call(|device| device.is_complete(event));
+        let ended = self.finish_poll(queue, polled == Ok(true));
+        polled.map(|_complete| ended).map_err(Error::from)
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use crate::allocator::Allocator;
+    use crate::config::Config;
+    use crate::device::simulated::{Call, Failure, SimulatedDevice};
+    use crate::device::{DeviceError, ErrorKind};
+    use crate::error::Error;
+    use crate::pool::{PoolOptions, Route};
+    use crate::tables::Growable;
+    use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
+
+    const DEVICE: DeviceIndex = DeviceIndex(0);
+    const STREAM: StreamId = StreamId(1);
+    const SIDES: [StreamId; 2] = [StreamId(2), StreamId(3)];
+
+    type Simulated = Allocator<SimulatedDevice, spin::mutex::SpinMutex<()>, Growable>;
+
+    fn allocator(config: &str, capacity: u64) -> Simulated {
+        Simulated::new([SimulatedDevice::new(capacity)], &Config::parse(config).unwrap()).unwrap()
+    }
+
+    fn malloc(allocator: &Simulated, bytes: u64) -> DevicePtr {
+        allocator.malloc(DEVICE, bytes, STREAM).unwrap()
+    }
+
+    /// Uses a block on another stream, and frees it.
+    fn use_and_free(allocator: &Simulated, ptr: DevicePtr, side: StreamId) {
+        allocator.record_stream(ptr, side).unwrap();
+        allocator.free(ptr).unwrap();
+    }
+
+    fn calls(allocator: &Simulated, call: Call) -> u64 {
+        allocator.device(DEVICE).unwrap().calls(call)
+    }
+
+    fn complete(allocator: &Simulated, side: StreamId) {
+        allocator.device(DEVICE).unwrap().complete(side);
+    }
+
+    fn counter(allocator: &Simulated, name: &str) -> i64 {
+        let mut value = None;
+        allocator.stats(DEVICE).unwrap().for_each(|key, of| value = if key == name { Some(of) } else { value });
+        value.unwrap()
+    }
+
+    #[test]
+    fn many_frees_share_two_calls_to_the_driver() {
+        const CYCLES: u64 = 1600;
+        let of = |config: &str| {
+            let allocator = allocator(config, 1 << 30);
+            for _ in 0..CYCLES {
+                use_and_free(&allocator, malloc(&allocator, 4096), SIDES[0]);
+                complete(&allocator, SIDES[0]);
+            }
+            allocator.check_invariants().unwrap();
+            assert_eq!(counter(&allocator, "reserved_bytes.all.peak"), 2 * MIB as i64, "{config}");
+            calls(&allocator, Call::Record) + calls(&allocator, Call::IsComplete)
+        };
+        assert!(of("") >= 2 * CYCLES - 1, "PyTorch's moments: an event a free, a question a request");
+        let shared = of("parity:False");
+        assert!(shared <= CYCLES / 8 + 4, "{shared} calls");
+        assert!(of("policy:stitched") <= CYCLES / 8 + 4);
+    }
+
+    #[test]
+    fn a_request_takes_what_the_device_has_finished_with_before_it_grows() {
+        let allocator = allocator("parity:False", 1 << 30);
+        let blocks = [40, 60].map(|mib| malloc(&allocator, mib * MIB));
+        blocks.into_iter().for_each(|ptr| use_and_free(&allocator, ptr, SIDES[0]));
+        assert_eq!(calls(&allocator, Call::Record), 1, "the second free waits for company");
+        complete(&allocator, SIDES[0]);
+        assert_eq!(malloc(&allocator, 40 * MIB), blocks[0], "the event of the first free is complete");
+        assert_eq!(calls(&allocator, Call::Record), 1, "the recorded events were enough");
+        let third = malloc(&allocator, 60 * MIB);
+        assert_ne!(third, blocks[1], "the event of the second free is recorded now");
+        assert_eq!(calls(&allocator, Call::Record), 2);
+        complete(&allocator, SIDES[0]);
+        assert_eq!(malloc(&allocator, 60 * MIB), blocks[1]);
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn a_request_short_of_memory_waits_for_one_stream_if_that_is_enough() {
+        for (config, waits, pending) in [("", 2, 0), ("parity:False", 1, 40)] {
+            let allocator = allocator(config, 100 * MIB);
+            let blocks = SIDES.map(|side| (malloc(&allocator, 40 * MIB), side));
+            blocks.into_iter().for_each(|(ptr, side)| use_and_free(&allocator, ptr, side));
+            assert_eq!(malloc(&allocator, 40 * MIB), blocks[0].0);
+            assert_eq!(calls(&allocator, Call::Wait), waits, "{config}");
+            let active = counter(&allocator, "active_bytes.all.current");
+            assert_eq!(active - counter(&allocator, "allocated_bytes.all.current"), pending * MIB as i64, "{config}");
+            assert_eq!(counter(&allocator, "num_sync_all_streams"), i64::from(config.is_empty()));
+        }
+    }
+
+    #[test]
+    fn during_a_capture_frees_stay_open_and_no_event_is_recorded() {
+        let allocator = allocator("parity:False", 1 << 30);
+        let pool = allocator.create_pool(DEVICE, PoolOptions::default()).unwrap();
+        let (announced, silent) = (malloc(&allocator, 40 * MIB), malloc(&allocator, 40 * MIB));
+        allocator.begin_capture(DEVICE, pool, Route::Stream(SIDES[1])).unwrap();
+        use_and_free(&allocator, announced, SIDES[0]);
+        let other = malloc(&allocator, 40 * MIB);
+        assert_eq!(calls(&allocator, Call::Record), 0);
+        allocator.end_capture(DEVICE, pool).unwrap();
+        // A capture that nothing announced refuses the event, and the free is valid.
+        allocator.device(DEVICE).unwrap().set_capturing(SIDES[0], true);
+        use_and_free(&allocator, silent, SIDES[0]);
+        allocator.process_events(DEVICE).unwrap();
+        assert_eq!(counter(&allocator, "active_bytes.all.current"), 120 * MIB as i64);
+        allocator.device(DEVICE).unwrap().set_capturing(SIDES[0], false);
+        allocator.process_events(DEVICE).unwrap();
+        complete(&allocator, SIDES[0]);
+        assert_eq!(malloc(&allocator, 40 * MIB), announced);
+        assert_eq!(malloc(&allocator, 40 * MIB), silent);
+        allocator.free(other).unwrap();
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn an_event_that_cannot_be_recorded_is_recorded_later_and_the_free_is_valid() {
+        let allocator = allocator("parity:False", 1 << 30);
+        let ptr = malloc(&allocator, 40 * MIB);
+        let error = DeviceError::new(ErrorKind::Other, 77);
+        let fail =
+            |nth| allocator.device(DEVICE).unwrap().fail(Failure { call: Call::Record, nth, persistent: false, error });
+        fail(1);
+        use_and_free(&allocator, ptr, SIDES[0]);
+        assert!(allocator.free(ptr).is_err(), "the block is freed already");
+        fail(2);
+        assert_eq!(
+            allocator.malloc(DEVICE, 40 * MIB, STREAM),
+            Err(Error::Device(error)),
+            "a request tells of the failure"
+        );
+        allocator.process_events(DEVICE).unwrap();
+        complete(&allocator, SIDES[0]);
+        assert_eq!(malloc(&allocator, 40 * MIB), ptr);
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn the_announced_end_of_a_stream_records_what_waits_for_it() {
+        let allocator = allocator("parity:False", 1 << 30);
+        let blocks = [40, 60].map(|mib| malloc(&allocator, mib * MIB));
+        blocks.into_iter().for_each(|ptr| use_and_free(&allocator, ptr, SIDES[0]));
+        allocator.stream_destroyed(DEVICE, SIDES[0]).unwrap();
+        assert_eq!(calls(&allocator, Call::Record), 2);
+        complete(&allocator, SIDES[0]);
+        assert_eq!(malloc(&allocator, 60 * MIB), blocks[1]);
+        assert_eq!(calls(&allocator, Call::Record), 2, "the stream is used no more");
+    }
+
+    #[test]
+    fn what_waits_when_the_setting_changes_becomes_free() {
+        let allocator = allocator("parity:False", 1 << 30);
+        let blocks = [40, 60, 80].map(|mib| malloc(&allocator, mib * MIB));
+        use_and_free(&allocator, blocks[0], SIDES[0]);
+        use_and_free(&allocator, blocks[1], SIDES[0]);
+        allocator.configure(&Config::parse("").unwrap());
+        use_and_free(&allocator, blocks[2], SIDES[0]);
+        allocator.configure(&Config::parse("parity:False").unwrap());
+        complete(&allocator, SIDES[0]);
+        let again = [40, 60, 80].map(|mib| malloc(&allocator, mib * MIB));
+        assert_eq!(again, blocks, "the event of the third free covers the second");
+        allocator.check_invariants().unwrap();
+    }
+
+    #[test]
+    fn a_largest_split_size_does_not_make_expandable_segments_grow() {
+        let reserved = |parity: &str| {
+            let config = ["expandable_segments:True,max_split_size_mb:24", parity].concat();
+            let allocator = allocator(&config, 1 << 34);
+            for _ in 0..10 {
+                let blocks: [DevicePtr; 8] = core::array::from_fn(|_| malloc(&allocator, 12 * MIB));
+                let _stays = malloc(&allocator, 2 * MIB);
+                blocks.into_iter().for_each(|ptr| allocator.free(ptr).unwrap());
+            }
+            counter(&allocator, "reserved_bytes.all.peak") / MIB as i64
+        };
+        // The free run of a round is oversize, so PyTorch keeps it for requests of 24 MiB and more.
+        assert_eq!((reserved(""), reserved(",parity:False")), (980, 120));
+    }
+}
