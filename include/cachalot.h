@@ -24,6 +24,7 @@
  *   - destroy a stream: cachalot_stream_destroyed
  *   - find the block of an address: cachalot_base_of
  *   - register memory with a network adapter or another library: cachalot_extents, cachalot_pin, cachalot_on_map
+ *   - share memory with another process: cachalot_pin, cachalot_export_fd
  *   - learn why a call failed: cachalot_last_error, cachalot_status_name, cachalot_last_driver_code
  *   - limit memory: cachalot_set_limit, cachalot_set_memory_fraction
  *   - return cached memory to the driver: cachalot_empty_cache, cachalot_trim
@@ -478,6 +479,7 @@ typedef struct cachalot_pages {
   cachalot_calls map;        /**< Physical memory mapped: cuMemMap. */
   cachalot_calls set_access; /**< Mapped ranges made accessible: cuMemSetAccess, for all pages mapped side by side. */
   cachalot_calls unmap;      /**< Mappings removed: cuMemUnmap. */
+  cachalot_calls export_fd;  /**< Pages exported: cuMemExportToShareableHandle. */
   uint64_t stalls;           /**< Requests and commits under `policy:stitched` that exceeded `max_stall_us`. */
   uint64_t longest_stall_us; /**< The longest time that one request or commit mapped, under every policy. */
 } cachalot_pages;
@@ -490,6 +492,7 @@ typedef struct cachalot_extent {
   uint64_t bytes;         /**< The length. */
   uint64_t memory;        /**< The page's number on its device; with CACHALOT_EXTENT_SEGMENT, the segment's address. */
   uint64_t memory_offset; /**< Offset of the first byte within the page or the segment. */
+  uint64_t memory_bytes;  /**< The length of the whole page or segment. */
   uint32_t flags;         /**< CACHALOT_EXTENT_SEGMENT, or 0. */
   uint32_t reserved;      /**< 0. */
 } cachalot_extent;
@@ -637,7 +640,7 @@ typedef struct cachalot_device {
 #define CACHALOT_OUTLOOK_INIT {sizeof(cachalot_outlook), NULL, 0, 0, 0}
 /** Initialises cachalot_pages. */
 #define CACHALOT_PAGES_INIT                                                                                            \
-  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0}
+  {sizeof(cachalot_pages), 0, 0, 0, 0, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0}
 /** Initialises cachalot_device. */
 #define CACHALOT_DEVICE_INIT {sizeof(cachalot_device), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 /** Initialises cachalot_statistics. */
@@ -834,6 +837,22 @@ CACHALOT_API cachalot_status cachalot_pin(const cachalot_allocator *allocator, c
  * pinned at the address, one after the other, the longest is unpinned last. NULL is accepted, and does nothing.
  *   - Errors: NOT_PINNED. */
 CACHALOT_API cachalot_status cachalot_unpin(const cachalot_allocator *allocator, const void *block);
+
+/** Writes to `fd` a POSIX file descriptor of the page that contains `address`, any byte of pinned memory, whether its
+ * block is live or freed: usually `block + extent.offset`, once for each extent. Another process that gets the
+ * descriptor, for example over a Unix socket, imports it with cuMemImportFromShareableHandle, maps all
+ * `extent.memory_bytes` of the page, and finds the bytes of the extent from `extent.memory_offset` on. Both processes
+ * read and write the same memory, other blocks on the page included, so share with trusted processes only.
+ *
+ * The program owns the descriptor and closes it, at the latest when the other process has imported it. Each call makes
+ * a new one. The descriptor and the other process are unknown to the library. While the other process uses the bytes,
+ * keep the block, because its memory serves other requests after the free, and keep the pin, because the page moves to
+ * other addresses, or returns to the driver, after cachalot_unpin. The driver keeps a returned page in use until the
+ * other process has unmapped and released it, too.
+ *   - Driver: yes, about 0.5 ms.
+ *   - Errors: NOT_PINNED if no pinned memory contains the address; UNSUPPORTED for an ordinary segment, and if the device
+ *     shares no memory between processes. */
+CACHALOT_API cachalot_status cachalot_export_fd(const cachalot_allocator *allocator, const void *address, int *fd);
 
 /** Turns the cache off (0) or on. While the cache is off, every request and every free goes to the driver. Allocated
  * blocks stay valid. */

@@ -54,6 +54,8 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 /** The C++ interface of cachalot. */
 namespace cachalot {
 
@@ -226,6 +228,38 @@ class block {
   cachalot_stream stream_ = nullptr;
 };
 
+/** A descriptor of a page for another process: cachalot_export_fd. The destructor closes it. */
+class exported_page {
+ public:
+  /** Makes an object without a descriptor. */
+  exported_page() noexcept = default;
+  /** Takes over the descriptor of another object, which has none afterwards. */
+  exported_page(exported_page&& other) noexcept : fd_(other.release()) {}
+  /** Closes the descriptor, then takes over that of another object. */
+  exported_page& operator=(exported_page&& other) noexcept {
+    exported_page taken(std::move(other));
+    std::swap(fd_, taken.fd_);
+    return *this;
+  }
+  ~exported_page() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
+  }
+
+  /** The descriptor, or -1. */
+  int fd() const noexcept { return fd_; }
+
+  /** Hands the descriptor over to the caller, who must close it. */
+  int release() noexcept { return std::exchange(fd_, -1); }
+
+ private:
+  friend class allocator;
+  explicit exported_page(int fd) noexcept : fd_(fd) {}
+
+  int fd_ = -1;
+};
+
 /** An allocator. The destructor destroys it; a failure, such as blocks still in use, goes to the failure handler. */
 class allocator {
  public:
@@ -354,6 +388,13 @@ class allocator {
   void pin(const void* block) const { check(cachalot_pin(get(), block)); }
   /** Undoes one pin of a block that is live or freed: cachalot_unpin. */
   void unpin(const void* block) const { check(cachalot_unpin(get(), block)); }
+
+  /** A descriptor of the page that contains a byte of pinned memory, for another process: cachalot_export_fd. */
+  exported_page export_fd(const void* address) const {
+    int fd = -1;
+    check(cachalot_export_fd(get(), address, &fd));
+    return exported_page(fd);
+  }
 
   /** Turns the cache on or off. */
   void set_caching(bool on, int device = 0) const { check(cachalot_set_caching(get(), device, on)); }

@@ -45,8 +45,12 @@ pub enum Error {
     },
     /// Nothing that begins at this address is pinned. Returned by
     /// [`Pages::unpin`](crate::Pages::unpin): every pin of the address was undone before, or there
-    /// was none.
+    /// was none. For [`Pages::export`](crate::Pages::export): no pinned memory contains the address.
     NotPinned(DevicePtr),
+    /// The pinned memory at this address is an ordinary segment, which has no handle. Returned by
+    /// [`Pages::export`](crate::Pages::export). The stitched policy and expandable segments place
+    /// blocks on pages, which have handles.
+    NotExportable(DevicePtr),
     /// The allocator has no device of this number. Returned by every operation that names a device;
     /// see [`Allocator::new`](crate::Allocator::new).
     UnknownDevice(DeviceIndex),
@@ -173,8 +177,16 @@ impl fmt::Display for Error {
                 write!(f, "the block at {ptr} was requested with {requested} bytes, not {given}")
             }
             Self::NotPinned(ptr) => {
-                write!(f, "no memory at {ptr} is pinned: unpin a block once for each time it was pinned")
+                write!(
+                    f,
+                    "no memory at {ptr} is pinned: pin a block first, and unpin it once for each time it was pinned"
+                )
             }
+            Self::NotExportable(ptr) => write!(
+                f,
+                "the memory at {ptr} lies in an ordinary segment, which cannot be exported: blocks lie on pages, which \
+                 can, under `policy:stitched` or with `expandable_segments:True`, on a device with virtual memory"
+            ),
             Self::UnknownDevice(device) => write!(f, "the allocator has no device {}", device.0),
             Self::UnknownPool(pool) => write!(f, "there is no pool {pool}"),
             Self::PoolExists(pool) => write!(f, "there is a pool {pool} already"),

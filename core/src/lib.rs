@@ -105,7 +105,7 @@ pub use device::oom::OutOfMemory;
 #[cfg(feature = "alloc")]
 pub use device::simulated;
 pub use device::{
-    DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
+    Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
 };
 pub use error::{Error, PointerFault};
 #[cfg(feature = "alloc")]

@@ -89,6 +89,8 @@ pub(crate) struct Fake {
     /// Whether the granularity query (first) and `cuMemCreate` (second) refuse direct access from
     /// the bus.
     pub(crate) refuse_rdma: (bool, bool),
+    /// Whether the granularity query (first) and `cuMemCreate` (second) refuse memory for export.
+    pub(crate) refuse_export: (bool, bool),
 }
 
 thread_local! {
@@ -122,7 +124,7 @@ impl Fake {
             log: Vec::new(),
             plan: None,
             version: 13_000,
-            attributes: BTreeMap::from([(102, 1), (110, 1)]),
+            attributes: BTreeMap::from([(102, 1), (103, 1), (110, 1)]),
             events: BTreeMap::new(),
             waits: Vec::new(),
             ids: BTreeMap::new(),
@@ -133,6 +135,7 @@ impl Fake {
             next: 0x5000,
             access: Vec::new(),
             refuse_rdma: (false, false),
+            refuse_export: (false, false),
         }
     }
 
@@ -287,11 +290,17 @@ extern "C" fn get_info(free: *mut usize, total: *mut usize) -> CuResult {
 extern "C" fn memset(_address: u64, _value: u8, _bytes: usize, _stream: CuStream) -> CuResult {
     in_context("cuMemsetD8Async", |_| CuResult::SUCCESS)
 }
+/// Returns whether memory is wanted for direct access from the bus, and for export.
+fn uses(properties: *const CuMemAllocationProp) -> (bool, bool) {
+    // SAFETY: as for `answer`.
+    let properties = unsafe { properties.read() };
+    (properties.flags.gpu_direct_rdma_capable == 1, properties.requested_handle_types == CuMemHandleType::POSIX_FD)
+}
 extern "C" fn granularity(out: *mut usize, properties: *const CuMemAllocationProp, _option: CuGranularity) -> CuResult {
     in_context("cuMemGetAllocationGranularity", |fake| {
-        // SAFETY: as for `answer`.
-        let rdma = unsafe { properties.read() }.flags.gpu_direct_rdma_capable;
-        if rdma == 1 && fake.refuse_rdma.0 { CuResult::NOT_SUPPORTED } else { answer(out, 2 << 20) }
+        let (rdma, export) = uses(properties);
+        let refused = rdma && fake.refuse_rdma.0 || export && fake.refuse_export.0;
+        if refused { CuResult::NOT_SUPPORTED } else { answer(out, 2 << 20) }
     })
 }
 extern "C" fn reserve(address: *mut u64, bytes: usize, _alignment: usize, _hint: u64, _flags: u64) -> CuResult {
@@ -311,9 +320,8 @@ extern "C" fn create(
     _flags: u64,
 ) -> CuResult {
     in_context("cuMemCreate", |fake| {
-        // SAFETY: as for `answer`.
-        let rdma = unsafe { properties.read() }.flags.gpu_direct_rdma_capable;
-        if rdma == 1 && fake.refuse_rdma.1 {
+        let (rdma, export) = uses(properties);
+        if rdma && fake.refuse_rdma.1 || export && fake.refuse_export.1 {
             return CuResult::NOT_SUPPORTED;
         }
         let fresh = fake.fresh() as u64;
@@ -322,6 +330,12 @@ extern "C" fn create(
 }
 extern "C" fn drop_physical(_handle: CuMemHandle) -> CuResult {
     in_context("cuMemRelease", |_| CuResult::SUCCESS)
+}
+extern "C" fn export(shareable: *mut c_void, handle: CuMemHandle, kind: CuMemHandleType, _flags: u64) -> CuResult {
+    in_context("cuMemExportToShareableHandle", |_| match kind {
+        CuMemHandleType::POSIX_FD => answer(shareable.cast(), handle.0 as c_int),
+        _ => CuResult::INVALID_VALUE,
+    })
 }
 extern "C" fn map(_address: u64, _bytes: usize, _offset: usize, _handle: CuMemHandle, _flags: u64) -> CuResult {
     in_context("cuMemMap", |_| CuResult::SUCCESS)
@@ -483,6 +497,7 @@ pub(crate) fn table() -> Table {
         mem_map: Some(map),
         mem_unmap: Some(unmap),
         mem_set_access: Some(set_access),
+        mem_export: Some(export),
         event_create: Some(event_create),
         event_record: Some(event_record),
         event_query: Some(event_query),

@@ -2,20 +2,31 @@
 
 use crate::device::CudaDevice;
 use crate::driver::result::CuResult;
-use crate::driver::types::{CuMemAllocationProp, CuMemHandle};
-use cachalot_core::{DevicePtr, DeviceResult, PhysicalHandle, VirtualMemory};
-use core::sync::atomic::Ordering;
+use crate::driver::types::{CuMemAllocationProp, CuMemHandle, CuMemHandleType};
+use crate::virtual_support::{Uses, Virtual};
+use cachalot_core::{Descriptor, DevicePtr, DeviceResult, PhysicalHandle, VirtualMemory};
+use core::ffi::c_int;
 
 impl CudaDevice {
     /// Returns whether physical memory is created for direct access by other devices on the bus,
     /// such as network adapters.
     pub fn is_rdma_capable(&self) -> bool {
-        self.virtual_part().is_some_and(|part| part.rdma.load(Ordering::Relaxed))
+        self.uses().rdma
     }
 
-    /// Creates physical memory, with direct access from the bus if `rdma`.
-    fn create_physical(&self, bytes: u64, rdma: bool) -> DeviceResult<CuMemHandle> {
-        let properties = CuMemAllocationProp::on_device(self.device.0, rdma);
+    /// Returns whether physical memory is created for export to other processes.
+    pub fn can_export(&self) -> bool {
+        self.uses().export
+    }
+
+    /// Returns the uses for which physical memory is created.
+    fn uses(&self) -> Uses {
+        self.virtual_part().map_or(Uses { rdma: false, export: false }, Virtual::uses)
+    }
+
+    /// Creates physical memory for `uses`.
+    fn create_physical(&self, bytes: u64, uses: Uses) -> DeviceResult<CuMemHandle> {
+        let properties = CuMemAllocationProp::on_device(self.device.0, uses.rdma, uses.export);
         let mut handle = CuMemHandle::default();
         self.context.call(|driver| {
             // SAFETY: both variables outlive the call, which reads `properties` and writes one
@@ -47,20 +58,25 @@ impl VirtualMemory for CudaDevice {
         })
     }
 
-    /// Creates physical memory. If the driver refuses memory with direct access from the bus,
-    /// creates memory without direct access, now and in all later calls.
+    /// Creates physical memory with direct access from the bus, and for export. If the driver refuses
+    /// one or both, creates memory without, now and in all later calls.
     fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
-        let rdma = self.is_rdma_capable();
-        let mut made = self.create_physical(bytes, rdma);
         let refused =
             [CuResult::NOT_SUPPORTED.error(), CuResult::NOT_PERMITTED.error(), CuResult::INVALID_VALUE.error()];
-        if rdma && made.is_err_and(|error| refused.contains(&error)) {
-            made = self.create_physical(bytes, false);
+        let wanted = self.uses();
+        let mut made = Err(CuResult::NOT_SUPPORTED.error());
+        for uses in wanted.or_fewer() {
+            made = self.create_physical(bytes, uses);
+            if made.is_err_and(|error| refused.contains(&error)) {
+                continue;
+            }
             if made.is_ok()
+                && uses != wanted
                 && let Some(part) = self.virtual_part()
             {
-                part.rdma.store(false, Ordering::Relaxed);
+                part.set_uses(uses);
             }
+            break;
         }
         made.map(|handle| PhysicalHandle(handle.0))
     }
@@ -70,6 +86,19 @@ impl VirtualMemory for CudaDevice {
             // SAFETY: takes no host pointers; the allocator releases each handle of `create` once.
             unsafe { driver.mem_release(CuMemHandle(handle.0)) }
         })
+    }
+
+    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
+        let mut descriptor: c_int = -1;
+        self.context.call(|driver| {
+            if !self.can_export() {
+                return CuResult::NOT_SUPPORTED;
+            }
+            let kind = CuMemHandleType::POSIX_FD;
+            // SAFETY: `descriptor` outlives the call, which writes one descriptor of this kind to it.
+            unsafe { driver.mem_export((&raw mut descriptor).cast(), CuMemHandle(handle.0), kind, 0) }
+        })?;
+        Ok(Descriptor(descriptor))
     }
 
     fn begin_mapping(&self) {

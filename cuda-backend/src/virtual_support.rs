@@ -1,11 +1,12 @@
-//! Support of a device for virtual memory: granularity, and direct access by network adapters.
+//! Support of a device for virtual memory: granularity, direct access by network adapters, and export
+//! to other processes.
 
 use crate::context::Context;
 use crate::driver::result::CuResult;
 use crate::driver::types::{CuDevice, CuDeviceAttribute, CuGranularity, CuMemAllocationProp};
 use cachalot_core::DeviceResult;
 use core::ffi::c_int;
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Properties of a device's virtual memory.
@@ -14,9 +15,29 @@ pub(crate) struct Virtual {
     /// The granularity of mappings, in bytes; a power of two.
     pub(crate) granularity: u64,
     /// Whether physical memory is created for direct access by other devices on the bus.
-    pub(crate) rdma: AtomicBool,
+    rdma: AtomicBool,
+    /// Whether physical memory is created for export to other processes.
+    export: AtomicBool,
     /// Which thread changes mappings.
     pub(crate) mappings: Turn,
+}
+
+/// Uses of physical memory that it must be created for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Uses {
+    /// Direct access by other devices on the bus.
+    pub(crate) rdma: bool,
+    /// Export to other processes.
+    pub(crate) export: bool,
+}
+
+impl Uses {
+    /// Lists all these uses, and then fewer: a device may report a use and then refuse it.
+    pub(crate) fn or_fewer(self) -> impl Iterator<Item = Self> {
+        let choices = [(true, true), (false, true), (true, false), (false, false)];
+        let choices = choices.into_iter().map(|(rdma, export)| Self { rdma, export });
+        choices.filter(move |uses| uses.rdma <= self.rdma && uses.export <= self.export)
+    }
 }
 
 /// Lets one thread at a time change mappings, from its first call to its last. The driver fails with
@@ -63,10 +84,13 @@ impl Virtual {
         if !complete || !has(context, device, CuDeviceAttribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? {
             return Ok(None);
         }
-        let rdma = has(context, device, CuDeviceAttribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?;
-        // A device may report direct access and then refuse it: try again without.
-        for rdma in if rdma { &[true, false][..] } else { &[false] } {
-            let properties = CuMemAllocationProp::on_device(device.0, *rdma);
+        let uses = Uses {
+            rdma: has(context, device, CuDeviceAttribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
+            export: driver.mem_export.is_some()
+                && has(context, device, CuDeviceAttribute::HANDLE_TYPE_POSIX_FD_SUPPORTED)?,
+        };
+        for Uses { rdma, export } in uses.or_fewer() {
+            let properties = CuMemAllocationProp::on_device(device.0, rdma, export);
             let mut granularity = 0;
             // SAFETY: both variables outlive the call, which reads `properties` and writes one
             // integer to `granularity`.
@@ -80,13 +104,25 @@ impl Virtual {
             if code.is_success() && granularity.is_power_of_two() {
                 return Ok(Some(Self {
                     granularity: granularity as u64,
-                    rdma: AtomicBool::new(*rdma),
+                    rdma: AtomicBool::new(rdma),
+                    export: AtomicBool::new(export),
                     mappings: Turn::default(),
                 }));
             }
             stop_if_sticky(context, code)?;
         }
         Ok(None)
+    }
+
+    /// Returns the uses for which physical memory is created.
+    pub(crate) fn uses(&self) -> Uses {
+        Uses { rdma: self.rdma.load(Ordering::Relaxed), export: self.export.load(Ordering::Relaxed) }
+    }
+
+    /// Sets the uses for which physical memory is created from now on.
+    pub(crate) fn set_uses(&self, uses: Uses) {
+        self.rdma.store(uses.rdma, Ordering::Relaxed);
+        self.export.store(uses.export, Ordering::Relaxed);
     }
 }
 

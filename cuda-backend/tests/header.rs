@@ -185,6 +185,7 @@ fn bound_type(name: &str, header: &Header) -> Option<String> {
                 "CuDevice" => "CUdevice",
                 "CuDevicePtr" => "CUdeviceptr",
                 "CuMemHandle" => "CUmemGenericAllocationHandle",
+                "CuMemHandleType" => "CUmemAllocationHandleType",
                 "CuDeviceAttribute" => "CUdevice_attribute",
                 "CuGranularity" => "CUmemAllocationGranularity_flags",
                 "CuCaptureStatus" => "CUstreamCaptureStatus",

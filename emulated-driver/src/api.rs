@@ -3,9 +3,13 @@
 
 use libloading::{Library, Symbol};
 use std::ffi::{OsStr, c_char, c_int, c_void};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Code of a method without a symbol in the library: `CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER`.
 pub const MISSING: u32 = 36;
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub const POSIX_FD: i32 = 1;
 
 /// `CUmemAllocationProp` for plain memory of a device.
 #[repr(C)]
@@ -165,6 +169,8 @@ api! {
     cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64);
     cuMemUnmap(address: u64, bytes: usize);
     cuMemSetAccess(address: u64, bytes: usize, descriptors: *const Access, count: usize);
+    cuMemExportToShareableHandle(descriptor: &mut c_int, handle: u64, kind: c_int, flags: u64);
+    cuMemImportFromShareableHandle(handle: &mut u64, descriptor: *mut c_void, kind: c_int);
     cuEventCreate(event: &mut u64, flags: u32);
     cuEventRecord(event: u64, stream: u64);
     cuEventQuery(event: u64);
@@ -298,6 +304,25 @@ impl Api {
     /// Makes physical memory of device 0.
     pub fn create(&self, bytes: usize) -> Given<u64> {
         given(|out| self.cuMemCreate(out, bytes, &Properties::of_device(0), 0))
+    }
+
+    /// Makes physical memory of device 0 that can be exported.
+    pub fn create_shared(&self, bytes: usize) -> Given<u64> {
+        let properties = Properties { handle_types: POSIX_FD, ..Properties::of_device(0) };
+        given(|out| self.cuMemCreate(out, bytes, &properties, 0))
+    }
+
+    /// Makes a descriptor of physical memory, which the caller closes.
+    pub fn export(&self, handle: u64) -> Given<OwnedFd> {
+        let descriptor = given(|out| self.cuMemExportToShareableHandle(out, handle, POSIX_FD, 0))?;
+        // SAFETY: the driver has created the descriptor, and no other owner exists.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// Imports physical memory.
+    pub fn import(&self, descriptor: RawFd) -> Given<u64> {
+        let shareable = std::ptr::without_provenance_mut(descriptor as usize);
+        given(|out| self.cuMemImportFromShareableHandle(out, shareable, POSIX_FD))
     }
 
     /// Gives device 0 access to mapped memory.

@@ -103,7 +103,7 @@ extern "C" fn emu_log_clear() {
 /// `buffer` is null or has `size` writable bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn emu_report(buffer: *mut c_char, size: u64) -> u64 {
-    let text = control(String::new(), |call| report::to_json(&call.state).to_string());
+    let text = control(String::new(), |call| report::to_json(&mut call.state).to_string());
     // SAFETY: guaranteed by the caller.
     unsafe { hand_out(&text, buffer, size) }
 }

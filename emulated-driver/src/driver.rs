@@ -169,12 +169,12 @@ impl State {
 /// Returns the manner of the teardown.
 pub(crate) fn at_exit() -> Manner {
     worker::end_all(driver());
-    let state = driver().state.lock();
-    if let Some(place) = &state.config.leaks {
-        let text = report::to_json(&state).to_string();
+    let mut state = driver().state.lock();
+    if let Some(place) = state.config.leaks.clone() {
+        let text = report::to_json(&mut state).to_string();
         if place == "stderr" {
             eprintln!("{text}");
-        } else if let Err(why) = cachalot_atomic_file::write(Path::new(place), |to| to.write_all(text.as_bytes())) {
+        } else if let Err(why) = cachalot_atomic_file::write(Path::new(&place), |to| to.write_all(text.as_bytes())) {
             eprintln!("CACHALOT_EMU_LEAKS: {place}: {why}");
         }
     }

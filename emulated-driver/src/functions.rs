@@ -111,6 +111,8 @@ functions! {
     cuMemMap: 10020, Init, Safe;
     cuMemUnmap: 10020, Init, Safe;
     cuMemSetAccess: 10020, Init, Safe;
+    cuMemExportToShareableHandle: 10020, Init, Safe;
+    cuMemImportFromShareableHandle: 10020, Init, Safe;
     cuEventCreate: 2000, Context, Safe;
     cuEventRecord: 2000, Init, Safe;
     cuEventQuery: 2000, Init, Safe;

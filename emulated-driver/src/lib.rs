@@ -36,6 +36,7 @@ mod pool;
 mod random;
 mod ranges;
 mod report;
+mod sharing;
 mod space;
 mod stream;
 mod sync;

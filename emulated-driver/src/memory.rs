@@ -10,6 +10,7 @@ use crate::pages::{Extent, PAGE, POISON_FREED, POISON_NEW};
 use crate::pool;
 use crate::ranges::Ranges;
 use crate::space::Access;
+use crate::virtual_memory;
 use crate::work::Span;
 use std::collections::BTreeMap;
 
@@ -284,6 +285,7 @@ fn take_part(state: &mut State, context: u64, pool: Option<u64>, taken: u64) -> 
 /// Allocates a region, not yet mapped for any device.
 fn obtain(state: &mut State, context: u64, pool: Option<u64>, bytes: u64) -> Answer<u64> {
     let device = context::device_of(state, context)?;
+    virtual_memory::collect(state);
     if !state.devices[device].has_room(bytes) {
         return Err(Code::OUT_OF_MEMORY);
     }
@@ -345,8 +347,9 @@ pub(crate) fn release(state: &mut State, start: u64) {
 }
 
 /// `cuMemGetInfo_v2` of the current context's device.
-pub(crate) fn info(call: &Call) -> Answer<(u64, u64)> {
+pub(crate) fn info(call: &mut Call) -> Answer<(u64, u64)> {
     let index = context::device_of(&call.state, call.context)?;
+    virtual_memory::collect(&mut call.state);
     Ok(call.state.devices[index].info())
 }
 

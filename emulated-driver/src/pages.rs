@@ -73,6 +73,11 @@ impl Pages {
         self.file.as_raw_fd()
     }
 
+    /// Returns the file.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Takes `bytes` (whole pages), in one extent if possible.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Vec<Extent>> {
         if bytes > self.free() {
@@ -120,12 +125,7 @@ impl Pages {
 
     /// Copies `[from, from + into.len())` of the extents, without any mapping.
     pub(crate) fn read(&self, extents: &[Extent], from: u64, into: &mut [u8]) {
-        let mut done = 0;
-        for (offset, bytes) in pieces(extents, from, into.len() as u64) {
-            let end = done + bytes as usize;
-            self.file.read_exact_at(&mut into[done..end], offset).expect("inside the device's file");
-            done = end;
-        }
+        read(&self.file, extents, from, into);
     }
 
     /// Writes `value` to `[from, from + bytes)` of the extents.
@@ -139,6 +139,16 @@ impl Pages {
                 left -= now;
             }
         }
+    }
+}
+
+/// Copies `[from, from + into.len())` of the extents of a device's file, without any mapping.
+pub(crate) fn read(file: &File, extents: &[Extent], from: u64, into: &mut [u8]) {
+    let mut done = 0;
+    for (offset, bytes) in pieces(extents, from, into.len() as u64) {
+        let end = done + bytes as usize;
+        file.read_exact_at(&mut into[done..end], offset).expect("inside the device's file");
+        done = end;
     }
 }
 

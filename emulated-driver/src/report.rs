@@ -2,11 +2,13 @@
 
 use crate::context;
 use crate::driver::State;
+use crate::virtual_memory;
 use serde_json::{Value, json};
 
 /// Returns the counts of all live objects, the bytes in use, and the objects abandoned through the
 /// fault plan.
-pub(crate) fn to_json(state: &State) -> Value {
+pub(crate) fn to_json(state: &mut State) -> Value {
+    virtual_memory::collect(state);
     let (reservations, mappings, physical) = state.virtual_memory.counts();
     let allocated: u64 = state.memory.allocations.values().map(|allocation| allocation.bytes).sum();
     let used: Vec<u64> = state.devices.iter().map(|device| device.pages.total() - device.pages.free()).collect();

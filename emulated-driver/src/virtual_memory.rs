@@ -1,16 +1,20 @@
 //! Virtual memory: reserved addresses and physical memory, joined by mappings.
 //!
 //! A mapping alone gives no device access. `cuMemSetAccess` maps the memory into the named device's
-//! view of the addresses (see `space`), where the device's kernels look.
+//! view of the addresses (see `space`), where the device's kernels look. Memory created for export can
+//! be mapped in another process, too (see `sharing`).
 
 use crate::call::Call;
 use crate::code::{Answer, Code};
-use crate::device::{self, Device, VIRTUAL_MEMORY_MANAGEMENT};
+use crate::device::{self, Device, HANDLE_TYPE_POSIX_FD, VIRTUAL_MEMORY_MANAGEMENT};
 use crate::driver::State;
 use crate::handles::Handles;
-use crate::pages::{Extent, PAGE, POISON_NEW};
+use crate::pages::{self, Extent, PAGE, POISON_NEW};
+use crate::sharing::{self, Export, Imported};
 use crate::space::Access;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Page size of the host. A reservation may have any multiple of `HOST_PAGE`.
 const HOST_PAGE: u64 = 4096;
@@ -18,6 +22,10 @@ const HOST_PAGE: u64 = 4096;
 const TYPE_PINNED: i32 = 1;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 const LOCATION_DEVICE: i32 = 1;
+/// `CU_MEM_HANDLE_TYPE_NONE`.
+const HANDLE_NONE: i32 = 0;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const HANDLE_POSIX_FD: i32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`.
 const ACCESS_NONE: i32 = 0;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READ`.
@@ -54,15 +62,33 @@ pub(crate) struct Properties {
 
 const _: () = assert!(size_of::<AccessDescriptor>() == 12 && size_of::<Properties>() == 32);
 
-/// Physical memory created with `cuMemCreate`. Alive while the handle is live or a mapping exists.
+/// Physical memory created with `cuMemCreate`, or imported. Alive while the handle is live, a mapping
+/// exists, or another process may use the memory.
 #[derive(Debug)]
 struct Physical {
     device: usize,
     bytes: u64,
     extents: Vec<Extent>,
+    /// The memory of another process. `None`: the memory of the device.
+    imported: Option<Imported>,
+    /// Whether the memory can be exported.
+    exportable: bool,
+    exports: Vec<Export>,
     /// Whether the handle is live.
     held: bool,
     mappings: u64,
+}
+
+impl Physical {
+    /// Returns the file with the memory.
+    fn file<'a>(&'a self, devices: &'a [Device]) -> &'a File {
+        self.imported.as_ref().map_or_else(|| devices[self.device].pages.file(), |imported| &imported.file)
+    }
+
+    /// Returns whether this process uses the memory.
+    fn is_used_here(&self) -> bool {
+        self.held || self.mappings > 0
+    }
 }
 
 /// A mapping. An unmap removes the whole mapping or nothing.
@@ -137,7 +163,7 @@ impl VirtualMemory {
             }
             let physical = &self.physical[&mapping.physical];
             let now = (into.len() - done).min((end - at) as usize);
-            devices[physical.device].pages.read(&physical.extents, at - base, &mut into[done..done + now]);
+            pages::read(physical.file(devices), &physical.extents, at - base, &mut into[done..done + now]);
             done += now;
         }
         Ok(())
@@ -228,21 +254,66 @@ pub(crate) fn create(call: &mut Call, bytes: u64, properties: &Properties, flags
     if flags != 0 || bytes == 0 || !bytes.is_multiple_of(PAGE) {
         return Err(Code::INVALID_VALUE);
     }
+    let exportable = properties.handle_types == HANDLE_POSIX_FD;
     let state = &mut *call.state;
     if let Some(code) = state.devices[device].lost {
         return Err(code);
     }
+    collect(state);
     if !state.devices[device].has_room(bytes) {
         return Err(Code::OUT_OF_MEMORY);
     }
     let extents = state.devices[device].pages.take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
     state.devices[device].pages.poison(&extents, 0, bytes, POISON_NEW);
-    let memory = &mut state.virtual_memory;
+    Ok(add(call, device, extents, None, exportable))
+}
+
+/// Adds physical memory. Returns the handle.
+fn add(call: &mut Call, device: usize, extents: Vec<Extent>, imported: Option<Imported>, exportable: bool) -> u64 {
+    let bytes = extents.iter().map(|extent| extent.bytes).sum();
+    let exports = Vec::new();
+    let physical = Physical { device, bytes, extents, imported, exportable, exports, held: true, mappings: 0 };
+    let memory = &mut call.state.virtual_memory;
     memory.made += 1;
-    memory.physical.insert(memory.made, Physical { device, bytes, extents, held: true, mappings: 0 });
+    memory.physical.insert(memory.made, physical);
     let handle = memory.handles.add(memory.made);
     call.made("physical memory", handle);
-    Ok(handle)
+    handle
+}
+
+/// `cuMemExportToShareableHandle`.
+pub(crate) fn export(call: &mut Call, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd> {
+    supported(call)?;
+    if kind != HANDLE_POSIX_FD || flags != 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let State { virtual_memory, devices, answers, .. } = &mut *call.state;
+    let number = virtual_memory.handles.get(handle).ok().copied();
+    let Some(physical) = number.and_then(|number| virtual_memory.physical.get_mut(&number)) else {
+        answers.outcome("export_unknown")?;
+        return Err(Code::INVALID_VALUE);
+    };
+    if !physical.exportable {
+        answers.outcome("export_untyped")?;
+    }
+    let (export, descriptor) = sharing::export(physical.device, &physical.extents, physical.file(devices).as_fd())?;
+    physical.exports.push(export);
+    call.out = Some(descriptor.as_raw_fd() as u64);
+    Ok(descriptor)
+}
+
+/// `cuMemImportFromShareableHandle`.
+pub(crate) fn import(call: &mut Call, descriptor: i32, kind: i32) -> Answer<u64> {
+    supported(call)?;
+    if kind != HANDLE_POSIX_FD {
+        return Err(Code::INVALID_VALUE);
+    }
+    let Some(import) = sharing::import(descriptor) else {
+        call.state.answers.outcome("import_unknown")?;
+        return Err(Code::INVALID_VALUE);
+    };
+    let device = device::index(&call.state, import.device)?;
+    Ok(add(call, device, import.extents, Some(import.source), true))
 }
 
 /// `cuMemRelease`.
@@ -365,7 +436,7 @@ fn change_access(state: &mut State, start: u64, device: usize, access: Option<Ac
         return Ok(());
     }
     let physical = &virtual_memory.physical[&mapping.physical];
-    let descriptor = devices[physical.device].pages.descriptor();
+    let descriptor = physical.file(devices).as_raw_fd();
     let mapped = space.map(device, start, descriptor, &physical.extents, access);
     if mapped.is_err() {
         mapping.users.remove(&device);
@@ -373,14 +444,23 @@ fn change_access(state: &mut State, start: u64, device: usize, access: Option<Ac
     mapped
 }
 
-/// Releases physical memory without a handle and without mappings.
+/// Releases physical memory without a handle and without mappings, unless another process may use it.
 fn drop_unused(state: &mut State, number: u64) {
     let memory = &mut state.virtual_memory;
-    let unused = |physical: &Physical| !physical.held && physical.mappings == 0;
+    let unused = |physical: &Physical| !physical.is_used_here() && !physical.exports.iter().any(Export::is_in_use);
     if memory.physical.get(&number).is_some_and(unused)
         && let Some(physical) = memory.physical.remove(&number)
+        && physical.imported.is_none()
     {
         state.devices[physical.device].pages.give(&physical.extents);
+    }
+}
+
+/// Releases physical memory that other processes have used alone, and use no longer.
+pub(crate) fn collect(state: &mut State) {
+    let left = state.virtual_memory.physical.iter().filter(|(_, physical)| !physical.is_used_here());
+    for number in left.map(|(&number, _)| number).collect::<Vec<_>>() {
+        drop_unused(state, number);
     }
 }
 
@@ -394,6 +474,11 @@ fn supported(call: &Call) -> Answer<()> {
 fn checked(call: &Call, properties: &Properties) -> Answer<usize> {
     if properties.kind != TYPE_PINNED || properties.location.kind != LOCATION_DEVICE {
         return Err(Code::INVALID_VALUE);
+    }
+    match properties.handle_types {
+        HANDLE_NONE => {}
+        HANDLE_POSIX_FD if device::all_have(&call.state, HANDLE_TYPE_POSIX_FD) => {}
+        _ => return Err(Code::NOT_SUPPORTED),
     }
     device::index(&call.state, properties.location.id)
 }

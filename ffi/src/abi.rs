@@ -181,6 +181,7 @@ pub struct cachalot_pages {
     pub map: cachalot_calls,
     pub set_access: cachalot_calls,
     pub unmap: cachalot_calls,
+    pub export_fd: cachalot_calls,
     pub stalls: u64,
     pub longest_stall_us: u64,
 }
@@ -192,6 +193,7 @@ pub struct cachalot_extent {
     pub bytes: u64,
     pub memory: u64,
     pub memory_offset: u64,
+    pub memory_bytes: u64,
     pub flags: u32,
     pub reserved: u32,
 }

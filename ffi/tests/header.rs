@@ -201,11 +201,11 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_options { struct_size, flags, device_count, devices, contexts, config, limit_bytes, simulated_bytes }
     cachalot_block { struct_size, base, bytes, requested_bytes, stream_id, segment_base, segment_bytes, device, reserved }
     cachalot_outlook { struct_size, address, bytes, outcome, reserved }
-    cachalot_extent { offset, bytes, memory, memory_offset, flags, reserved }
+    cachalot_extent { offset, bytes, memory, memory_offset, memory_bytes, flags, reserved }
     cachalot_calls { calls, us }
     cachalot_pages {
         struct_size, mapped_bytes, spare_bytes, stale_bytes, pinned_bytes, moved_bytes, reserve, unreserve, create, destroy, map,
-        set_access, unmap, stalls, longest_stall_us
+        set_access, unmap, export_fd, stalls, longest_stall_us
     }
     cachalot_counter { current, peak, allocated, freed }
     cachalot_statistics {

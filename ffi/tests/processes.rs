@@ -156,6 +156,21 @@ fn pages_are_told_of_and_pinned_ones_stay() {
     }
 }
 
+/// The other process has a driver and a context of its own, and maps the same memory.
+#[test]
+fn a_pinned_block_is_shared_with_another_process() {
+    let source = root().join("tests/c_abi/process/export.c");
+    let driver = emulated_driver().parent().expect("a folder").as_os_str();
+    let Some(program) = build(&source, Link::Shared, &["-L".as_ref(), driver, "-lcuda".as_ref()]) else { return };
+    for config in ["expandable_segments:True", "policy:stitched"] {
+        let said = without_leaks(emulated(&program).arg(config), "export");
+        assert!(said.is_some_and(|said| said.starts_with("export: well, ")), "{config}");
+    }
+    let said = without_leaks(emulated(&program).arg("--codes"), "export");
+    let codes: Vec<_> = said.iter().flat_map(|said| said.lines()).filter_map(|line| line.rsplit(' ').next()).collect();
+    assert_eq!(codes, ["1", "1", "1", "1", "1", "0", "0"]);
+}
+
 /// Installs a copy of the emulated driver without some functions.
 fn driver_without(folder: &str, hidden: &[&str]) -> PathBuf {
     cachalot_emulated_driver::install::install(&common::scratch(folder), hidden).expect("the emulated driver is built")

@@ -96,6 +96,7 @@ class Pages(Structure):
         ("map", Calls),
         ("set_access", Calls),
         ("unmap", Calls),
+        ("export_fd", Calls),
         ("stalls", c_uint64),
         ("longest_stall_us", c_uint64),
     ]

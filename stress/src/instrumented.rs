@@ -4,7 +4,7 @@
 use crate::mutant::Mutant;
 use cachalot_core::simulated::Call;
 use cachalot_core::{
-    DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle, StreamId, VirtualMemory,
+    Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, PhysicalHandle, StreamId, VirtualMemory,
 };
 use cachalot_cuda::CudaDevice;
 use std::cell::Cell;
@@ -31,6 +31,7 @@ const NAMES: [&str; Call::ALL.len()] = [
     "map",
     "set_access",
     "unmap",
+    "export",
 ];
 
 thread_local! {
@@ -225,5 +226,10 @@ impl VirtualMemory for Instrumented {
     fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.count(Call::Unmap);
         self.cuda.unmap(at, bytes)
+    }
+
+    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
+        self.count(Call::Export);
+        self.cuda.export(handle)
     }
 }

@@ -194,7 +194,7 @@ class Figures(unittest.TestCase):
         self.assertEqual(cachalot_gpu.torch.memory_stats()["allocated_bytes.all.freed"], 0)
 
     def test_the_pages(self) -> None:
-        kinds = ("reserve", "unreserve", "create", "destroy", "map", "set_access", "unmap")
+        kinds = ("reserve", "unreserve", "create", "destroy", "map", "set_access", "unmap", "export_fd")
         wanted = {f"{kind}.{part}" for kind in kinds for part in ("calls", "us")}
         wanted |= {"mapped", "spare", "stale", "pinned", "moved", "stalls", "longest_stall_us"}
         # Cached segments are no pages.

@@ -132,6 +132,7 @@ fn check_device(
         (Call::Map, counted.map),
         (Call::SetAccess, counted.set_access),
         (Call::Unmap, counted.unmap),
+        (Call::Export, counted.export),
     ] {
         let made = device.calls(call);
         ensure!(count.calls == made, "{made} calls of {call:?}, of which {} are counted", count.calls);

@@ -3,7 +3,10 @@
 
 use crate::consistency::Simulated;
 use cachalot_core::simulated::SimulatedDevice;
-use cachalot_core::{DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory, StreamId, VirtualMemory};
+use cachalot_core::{
+    Descriptor, DeviceMemory, DevicePtr, DeviceResult, Event, MemoryInfo, OutOfMemory, PhysicalHandle, StreamId,
+    VirtualMemory,
+};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -21,6 +24,7 @@ pub struct Hooked {
     interruption: Mutex<Option<Interruption>>,
     recording: Mutex<Option<Interruption>>,
     waiting: Mutex<Option<Interruption>>,
+    exporting: Mutex<Option<Interruption>>,
     sleep: OnceLock<Sleep>,
     filter: OnceLock<Filter>,
     reports: Mutex<Vec<OutOfMemory>>,
@@ -36,6 +40,7 @@ impl Hooked {
             interruption: Mutex::new(None),
             recording: Mutex::new(None),
             waiting: Mutex::new(None),
+            exporting: Mutex::new(None),
             sleep: OnceLock::new(),
             filter: OnceLock::new(),
             reports: Mutex::new(Vec::new()),
@@ -75,6 +80,14 @@ impl Hooked {
     /// Never: no code of the test runs while the hook is locked.
     pub fn on_synchronize(&self, interruption: impl FnOnce() + Send + 'static) {
         *self.waiting.lock().unwrap() = Some(Box::new(interruption));
+    }
+
+    /// Calls `interruption` once, right before the next page is exported.
+    ///
+    /// # Panics
+    /// Never: no code of the test runs while the hook is locked.
+    pub fn on_export(&self, interruption: impl FnOnce() + Send + 'static) {
+        *self.exporting.lock().unwrap() = Some(Box::new(interruption));
     }
 
     /// Calls `sleep` with the length of every pause in microseconds, before the simulated clock
@@ -193,7 +206,7 @@ impl DeviceMemory for Hooked {
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory> {
-        self.inner.virtual_memory()
+        self.inner.virtual_memory().map(|_| self as &dyn VirtualMemory)
     }
 
     fn thread_id(&self) -> u64 {
@@ -222,5 +235,47 @@ impl DeviceMemory for Hooked {
 
     fn on_out_of_memory(&self, report: &OutOfMemory) {
         self.reports.lock().unwrap().push(*report);
+    }
+}
+
+impl VirtualMemory for Hooked {
+    fn granularity(&self) -> u64 {
+        self.inner.granularity()
+    }
+
+    fn reserve(&self, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.inner.reserve(bytes)
+    }
+
+    fn unreserve(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.inner.unreserve(base, bytes)
+    }
+
+    fn create(&self, bytes: u64) -> DeviceResult<PhysicalHandle> {
+        self.inner.create(bytes)
+    }
+
+    fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
+        self.inner.destroy(handle)
+    }
+
+    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
+        let interruption = self.exporting.lock().unwrap().take();
+        if let Some(interruption) = interruption {
+            interruption();
+        }
+        self.inner.export(handle)
+    }
+
+    fn map(&self, at: DevicePtr, bytes: u64, handle: PhysicalHandle) -> DeviceResult<()> {
+        self.inner.map(at, bytes, handle)
+    }
+
+    fn set_access(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.inner.set_access(at, bytes)
+    }
+
+    fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.inner.unmap(at, bytes)
     }
 }

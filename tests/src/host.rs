@@ -30,7 +30,8 @@ impl Host {
     /// If the configuration is invalid.
     pub fn new(config: &str, capacity: u64) -> Self {
         let config = Config::parse(config).expect("the configuration is valid");
-        let allocator = Allocator::new([SimulatedDevice::new(capacity)], &config).expect("one device fits");
+        let allocator =
+            Allocator::new([SimulatedDevice::new(capacity).with_exports()], &config).expect("one device fits");
         Self { allocator }
     }
 

@@ -37,6 +37,7 @@ enum Step {
     Maintain { us: u64 },
     Limit { above_mib: Option<u64> },
     StreamDestroyed { stream: u64 },
+    Export { block: usize },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -60,6 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..2000_u64).prop_map(|us| Step::Maintain { us }),
         1 => prop::option::of(0..100_u64).prop_map(|above_mib| Step::Limit { above_mib }),
         1 => stream().prop_map(|stream| Step::StreamDestroyed { stream }),
+        2 => any::<usize>().prop_map(|block| Step::Export { block }),
     ]
 }
 
@@ -95,7 +97,22 @@ fn take(working: &mut Working, step: &Step) -> Outcome {
             working.set_capturing(StreamId(stream), false);
             ended
         }
+        Step::Export { block } => return export(working, block % count),
     })
+}
+
+/// Exports the first page under a block, which is pinned meanwhile. The page is free to move again
+/// afterwards, whether or not the export has failed.
+fn export(working: &Working, block: usize) -> Outcome {
+    let Some(ptr) = working.held.get(block).map(|held| held.ptr) else { return Ok(None) };
+    let pages = working.host.allocator.pages(DEVICE).map_err(|error| error.to_string())?;
+    pages.pin(ptr).map_err(|error| error.to_string())?;
+    let exported = pages.export(ptr);
+    pages.unpin(ptr).map_err(|error| error.to_string())?;
+    match pages.stats() {
+        Ok(PageStats { pinned: 0, .. }) => Ok(exported.err()),
+        stats => Err(format!("after the export: {stats:?}")),
+    }
 }
 
 /// Ends all captures, frees every block and empties the cache.
@@ -152,6 +169,7 @@ fn moving() -> Vec<Step> {
         malloc(16, 1),
         Step::Work { block: 0 },
         malloc(30, 3),
+        Step::Export { block: 0 },
         Step::Limit { above_mib: None },
         Step::Free { block: 1 },
         Step::StreamDestroyed { stream: 3 },
@@ -380,6 +398,32 @@ fn what_becomes_stale_while_the_host_waits_stays_until_its_own_work_is_complete(
     consistency::check(&allocator, DEVICE, None).unwrap();
 }
 
+/// Another thread unpins the memory and empties the cache while the device exports the page.
+#[test]
+fn a_page_stays_while_it_is_exported() {
+    type Interrupted = Allocator<Hooked, parking_lot::RawMutex, Growable>;
+    for policy in [ORDERED, "expandable_segments:True"] {
+        let device = Hooked::new(SimulatedDevice::new(CAPACITY).with_exports());
+        let allocator = Arc::new(Interrupted::new([device], &Config::parse(policy).unwrap()).unwrap());
+        let block = allocator.malloc(DEVICE, 20 * MIB, ONE).unwrap();
+        let used = |allocator: &Interrupted| allocator.device(DEVICE).unwrap().inner.used();
+        allocator.pages(DEVICE).unwrap().pin(block).unwrap();
+        allocator.free(block).unwrap();
+        let meanwhile = Arc::downgrade(&allocator);
+        allocator.device(DEVICE).unwrap().on_export(move || {
+            let allocator = meanwhile.upgrade().unwrap();
+            allocator.pages(DEVICE).unwrap().unpin(block).unwrap();
+            allocator.empty_cache(DEVICE).unwrap();
+            assert!(used(&allocator) > 0, "the page is still held");
+        });
+        let exported = allocator.pages(DEVICE).unwrap().export(block);
+        assert!(exported.is_ok(), "`{policy}`: {exported:?}");
+        allocator.empty_cache(DEVICE).unwrap();
+        assert_eq!(used(&allocator), 0, "`{policy}`: and let go");
+        consistency::check(&allocator, DEVICE, None).unwrap();
+    }
+}
+
 #[test]
 fn calls_of_virtual_memory_are_counted_with_their_time() {
     for policy in [ORDERED, COMPLETED, "expandable_segments:True"] {
@@ -398,6 +442,7 @@ fn calls_of_virtual_memory_are_counted_with_their_time() {
             (Call::Map, calls.map),
             (Call::SetAccess, calls.set_access),
             (Call::Unmap, calls.unmap),
+            (Call::Export, calls.export),
         ] {
             // The failed call counts, too.
             assert_eq!(count.calls, device.calls(call), "`{policy}`: {call:?}");

@@ -2,8 +2,8 @@
 //! under a block.
 
 use crate::allocator::{Allocator, Called};
-use crate::arena::extents::{Extent, Extents};
-use crate::device::DeviceMemory;
+use crate::arena::extents::{self, Extent, Extents};
+use crate::device::{Descriptor, DeviceMemory};
 use crate::error::Error;
 use crate::stats::MemoryCalls;
 use crate::sync::{Lock, Ordering};
@@ -182,6 +182,30 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             return Ok(());
         }
         Extents::unpin(self.allocator.on(self.device)?, ptr)
+    }
+
+    /// Makes a descriptor of the page that contains `ptr`, for another process, which imports the
+    /// descriptor and maps the page as a whole ([`Extent::memory_bytes`] long). `ptr` is any byte of
+    /// [pinned](Self::pin) memory, whether its block is live or freed.
+    ///
+    /// The other process reads and writes the same bytes, those of other blocks on the page included.
+    /// Keep the memory pinned, and its block live, while the other process uses the bytes: without
+    /// the block, the page serves other requests; without the pin, it also moves to other addresses
+    /// or goes back to the device, whose driver keeps the memory until the other process lets it go.
+    ///
+    /// Threads: any, also while other threads allocate and free. No lock is held during the call of
+    /// the device.
+    ///
+    /// Device: called, about 0.5 ms with the CUDA driver.
+    ///
+    /// # Errors
+    /// * [`Error::NotPinned`]: `ptr` lies in no pinned memory of this device.
+    /// * [`Error::NotExportable`]: the memory is an ordinary segment.
+    /// * [`Error::Device`], with [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the
+    ///   device shares no memory between processes. Nothing has changed.
+    pub fn export(&self, ptr: DevicePtr) -> Result<Descriptor, Error> {
+        let _checked = self.allocator.checked("export", self.device);
+        extents::export(self.allocator.on(self.device)?, ptr)
     }
 
     /// Calls `act` with the heap of this device that owns `ptr`.

@@ -7,14 +7,15 @@
 //!
 //! The pages under a live block never change. Pages under a free block may move or be released,
 //! unless pinned. A block of an ordinary segment is an extent, and a pin keeps the
-//! segment.
+//! segment. A pinned page can be exported to another process.
 
 use crate::arena::OnDevice;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::device::DeviceMemory;
+use crate::arena::virtual_calls::VirtualCalls;
+use crate::device::{Descriptor, DeviceMemory, PhysicalHandle};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::Block;
+use crate::heap::block::{Block, Segment};
 use crate::pages::pins::Pin;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -31,6 +32,8 @@ pub struct Extent {
     pub memory: Physical,
     /// Offset of the first byte within `memory`.
     pub within: u64,
+    /// Length of the whole of `memory` in bytes. Another process maps a page as a whole.
+    pub memory_bytes: u64,
 }
 
 /// Physical memory, allocated by a single call of the device.
@@ -66,11 +69,12 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
         }
         let (at, rest) = (addr + offset, size - offset);
         if let Some(page) = heap.sets.pages.containing(at) {
-            let bytes = rest.min(page.end() - at);
-            return Ok(Some(Extent { offset, bytes, memory: Physical::Page(page.page), within: at - page.at }));
+            let (bytes, memory) = (rest.min(page.end() - at), Physical::Page(page.page));
+            return Ok(Some(Extent { offset, bytes, memory, within: at - page.at, memory_bytes: page.bytes }));
         }
-        let base = heap.segments[segment].base;
-        Ok(Some(Extent { offset, bytes: rest, memory: Physical::Segment(DevicePtr(base)), within: at - base }))
+        let Segment { base, bytes: memory_bytes, .. } = heap.segments[segment];
+        let memory = Physical::Segment(DevicePtr(base));
+        Ok(Some(Extent { offset, bytes: rest, memory, within: at - base, memory_bytes }))
     }
 
     /// Pins the memory under the block at `ptr`.
@@ -92,6 +96,45 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Extents<'a, D, R, S> {
         count_pin(&mut device.heaps.lock(pin.slot), pin, -1);
         Ok(())
     }
+}
+
+/// A page that one export holds in place, so that another thread's unpin cannot release the page
+/// under the call of the device.
+struct HeldPage {
+    /// The slot of the heap that has the page.
+    slot: u32,
+    /// Device address of the first byte.
+    at: u64,
+    handle: PhysicalHandle,
+}
+
+impl HeldPage {
+    /// Holds the page under `ptr`, a byte of pinned memory.
+    fn of<D: DeviceMemory, R: Lock, S: Storage>(device: OnDevice<'_, D, R, S>, ptr: DevicePtr) -> Result<Self, Error> {
+        let not_pinned = Error::NotPinned(ptr);
+        // Only the pin tells the heap, and heaps are locked before the pool: the pin is looked up
+        // again under both locks.
+        let slot = device.page_pool.lock().pins.containing(ptr.0).ok_or(not_pinned)?.slot;
+        let mut heap = device.heaps.lock(slot);
+        let pool = device.page_pool.lock();
+        if pool.pins.containing(ptr.0).is_none_or(|pin| pin.slot != slot) {
+            return Err(not_pinned);
+        }
+        let page = heap.sets.pages.containing(ptr.0).ok_or(Error::NotExportable(ptr))?;
+        heap.sets.pages.pin(page.at, 1);
+        Ok(Self { slot, at: page.at, handle: pool[page.page].handle })
+    }
+}
+
+/// Exports the page that contains `ptr`, a byte of pinned memory.
+pub(crate) fn export<D: DeviceMemory, R: Lock, S: Storage>(
+    device: OnDevice<'_, D, R, S>,
+    ptr: DevicePtr,
+) -> Result<Descriptor, Error> {
+    let page = HeldPage::of(device, ptr)?;
+    let exported = VirtualCalls::of(device).map(|calls| calls.export(page.handle));
+    device.heaps.lock(page.slot).sets.pages.pin(page.at, -1);
+    Ok(exported.ok_or(Error::NotExportable(ptr))??)
 }
 
 /// Adds `change` to the pins of all pages in a pinned part, or of its ordinary segment.

@@ -5,7 +5,7 @@
 
 use crate::arena::{Arena, OnDevice};
 use crate::config::Policy;
-use crate::device::{DeviceMemory, DeviceResult, PhysicalHandle, VirtualMemory};
+use crate::device::{Descriptor, DeviceMemory, DeviceResult, PhysicalHandle, VirtualMemory};
 use crate::stats::MemoryCall;
 use crate::sync::Lock;
 use crate::tables::Storage;
@@ -75,6 +75,10 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> VirtualCalls<'a, D, R, S> {
 
     pub(super) fn unmap(&self, at: DevicePtr, bytes: u64) -> DeviceResult<()> {
         self.call(MemoryCall::Unmap, |memory| memory.unmap(at, bytes))
+    }
+
+    pub(super) fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
+        self.call(MemoryCall::Export, |memory| memory.export(handle))
     }
 
     /// Calls `map`, which only maps and sets access, while no second thread changes mappings. See

@@ -14,7 +14,7 @@ mod types;
 mod unlocked;
 
 pub use error::{DeviceError, DeviceResult, ErrorKind};
-pub use types::{Event, MemoryInfo, PhysicalHandle};
+pub use types::{Descriptor, Event, MemoryInfo, PhysicalHandle};
 #[cfg(feature = "paranoid")]
 pub(crate) use unlocked::Unlocked;
 
@@ -242,6 +242,18 @@ pub trait VirtualMemory: Send + Sync {
     /// # Errors
     /// Any error leaves the memory in doubt: the allocator counts the memory as leaked.
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()>;
+
+    /// Makes a descriptor of physical memory, with which another process maps the memory.
+    ///
+    /// The provided method is for a device without such descriptors.
+    ///
+    /// # Errors
+    /// * [`ErrorKind::Unsupported`] if the device shares no memory between processes.
+    /// * Any error of the device. There is no descriptor then.
+    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
+        let _ = handle;
+        Err(DeviceError::new(ErrorKind::Unsupported, 0))
+    }
 
     /// Announces calls of [`map`](Self::map), and one of [`set_access`](Self::set_access) for all of
     /// them, by this thread. [`end_mapping`](Self::end_mapping) follows, with no other call between.

@@ -10,6 +10,12 @@ pub struct Event(pub u64);
 #[repr(transparent)]
 pub struct PhysicalHandle(pub u64);
 
+/// A POSIX file descriptor of physical memory, for another process. The receiver owns the descriptor,
+/// and closes it.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "the receiver closes the descriptor"]
+pub struct Descriptor(pub i32);
+
 /// The memory of the device, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MemoryInfo {

@@ -5,7 +5,7 @@
 //! event that is read).
 
 use crate::device::oom::OutOfMemory;
-use crate::device::{DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
+use crate::device::{Descriptor, DeviceMemory, DeviceResult, Event, MemoryInfo, PhysicalHandle, VirtualMemory};
 use crate::pool::PoolId;
 use crate::sync::assert_no_lock_held;
 use crate::trace::{CallSite, TraceEntry};
@@ -161,6 +161,10 @@ impl<D: DeviceMemory> VirtualMemory for Unlocked<D> {
 
     fn destroy(&self, handle: PhysicalHandle) -> DeviceResult<()> {
         self.virtual_on("destroy").destroy(handle)
+    }
+
+    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
+        self.virtual_on("export").export(handle)
     }
 
     fn begin_mapping(&self) {

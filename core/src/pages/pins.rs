@@ -72,6 +72,12 @@ impl<S: Storage> Pins<S> {
         Ok(())
     }
 
+    /// Returns a pinned part that contains the address `at`.
+    pub(crate) fn containing(&self, at: u64) -> Option<Pin> {
+        let contains = |pin: &&Pin| pin.count > 0 && at.checked_sub(pin.at).is_some_and(|offset| offset < pin.bytes);
+        self.table.entries().iter().find(contains).copied()
+    }
+
     /// Takes one pin of the shortest part that begins at `at` off, and returns the part.
     ///
     /// The memory may have been pinned for blocks of several lengths, one after the other. The
@@ -99,12 +105,15 @@ mod tests {
         for bytes in [4096, 512, 4096, 8192] {
             pins.add(Pin::new(512, bytes, 0, 0)).unwrap();
         }
-        pins.add(Pin::new(1024, 512, 7, 8)).unwrap();
+        pins.add(Pin::new(16384, 512, 7, 8)).unwrap();
+        assert_eq!([511, 512, 8703, 8704].map(|at| pins.containing(at).is_some()), [false, true, true, false]);
+        assert_eq!(pins.containing(16895).map(|pin| pin.slot), Some(7));
         let order: [_; 4] = core::array::from_fn(|_| pins.remove(512).unwrap().bytes);
         assert_eq!(order, [512, 4096, 4096, 8192]);
         assert_eq!(pins.remove(512), None);
         assert_eq!(pins.remove(0), None, "a vacant entry is no pin");
-        let other = pins.remove(1024).unwrap();
+        assert_eq!(pins.containing(512), None);
+        let other = pins.remove(16384).unwrap();
         assert_eq!((other.bytes, other.slot, other.segment), (512, 7, 8));
     }
 }

@@ -28,6 +28,8 @@ pub struct MemoryCalls {
     pub set_access: CallCount,
     /// Mappings removed.
     pub unmap: CallCount,
+    /// Physical memory exported to another process.
+    pub export: CallCount,
 }
 
 /// The kinds of calls.
@@ -41,12 +43,13 @@ pub(crate) enum MemoryCall {
     Map,
     SetAccess,
     Unmap,
+    Export,
 }
 
 /// Number of kinds in [`MemoryCall`].
-const KINDS: usize = 7;
+const KINDS: usize = 8;
 
-const _: () = assert!(MemoryCall::Unmap as usize + 1 == KINDS);
+const _: () = assert!(MemoryCall::Export as usize + 1 == KINDS);
 
 /// Counter of a kind of calls. The time is in ticks of the device's clock: a call may take
 /// less than a microsecond.
@@ -105,6 +108,7 @@ impl MemoryCallCounters {
             map: count(MemoryCall::Map),
             set_access: count(MemoryCall::SetAccess),
             unmap: count(MemoryCall::Unmap),
+            export: count(MemoryCall::Export),
         }
     }
 

@@ -3,12 +3,14 @@
 use crate::allocator::{Allocator, Pages};
 use crate::arena::extents::{Extent, Physical};
 use crate::config::Config;
-use crate::device::simulated::{AddressSpace, SimulatedDevice};
+use crate::device::simulated::{AddressSpace, Call, SimulatedDevice};
+use crate::device::{DeviceError, ErrorKind};
 use crate::error::{Error, PointerFault};
 use crate::pool::{PoolOptions, Route};
 use crate::tables::Growable;
 use crate::units::{DeviceIndex, DevicePtr, MIB, StreamId};
 use std::collections::BTreeSet;
+use std::string::ToString;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -57,9 +59,9 @@ fn the_extents_of_blocks_cover_them_page_by_page() {
         let mut places = BTreeSet::new();
         for &block in &blocks {
             let mut end = 0;
-            for Extent { offset, bytes, memory, within } in extents(&allocator, block) {
+            for Extent { offset, bytes, memory, within, memory_bytes } in extents(&allocator, block) {
                 assert_eq!(offset, end, "{config}: no gap");
-                assert!(bytes > 0);
+                assert!(bytes > 0 && within + bytes <= memory_bytes);
                 end += bytes;
                 let Physical::Page(page) = memory else { panic!("{config}: not a page") };
                 // A page begins at one address, whichever block is asked.
@@ -86,6 +88,7 @@ fn a_block_of_an_ordinary_segment_is_one_extent() {
                 bytes: described.size,
                 memory: Physical::Segment(described.segment),
                 within: block.0 - described.segment.0,
+                memory_bytes: described.segment_bytes,
             };
             assert_eq!(extents(&allocator, block), [expected], "{config}");
         }
@@ -191,4 +194,59 @@ fn addresses_that_are_no_block_of_the_device_are_refused() {
     assert!(here.pin(block).is_err(), "freed");
     assert_eq!([here.pin(DevicePtr::NULL), here.unpin(DevicePtr::NULL)], [Ok(()), Ok(())]);
     here.extents(DevicePtr::NULL, |_| panic!("no bytes")).unwrap();
+}
+
+/// An allocator whose device exports pages: the descriptor is the number of the handle.
+fn exporting(config: &str) -> Simulated {
+    Simulated::new([SimulatedDevice::new(1 << 30).with_exports()], &Config::parse(config).unwrap()).unwrap()
+}
+
+#[test]
+fn every_page_under_pinned_memory_is_exported_by_any_of_its_bytes() {
+    for config in ["expandable_segments:True", "policy:stitched"] {
+        let allocator = exporting(config);
+        let [block, _other] = [(); 2].map(|()| malloc(&allocator, 45));
+        let pages = pages(&allocator);
+        assert_eq!(pages.export(block), Err(Error::NotPinned(block)), "{config}");
+        pages.pin(block).unwrap();
+        let handles = allocator.device(DEVICE).unwrap().physical(block, 45 * MIB).unwrap();
+        let mut exported = Vec::new();
+        for Extent { offset, bytes, .. } in extents(&allocator, block) {
+            let [first, last] = [offset, offset + bytes - 1].map(|at| pages.export(block.offset(at)).unwrap().0);
+            assert_eq!(first, last, "{config}: one page");
+            exported.push(first);
+        }
+        assert!(exported.len() > 1, "{config}: several pages");
+        assert_eq!(exported, handles.iter().map(|(handle, _)| handle.0 as i32).collect::<Vec<_>>(), "{config}");
+        let behind = block.offset(allocator.base_of(block).unwrap().size);
+        assert_eq!(pages.export(behind), Err(Error::NotPinned(behind)), "{config}: another block");
+        assert_eq!(pages.stats().unwrap().calls.export.calls, 2 * exported.len() as u64);
+        // The pin, and not the block, keeps the pages.
+        allocator.free(block).unwrap();
+        assert_eq!(pages.export(block).unwrap().0, exported[0], "{config}");
+        pages.unpin(block).unwrap();
+        assert_eq!(pages.export(block), Err(Error::NotPinned(block)), "{config}");
+        assert_eq!(pages.stats().unwrap().pinned, 0);
+        allocator.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_exported_is_refused() {
+    for config in ["", "policy:slab", "policy:direct"] {
+        let allocator = exporting(config);
+        let block = malloc(&allocator, 20);
+        pages(&allocator).pin(block).unwrap();
+        let refused = pages(&allocator).export(block);
+        assert_eq!(refused, Err(Error::NotExportable(block)), "{config}");
+        assert!(refused.unwrap_err().to_string().contains("ordinary segment"));
+        assert_eq!(allocator.device(DEVICE).unwrap().calls(Call::Export), 0, "{config}");
+    }
+    let allocator = allocator("policy:stitched");
+    let block = malloc(&allocator, 20);
+    pages(&allocator).pin(block).unwrap();
+    let unsupported = DeviceError::new(ErrorKind::Unsupported, 0);
+    assert_eq!(pages(&allocator).export(block), Err(Error::Device(unsupported)));
+    assert_eq!(pages(&allocator).stats().unwrap().pinned, 20 * MIB, "the program's own pin");
+    assert_eq!(pages(&allocator).export(DevicePtr::NULL), Err(Error::NotPinned(DevicePtr::NULL)));
 }

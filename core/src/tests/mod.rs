@@ -7,6 +7,8 @@ mod extents;
 #[cfg(loom)]
 mod loom;
 #[cfg(loom)]
+mod loom_gathered;
+#[cfg(loom)]
 mod loom_pages;
 #[cfg(not(loom))]
 mod owned;

@@ -54,7 +54,7 @@ bound! {
     cuMemAlloc_v2 cuMemFree_v2 cuMemGetInfo_v2 cuMemGetAddressRange_v2 cuMemsetD8Async
     cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2
     cuMemGetAllocationGranularity cuMemAddressReserve cuMemAddressFree cuMemCreate cuMemRelease cuMemMap cuMemUnmap
-    cuMemSetAccess
+    cuMemSetAccess cuMemExportToShareableHandle
     cuEventCreate cuEventRecord cuEventQuery cuEventSynchronize cuEventDestroy_v2
     cuStreamSynchronize cuStreamQuery cuStreamIsCapturing cuThreadExchangeStreamCaptureMode cuStreamGetCtx
     cuStreamWaitEvent cuStreamCreate cuStreamDestroy_v2 cuLaunchHostFunc

@@ -8,7 +8,7 @@ use super::result::CuResult;
 use super::types::{
     CuCaptureMode, CuCaptureStatus, CuContext, CuDevice, CuDeviceAttribute, CuDevicePtr, CuEvent, CuEventFlags,
     CuFunction, CuGranularity, CuGraph, CuGraphExec, CuGraphNode, CuHostFn, CuMemAccessDesc, CuMemAllocationProp,
-    CuMemHandle, CuMemPoolAttribute, CuMemoryPool, CuModule, CuStream, CuStreamFlags, CuUuid,
+    CuMemHandle, CuMemHandleType, CuMemPoolAttribute, CuMemoryPool, CuModule, CuStream, CuStreamFlags, CuUuid,
 };
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::NonNull;
@@ -218,6 +218,10 @@ entry_points! {
     /// Sets the devices that may access a mapped range.
     optional mem_set_access = c"cuMemSetAccess"(
         address: CuDevicePtr, bytes: usize, descriptors: *const CuMemAccessDesc, count: usize);
+    /// Makes a handle of physical memory for another process: writes an `int` for a file descriptor. If
+    /// missing, memory cannot be exported.
+    optional mem_export = c"cuMemExportToShareableHandle"(
+        shareable: *mut c_void, handle: CuMemHandle, kind: CuMemHandleType, flags: u64);
 
     /// Creates an event.
     required event_create = c"cuEventCreate"(event: *mut CuEvent, flags: CuEventFlags);

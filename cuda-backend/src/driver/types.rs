@@ -117,8 +117,8 @@ pub struct CuMemAccessDesc {
 pub struct CuMemAllocationProp {
     /// Allocation type. Only pinned memory can be mapped.
     pub kind: CuMemAllocationType,
-    /// Types of exported handles, or 0 for a handle that cannot be exported.
-    pub requested_handle_types: u32,
+    /// Type of exported handles, or none for memory that cannot be exported.
+    pub requested_handle_types: CuMemHandleType,
     /// The device that holds the memory.
     pub location: CuMemLocation,
     /// Always null on Linux.
@@ -143,12 +143,12 @@ pub struct CuMemAllocationFlags {
 
 impl CuMemAllocationProp {
     /// Describes memory on the device with the given ordinal, with direct access from the bus if
-    /// `rdma`.
+    /// `rdma`, and for export to other processes if `export`.
     #[must_use]
-    pub const fn on_device(ordinal: c_int, rdma: bool) -> Self {
+    pub const fn on_device(ordinal: c_int, rdma: bool, export: bool) -> Self {
         Self {
             kind: CuMemAllocationType::PINNED,
-            requested_handle_types: 0,
+            requested_handle_types: if export { CuMemHandleType::POSIX_FD } else { CuMemHandleType::NONE },
             location: CuMemLocation { kind: CuMemLocationType::DEVICE, id: ordinal },
             win32_handle_metadata: core::ptr::null_mut(),
             flags: CuMemAllocationFlags {
@@ -197,6 +197,8 @@ constants! {
         COMPUTE_CAPABILITY_MINOR = 76, "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR";
         /// 1 iff the device supports the management of virtual memory.
         VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102, "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED";
+        /// 1 iff memory of `cuMemCreate` can be exported as a POSIX file descriptor.
+        HANDLE_TYPE_POSIX_FD_SUPPORTED = 103, "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED";
         /// 1 iff other devices on the bus can access memory of `cuMemCreate` directly.
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, "CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED";
         /// 1 iff the driver has a stream-ordered allocator for the device.
@@ -249,6 +251,13 @@ constants! {
         INVALID = 0, "CU_MEM_ALLOCATION_TYPE_INVALID";
         /// Pinned memory, which never moves.
         PINNED = 1, "CU_MEM_ALLOCATION_TYPE_PINNED";
+    }
+    /// Type of the handles by which other processes name physical memory (`CUmemAllocationHandleType`).
+    CuMemHandleType(u32) {
+        /// No handles.
+        NONE = 0, "CU_MEM_HANDLE_TYPE_NONE";
+        /// POSIX file descriptors.
+        POSIX_FD = 1, "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
     }
     /// Access rights to a range (`CUmemAccess_flags`).
     CuMemAccessFlags(u32) {

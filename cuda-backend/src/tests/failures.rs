@@ -275,7 +275,7 @@ fn a_missing_optional_entry_degrades_and_never_panics() {
     let tables = without! {
         device_can_access_peer ctx_enable_peer_access device_get_default_mem_pool mem_pool_get_attribute
         ctx_get_device ctx_synchronize mem_get_address_range memset_d8_async mem_get_allocation_granularity
-        mem_address_reserve mem_address_free mem_create mem_release mem_map mem_unmap mem_set_access
+        mem_address_reserve mem_address_free mem_create mem_release mem_map mem_unmap mem_set_access mem_export
         stream_is_capturing stream_get_capture_info thread_exchange_stream_capture_mode stream_get_id stream_get_ctx
         stream_wait_event stream_create stream_destroy
     };

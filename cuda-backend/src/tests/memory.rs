@@ -4,7 +4,7 @@ use super::*;
 use crate::driver::result::CuResult;
 use crate::driver::table::Table;
 use crate::fake::{Plan, When};
-use cachalot_core::{ErrorKind, MemoryInfo};
+use cachalot_core::{Descriptor, ErrorKind, MemoryInfo};
 
 #[test]
 fn memory_is_obtained_and_released() {
@@ -96,6 +96,38 @@ fn direct_access_from_the_bus_is_requested_until_refused() {
     let twice = calls(|| assert!(refused_later.create(2 << 20).is_ok()));
     assert_eq!(twice.iter().filter(|name| **name == "cuMemCreate").count(), 2);
     assert!(!refused_later.is_rdma_capable());
+    let once = calls(|| assert!(refused_later.create(2 << 20).is_ok()));
+    assert_eq!(once.iter().filter(|name| **name == "cuMemCreate").count(), 1);
+}
+
+#[test]
+fn memory_is_created_for_export_until_refused() {
+    let capable = device();
+    assert!(capable.can_export());
+    let handle = capable.create(2 << 20).expect("memory");
+    assert_eq!(capable.export(handle).map(|Descriptor(number)| number), Ok(handle.0 as i32));
+
+    let changes: [fn(&mut Table); 3] = [
+        |_| fake::with(|fake| fake.attributes.extend([(103, 0)])),
+        |table| table.mem_export = None,
+        |_| fake::with(|fake| fake.refuse_export = (true, true)),
+    ];
+    for change in changes {
+        let _ = fake::driver();
+        let mut table = fake::table();
+        change(&mut table);
+        let device = CudaDevice::open(fake::load(&table).expect("loads"), 0).expect("opens");
+        let handle = device.create(2 << 20).expect("memory");
+        assert_eq!((device.can_export(), device.is_rdma_capable()), (false, true));
+        let made = calls(|| assert_eq!(device.export(handle), Err(CuResult::NOT_SUPPORTED.error())));
+        assert!(!made.contains(&"cuMemExportToShareableHandle"));
+    }
+
+    let refused_later = device();
+    fake::with(|fake| fake.refuse_export = (false, true));
+    let thrice = calls(|| assert!(refused_later.create(2 << 20).is_ok()));
+    assert_eq!(thrice.iter().filter(|name| **name == "cuMemCreate").count(), 3);
+    assert_eq!((refused_later.can_export(), refused_later.is_rdma_capable()), (false, true));
     let once = calls(|| assert!(refused_later.create(2 << 20).is_ok()));
     assert_eq!(once.iter().filter(|name| **name == "cuMemCreate").count(), 1);
 }

@@ -113,4 +113,5 @@ const OPERATIONS: &[Operation] = &[
     ("map", |device, _| device.map(DevicePtr(1 << 40), 2 << 20, PhysicalHandle(9))),
     ("set_access", |device, _| device.set_access(DevicePtr(1 << 40), 2 << 20)),
     ("unmap", |device, _| device.unmap(DevicePtr(1 << 40), 2 << 20)),
+    ("export", |device, _| device.export(PhysicalHandle(9)).map(drop)),
 ];

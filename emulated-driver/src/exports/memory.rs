@@ -25,15 +25,10 @@ extern "C" fn cuMemFree_v2(address: u64) -> u32 {
 extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> u32 {
     // Either may be null.
     let (free_out, total_out) = (Out(free), Out(total));
-    make(
-        Function::cuMemGetInfo_v2,
-        &[free as u64, total as u64],
-        |call| memory::info(call),
-        |(free, total)| {
-            free_out.write(free as usize);
-            total_out.write(total as usize);
-        },
-    )
+    make(Function::cuMemGetInfo_v2, &[free as u64, total as u64], memory::info, |(free, total)| {
+        free_out.write(free as usize);
+        total_out.write(total as usize);
+    })
 }
 
 #[unsafe(no_mangle)]

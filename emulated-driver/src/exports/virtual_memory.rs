@@ -5,7 +5,8 @@ use crate::call::make;
 use crate::code::Code;
 use crate::functions::Function;
 use crate::virtual_memory::{self, AccessDescriptor, Properties};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{IntoRawFd, OwnedFd};
 
 /// # Safety
 /// As for the real function: `properties` is null or valid.
@@ -120,5 +121,35 @@ unsafe extern "C" fn cuMemSetAccess(
             virtual_memory::set_access(call, address, bytes as u64, wanted)
         },
         drop,
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemExportToShareableHandle(shareable: *mut c_void, handle: u64, kind: c_int, flags: u64) -> u32 {
+    let out = Out(shareable.cast::<c_int>());
+    make(
+        Function::cuMemExportToShareableHandle,
+        &[shareable as u64, handle, kind as u64, flags],
+        |call| {
+            out.check()?;
+            virtual_memory::export(call, handle, kind, flags)
+        },
+        |descriptor: OwnedFd| out.write(descriptor.into_raw_fd()),
+    )
+}
+
+/// The descriptor is a number in the shape of a pointer.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemImportFromShareableHandle(handle: *mut u64, shareable: *mut c_void, kind: c_int) -> u32 {
+    let out = Out(handle);
+    make(
+        Function::cuMemImportFromShareableHandle,
+        &[handle as u64, shareable as u64, kind as u64],
+        |call| {
+            out.check()?;
+            let descriptor = i32::try_from(shareable as u64).map_err(|_| Code::INVALID_VALUE)?;
+            virtual_memory::import(call, descriptor, kind)
+        },
+        |value| out.write(value),
     )
 }

@@ -5,17 +5,22 @@ use crate::abi::{
     CACHALOT_EXTENT_SEGMENT, cachalot_allocator, cachalot_calls, cachalot_extent, cachalot_pages, cachalot_status,
 };
 use crate::boundary;
-use crate::capi::memory::address;
+use crate::capi::memory::{self, address};
+use crate::device::Device;
+use crate::instance::Instance;
+use crate::lock::HeapLock;
 use crate::marshal::{Out, OutStruct, Versioned};
-use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Status};
-use cachalot_core::{CallCount, DevicePtr, Error, Extent, MemoryCalls, PageStats, Physical};
+use crate::status::{CACHALOT_ERROR_BUFFER_TOO_SMALL, Outcome, Status};
+use cachalot_core::{
+    CallCount, Descriptor, DevicePtr, Error, Extent, Growable, MemoryCalls, PageStats, Pages, Physical,
+};
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
 
 // SAFETY: `repr(C)` with its size first, and numbers without padding.
 unsafe impl Versioned for cachalot_pages {
     // Version 0.2: everything up to `longest_stall_us`.
-    const FIRST_SIZE: usize = 176;
+    const FIRST_SIZE: usize = 192;
 }
 
 /// Converts the calls of one kind.
@@ -76,7 +81,7 @@ pub unsafe extern "C" fn cachalot_page_stats(
         let (device, _) = instance.device(device)?;
         let stats = instance.allocator.pages(device)?.stats()?;
         let PageStats { mapped, spare, stale, pinned, moved, calls: made, stalls, longest_stall_us } = stats;
-        let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap } = made;
+        let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap, export } = made;
         out.write(&cachalot_pages {
             struct_size: size_of::<cachalot_pages>(),
             mapped_bytes: mapped,
@@ -91,6 +96,7 @@ pub unsafe extern "C" fn cachalot_page_stats(
             map: calls(map),
             set_access: calls(set_access),
             unmap: calls(unmap),
+            export_fd: calls(export),
             stalls,
             longest_stall_us,
         });
@@ -100,12 +106,12 @@ pub unsafe extern "C" fn cachalot_page_stats(
 
 /// Converts an extent to the C structure.
 fn describe(extent: Extent) -> cachalot_extent {
-    let Extent { offset, bytes, memory, within } = extent;
+    let Extent { offset, bytes, memory, within, memory_bytes } = extent;
     let (memory, flags) = match memory {
         Physical::Page(number) => (u64::from(number), 0),
         Physical::Segment(base) => (base.0, CACHALOT_EXTENT_SEGMENT),
     };
-    cachalot_extent { offset, bytes, memory, memory_offset: within, flags, reserved: 0 }
+    cachalot_extent { offset, bytes, memory, memory_offset: within, memory_bytes, flags, reserved: 0 }
 }
 
 /// Tells the physical parts of a block: writes them to `extents`, and their number to `count`, which
@@ -166,13 +172,42 @@ pub extern "C" fn cachalot_pin(allocator: *const cachalot_allocator, block: *con
 pub extern "C" fn cachalot_unpin(allocator: *const cachalot_allocator, block: *const c_void) -> cachalot_status {
     boundary::with_instance(allocator, |instance| {
         let block = address(block);
-        // Once the block is freed, only the pin knows its device.
-        for device in instance.devices() {
-            match instance.allocator.pages(device)?.unpin(block) {
-                Err(Error::NotPinned(_)) => {}
-                unpinned => return Ok(unpinned?),
-            }
-        }
-        Err(Error::NotPinned(block).into())
+        on_device_of_pin(instance, block, |pages| pages.unpin(block))
     })
+}
+
+/// Writes a descriptor of the page that contains `address` to `fd`, for another process.
+///
+/// # Safety
+/// `fd` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_export_fd(
+    allocator: *const cachalot_allocator,
+    address: *const c_void,
+    fd: *mut c_int,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        // SAFETY: guaranteed by the caller.
+        let fd = unsafe { Out::new(fd, "fd") }?;
+        let at = memory::address(address);
+        let Descriptor(exported) = on_device_of_pin(instance, at, |pages| pages.export(at))?;
+        fd.write(exported);
+        Ok(())
+    })
+}
+
+/// Calls `act` for the pages of each device, up to the device that has pinned memory at `at`. Once a
+/// block is freed, only the pin knows its device.
+fn on_device_of_pin<T>(
+    instance: &Instance,
+    at: DevicePtr,
+    act: impl Fn(Pages<'_, Device, HeapLock, Growable>) -> Result<T, Error>,
+) -> Outcome<T> {
+    for device in instance.devices() {
+        match act(instance.allocator.pages(device)?) {
+            Err(Error::NotPinned(_)) => {}
+            done => return Ok(done?),
+        }
+    }
+    Err(Error::NotPinned(at).into())
 }

@@ -36,8 +36,8 @@ def page_stats(device: Device = None) -> dict[str, int]:
 
     Returns also what they have cost so far: the number and the microseconds of the driver's calls of
     each kind, such as ``map.calls`` and ``map.us`` (``reserve``, ``unreserve``, ``create``,
-    ``destroy``, ``map``, ``set_access``, ``unmap``), the number of requests that mapped for longer
-    than ``max_stall_us`` (``stalls``), and the longest time that one request mapped
+    ``destroy``, ``map``, ``set_access``, ``unmap``, ``export_fd``), the number of requests that mapped
+    for longer than ``max_stall_us`` (``stalls``), and the longest time that one request mapped
     (``longest_stall_us``)."""
     pages = _library.Pages(struct_size=ctypes.sizeof(_library.Pages))
     _library.library().cachalot_page_stats(_handle.require(), device_index(device), ctypes.byref(pages))

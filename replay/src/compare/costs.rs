@@ -28,6 +28,7 @@ pub const fn driver_name(call: Call) -> &'static str {
         Call::Map => "cuMemMap",
         Call::SetAccess => "cuMemSetAccess",
         Call::Unmap => "cuMemUnmap",
+        Call::Export => "cuMemExportToShareableHandle",
     }
 }
 

@@ -65,6 +65,7 @@ static inline int ignore_text(void *userdata, const char *part, size_t bytes) {
   ALLOCATOR_CALL(cachalot_extents, (allocator, block, NULL, &any_length))                                 \
   ALLOCATOR_CALL(cachalot_pin, (allocator, block))                                                        \
   ALLOCATOR_CALL(cachalot_unpin, (allocator, block))                                                      \
+  ALLOCATOR_CALL(cachalot_export_fd, (allocator, block, &any_int))                                        \
   DEVICE_CALL(cachalot_set_caching, (allocator, device, 1))                                               \
   DEVICE_CALL(cachalot_set_limit, (allocator, device, CACHALOT_NO_LIMIT))                                 \
   DEVICE_CALL(cachalot_set_memory_fraction, (allocator, device, 0.5))                                     \

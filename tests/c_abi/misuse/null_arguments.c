@@ -36,6 +36,7 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stats(it.allocator, 0, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stat(it.allocator, 0, NULL, &any_number));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stat(it.allocator, 0, "num_ooms", NULL));
+  REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_export_fd(it.allocator, it.small, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_stats_for_each(it.allocator, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_trace_for_each(it.allocator, 0, NULL, NULL));
   REFUSED(&it, CACHALOT_ERROR_NULL, cachalot_snapshot(it.allocator, NULL, NULL));

@@ -102,7 +102,8 @@ static void ranges(const scene *it) {
 
 int main(int argc, char **argv) {
   int64_t value = 99;
-  cachalot_extent extents[1] = {{99, 99, 99, 99, 99, 99}};
+  int fd = 99;
+  cachalot_extent extents[1] = {{99, 99, 99, 99, 99, 99, 99}};
   size_t room = 0;
   void *block = NULL;
   scene it;
@@ -121,6 +122,8 @@ int main(int argc, char **argv) {
   REFUSED(&it, CACHALOT_ERROR_INVALID_STREAM,
           cachalot_record_stream(it.allocator, it.small, (cachalot_stream)UINTPTR_MAX));
   REFUSED(&it, CACHALOT_ERROR_NOT_PINNED, cachalot_unpin(it.allocator, it.small));
+  REFUSED(&it, CACHALOT_ERROR_NOT_PINNED, cachalot_export_fd(it.allocator, it.small, &fd));
+  CHECK(fd == 99);
   REFUSED(&it, CACHALOT_ERROR_BUFFER_TOO_SMALL, cachalot_extents(it.allocator, it.small, extents, &room));
   CHECK(room == 0 && extents[0].bytes == 99);
   REFUSED(&it, CACHALOT_ERROR_IO, cachalot_snapshot_to_file(it.allocator, "/nowhere/at/all"));

@@ -69,7 +69,7 @@ static size_t check_extents(const mappings *all, void *block) {
     const int page = find(all, at);
     CHECK(it.flags == 0 && it.reserved == 0 && it.bytes > 0 && it.offset == end);
     CHECK(page >= 0 && at - all->at[page] == it.memory_offset);
-    CHECK(page >= 0 && it.memory_offset + it.bytes <= all->bytes[page]);
+    CHECK(page >= 0 && it.memory_offset + it.bytes <= it.memory_bytes && it.memory_bytes == all->bytes[page]);
     end += it.bytes;
   }
   CHECK(end == described.bytes);

@@ -1,8 +1,10 @@
 // Elastic ranges on the emulated driver, whose mappings have real memory: every part that is committed can be written
-// and read, and what others write never shows there.
+// and read, and what others write never shows there. Exported pages, too.
 //
 //   ranges [POLICY]
 #include <cachalot.hpp>
+
+#include <fcntl.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -107,6 +109,30 @@ void ownership(const cachalot::allocator& allocator, cachalot_stream stream) {
   EXPECT(!range && allocator.stats().allocations.current == 0);
 }
 
+// An exported page owns its descriptor.
+void exports(const cachalot::allocator& allocator, cachalot_stream stream) {
+  const cachalot::block block = allocator.allocate(4 * kPage, stream);
+  int fd = -1;
+  allocator.pin(block.data());
+  {
+    cachalot::exported_page page = allocator.export_fd(block.as<char>() + kPage);
+    fd = page.fd();
+    cachalot::exported_page moved = std::move(page);
+    EXPECT(page.fd() == -1 && moved.fd() == fd && fcntl(fd, F_GETFD) >= 0);
+    moved = cachalot::exported_page();
+    EXPECT(fcntl(fd, F_GETFD) < 0);
+    fd = allocator.export_fd(block.data()).release();
+    EXPECT(fcntl(fd, F_GETFD) >= 0 && close(fd) == 0);
+  }
+  allocator.unpin(block.data());
+  try {
+    allocator.export_fd(block.data());
+    EXPECT(false);
+  } catch (const cachalot::error& error) {
+    EXPECT(error.status() == CACHALOT_ERROR_NOT_PINNED);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -122,6 +148,9 @@ int main(int argc, char** argv) {
     cachalot::allocator allocator(options);
     grow_and_shrink(allocator, one, two);
     ownership(allocator, one);
+    if (!options.config.empty()) {
+      exports(allocator, one);
+    }
     allocator.stream_destroyed(0, one);
     allocator.stream_destroyed(0, two);
     allocator.destroy();

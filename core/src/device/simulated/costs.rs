@@ -50,7 +50,8 @@ impl DriverCosts {
     /// | `cuEventDestroy` | 1.2 |
     /// | `cuStreamIsCapturing` | 0.03 |
     ///
-    /// `cuMemAddressFree` and `cuStreamWaitEvent` were not measured, and take no time here.
+    /// `cuMemAddressFree`, `cuStreamWaitEvent` and `cuMemExportToShareableHandle` were not measured, and
+    /// take no time here.
     pub fn h200() -> Self {
         Self(Call::ALL.map(|call| Cow::Borrowed(h200(call))))
     }
@@ -119,8 +120,8 @@ const fn h200(call: Call) -> &'static [CostPoint] {
         Call::CreateEvent | Call::Record | Call::IsComplete => const { &[at(0, 150)] },
         Call::DestroyEvent => const { &[at(0, 1_200)] },
         Call::IsCapturing => const { &[at(0, 30)] },
-        // Waiting is the device's time, not the call's. The other two were not measured.
-        Call::Wait | Call::Synchronize | Call::OrderBehind | Call::Unreserve => &[],
+        // Waiting is the device's time, not the call's. The other three were not measured.
+        Call::Wait | Call::Synchronize | Call::OrderBehind | Call::Unreserve | Call::Export => &[],
     }
 }
 

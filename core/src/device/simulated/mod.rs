@@ -7,7 +7,7 @@
 //! real device. Any call can be made to fail.
 
 use crate::device::{
-    DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
+    Descriptor, DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event, MemoryInfo, PhysicalHandle, VirtualMemory,
 };
 use crate::units::{DevicePtr, StreamId};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -50,11 +50,12 @@ pub enum Call {
     Map,
     SetAccess,
     Unmap,
+    Export,
 }
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Obtain,
         Self::Release,
         Self::MemoryInfo,
@@ -73,6 +74,7 @@ impl Call {
         Self::Map,
         Self::SetAccess,
         Self::Unmap,
+        Self::Export,
     ];
 }
 
@@ -169,6 +171,8 @@ struct State {
     led: BTreeMap<u64, BTreeSet<StreamId>>,
     /// The granularity of virtual memory in bytes; 0 ⟺ the device has none.
     granularity: u64,
+    /// Whether physical memory can be exported.
+    exports: bool,
     /// How often each call was made.
     calls: [u64; Call::ALL.len()],
     /// The estimated time of the calls.
@@ -228,6 +232,7 @@ impl SimulatedDevice {
             streams: Streams::default(),
             led: BTreeMap::new(),
             granularity: ALIGNMENT,
+            exports: false,
             calls: [0; Call::ALL.len()],
             meter: Meter::new(DriverCosts::h200()),
             failures: Vec::new(),
@@ -243,6 +248,14 @@ impl SimulatedDevice {
     #[must_use]
     pub fn without_virtual_memory(self) -> Self {
         self.0.lock().granularity = 0;
+        self
+    }
+
+    /// Lets the device export physical memory. The descriptors are the numbers of the handles, and
+    /// name no open files.
+    #[must_use]
+    pub fn with_exports(self) -> Self {
+        self.0.lock().exports = true;
         self
     }
 
@@ -672,5 +685,16 @@ impl VirtualMemory for SimulatedDevice {
         }
         state.collect(handle);
         Ok(())
+    }
+
+    /// Returns the number of the handle, if the device [exports](SimulatedDevice::with_exports).
+    fn export(&self, handle: PhysicalHandle) -> DeviceResult<Descriptor> {
+        let mut state = self.0.lock();
+        state.enter(Call::Export, 0)?;
+        if !state.exports {
+            return Err(DeviceError::new(ErrorKind::Unsupported, 0));
+        }
+        let live = state.physical.get(&handle.0).is_some_and(|physical| !physical.dropped);
+        i32::try_from(handle.0).ok().filter(|_| live).map(Descriptor).ok_or(INVALID)
     }
 }
