@@ -22,6 +22,7 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
+use crate::arena::gathered::Gathered;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event};
 use crate::error::Error;
@@ -59,7 +60,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // must follow, or the peak of active blocks could rise unnoticed.
         self.with_device_peaks(|_| counters.follow_pending());
         let waiting = if self.flags.has(flags::GATHERS) {
-            self.gather(slot, block, site)
+            Gathered(self).add(slot, block, site)
         } else if let Some(_permission) = self.driver.may_record(&self.flags) {
             match self.record_events(slot, block, Some(site)) {
                 Ok(Recorded::All) => Ok(()),
@@ -137,7 +138,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred().and_then(|_all| self.record_gathered());
+        let recorded = self.record_deferred().and_then(|_all| Gathered(self).record());
         recorded
             .map(|_finished| ())
             .and(self.poll_events(false, |event| self.driver.device().is_complete(event)).map(|_finished| ()))
@@ -154,7 +155,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         loop {
             let recorded = self.record_deferred();
-            let gathered = self.record_gathered();
+            let gathered = Gathered(self).record();
             let waiting = self.event_queues.lock().is_waiting();
             let waited = self.poll_events(true, |event| self.driver.device().wait(event).map(|()| true));
             let waited = gathered.and(waited).map(|_finished| ());

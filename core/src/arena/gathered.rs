@@ -27,29 +27,33 @@ use crate::sync::Lock;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, StreamId};
 
-impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
+/// The gathered frees of a device.
+pub(super) struct Gathered<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     /// Queues a pending block behind the next event of each user stream, and traces the free with
     /// the call site `site`.
     ///
     /// # Errors
     /// [`Error::TableFull`], and the loss of the context. The block is then in no queue. A failure of
     /// the device is no error here: the blocks stay open, and a later call tries again.
-    pub(super) fn gather(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
-        self.health()?;
+    pub(super) fn add(&self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
+        let device = self.0;
+        device.health()?;
         let mut due = None;
-        let mut next = self.heaps.lock(slot).blocks[block].uses;
-        while let Some((stream, captured)) = self.next_use(slot, &mut next) {
+        let mut next = device.heaps.lock(slot).blocks[block].uses;
+        while let Some((stream, captured)) = device.next_use(slot, &mut next) {
             // The capture itself orders a use noted during the capture.
             if captured {
                 continue;
             }
-            let Ok(queue) = self.gather_use(slot, block, stream) else {
-                self.cancel_events(slot, block);
+            let Ok(queue) = self.add_use(slot, block, stream) else {
+                device.cancel_events(slot, block);
                 return Err(Error::TableFull("events"));
             };
             due = queue.or(due);
         }
-        self.end_uses(slot, block, Some(site));
+        device.end_uses(slot, block, Some(site));
         if let Some(queue) = due {
             let _later = self.advance(queue);
         }
@@ -58,56 +62,60 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Queues a pending block behind the next event of `stream`. Returns the queue if that event
     /// should be recorded now.
-    fn gather_use(self, slot: u32, block: u32, stream: StreamId) -> Result<Option<usize>, CapacityError> {
+    fn add_use(&self, slot: u32, block: u32, stream: StreamId) -> Result<Option<usize>, CapacityError> {
+        let device = self.0;
         // Count before queueing: another thread may record the event and find it complete at once.
-        self.heaps.lock(slot).blocks[block].events += 1;
+        device.heaps.lock(slot).blocks[block].events += 1;
         let queued = {
-            let mut order = self.event_queues.lock();
+            let mut order = device.event_queues.lock();
             let queued = order.gather(stream, slot, block);
-            self.flags.follow(&order);
+            device.flags.follow(&order);
             queued
         };
         if queued.is_err() {
-            self.heaps.lock(slot).blocks[block].events -= 1;
+            device.heaps.lock(slot).blocks[block].events -= 1;
         }
         queued
     }
 
     /// Frees the blocks of one queue whose work is complete, and records an event for the open ones.
-    fn advance(self, queue: usize) -> Result<(), Error> {
+    fn advance(&self, queue: usize) -> Result<(), Error> {
+        let device = self.0;
         while self.poll_queue(queue)? > 0 {}
-        let Some(_permission) = self.driver.may_record(&self.flags) else { return Ok(()) };
+        let Some(_permission) = device.driver.may_record(&device.flags) else { return Ok(()) };
         self.record_queue(queue).map(|_first| ())
     }
 
     /// Serves a request that no free block could serve, from blocks whose work is complete. Asks
     /// after the recorded events first, and records events for open blocks only if that is not
     /// enough.
-    pub(super) fn search_gathered(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if !self.flags.has(flags::GATHERED) || request.capturing {
+    pub(super) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let device = self.0;
+        if !device.flags.has(flags::GATHERED) || request.capturing {
             return Ok(None);
         }
-        self.health()?;
-        if self.poll_events(false, |event| self.driver.device().is_complete(event))? > 0
-            && let Some(ptr) = self.search(request)?
+        device.health()?;
+        if device.poll_events(false, |event| device.driver.device().is_complete(event))? > 0
+            && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
         }
         // Deferred by a capture, while frees were not gathered yet.
-        self.record_deferred()?;
-        if self.record_gathered()? == 0 { Ok(None) } else { self.search(request) }
+        device.record_deferred()?;
+        if self.record()? == 0 { Ok(None) } else { device.search(request) }
     }
 
     /// Waits for the oldest event of one stream after the other, until a block that becomes free can
     /// serve the request. Returns `None` if all are complete and none could.
-    pub(super) fn search_in_turn(self, request: &Request) -> Result<Option<DevicePtr>, Error> {
-        if !self.flags.has(flags::GATHERED) {
+    pub(super) fn search_in_turn(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
+        let device = self.0;
+        if !device.flags.has(flags::GATHERED) {
             return Ok(None);
         }
-        self.record_gathered()?;
+        self.record()?;
         let mut from = 0;
         loop {
-            let next = self.event_queues.lock().next_to_poll(from);
+            let next = device.event_queues.lock().next_to_poll(from);
             let Some((queue, event)) = next else {
                 // Round again, unless no queue behind the first was left in this round.
                 if from == 0 {
@@ -116,10 +124,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 from = 0;
                 continue;
             };
-            let waited = self.call(|device| device.wait(event));
-            self.finish_poll(queue, waited.is_ok());
+            let waited = device.call(|memory| memory.wait(event));
+            device.finish_poll(queue, waited.is_ok());
             waited?;
-            if let Some(ptr) = self.search(request)? {
+            if let Some(ptr) = device.search(request)? {
                 return Ok(Some(ptr));
             }
             from = queue + 1;
@@ -132,12 +140,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// # Errors
     /// The first error of the device, after all streams were tried. The blocks of a stream that
     /// captures stay open, which is no error.
-    pub(super) fn record_gathered(self) -> Result<u32, Error> {
+    pub(super) fn record(&self) -> Result<u32, Error> {
+        let device = self.0;
         let (mut finished, mut result) = (0, Ok(()));
-        let count = self.event_queues.lock().queue_count();
+        let count = device.event_queues.lock().queue_count();
         for queue in 0..count {
             let recorded = {
-                let Some(_permission) = self.driver.may_record(&self.flags) else { break };
+                let Some(_permission) = device.driver.may_record(&device.flags) else { break };
                 self.record_queue(queue)
             };
             match recorded.and_then(|first| if first { self.poll_queue(queue) } else { Ok(0) }) {
@@ -150,12 +159,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Records an event for the open blocks of a queue. Returns whether the event is the first in the
     /// queue. The caller has the permission to record.
-    fn record_queue(self, queue: usize) -> Result<bool, Error> {
-        let begun = self.event_queues.lock().begin_recording(queue);
+    fn record_queue(&self, queue: usize) -> Result<bool, Error> {
+        let device = self.0;
+        let begun = device.event_queues.lock().begin_recording(queue);
         let Some(Recording { stream, idle, is_first }) = begun else { return Ok(false) };
-        let made = idle.map_or_else(|| self.call(D::create_event), Ok);
-        let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)));
-        self.event_queues.lock().finish_recording(queue, made.ok(), recorded.is_ok());
+        let made = idle.map_or_else(|| device.call(D::create_event), Ok);
+        let recorded = made.and_then(|event| device.call(|memory| memory.record(event, stream)));
+        device.event_queues.lock().finish_recording(queue, made.ok(), recorded.is_ok());
         match recorded.map_err(Error::from) {
             Ok(()) => Ok(is_first),
             Err(error) if is_capture_error(&error) => Ok(false),
@@ -164,11 +174,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Asks after the oldest event of a queue. Returns the number of waits that have ended.
-    fn poll_queue(self, queue: usize) -> Result<u32, Error> {
-        let begun = self.event_queues.lock().begin_poll(queue);
+    fn poll_queue(&self, queue: usize) -> Result<u32, Error> {
+        let device = self.0;
+        let begun = device.event_queues.lock().begin_poll(queue);
         let Some(event) = begun else { return Ok(0) };
-        let polled = self.call(|device| device.is_complete(event));
-        let ended = self.finish_poll(queue, polled == Ok(true));
+        let polled = device.call(|memory| memory.is_complete(event));
+        let ended = device.finish_poll(queue, polled == Ok(true));
         polled.map(|_complete| ended).map_err(Error::from)
     }
 }

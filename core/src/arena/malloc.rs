@@ -13,6 +13,7 @@
 //! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
 //! holds one lock, that of a heap, and never calls the device.
 
+use crate::arena::gathered::Gathered;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
 use crate::arena::request::Request;
@@ -117,7 +118,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if let Some(ptr) = self.search(request)? {
             return Ok(ptr);
         }
-        if let Some(ptr) = self.search_gathered(request)? {
+        if let Some(ptr) = Gathered(self).search(request)? {
             return Ok(ptr);
         }
         let served = self.reclaim(request);

@@ -20,6 +20,7 @@
 //! Growth of a heap is in obtain.rs, release of segments in release.rs.
 
 use crate::arena::compact::Compact;
+use crate::arena::gathered::Gathered;
 use crate::arena::request::Request;
 use crate::arena::settings::fraction_of;
 use crate::arena::virtual_calls::MappingTime;
@@ -84,7 +85,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if !request.capturing {
             // Step 6. The wait may free the one block that fits: search before the cache is given
             // up. `single_search` switches to PyTorch's order without the search.
-            if let Some(ptr) = self.search_in_turn(request)? {
+            if let Some(ptr) = Gathered(self).search_in_turn(request)? {
                 return Ok(ptr);
             }
             self.wait_for_events()?;

@@ -32,7 +32,7 @@ struct Device {
 }
 
 impl Device {
-    /// `OnDevice::gather`, of a block that the stream has just used.
+    /// `Gathered::add`, of a block that the stream has just used.
     fn free(&self, block: u32) {
         let work = {
             let mut stream = self.stream.lock().unwrap();
@@ -47,7 +47,7 @@ impl Device {
         }
     }
 
-    /// `OnDevice::record_queue`.
+    /// `Gathered::record_queue`.
     fn record(&self, queue: usize) {
         let begun = self.queues.lock().unwrap().begin_recording(queue);
         let Some(recording) = begun else { return };
@@ -64,7 +64,7 @@ impl Device {
         self.queues.lock().unwrap().finish_recording(queue, Some(event), true);
     }
 
-    /// `OnDevice::poll_queue`. Checks that the event covers each block that becomes free, once.
+    /// `Gathered::poll_queue`. Checks that the event covers each block that becomes free, once.
     fn poll(&self, queue: usize) -> u32 {
         let begun = self.queues.lock().unwrap().begin_poll(queue);
         let Some(event) = begun else { return 0 };
