@@ -1,8 +1,8 @@
 //! The errors of the allocator. A call that returns an error has changed nothing observable, unless
 //! the call's own documentation says otherwise.
 
-use crate::device::DeviceError;
 use crate::device::oom::{OutOfMemory, PyTorchSize, Size};
+use crate::device::{DeviceError, ErrorKind};
 use crate::pool::PoolId;
 use crate::units::{DeviceIndex, DevicePtr, RangeId};
 use core::fmt;
@@ -116,6 +116,11 @@ impl Error {
     /// Returns the error for an address in no segment.
     pub(crate) fn foreign(ptr: DevicePtr) -> Self {
         Self::InvalidPointer { ptr, fault: PointerFault::Foreign }
+    }
+
+    /// Returns whether a device call failed because a stream captures a graph.
+    pub(crate) fn is_of_capture(&self) -> bool {
+        matches!(self, Self::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))
     }
 
     /// Returns the error's text in the words of `PyTorch`, for hosts whose users know and search

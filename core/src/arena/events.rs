@@ -24,7 +24,7 @@
 
 use crate::arena::gathered::Gathered;
 use crate::arena::{Arena, OnDevice, flags};
-use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event};
+use crate::device::{DeviceMemory, DeviceResult, Event};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::block::Use;
@@ -42,11 +42,6 @@ enum Recorded {
     All,
     /// No event of the block is queued: the given user stream captures a graph.
     Capturing(StreamId),
-}
-
-/// Returns whether a device call failed because a stream captures a graph.
-pub(super) fn is_capture_error(error: &Error) -> bool {
-    matches!(error, Error::Device(DeviceError { kind: ErrorKind::NotPermittedInCapture, .. }))
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
@@ -109,7 +104,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 }
                 Err(error) => {
                     self.cancel_events(slot, block);
-                    return if is_capture_error(&error) { Ok(Recorded::Capturing(stream)) } else { Err(error) };
+                    return if error.is_of_capture() { Ok(Recorded::Capturing(stream)) } else { Err(error) };
                 }
             }
         }

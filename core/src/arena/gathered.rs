@@ -17,7 +17,6 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
-use crate::arena::events::is_capture_error;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;
@@ -168,7 +167,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         device.event_queues.lock().finish_recording(queue, made.ok(), recorded.is_ok());
         match recorded.map_err(Error::from) {
             Ok(()) => Ok(is_first),
-            Err(error) if is_capture_error(&error) => Ok(false),
+            Err(error) if error.is_of_capture() => Ok(false),
             Err(error) => Err(error),
         }
     }
