@@ -313,7 +313,8 @@ pub(crate) fn import(call: &mut Call, descriptor: i32, kind: i32) -> Answer<u64>
         return Err(Code::INVALID_VALUE);
     };
     let device = device::index(&call.state, import.device)?;
-    Ok(add(call, device, import.extents, Some(import.source), true))
+    // A real driver exports no imported memory again.
+    Ok(add(call, device, import.extents, Some(import.source), false))
 }
 
 /// `cuMemRelease`.

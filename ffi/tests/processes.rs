@@ -168,7 +168,7 @@ fn a_pinned_block_is_shared_with_another_process() {
     }
     let said = without_leaks(emulated(&program).arg("--codes"), "export");
     let codes: Vec<_> = said.iter().flat_map(|said| said.lines()).filter_map(|line| line.rsplit(' ').next()).collect();
-    assert_eq!(codes, ["1", "1", "1", "1", "1", "0", "0"]);
+    assert_eq!(codes, ["1", "1", "1", "999", "999", "0", "1"], "as an H100 with driver 580.159.04");
 }
 
 /// Installs a copy of the emulated driver without some functions.

@@ -133,7 +133,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred().and_then(|_all| Gathered(self).record());
+        let recorded = self.record_deferred().and_then(|_all| Gathered(self).record(None));
         recorded
             .map(|_finished| ())
             .and(self.poll_events(false, |event| self.driver.device().is_complete(event)).map(|_finished| ()))
@@ -150,7 +150,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         loop {
             let recorded = self.record_deferred();
-            let gathered = Gathered(self).record();
+            let gathered = Gathered(self).record(None);
             let waiting = self.event_queues.lock().is_waiting();
             let waited = self.poll_events(true, |event| self.driver.device().wait(event).map(|()| true));
             let waited = gathered.and(waited).map(|_finished| ());

@@ -19,6 +19,7 @@
 
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
+use crate::config::Policy;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::streams::event_queue::Recording;
@@ -85,23 +86,36 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         self.record_queue(queue).map(|_first| ())
     }
 
-    /// Serves a request that no free block could serve, from blocks whose work is complete. Asks
-    /// after the recorded events first, and records events for open blocks only if that is not
-    /// enough.
+    /// Serves a request that no free block could serve, from blocks whose work is complete. Asks after
+    /// events for which blocks of the request's own heap wait; under `stitched`, where the pages of
+    /// other heaps can serve as well, then after all others.
     pub(super) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let device = self.0;
         if !device.flags.has(flags::GATHERED) || request.capturing {
             return Ok(None);
         }
         device.health()?;
-        if device.poll_events(false, |event| device.driver.device().is_complete(event))? > 0
+        // Deferred by a capture, while frees were not gathered yet.
+        device.record_deferred()?;
+        let served = self.search_behind(request, Some(request.slot))?;
+        if served.is_none() && matches!(device.settings.policy, Policy::Stitched(_)) {
+            self.search_behind(request, None)
+        } else {
+            Ok(served)
+        }
+    }
+
+    /// Serves a request from blocks that wait for the events of queues with blocks of the heap in
+    /// `slot`; of any heap, if `slot` is `None`. Asks after the recorded events first, and records
+    /// events for open blocks only if that is not enough.
+    fn search_behind(&self, request: &Request, slot: Option<u32>) -> Result<Option<DevicePtr>, Error> {
+        let device = self.0;
+        if self.poll(slot)? > 0
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
         }
-        // Deferred by a capture, while frees were not gathered yet.
-        device.record_deferred()?;
-        if self.record()? == 0 { Ok(None) } else { device.search(request) }
+        if self.record(slot)? == 0 { Ok(None) } else { device.search(request) }
     }
 
     /// Waits for the oldest event of one stream after the other, until a block that becomes free can
@@ -111,7 +125,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         if !device.flags.has(flags::GATHERED) {
             return Ok(None);
         }
-        self.record()?;
+        self.record(None)?;
         let mut from = 0;
         loop {
             let next = device.event_queues.lock().next_to_poll(from);
@@ -133,27 +147,53 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         }
     }
 
-    /// Records an event for the open blocks of each stream, and asks at once after an event that is
-    /// the only one of its stream. Returns the number of waits that have ended.
+    /// Asks after the recorded events of queues with blocks of the heap in `slot`; of any heap, if
+    /// `slot` is `None`. Returns the number of waits that have ended.
+    ///
+    /// # Errors
+    /// The first error of the device, after all streams were tried.
+    fn poll(&self, slot: Option<u32>) -> Result<u32, Error> {
+        self.in_each_queue(slot, |queue| {
+            let mut finished = 0;
+            loop {
+                match self.poll_queue(queue)? {
+                    0 => return Ok(finished),
+                    more => finished += more,
+                }
+            }
+        })
+    }
+
+    /// Records an event for the open blocks of queues with blocks of the heap in `slot`; of any heap,
+    /// if `slot` is `None`. Asks at once after an event that is the only one of its stream. Returns the
+    /// number of waits that have ended.
     ///
     /// # Errors
     /// The first error of the device, after all streams were tried. The blocks of a stream that
     /// captures stay open, which is no error.
-    pub(super) fn record(&self) -> Result<u32, Error> {
+    pub(super) fn record(&self, slot: Option<u32>) -> Result<u32, Error> {
         let device = self.0;
-        let (mut finished, mut result) = (0, Ok(()));
-        let count = device.event_queues.lock().queue_count();
-        for queue in 0..count {
-            let recorded = {
-                let Some(_permission) = device.driver.may_record(&device.flags) else { break };
-                self.record_queue(queue)
+        self.in_each_queue(slot, |queue| {
+            let is_first = match device.driver.may_record(&device.flags) {
+                Some(_permission) => self.record_queue(queue)?,
+                None => false,
             };
-            match recorded.and_then(|first| if first { self.poll_queue(queue) } else { Ok(0) }) {
-                Ok(ended) => finished += ended,
+            if is_first { self.poll_queue(queue) } else { Ok(0) }
+        })
+    }
+
+    /// Calls `each` for the queues with blocks of the heap in `slot`, or for all. Returns the sum.
+    fn in_each_queue(&self, slot: Option<u32>, each: impl Fn(usize) -> Result<u32, Error>) -> Result<u32, Error> {
+        let (mut from, mut sum, mut result) = (0, 0, Ok(()));
+        loop {
+            let next = self.0.event_queues.lock().next_queue(from, slot);
+            let Some(queue) = next else { return result.map(|()| sum) };
+            match each(queue) {
+                Ok(more) => sum += more,
                 Err(error) => result = result.and(Err(error)),
             }
+            from = queue + 1;
         }
-        result.map(|()| finished)
     }
 
     /// Records an event for the open blocks of a queue. Returns whether the event is the first in the
@@ -245,6 +285,28 @@ mod tests {
         let shared = of("parity:False");
         assert!(shared <= CYCLES / 8 + 4, "{shared} calls");
         assert!(of("policy:stitched") <= CYCLES / 8 + 4);
+    }
+
+    #[test]
+    fn a_request_asks_only_after_streams_for_which_its_own_heap_waits() {
+        let allocator = allocator("parity:False", 1 << 30);
+        let streams: [StreamId; 16] = core::array::from_fn(|number| StreamId(10 + number as u64));
+        for stream in streams {
+            let ptr = allocator.malloc(DEVICE, 40 * MIB, stream).unwrap();
+            use_and_free(&allocator, ptr, StreamId(stream.0 + 100));
+            complete(&allocator, StreamId(stream.0 + 100));
+        }
+        let asked = calls(&allocator, Call::IsComplete);
+        allocator.malloc(DEVICE, 40 * MIB, streams[3]).unwrap();
+        assert_eq!(calls(&allocator, Call::IsComplete), asked + 1);
+        assert_eq!(counter(&allocator, "segment.all.current"), 16);
+        // Here blocks of two heaps wait for one stream.
+        let both = [streams[5], streams[6]].map(|stream| allocator.malloc(DEVICE, 40 * MIB, stream).unwrap());
+        both.into_iter().for_each(|ptr| use_and_free(&allocator, ptr, SIDES[0]));
+        complete(&allocator, SIDES[0]);
+        allocator.process_events(DEVICE).unwrap();
+        complete(&allocator, SIDES[0]);
+        assert_eq!(allocator.malloc(DEVICE, 40 * MIB, streams[6]), Ok(both[1]));
     }
 
     #[test]

@@ -65,6 +65,9 @@ struct Queue {
     head: u32,
     /// The newest block. Meaningful only while the queue is not empty.
     tail: u32,
+    /// The slot of the heap whose blocks wait; `NONE` if blocks of several heaps wait. Meaningful only
+    /// while the queue is not empty.
+    heap: u32,
     /// The number of blocks at the end of the queue that no event covers.
     open: u32,
     /// The number of events in the queue.
@@ -79,7 +82,7 @@ struct Queue {
 impl Queue {
     /// Creates a queue without blocks.
     const fn new(stream: StreamId) -> Self {
-        Self { stream, head: NONE, tail: NONE, open: 0, events: 0, recording: NONE, busy: false }
+        Self { stream, head: NONE, tail: NONE, heap: NONE, open: 0, events: 0, recording: NONE, busy: false }
     }
 
     /// Returns whether the queue may be used for another stream.
@@ -225,10 +228,13 @@ impl<S: Storage> EventQueues<S> {
         if let Some(known) = known {
             let tail = core::mem::replace(&mut self.queues[known].tail, wait);
             self.waits[tail].next = wait;
+            if self.queues[known].heap != self.waits[wait].heap {
+                self.queues[known].heap = NONE;
+            }
             return known;
         }
         let vacant = self.queues.iter().position(Queue::is_vacant);
-        let queue = Queue { head: wait, tail: wait, ..Queue::new(stream) };
+        let queue = Queue { head: wait, tail: wait, heap: self.waits[wait].heap, ..Queue::new(stream) };
         if let Some(vacant) = vacant {
             self.queues[vacant] = queue;
             return vacant;
@@ -237,9 +243,11 @@ impl<S: Storage> EventQueues<S> {
         self.queues.len() - 1
     }
 
-    /// Returns the number of queues, vacant ones included.
-    pub(crate) fn queue_count(&self) -> usize {
-        self.queues.len()
+    /// Returns the first queue at or after `from` in which blocks of the heap in `slot` may wait; of any
+    /// heap, if `slot` is `None`.
+    pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
+        let waits = |queue: &Queue| slot.is_none_or(|slot| queue.heap == slot || queue.heap == NONE);
+        (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && waits(&self.queues[queue]))
     }
 
     /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block is

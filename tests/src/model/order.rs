@@ -1,5 +1,6 @@
 //! The model's pending frees: events of other streams.
 
+use super::blocks::Owner;
 use super::{Answer, Model, Request};
 use cachalot_core::{DeviceMemory, Event, StreamId};
 use std::collections::VecDeque;
@@ -13,6 +14,8 @@ pub(super) struct Queue {
     /// Stream of the events. An empty queue may be reused for another stream.
     stream: StreamId,
     pub waits: VecDeque<(Option<Event>, u64)>,
+    /// The owner of all blocks that have waited since the queue was empty; `None` if they have several.
+    owner: Option<Owner>,
 }
 
 impl Queue {
@@ -38,12 +41,21 @@ impl Model {
     fn push(&mut self, stream: StreamId, event: Option<Event>, addr: u64) -> usize {
         let own = self.queues.iter().position(|queue| queue.stream == stream && !queue.waits.is_empty());
         let queue = own.or_else(|| self.queues.iter().position(|queue| queue.waits.is_empty())).unwrap_or_else(|| {
-            self.queues.push(Queue { stream, waits: VecDeque::new() });
+            self.queues.push(Queue { stream, waits: VecDeque::new(), owner: None });
             self.queues.len() - 1
         });
-        self.queues[queue].stream = stream;
-        self.queues[queue].waits.push_back((event, addr));
+        let (segment, _) = self.memory.at(addr);
+        let owner = self.memory.segments[segment].owner;
+        let entry = &mut self.queues[queue];
+        entry.owner = Some(owner).filter(|_| entry.waits.is_empty() || entry.owner == Some(owner));
+        entry.stream = stream;
+        entry.waits.push_back((event, addr));
         queue
+    }
+
+    /// Returns whether blocks of an owner may wait in a queue.
+    fn may_hold(&self, queue: usize, owner: Owner) -> bool {
+        self.queues[queue].owner.is_none_or(|of| of == owner)
     }
 
     /// Returns whether a graph is being captured on a stream that uses the block, so that no event
@@ -124,8 +136,13 @@ impl Model {
     /// Records an event for all blocks without one, and asks after those alone in their queue.
     /// Returns how many waits have ended.
     fn record_gathered(&mut self) -> Answer<usize> {
+        self.record_of(0..self.queues.len())
+    }
+
+    /// Records as [`record_gathered`](Self::record_gathered) does, in some queues.
+    fn record_of(&mut self, queues: impl Iterator<Item = usize>) -> Answer<usize> {
         let mut ended = 0;
-        for queue in 0..self.queues.len() {
+        for queue in queues {
             if self.record_queue(queue)? {
                 ended += self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?))?;
             }
@@ -138,13 +155,24 @@ impl Model {
         if !self.gathers() || request.capturing || !self.is_pending() {
             return Ok(None);
         }
-        if self.ask(|model, event| Ok(model.device.is_complete(event)?))? > 0
+        self.record_deferred()?;
+        let own: Vec<_> = (0..self.queues.len()).filter(|&queue| self.may_hold(queue, request.owner)).collect();
+        let mut ended = 0;
+        for &queue in &own {
+            loop {
+                match self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?))? {
+                    0 => break,
+                    more => ended += more,
+                }
+            }
+        }
+        if ended > 0
             && let Some(addr) = self.search(request)
         {
             return Ok(Some(addr));
         }
-        self.record_deferred()?;
-        Ok(if self.record_gathered()? > 0 { self.search(request) } else { None })
+        let ended = self.record_of(own.into_iter())?;
+        Ok(if ended > 0 { self.search(request) } else { None })
     }
 
     /// Waits for one event of each stream after the other, until the request can be served.
