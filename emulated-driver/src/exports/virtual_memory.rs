@@ -147,7 +147,7 @@ extern "C" fn cuMemImportFromShareableHandle(handle: *mut u64, shareable: *mut c
         &[handle as u64, shareable as u64, kind as u64],
         |call| {
             out.check()?;
-            let descriptor = i32::try_from(shareable as u64).map_err(|_| Code::INVALID_VALUE)?;
+            let descriptor = i32::try_from((shareable as u64).cast_signed()).map_err(|_| Code::INVALID_VALUE)?;
             virtual_memory::import(call, descriptor, kind)
         },
         |value| out.write(value),
