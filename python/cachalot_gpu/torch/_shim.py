@@ -64,6 +64,7 @@ def _compiler() -> list[str]:
 
 
 def _torch_home() -> Path:
+    """Returns the folder of the installed PyTorch."""
     return Path(torch.__file__).parent
 
 
