@@ -102,7 +102,7 @@ const WITHOUT_PARITY: [&str; 3] = [
     "parity:False,expandable_segments:True,max_split_size_mb:24",
 ];
 
-/// The first number of [`WITHOUT_PARITY`]. Generated programs change to the configurations below.
+/// The first number of a configuration with `parity:False`. Generated programs change to the configurations below.
 pub const FIRST_WITHOUT_PARITY: u8 = 192;
 
 /// Returns the configuration with a number.
