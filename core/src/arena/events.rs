@@ -36,6 +36,9 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
+/// Pause of a thread that waits for the poll of another, in microseconds.
+const POLL_PAUSE_US: u64 = 100;
+
 /// Outcome of recording the events of a block.
 enum Recorded {
     /// Every user stream has an event for the block.
@@ -234,7 +237,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                     break;
                 }
                 next = order.next_to_poll(0);
-                core::hint::spin_loop();
+                drop(order);
+                // Lets the other thread have the lock: where threads run in turn, as under valgrind, a
+                // loop that takes the lock again and again kept it from a thread that sleeps for it.
+                if next.is_none() && !self.driver.device().pause(POLL_PAUSE_US) {
+                    core::hint::spin_loop();
+                }
                 continue;
             };
             let polled = self.call(|_| poll(event));
