@@ -27,6 +27,9 @@ pub(crate) struct Driver<D> {
     virtual_memory: AtomicU32,
 }
 
+/// Pause of a thread that waits for what another thread is about to do, in microseconds.
+const GIVEN_WAY_US: u64 = 20;
+
 /// Permission to record events, as long as it lives; see [`Driver::may_record`].
 pub(crate) struct Recording<'a>(&'a AtomicU32);
 
@@ -78,6 +81,15 @@ impl<D> Driver<D> {
 }
 
 impl<D: DeviceMemory> Driver<D> {
+    /// Lets other threads go on, between two looks at what they change. The caller holds no lock: where
+    /// threads run in turn, as under valgrind, a loop that only takes a lock again and again keeps the
+    /// lock from a thread that sleeps for it.
+    pub(super) fn give_way(&self) {
+        if !self.device.pause(GIVEN_WAY_US) {
+            core::hint::spin_loop();
+        }
+    }
+
     /// Returns the result of `call`, and how many ticks of the device's clock the call took; 0 without a
     /// clock.
     pub(super) fn timed<T>(&self, call: impl FnOnce() -> T) -> (T, u64) {

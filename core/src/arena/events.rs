@@ -36,9 +36,6 @@ use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
 use crate::units::StreamId;
 
-/// Pause of a thread that waits for the poll of another, in microseconds.
-const POLL_PAUSE_US: u64 = 100;
-
 /// Outcome of recording the events of a block.
 enum Recorded {
     /// Every user stream has an event for the block.
@@ -139,7 +136,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let recorded = self.record_deferred().and_then(|_all| Gathered(self).record(None));
         recorded
             .map(|_finished| ())
-            .and(self.poll_events(false, |event| self.driver.device().is_complete(event)).map(|_finished| ()))
+            .and(self.poll_events(None, false, |event| self.driver.device().is_complete(event)).map(|_finished| ()))
     }
 
     /// Waits until no event is pending, and frees all blocks behind the events. Blocks deferred
@@ -155,7 +152,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let recorded = self.record_deferred();
             let gathered = Gathered(self).record(None);
             let waiting = self.event_queues.lock().is_waiting();
-            let waited = self.poll_events(true, |event| self.driver.device().wait(event).map(|()| true));
+            let waited = self.poll_events(None, true, |event| self.driver.device().wait(event).map(|()| true));
             let waited = gathered.and(waited).map(|_finished| ());
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.
@@ -215,17 +212,23 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Polls the oldest event of every stream with `poll`, then the next event of the stream as
-    /// long as events are complete. Returns the number of waits that have ended.
+    /// long as events are complete; with `slot`, only of streams for which blocks of that heap may
+    /// wait. Returns the number of waits that have ended.
     ///
     /// An event with a failed poll stays queued, and its blocks stay pending. Polling goes on with
     /// the other streams unless the context is lost, and the first error is returned. With `wait`,
     /// also waits for the events that another thread is polling or recording.
-    pub(super) fn poll_events(self, wait: bool, poll: impl Fn(Event) -> DeviceResult<bool>) -> Result<u32, Error> {
+    pub(super) fn poll_events(
+        self,
+        slot: Option<u32>,
+        wait: bool,
+        poll: impl Fn(Event) -> DeviceResult<bool>,
+    ) -> Result<u32, Error> {
         let (mut failed, mut finished) = (None, 0);
         // Events of one stream complete in order, so the first of a queue stands for the rest. The
         // queue is marked busy during the device call, since the lock of the queues is not held
         // then.
-        let mut next = self.event_queues.lock().next_to_poll(0);
+        let mut next = self.event_queues.lock().next_to_poll(0, slot);
         loop {
             let Some((queue, event)) = next else {
                 if !wait || failed.is_some() {
@@ -236,12 +239,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 if !order.is_at_work() {
                     break;
                 }
-                next = order.next_to_poll(0);
+                next = order.next_to_poll(0, slot);
                 drop(order);
-                // Lets the other thread have the lock: where threads run in turn, as under valgrind, a
-                // loop that takes the lock again and again kept it from a thread that sleeps for it.
-                if next.is_none() && !self.driver.device().pause(POLL_PAUSE_US) {
-                    core::hint::spin_loop();
+                if next.is_none() {
+                    self.driver.give_way();
                 }
                 continue;
             };
@@ -250,7 +251,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             failed = failed.or(polled.err());
             finished += self.finish_poll(queue, complete);
             let from = if complete { queue } else { queue + 1 };
-            next = if self.flags.has(flags::LOST) { None } else { self.event_queues.lock().next_to_poll(from) };
+            next = if self.flags.has(flags::LOST) { None } else { self.event_queues.lock().next_to_poll(from, slot) };
         }
         failed.map_or(Ok(finished), |error| Err(error.into()))
     }
@@ -258,17 +259,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Ends a poll of a queue. Frees the blocks that waited for nothing but the event, if complete.
     /// Returns the number of waits that have ended.
     pub(super) fn finish_poll(self, queue: usize, complete: bool) -> u32 {
-        let (mut first, mut count) = (self.event_queues.lock().finish_poll(queue, complete), 0);
+        let mut order = self.event_queues.lock();
+        let (mut first, mut count) = (order.finish_poll(queue, complete), 0);
         loop {
-            let finished = {
-                let mut order = self.event_queues.lock();
-                let finished = order.take_finished(&mut first);
-                self.flags.follow(&order);
-                finished
-            };
-            if finished.is_empty() {
-                return count;
-            }
+            let finished = order.take_finished(&mut first);
+            self.flags.follow(&order);
+            drop(order);
             for (slot, block) in finished {
                 // The block cannot have become free or been reused: its count includes this event.
                 let mut heap = self.heaps.lock(slot);
@@ -277,6 +273,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
                 self.finish_free_if_unused(slot, heap, block);
                 count += 1;
             }
+            if first == NONE {
+                return count;
+            }
+            order = self.event_queues.lock();
         }
     }
 
@@ -343,7 +343,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 return;
             }
             drop(heap);
-            core::hint::spin_loop();
+            self.driver.give_way();
         }
     }
 

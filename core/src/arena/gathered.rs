@@ -110,7 +110,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     /// events for open blocks only if that is not enough.
     fn search_behind(&self, request: &Request, slot: Option<u32>) -> Result<Option<DevicePtr>, Error> {
         let device = self.0;
-        if self.poll(slot)? > 0
+        if device.poll_events(slot, false, |event| device.driver.device().is_complete(event))? > 0
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
@@ -128,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         self.record(None)?;
         let mut from = 0;
         loop {
-            let next = device.event_queues.lock().next_to_poll(from);
+            let next = device.event_queues.lock().next_to_poll(from, None);
             let Some((queue, event)) = next else {
                 // Round again, unless no queue behind the first was left in this round.
                 if from == 0 {
@@ -147,23 +147,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         }
     }
 
-    /// Asks after the recorded events of queues with blocks of the heap in `slot`; of any heap, if
-    /// `slot` is `None`. Returns the number of waits that have ended.
-    ///
-    /// # Errors
-    /// The first error of the device, after all streams were tried.
-    fn poll(&self, slot: Option<u32>) -> Result<u32, Error> {
-        self.in_each_queue(slot, |queue| {
-            let mut finished = 0;
-            loop {
-                match self.poll_queue(queue)? {
-                    0 => return Ok(finished),
-                    more => finished += more,
-                }
-            }
-        })
-    }
-
     /// Records an event for the open blocks of queues with blocks of the heap in `slot`; of any heap,
     /// if `slot` is `None`. Asks at once after an event that is the only one of its stream. Returns the
     /// number of waits that have ended.
@@ -173,23 +156,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     /// captures stay open, which is no error.
     pub(super) fn record(&self, slot: Option<u32>) -> Result<u32, Error> {
         let device = self.0;
-        self.in_each_queue(slot, |queue| {
-            let is_first = match device.driver.may_record(&device.flags) {
-                Some(_permission) => self.record_queue(queue)?,
-                None => false,
-            };
-            if is_first { self.poll_queue(queue) } else { Ok(0) }
-        })
-    }
-
-    /// Calls `each` for the queues with blocks of the heap in `slot`, or for all. Returns the sum.
-    fn in_each_queue(&self, slot: Option<u32>, each: impl Fn(usize) -> Result<u32, Error>) -> Result<u32, Error> {
         let (mut from, mut sum, mut result) = (0, 0, Ok(()));
         loop {
-            let next = self.0.event_queues.lock().next_queue(from, slot);
+            let next = device.event_queues.lock().next_queue(from, slot);
             let Some(queue) = next else { return result.map(|()| sum) };
-            match each(queue) {
-                Ok(more) => sum += more,
+            let recorded = match device.driver.may_record(&device.flags) {
+                Some(_permission) => self.record_queue(queue),
+                None => Ok(false),
+            };
+            match recorded.and_then(|is_first| if is_first { self.poll_queue(queue) } else { Ok(0) }) {
+                Ok(ended) => sum += ended,
                 Err(error) => result = result.and(Err(error)),
             }
             from = queue + 1;

@@ -213,9 +213,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         // Acquire pairs with the Release in `allocate_segment`. The wait ends, because a call that
         // adds a segment never waits for another request.
         while pending.load(Ordering::Acquire) > 0 {
-            if !self.driver.device().pause(FIRST_PAUSE_US) {
-                core::hint::spin_loop();
-            }
+            self.driver.give_way();
         }
         self.search(request)
     }

@@ -305,10 +305,16 @@ impl<S: Storage> EventQueues<S> {
         Some(event)
     }
 
-    /// Begins a poll of the first queue at or after `from` that can be polled. Returns the queue and
-    /// the event.
-    pub(crate) fn next_to_poll(&mut self, from: usize) -> Option<(usize, Event)> {
-        (from..self.queues.len()).find_map(|queue| Some((queue, self.begin_poll(queue)?)))
+    /// Begins a poll of the first [queue](Self::next_queue) at or after `from` that can be polled.
+    /// Returns the queue and the event.
+    pub(crate) fn next_to_poll(&mut self, mut from: usize, slot: Option<u32>) -> Option<(usize, Event)> {
+        loop {
+            let queue = self.next_queue(from, slot)?;
+            if let Some(event) = self.begin_poll(queue) {
+                return Some((queue, event));
+            }
+            from = queue + 1;
+        }
     }
 
     /// Ends what [`begin_poll`](Self::begin_poll) began: the queue is no longer busy. If the event is

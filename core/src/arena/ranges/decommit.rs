@@ -74,7 +74,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Elastic<'_, D, R, S> {
             let next = device.ranges.lock().range_on(stream);
             let Some(number) = next else { break };
             let Some((held, _)) = self.try_enter(number) else {
-                self.pause();
+                self.device().driver.give_way();
                 continue;
             };
             let ended = device.ranges.lock().range(number).ended;

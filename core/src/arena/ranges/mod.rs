@@ -41,9 +41,6 @@ use crate::units::{DevicePtr, MAX_REQUEST, RangeId, StreamId};
 /// (15 µs each on an H100).
 const FEW: u32 = 16;
 
-/// First pause of a thread that waits for another thread's operation on a range, in microseconds.
-const PAUSE_US: u64 = 20;
-
 /// A reserved elastic range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reservation {
@@ -206,7 +203,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
                     ));
                 }
             }
-            self.pause();
+            self.device().driver.give_way();
         }
     }
 
@@ -238,13 +235,6 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Elastic<'a, D, R, S> {
         drop(ranges);
         if !is_lost {
             self.mapper.unreserve(Some(addresses));
-        }
-    }
-
-    /// Lets another thread go on.
-    fn pause(&self) {
-        if !self.device().driver.device().pause(PAUSE_US) {
-            core::hint::spin_loop();
         }
     }
 
