@@ -209,7 +209,6 @@ mod tests {
         assert!(text.ends_with("](picture.svg)\n") && !frontier.section(None).contains("!["), "{text}");
         let image = frontier.draw().unwrap();
         assert!(image.starts_with("<svg") && image.contains("segments of 40 MiB"), "{image}");
-        // A point for each of three rows and two sizes of segments, with its label.
         // A point for each of three rows and two sizes of segments, and one for each size in the
         // legend. Of each size, the budget without loss is labelled.
         assert_eq!(image.matches("<circle").count(), 6 + 2);

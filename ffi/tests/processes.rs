@@ -15,6 +15,13 @@ fn program(name: &str) -> Option<PathBuf> {
     build(&root().join("tests/c_abi/process").join(name).with_extension("c"), Link::Shared, &[])
 }
 
+/// Builds a program that calls the emulated driver itself.
+fn program_with_driver(name: &str) -> Option<PathBuf> {
+    let source = root().join("tests/c_abi/process").join(name).with_extension("c");
+    let driver = emulated_driver().parent().expect("a folder").as_os_str();
+    build(&source, Link::Shared, &["-L".as_ref(), driver, "-lcuda".as_ref()])
+}
+
 #[test]
 fn a_forked_child_is_told_that_it_is_one() {
     let Some(program) = program("fork") else { return };
@@ -55,9 +62,7 @@ fn a_lost_context_is_remembered_and_not_called() {
 
 #[test]
 fn handles_of_streams_that_nothing_reported_are_left_alone() {
-    let source = root().join("tests/c_abi/process/unreported.c");
-    let driver = emulated_driver().parent().expect("a folder").as_os_str();
-    let Some(program) = build(&source, Link::Shared, &["-L".as_ref(), driver, "-lcuda".as_ref()]) else { return };
+    let Some(program) = program_with_driver("unreported") else { return };
     for config in ["", "expandable_segments:True"] {
         let mut command = emulated(&program);
         let said = without_leaks(command.arg(config).env("CACHALOT_EMU_STRICT", "1"), "unreported");
@@ -159,9 +164,7 @@ fn pages_are_told_of_and_pinned_ones_stay() {
 /// The other process has a driver and a context of its own, and maps the same memory.
 #[test]
 fn a_pinned_block_is_shared_with_another_process() {
-    let source = root().join("tests/c_abi/process/export.c");
-    let driver = emulated_driver().parent().expect("a folder").as_os_str();
-    let Some(program) = build(&source, Link::Shared, &["-L".as_ref(), driver, "-lcuda".as_ref()]) else { return };
+    let Some(program) = program_with_driver("export") else { return };
     for config in ["expandable_segments:True", "policy:stitched"] {
         let said = without_leaks(emulated(&program).arg(config), "export");
         assert!(said.is_some_and(|said| said.starts_with("export: well, ")), "{config}");

@@ -62,7 +62,7 @@ inline interface::CheckpointDelta restore(DeviceIndex device, const Checkpoint &
     require(cachalot_free(handle(), block.base));
     delta.ptrs_freed.push_back(block.base);
   }
-  /* Blocks that other streams have used are pending until their events are seen to be complete. */
+  /* A freed block that other streams have used stays pending until the allocator has polled the streams' events. */
   require(cachalot_process_events(handle(), device));
   for (const cachalot_torch_block &block : state.live) {
     require(cachalot_torch_allocate_at(library_pool(state.pool), block.base, block.bytes, block.requested_bytes));
