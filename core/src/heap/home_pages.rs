@@ -111,9 +111,13 @@ impl<S: Storage> HomePages<S> {
 
     /// Returns the page that contains `addr`.
     pub(crate) fn containing(&self, addr: u64) -> Option<HomePage> {
-        let bound = Key { major: 0, minor: addr + 1 };
-        let entry = self.by_address.below(self.root, bound, by_address(&self.entries))?;
-        Some(self.entries[entry]).filter(|page| addr < page.end())
+        self.below(addr + 1).filter(|page| addr < page.end())
+    }
+
+    /// Returns the last page that begins below `addr`.
+    fn below(&self, addr: u64) -> Option<HomePage> {
+        let bound = Key { major: 0, minor: addr };
+        self.by_address.below(self.root, bound, by_address(&self.entries)).map(|entry| self.entries[entry])
     }
 
     /// Adds `change` to the pins of the page that begins at `at`.
@@ -140,6 +144,14 @@ impl<S: Storage> HomePages<S> {
     pub(crate) fn within(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
         let next = move |at: u64| self.from(at).filter(|page| page.end() <= end);
         core::iter::successors(next(begin), move |page| next(page.end()))
+    }
+
+    /// Iterates over the pages that lie wholly within the addresses from `begin` to `end`, from the
+    /// highest to the lowest.
+    pub(crate) fn within_down(&self, begin: u64, end: u64) -> impl Iterator<Item = HomePage> {
+        let below = move |at: u64| self.below(at).filter(|page| page.at >= begin);
+        let highest = below(end).and_then(|page| if page.end() <= end { Some(page) } else { below(page.at) });
+        core::iter::successors(highest, move |page| below(page.at))
     }
 
     /// Returns the bytes of all pages, after a check of their order.

@@ -61,6 +61,13 @@ struct Gap {
     behind: bool,
 }
 
+/// A detached part of a free block, and what is left of the block.
+struct Cut {
+    before: Option<u32>,
+    part: u32,
+    behind: Option<u32>,
+}
+
 impl<S: Storage> PagedHeap<'_, S> {
     /// Detaches unmapped addresses for a request of `size` bytes, and the free blocks beside them:
     /// where the fewest bytes are to be mapped, and else at the end of the newest range. Up to
@@ -199,6 +206,11 @@ impl<S: Storage> PagedHeap<'_, S> {
 
     /// Detaches wanted pages of the sizes in `chosen`, and calls `take` with each and the detached
     /// block at its place. Takes what it took off `chosen`. Stops early if a table is full.
+    ///
+    /// The pages of wholly free runs come first, the shortest run first: a run whose pages have all
+    /// moved is gone. Then come pages at the ends of runs, and last those between other blocks, of the
+    /// largest free block first. A page from the middle of a run leaves one run more, with a rest at
+    /// either end that is too short for most requests.
     pub(crate) fn take_pages(
         &mut self,
         wanted: Wanted,
@@ -206,54 +218,100 @@ impl<S: Storage> PagedHeap<'_, S> {
         step: u64,
         mut take: impl FnMut(HomePage, u32),
     ) {
-        // The blocks that are left of a block are smaller than the block, and have no page of the
-        // sizes: the walk up the sizes does not meet them again.
+        if self.0.is_empty() {
+            return;
+        }
+        // The blocks that are left of a block have no page of the sizes. They are smaller than the
+        // block, so the walk up the sizes does not meet them again.
         let mut position = (step, 0);
-        while !self.0.is_empty()
-            && chosen.count() > 0
+        while chosen.count() > 0
             && let Some(block) = self.0.sets.free.after(position, self.0.blocks.entries())
         {
             let Block { size, addr, .. } = self.0.blocks[block];
             position = (size, addr);
-            if self.admits(wanted, block) && !self.take_pages_of(block, chosen, &mut take) {
+            if self.gaps_beside(block) < 2 || !self.admits(wanted, block) {
+                continue;
+            }
+            if !self.take_pages_of(block, chosen, &mut take) {
                 return;
+            }
+        }
+        for at_ends_only in [true, false] {
+            let mut next = self.0.sets.free.last(self.0.blocks.entries());
+            while chosen.count() > 0
+                && let Some(block) = next
+                && self.0.blocks[block].size >= step
+            {
+                // The walk down the sizes meets what is left of a block again, and takes nothing of it.
+                next = self.0.sets.free.previous(block, self.0.blocks.entries());
+                if at_ends_only && self.gaps_beside(block) == 0 || !self.admits(wanted, block) {
+                    continue;
+                }
+                if !self.take_pages_of(block, chosen, &mut take) {
+                    return;
+                }
             }
         }
     }
 
-    /// Detaches the pages of one free block that have a size in `chosen`. Returns false if a table is full.
+    /// Returns at how many of its two ends a free block ends a run. With 2, the block is the run.
+    fn gaps_beside(&self, block: u32) -> u32 {
+        let Block { prev, next, .. } = self.0.blocks[block];
+        u32::from(self.is_gap(prev)) + u32::from(self.is_gap(next))
+    }
+
+    /// Returns whether a neighbour of a block has no memory that blocks can use, or there is none.
+    fn is_gap(&self, neighbour: u32) -> bool {
+        neighbour == NONE || matches!(self.0.blocks[neighbour].state, State::Unmapped | State::Stale | State::Lost)
+    }
+
+    /// Detaches the pages of one free block that have a size in `chosen`: downwards if the block ends
+    /// a run, so that what is left continues the run, else upwards. Returns false if a table is full.
     fn take_pages_of(&mut self, block: u32, chosen: &mut PageCounts, take: &mut impl FnMut(HomePage, u32)) -> bool {
-        let (end, freed_at) = (self.0.blocks[block].end(), self.0.blocks[block].freed_at);
+        let down = self.is_gap(self.0.blocks[block].next);
         let mut rest = Some(block);
         while let Some(block) = rest {
-            let from = self.0.blocks[block].addr;
-            let mut pages = self.0.sets.pages.within(from, end).filter(HomePage::is_movable);
-            let Some(page) = pages.find(|page| chosen.has(page.bytes)) else { break };
-            drop(pages);
+            let (from, end) = (self.0.blocks[block].addr, self.0.blocks[block].end());
+            let is_wanted = |page: &HomePage| page.is_movable() && chosen.has(page.bytes);
+            let pages = &self.0.sets.pages;
+            let found = if down {
+                pages.within_down(from, end).find(is_wanted)
+            } else {
+                pages.within(from, end).find(is_wanted)
+            };
+            let Some(page) = found else { break };
             // What is cut off here becomes unmapped later, one block at a time.
             if self.0.make_room().is_err() || !self.0.sets.make_room_for_unmapped(self.0.blocks.len() + 2) {
                 return false;
             }
             chosen.take(page.bytes);
-            self.0.sets.detach(block, &mut self.0.blocks);
-            if page.at > from {
-                let front = self.0.blocks.cut(block, page.at - from, &mut self.0.segments);
-                self.0.blocks[front].requested = 0;
-                self.0.sets.insert_free(front, freed_at, self.0.blocks.entries_mut());
-            }
-            let taken = if page.end() < end {
-                let taken = self.0.blocks.cut(block, page.bytes, &mut self.0.segments);
-                self.0.blocks[block].requested = 0;
-                self.0.sets.insert_free(block, freed_at, self.0.blocks.entries_mut());
-                rest = Some(block);
-                taken
-            } else {
-                rest = None;
-                block
-            };
-            take(page, taken);
+            let Cut { before, part, behind } = self.detach_part(block, page.at, page.end());
+            rest = if down { before } else { behind };
+            take(page, part);
         }
         true
+    }
+
+    /// Detaches the addresses from `from` to `end` of a free block. What is left of the block stays
+    /// free since the same time. Room for two blocks was made.
+    fn detach_part(&mut self, block: u32, from: u64, end: u64) -> Cut {
+        let Block { addr, freed_at, .. } = self.0.blocks[block];
+        let block_end = self.0.blocks[block].end();
+        self.0.sets.detach(block, &mut self.0.blocks);
+        let mut before = None;
+        if from > addr {
+            let front = self.0.blocks.cut(block, from - addr, &mut self.0.segments);
+            self.0.blocks[front].requested = 0;
+            self.0.sets.insert_free(front, freed_at, self.0.blocks.entries_mut());
+            before = Some(front);
+        }
+        if end == block_end {
+            return Cut { before, part: block, behind: None };
+        }
+        let part = self.0.blocks.cut(block, end - from, &mut self.0.segments);
+        self.0.blocks[block].requested = 0;
+        self.0.sets.insert_free(block, freed_at, self.0.blocks.entries_mut());
+        Cut { before, part, behind: Some(block) }
     }
 
     /// Returns a page that was taken to its heap: its detached block is free again.
@@ -296,5 +354,103 @@ impl<S: Storage> PagedHeap<'_, S> {
         let segment = &self.0.segments[self.0.newest];
         let end = segment.base + segment.bytes;
         self.0.sets.unmapped_below(end, &self.0.blocks).filter(|&block| self.0.blocks[block].end() == end)
+    }
+}
+
+#[cfg(all(test, feature = "alloc", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::config::rounding::PoolKind;
+    use crate::heap::FreeOutcome;
+    use crate::heap::block::Backing;
+    use crate::heap::split_rules::Rules;
+    use crate::tables::Growable;
+    use crate::units::MIB;
+    use std::vec::Vec;
+
+    /// Length of every page.
+    const STEP: u64 = 2 * MIB;
+    /// Address of the first range.
+    const FIRST: u64 = 1 << 40;
+    /// Address of the second range.
+    const SECOND: u64 = 2 << 40;
+
+    struct Fixture {
+        heap: Heap<Growable>,
+        counters: HeapCounters,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let mut heap = Heap::vacant(PoolKind::Large);
+            heap.rules = Rules::new(&Config::default(), PoolKind::Large, false, Backing::Stitched);
+            Self { heap, counters: HeapCounters::default() }
+        }
+
+        /// Adds a range at `base` with `pages` pages mapped from there on, each with a live block.
+        fn map(&mut self, base: u64, pages: u32) {
+            let Self { heap, counters } = self;
+            heap.make_room().unwrap();
+            assert!(heap.make_room_for_range());
+            heap.add_range(DevicePtr(base), 64 * STEP, STEP, Backing::Stitched);
+            let held = PagedHeap(heap).hold_room(u64::from(pages) * STEP, 0).unwrap();
+            heap.sets.pages.make_room(pages).unwrap();
+            for page in 0..pages {
+                let at = base + u64::from(page) * STEP;
+                heap.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 0, arriving: false });
+            }
+            let _free = PagedHeap(heap).extend(held, u64::from(pages) * STEP, counters);
+            for page in 0..pages {
+                let served = heap.malloc(STEP, STEP, counters).unwrap().unwrap();
+                assert_eq!(served.value.0, base + u64::from(page) * STEP);
+            }
+        }
+
+        /// Frees the block at each of the addresses.
+        fn free(&mut self, addresses: &[u64]) {
+            let Self { heap, counters } = self;
+            for &address in addresses {
+                let FreeOutcome::Unused(block) = heap.detach(DevicePtr(address), None, counters) else {
+                    panic!("{address:#x} is not live");
+                };
+                heap.finish_free(block, counters);
+            }
+        }
+
+        /// Takes `count` pages, and returns their addresses.
+        fn take(&mut self, count: u32) -> Vec<u64> {
+            let mut chosen = PageCounts::new(STEP);
+            (0..count).for_each(|_| chosen.add(STEP));
+            let (mut taken, mut places) = (Vec::new(), Vec::new());
+            PagedHeap(&mut self.heap).take_pages(Wanted::Free, &mut chosen, STEP, |page, block| {
+                taken.push(page.at);
+                places.push(block);
+            });
+            for block in places {
+                PagedHeap(&mut self.heap).leave_stale(block, &self.counters);
+            }
+            self.heap.check_invariants(&self.counters).unwrap();
+            taken
+        }
+    }
+
+    #[test]
+    fn pages_of_whole_runs_move_first_and_those_between_blocks_last() {
+        let mut fixture = Fixture::new();
+        let first = |pages: &[u64]| pages.iter().map(|page| FIRST + page * STEP).collect::<Vec<_>>();
+        fixture.map(FIRST, 10);
+        fixture.map(SECOND, 3);
+        fixture.free(&first(&[1, 2, 4, 5, 6, 8, 9]));
+        fixture.free(&[SECOND, SECOND + STEP, SECOND + 2 * STEP]);
+        // The whole run goes first, from its end on, so that what is left is one run.
+        assert_eq!(fixture.take(2), [SECOND + 2 * STEP, SECOND + STEP]);
+        // Its last page, and then the end of the other run.
+        assert_eq!(fixture.take(1), [SECOND]);
+        assert_eq!(fixture.take(2), first(&[9, 8]));
+        // Between blocks: the largest free block first.
+        assert_eq!(fixture.take(4), first(&[4, 5, 6, 1]));
+        // Next to a gap already.
+        assert_eq!(fixture.take(2), first(&[2]), "no other page is free");
     }
 }
