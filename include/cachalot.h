@@ -482,6 +482,7 @@ typedef struct cachalot_pages {
   cachalot_calls export_fd;  /**< Pages exported: cuMemExportToShareableHandle. */
   uint64_t stalls;           /**< Requests and commits under `policy:stitched` that exceeded `max_stall_us`. */
   uint64_t longest_stall_us; /**< The longest time that one request or commit mapped, under every policy. */
+  uint64_t consolidated_bytes; /**< Pages that have replaced shorter ones so far. */
 } cachalot_pages;
 
 #define CACHALOT_EXTENT_SEGMENT 0x1u /**< The extent lies in an ordinary segment, which has no handle to export. */

@@ -184,6 +184,7 @@ pub struct cachalot_pages {
     pub export_fd: cachalot_calls,
     pub stalls: u64,
     pub longest_stall_us: u64,
+    pub consolidated_bytes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

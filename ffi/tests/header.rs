@@ -205,7 +205,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_calls { calls, us }
     cachalot_pages {
         struct_size, mapped_bytes, spare_bytes, stale_bytes, pinned_bytes, moved_bytes, reserve, unreserve, create, destroy, map,
-        set_access, unmap, export_fd, stalls, longest_stall_us
+        set_access, unmap, export_fd, stalls, longest_stall_us, consolidated_bytes
     }
     cachalot_counter { current, peak, allocated, freed }
     cachalot_statistics {

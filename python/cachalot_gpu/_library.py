@@ -99,6 +99,7 @@ class Pages(Structure):
         ("export_fd", Calls),
         ("stalls", c_uint64),
         ("longest_stall_us", c_uint64),
+        ("consolidated_bytes", c_uint64),
     ]
 
 

@@ -28,6 +28,8 @@ pub struct PageStats {
     pub pinned: u64,
     /// Bytes of all pages moved since the allocator was created.
     pub moved: u64,
+    /// Bytes of all pages that have replaced shorter ones since the allocator was created.
+    pub consolidated: u64,
     /// The calls of the device's virtual memory since the allocator was created.
     pub calls: MemoryCalls,
     /// Requests, and commits of elastic ranges, under the stitched policy for which mapping took
@@ -66,8 +68,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
     }
 
     /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
-    /// of the driver's time: removes mappings that pages have left, and gives memory beyond the
-    /// budget back. Returns true if something is left for a further call. Under every policy, some
+    /// of the driver's time: removes mappings that pages have left, gives memory beyond the
+    /// budget back, and replaces short pages that keep meeting by longer ones. Returns true if something is left for a further call. Under every policy, some
     /// mappings that elastic ranges have left are removed, too.
     ///
     /// A host calls the method when idle, or from a separate thread. Further threads
@@ -101,6 +103,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
             mapped: pool.home,
             spare: pool.spare + pool.parked,
             moved: arena.moved_bytes.load(Ordering::Relaxed),
+            consolidated: arena.consolidated_bytes.load(Ordering::Relaxed),
             calls: arena.memory_calls.calls(|ticks| arena.driver.ticks_to_us(ticks)),
             stalls: arena.memory_calls.stalls(),
             longest_stall_us: arena.memory_calls.longest_us(),

@@ -21,7 +21,7 @@ use crate::heap::expandable::Range;
 use crate::heap::home_pages::HomePage;
 use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
-use crate::pages::{Batch, Page};
+use crate::pages::{Batch, Page, Pages};
 use crate::sync::Lock;
 use crate::tables::Storage;
 use crate::tables::slot_table::NONE;
@@ -263,17 +263,28 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
     /// # Errors
     /// The first error of the device, after all pages were tried.
     pub(super) fn unmap_pages(&self, slot: u32, range: Range) -> Result<(), Error> {
+        self.unmap_each(slot, range, Pages::make_spare)
+    }
+
+    /// Unmaps the pages at home in `range`, as [`unmap_pages`](Self::unmap_pages) does, and calls
+    /// `unmapped` with each, which is then moving.
+    pub(super) fn unmap_each(
+        &self,
+        slot: u32,
+        range: Range,
+        mut unmapped: impl FnMut(&mut Pages<S>, u32),
+    ) -> Result<(), Error> {
         let mut result = Ok(());
         let end = range.at.0 + range.bytes;
         let mut at = range.at.0;
         while at < end {
             let home = self.device.heaps.lock(slot).sets.pages.remove(at);
             at = home.end();
-            let unmapped = self.unmap(DevicePtr(home.at), home.bytes);
+            let removed = self.unmap(DevicePtr(home.at), home.bytes);
             let mut pages = self.device.page_pool.lock();
             pages.leave_home(home.page);
-            match unmapped {
-                Ok(()) => pages.make_spare(home.page),
+            match removed {
+                Ok(()) => unmapped(&mut pages, home.page),
                 Err(error) => {
                     // The handle stays with the mapping that could not be removed.
                     pages.lose(home.page);
@@ -297,7 +308,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Mapper<'a, D, R, S> {
         for page in self.numbers_of(batch) {
             let origin = self.return_page(page);
             if let Some((slot, block)) = origin {
-                PagedHeap(&mut self.device.heaps.lock(slot)).return_page(block);
+                PagedHeap(&mut self.device.heaps.lock(slot)).return_block(block);
             }
         }
         // A failed call of the device leaves the bytes counted, and the request reports its own

@@ -97,6 +97,8 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     pub plans: Plans<R>,
     /// Bytes of all pages that have moved.
     pub moved_bytes: AtomicU64,
+    /// Bytes of all pages that have replaced shorter ones.
+    pub consolidated_bytes: AtomicU64,
     /// Calls to the device's virtual memory.
     pub memory_calls: MemoryCallCounters,
     /// The physical handles of virtual memory.
@@ -161,6 +163,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
             moved_bytes: AtomicU64::new(0),
+            consolidated_bytes: AtomicU64::new(0),
             memory_calls: MemoryCallCounters::new(),
             page_pool: Ranked::new(Rank::Pages, Pages::default()),
             ranges: Ranked::new(Rank::Ranges, RangeTable::default()),

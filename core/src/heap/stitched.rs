@@ -309,14 +309,71 @@ impl<S: Storage> PagedHeap<'_, S> {
             return Cut { before, part: block, behind: None };
         }
         let part = self.0.blocks.cut(block, end - from, &mut self.0.segments);
+        self.0.blocks[part].freed_at = freed_at;
         self.0.blocks[block].requested = 0;
         self.0.sets.insert_free(block, freed_at, self.0.blocks.entries_mut());
         Cut { before, part, behind: Some(block) }
     }
 
-    /// Returns a page that was taken to its heap: its detached block is free again.
-    pub(crate) fn return_page(&mut self, block: u32) {
-        _ = self.0.join_free(block);
+    /// Detaches the first run of movable pages in a quiet free block: two pages or more, one behind
+    /// the other, with `longest` bytes at most, of which `joins` is true for each page and the next.
+    /// Returns the detached block and the number of pages. Returns `None` also if a table is full.
+    pub(crate) fn take_run(
+        &mut self,
+        longest: u64,
+        joins: impl Fn(&HomePage, &HomePage) -> bool,
+    ) -> Option<(u32, u32)> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let mut next = self.0.sets.free.last(self.0.blocks.entries());
+        while let Some(block) = next {
+            if self.admits(Wanted::Quiet, block)
+                && let Some((from, end, count)) = self.run_of_pages(block, longest, &joins)
+            {
+                // A run that cannot be mapped again becomes unmapped.
+                let room = self.0.make_room().is_ok() && self.0.sets.make_room_for_unmapped(self.0.blocks.len() + 2);
+                if !room {
+                    return None;
+                }
+                return Some((self.detach_part(block, from, end).part, count));
+            }
+            next = self.0.sets.free.previous(block, self.0.blocks.entries());
+        }
+        None
+    }
+
+    /// Finds a run for [`take_run`](Self::take_run) in one block. Returns its addresses and the number
+    /// of its pages.
+    fn run_of_pages(
+        &self,
+        block: u32,
+        longest: u64,
+        joins: &impl Fn(&HomePage, &HomePage) -> bool,
+    ) -> Option<(u64, u64, u32)> {
+        let Block { addr, size, .. } = self.0.blocks[block];
+        let mut run: Option<(HomePage, HomePage, u32)> = None;
+        for page in self.0.sets.pages.within(addr, addr + size) {
+            let fits = |first: &HomePage, last: &HomePage| {
+                last.end() == page.at && page.end() - first.at <= longest && page.is_movable() && joins(last, &page)
+            };
+            run = match run {
+                Some((first, last, count)) if fits(&first, &last) => Some((first, page, count + 1)),
+                Some((_, _, 2..)) => break,
+                _ => page.is_movable().then_some((page, page, 1)),
+            };
+        }
+        run.filter(|&(_, _, count)| count > 1).map(|(first, last, count)| (first.at, last.end(), count))
+    }
+
+    /// Makes a detached block free again that no work has used meanwhile. The block, merged with its
+    /// free neighbours, counts as free since the last of them became free.
+    pub(crate) fn return_block(&mut self, block: u32) {
+        let Block { prev, next, freed_at, .. } = self.0.blocks[block];
+        let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());
+        let since = free.map(|beside| self.0.blocks[beside].freed_at).fold(freed_at, u64::max);
+        let joined = self.0.join_free(block).block;
+        self.0.blocks[joined].freed_at = since;
     }
 
     /// Makes the old place of a page that has moved stale, as of now. Returns its address and bytes.

@@ -62,6 +62,10 @@ pub(crate) struct Page {
     /// The departure behind which the page may be used, or [`NONE`]. Not `NONE` ⟹ an entry of a
     /// range keeps the departure, and the page has an alias there.
     pub behind: u32,
+    /// The page mapped behind this one when this one was last mapped in a heap, or [`NONE`].
+    follower: u32,
+    /// How often in a row that page was mapped there.
+    met: u32,
     /// The next page of the one list that the page is in, or the next vacant entry.
     next: u32,
 }
@@ -83,6 +87,8 @@ impl Vacant for Page {
             place: Place::Moving,
             origin: None,
             behind: NONE,
+            follower: NONE,
+            met: 0,
             next,
         }
     }
@@ -391,6 +397,32 @@ impl<S: Storage> Pages<S> {
             (batch.last, batch.count) = (more.last, batch.count + more.count);
             batch.bytes += more.bytes;
         }
+    }
+
+    /// Counts for each page of a batch, mapped one behind the other, how often in a row it was mapped
+    /// beside the page behind it, in either order.
+    pub(crate) fn count_meetings(&mut self, batch: &Batch) {
+        let mut page = Some(batch.first).filter(|_| batch.count > 0);
+        while let Some(this) = page {
+            page = self.next(this);
+            let follower = page.unwrap_or(NONE);
+            // The entry of the follower is that of its last mapping: its turn comes next.
+            let met = page.map_or(0, |follower| self.meetings(this, follower).max(self.meetings(follower, this)));
+            let entry = &mut self.table[this];
+            (entry.follower, entry.met) = (follower, met.saturating_add(1));
+        }
+    }
+
+    /// Returns whether `page` can be destroyed once its mapping is removed.
+    pub(crate) fn has_one_mapping(&self, page: u32) -> bool {
+        let Page { aliases, stuck, .. } = self.table[page];
+        aliases == 0 && !stuck
+    }
+
+    /// Returns how often in a row `follower` was mapped behind `page`.
+    pub(crate) fn meetings(&self, page: u32, follower: u32) -> u32 {
+        let entry = &self.table[page];
+        if entry.follower == follower { entry.met } else { 0 }
     }
 
     /// Returns the page behind `page` in its list.

@@ -83,8 +83,10 @@ impl Device {
             assert!(locked.make_room_for_range());
             locked.sets.pages.make_room(batch.count).unwrap();
             let begin = PagedHeap(&mut locked).place_in(held, batch.bytes);
-            for (&page, at) in numbers.iter().zip((begin.0..).step_by(STEP as usize)) {
-                locked.sets.pages.insert(HomePage { at, bytes: STEP, page, pins: 0, arriving: true });
+            let mut at = begin.0;
+            for &(page, bytes) in &numbers {
+                locked.sets.pages.insert(HomePage { at, bytes, page, pins: 0, arriving: true });
+                at += bytes;
             }
             let extended = PagedHeap(&mut locked).extend(held, batch.bytes, &self.counters[heap]);
             (locked.allocate_from(extended.value, size, size, &self.counters[heap]).value, begin)
@@ -105,22 +107,26 @@ impl Device {
         });
     }
 
-    fn numbers(&self, batch: &Batch) -> Vec<u32> {
+    /// Numbers and lengths of the pages of a batch.
+    fn numbers(&self, batch: &Batch) -> Vec<(u32, u64)> {
         let pages = self.pages.lock().unwrap();
-        std::iter::successors((batch.count > 0).then_some(batch.first), |&page| pages.next(page)).collect()
+        let numbers = std::iter::successors((batch.count > 0).then_some(batch.first), |&page| pages.next(page));
+        numbers.map(|page| (page, pages[page].bytes)).collect()
     }
 
     /// `Stitcher::finish_moves`.
-    fn finish_moves(&self, heap: usize, numbers: &[u32], at: DevicePtr) {
-        for &page in numbers {
+    fn finish_moves(&self, heap: usize, numbers: &[(u32, u64)], at: DevicePtr) {
+        for &(page, _) in numbers {
             let origin = self.pages.lock().unwrap().count_alias_of_origin(page);
             let Some((from, block)) = origin else { continue };
             PagedHeap(&mut self.heaps[from as usize].lock().unwrap()).leave_stale(block, &self.counters[from as usize]);
         }
-        numbers.iter().for_each(|&page| self.pages.lock().unwrap().settle(page));
+        numbers.iter().for_each(|&(page, _)| self.pages.lock().unwrap().settle(page));
         let mut locked = self.heaps[heap].lock().unwrap();
-        for (_, at) in numbers.iter().zip((at.0..).step_by(STEP as usize)) {
+        let mut at = at.0;
+        for &(_, bytes) in numbers {
             locked.sets.pages.arrive(at);
+            at += bytes;
         }
     }
 
@@ -135,6 +141,38 @@ impl Device {
             // A range of which nothing is mapped any longer would go back to the device.
             let _emptied = PagedHeap(&mut self.heaps[heap].lock().unwrap()).finish_stale(block);
         }
+    }
+
+    /// `Stitcher::consolidate` for one run, with all work complete. Returns whether there was a run.
+    fn consolidate(&self, heap: usize) -> bool {
+        let run = {
+            let mut locked = self.heaps[heap].lock().unwrap();
+            locked.sets.quiet = u64::MAX;
+            PagedHeap(&mut locked).take_run(2 * STEP, |_, _| true).map(|(number, _)| {
+                let block = &locked.blocks[number];
+                (number, block.addr, block.end())
+            })
+        };
+        let Some((block, from, end)) = run else { return false };
+        let mut at = from;
+        while at < end {
+            let home = self.heaps[heap].lock().unwrap().sets.pages.remove(at);
+            at = home.end();
+            let mut pages = self.pages.lock().unwrap();
+            pages.leave_home(home.page);
+            pages.remove(home.page);
+        }
+        // Here the device maps the long page, with no lock held.
+        let mut pages = self.pages.lock().unwrap();
+        pages.make_room().unwrap();
+        let long = pages.add(PhysicalHandle(0), end - from);
+        drop(pages);
+        let mut locked = self.heaps[heap].lock().unwrap();
+        locked.sets.pages.make_room(1).unwrap();
+        self.pages.lock().unwrap().settle(long);
+        locked.sets.pages.insert(HomePage { at: from, bytes: end - from, page: long, pins: 0, arriving: false });
+        PagedHeap(&mut locked).return_block(block);
+        true
     }
 
     /// Checks both heaps, and that each page is at home at one place.
@@ -208,6 +246,27 @@ fn loom_an_old_place_is_unmapped_before_its_page_settles() {
         device.unmap_stale(0);
         let moved = other.join().unwrap();
         device.unmap_stale(0);
+        device.free(1, moved);
+        device.check();
+    });
+}
+
+/// Another thread allocates from the heap, and moves its pages, while two of them become one.
+#[test]
+fn loom_pages_become_one_while_another_thread_uses_their_heap() {
+    explore(|| {
+        let device = Device::new();
+        let blocks = [2 * STEP, STEP].map(|size| device.grow(0, size, size));
+        device.free(0, blocks[0]);
+        let consolidating = device.clone();
+        let other = thread::spawn(move || consolidating.consolidate(0));
+        let served = device.search(0, STEP);
+        // One page is free, or the long one, or none while the run is detached.
+        let moved = device.grow(1, STEP, STEP);
+        other.join().unwrap();
+        device.check();
+        device.unmap_stale(0);
+        served.into_iter().chain([blocks[1]]).for_each(|ptr| device.free(0, ptr));
         device.free(1, moved);
         device.check();
     });

@@ -80,7 +80,8 @@ pub unsafe extern "C" fn cachalot_page_stats(
         let out = unsafe { OutStruct::new(out, "out") }?;
         let (device, _) = instance.device(device)?;
         let stats = instance.allocator.pages(device)?.stats()?;
-        let PageStats { mapped, spare, stale, pinned, moved, calls: made, stalls, longest_stall_us } = stats;
+        let PageStats { mapped, spare, stale, pinned, moved, consolidated, calls: made, stalls, longest_stall_us } =
+            stats;
         let MemoryCalls { reserve, unreserve, create, destroy, map, set_access, unmap, export } = made;
         out.write(&cachalot_pages {
             struct_size: size_of::<cachalot_pages>(),
@@ -99,6 +100,7 @@ pub unsafe extern "C" fn cachalot_page_stats(
             export_fd: calls(export),
             stalls,
             longest_stall_us,
+            consolidated_bytes: consolidated,
         });
         Ok(())
     })

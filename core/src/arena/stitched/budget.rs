@@ -20,7 +20,7 @@ use crate::tables::Storage;
 const MOVE_TENTHS_US: u32 = 241;
 
 /// Estimated time to create and map a page, in tenths of a microsecond: create 9 µs more.
-const CREATE_TENTHS_US: u32 = 331;
+pub(super) const CREATE_TENTHS_US: u32 = 331;
 
 /// Divisor of the memory held for the length of new pages. With 1/512, pages that hold a live block
 /// keep at most some 0.2 % of the memory from moving for each of the places at which free memory
@@ -92,6 +92,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         if self.options.strict_stall || bearable { bounded } else { u32::MAX }
     }
 
+    /// Returns the length of the longest page of an ordinary request, in bytes: proportional to the
+    /// memory held.
+    pub(super) fn longest_page(&self) -> u64 {
+        let held = self.device().ledger.reserved() / PAGES_HELD;
+        (1 << held.max(1).ilog2()).min(LONGEST_PAGE)
+    }
+
     /// Returns the length of the new pages for a request that `missing` bytes are to be created for,
     /// after `moves` pages have moved, in bytes.
     pub(super) fn new_page_sizes(&self, request: &Request, missing: u64, moves: u32) -> u64 {
@@ -100,7 +107,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
             return step;
         }
         let held = self.device().ledger.reserved();
-        let longest = (request.size / FEWEST_PAGES).min(1 << (held / PAGES_HELD).max(1).ilog2()).min(LONGEST_PAGE);
+        let longest = (request.size / FEWEST_PAGES).min(self.longest_page());
         // Where pages have moved, the new ones are created in the time that the moves have left. Not
         // under a limit: long pages move less easily later.
         let mut shortest = if moves > 0 && self.device().ledger.limit_if_set().is_none() {

@@ -3,7 +3,8 @@
 //! In this order, until the time is used up:
 //! 1. stale mappings whose work is complete are removed;
 //! 2. memory beyond the budget goes back to the device: spare pages, and then free pages that no
-//!    work uses any longer.
+//!    work uses any longer;
+//! 3. runs of short pages that meet again and again are replaced by longer pages (consolidate.rs).
 
 use super::Stitcher;
 use super::gather::Wish;
@@ -21,14 +22,19 @@ use crate::units::DevicePtr;
 const UNMAP_TENTHS_US: u64 = 150;
 
 /// Estimated time to unmap and destroy a page, in tenths of a microsecond: destroy 10 to 14 µs more.
-const RELEASE_TENTHS_US: u64 = 290;
+pub(super) const RELEASE_TENTHS_US: u64 = 290;
 
 /// The time that is left to one call, estimated from the measured costs of the driver's calls.
-struct TimeLeft(u64);
+pub(super) struct TimeLeft(u64);
 
 impl TimeLeft {
+    /// Returns whether no page can be given back any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.0 < RELEASE_TENTHS_US
+    }
+
     /// Takes `tenths` of a microsecond. Returns false if less is left.
-    fn take(&mut self, tenths: u64) -> bool {
+    pub(super) fn take(&mut self, tenths: u64) -> bool {
         let left = self.0.checked_sub(tenths);
         self.0 = left.unwrap_or(self.0);
         left.is_some()
@@ -46,12 +52,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         let mut left = TimeLeft(max_us.saturating_mul(10));
         device.quiet().poll();
         let stale = self.remove_stale(&mut left)?;
-        let indebted = self.repay(&mut left)?;
+        let indebted = self.give_back(&mut left, || device.ledger.reserved().saturating_sub(self.most_held(0)))?;
+        let short = self.consolidate(&mut left)?;
         // The free pages of this moment are quiet at one of the next calls.
         for used in device.heaps.pairs_of(0) {
             self.begin_epochs(used.pair);
         }
-        Ok(stale | indebted)
+        Ok(stale | indebted | short)
     }
 
     /// Removes stale mappings whose work is complete. Returns true if some are left.
@@ -72,18 +79,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(some)
     }
 
-    /// Gives memory beyond the budget back to the device. Returns true if some is left.
-    fn repay(&self, left: &mut TimeLeft) -> Result<bool, Error> {
-        let device = self.device();
-        let debt = || device.ledger.reserved().saturating_sub(self.most_held(0));
-        while debt() > 0 && left.take(RELEASE_TENTHS_US) {
+    /// Gives memory back to the device as long as there is an `excess`. Returns true if some is left.
+    pub(super) fn give_back(&self, left: &mut TimeLeft, excess: impl Fn() -> u64) -> Result<bool, Error> {
+        while excess() > 0 && left.take(RELEASE_TENTHS_US) {
             if self.mapper.destroy_spare()? {
                 continue;
             }
             let Some(batch) = self.take_one_quiet() else { return Ok(true) };
             self.unmap_taken_pages(&batch)?;
         }
-        Ok(debt() > 0)
+        Ok(excess() > 0)
     }
 
     /// Takes one free page that no work uses any longer, if there is one. The memory of a private

@@ -13,10 +13,11 @@
 //! theirs. A stale mapping is removed once its work is complete (stale.rs). Only wholly free pages
 //! move, so no two live blocks ever see one page, and a live block never moves.
 //!
-//! The budget is in budget.rs, the search for pages in gather.rs, and giving memory back in
-//! maintain.rs.
+//! The budget is in budget.rs, the search for pages in gather.rs, giving memory back in
+//! maintain.rs, and the replacement of short pages in consolidate.rs.
 
 mod budget;
+mod consolidate;
 mod forecast;
 mod gather;
 mod maintain;
@@ -231,6 +232,7 @@ impl<'a, D: DeviceMemory, R: Lock, S: Storage> Stitcher<'a, D, R, S> {
     fn finish_moves(&self, slot: u32, batch: &Batch, at: DevicePtr) {
         let device = self.device();
         self.leave_origins(batch);
+        device.page_pool.lock().count_meetings(batch);
         self.mapper.settle_batch(batch);
         let mut heap = device.heaps.lock(slot);
         let mut at = at.0;
