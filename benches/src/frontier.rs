@@ -1,7 +1,7 @@
 //! Section of `results/stitching.md`: the frontier of the setting `compact`, utilisation against
 //! driver time for a range of budgets, as a table and a picture.
 
-use crate::stitching::{Extent, LEFT_OUT, run, summarise};
+use crate::stitching::{Extent, Manner, run, summarise};
 use crate::tables::table;
 use cachalot_replay::compare::{Contender, Figures};
 use cachalot_replay::program::DriverTime;
@@ -63,7 +63,7 @@ impl Frontier {
             Contender::parse(&format!("{compact}large_segment_size_mb:{segment}")).expect("values of the settings")
         };
         let contenders: Vec<Contender> = settings.iter().map(contender).collect();
-        let rows = run(traces, &contenders, extent.passes, LEFT_OUT, None)?;
+        let rows = run(traces, &contenders, Manner::of(extent.passes))?;
         let point = |(number, &(budget, segment)): (usize, &(Option<&'static str>, u32))| {
             let figures: Vec<&Figures> = rows.iter().map(|row| &row[number]).collect();
             let (utilisation, cells) = summarise(traces, &figures);

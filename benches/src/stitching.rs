@@ -24,37 +24,60 @@ pub struct Extent {
     pub limit_factor: f64,
 }
 
-/// A way to run the programs.
-struct Variation {
-    name: String,
+/// Number of runs of each program that show whether waste grows with the passes.
+const MANY_PASSES: u32 = 20;
+
+/// Time of each of two calls of `maintain` between two passes, in one of the variations.
+const UPKEEP_US: u64 = 2000;
+
+/// How the programs run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// Number of runs of each program.
+    passes: u32,
+    /// The recorded calls that are left out.
     left_out: LeftOut,
+    /// A hard limit as a multiple of the peak live bytes.
     limit_factor: Option<f64>,
+    /// Time of each of two calls of `maintain` between two passes, in microseconds; 0 for no call.
+    upkeep_us: u64,
 }
 
-/// The recorded calls that are left out of the programs, if a variation says no other.
-pub(crate) const LEFT_OUT: LeftOut = LeftOut { empty_cache: true, record_stream: true, captures: false };
+impl Manner {
+    /// Returns the manner that the variations vary.
+    pub(crate) fn of(passes: u32) -> Self {
+        let left_out = LeftOut { empty_cache: true, record_stream: true, captures: false };
+        Self { passes, left_out, limit_factor: None, upkeep_us: 0 }
+    }
+}
 
 /// The figures of one program, in the order of the contenders.
 type Row = Vec<Figures>;
 
 impl Extent {
-    /// Returns the ways to run the programs. The first is the one shown by program.
-    fn variations(self) -> [Variation; 6] {
-        let base = LEFT_OUT;
-        let variation = |name: &str, left_out| Variation { name: name.to_owned(), left_out, limit_factor: None };
+    /// Returns the ways to run the programs, each with its name. The first is the one shown by
+    /// program.
+    fn variations(self) -> [(String, Manner); 8] {
+        let base = Manner::of(self.passes);
+        let left_out = |left_out| Manner { left_out, ..base };
+        let open = left_out(LeftOut { captures: true, ..base.left_out });
+        let many = Manner { passes: MANY_PASSES, ..open };
+        let graphs = "graphs in the default pool";
         [
-            variation("as below", base),
-            variation("graphs in the default pool", LeftOut { captures: true, ..base }),
-            variation("with `empty_cache`", LeftOut { empty_cache: false, ..base }),
-            variation(
-                "with `empty_cache` and graphs in the default pool",
-                LeftOut { empty_cache: false, captures: true, ..base },
+            ("as below".to_owned(), base),
+            (graphs.to_owned(), open),
+            (format!("{graphs}; {MANY_PASSES} passes"), many),
+            (
+                format!("{graphs}; {MANY_PASSES} passes, and `maintain` between them"),
+                Manner { upkeep_us: UPKEEP_US, ..many },
             ),
-            variation("reusable at `c`", LeftOut { record_stream: false, ..base }),
-            Variation {
-                limit_factor: Some(self.limit_factor),
-                ..variation(&format!("hard limit of {} × peak live", self.limit_factor), base)
-            },
+            ("with `empty_cache`".to_owned(), left_out(LeftOut { empty_cache: false, ..base.left_out })),
+            (format!("with `empty_cache` and {graphs}"), left_out(LeftOut { empty_cache: false, ..open.left_out })),
+            ("reusable at `c`".to_owned(), left_out(LeftOut { record_stream: false, ..base.left_out })),
+            (
+                format!("hard limit of {} × peak live", self.limit_factor),
+                Manner { limit_factor: Some(self.limit_factor), ..base },
+            ),
         ]
     }
 }
@@ -89,12 +112,12 @@ pub fn report(traces: &[Trace], contenders: &[Contender], extent: Extent) -> Res
         ["variation", "policy", "utilisation", "worst", "of", "cold µs", "steady µs", "stall ms", "out of memory"];
     let mut summary = table(2, header);
     let mut programs = None;
-    for variation in extent.variations() {
-        let rows = run(traces, contenders, extent.passes, variation.left_out, variation.limit_factor)?;
+    for (name, manner) in extent.variations() {
+        let rows = run(traces, contenders, manner)?;
         for (number, contender) in contenders.iter().enumerate() {
             let figures: Vec<&Figures> = rows.iter().map(|row| &row[number]).collect();
             let (_, cells) = summarise(traces, &figures);
-            summary.add_row([variation.name.clone(), title(contender)].into_iter().chain(cells));
+            summary.add_row([name.clone(), title(contender)].into_iter().chain(cells));
         }
         programs.get_or_insert_with(|| by_program(traces, contenders, &rows));
     }
@@ -108,13 +131,8 @@ pub fn report(traces: &[Trace], contenders: &[Contender], extent: Extent) -> Res
 
 /// Runs every program with every contender in one way. Where freed memory is reusable at once, the
 /// device has done all work when it is asked.
-pub(crate) fn run(
-    traces: &[Trace],
-    contenders: &[Contender],
-    passes: u32,
-    left_out: LeftOut,
-    limit_factor: Option<f64>,
-) -> Result<Vec<Row>, ReplayError> {
+pub(crate) fn run(traces: &[Trace], contenders: &[Contender], manner: Manner) -> Result<Vec<Row>, ReplayError> {
+    let Manner { passes, left_out, limit_factor, upkeep_us } = manner;
     let options = Options {
         contenders: contenders.to_vec(),
         limit: None,
@@ -124,6 +142,7 @@ pub(crate) fn run(
         repeat: 0,
         costs: DriverCosts::h200(),
         work_done_at_once: left_out.record_stream,
+        upkeep_us,
     };
     let row = |trace| {
         let figures = compare(trace, &options)?.figures;
@@ -219,6 +238,7 @@ mod tests {
         // 6 MiB live; segments of 2 and 20 MiB, for 31 and 32 µs.
         row("as below, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
         row("graphs in the default pool, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
+        row("graphs in the default pool; 20 passes, caching, 0.2727, 0.2727, small, 31.500, 0.000, 0.03, 0");
         // Each later pass obtains the released 20 MiB again, and releases them: 2 · 32 µs.
         row("with `empty_cache`, caching, 0.2727, 0.2727, small, 47.500, 32.000, 0.03, 0");
         let both = "with `empty_cache` and graphs in the default pool";

@@ -19,6 +19,8 @@ pub(super) struct Task<'a> {
     pub(super) repeat: u32,
     /// Whether the device does all work at once.
     pub(super) work_done_at_once: bool,
+    /// Time of each of two calls of upkeep between two passes, in microseconds; 0 for no call.
+    pub(super) upkeep_us: u64,
 }
 
 /// What a program came to. Everything but the time of a call is of all passes, the first of which begins on an empty
@@ -73,6 +75,7 @@ pub(super) fn measure(task: &Task<'_>) -> Result<Figures, Refusal> {
     // Waiting for other threads is in vain: there are none.
     device.set_patience(0);
     let mut run = Run::new(allocator(device, &task.settings).map_err(|error| (0, error))?);
+    run.upkeep_us = task.upkeep_us;
     let operations = task.program.operations.len();
     let mut reserved = Curve::new(operations * task.passes as usize);
     let (mut peak, mut fragmentation) = (0, 0.0);

@@ -44,6 +44,8 @@ pub struct Options {
     /// Whether the device does all work at once, so that every event is complete when it is asked for. Else work on memory
     /// that is freed is done where the record says so, or never.
     pub work_done_at_once: bool,
+    /// The time of each of two calls of `maintain` between two passes, in microseconds; 0 for no call.
+    pub upkeep_us: u64,
 }
 
 /// What a program came to with each contender.
@@ -78,6 +80,7 @@ pub fn compare(trace: &Trace, options: &Options) -> Result<Comparison, ReplayErr
             passes,
             repeat: options.repeat,
             work_done_at_once: options.work_done_at_once,
+            upkeep_us: options.upkeep_us,
         };
         measure(&task).map_err(|(at, error)| {
             let Contender { policy, text, .. } = contender;

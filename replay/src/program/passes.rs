@@ -154,7 +154,13 @@ impl<A: Subject> Run<A> {
         let Remainder { slots, streams } = program.remainder();
         slots.into_iter().try_for_each(|slot| self.perform(Operation::Free { slot }))?;
         streams.into_iter().try_for_each(|stream| self.perform(Operation::Complete { stream }))?;
-        self.perform(Operation::DestroyGraphs)
+        self.perform(Operation::DestroyGraphs)?;
+        if self.upkeep_us > 0 {
+            // What is free at the first call is done with at the second.
+            self.allocator.maintain(self.upkeep_us)?;
+            self.allocator.maintain(self.upkeep_us)?;
+        }
+        Ok(())
     }
 }
 
@@ -204,6 +210,25 @@ mod tests {
         });
         entries.expect("the trace");
         assert_eq!(freed, [30 * MIB, MIB, 40 * MIB], "the block in use comes last");
+    }
+
+    #[test]
+    fn upkeep_between_two_passes_removes_mappings_that_pages_have_left() {
+        let calls = [0, 1000].map(|upkeep_us| {
+            let mut run = run("policy:stitched,slack:0");
+            run.upkeep_us = upkeep_us;
+            // The third request takes the pages of the first.
+            let operations = vec![
+                malloc(20 * MIB, 0),
+                malloc(20 * MIB, 1),
+                Operation::Free { slot: 0 },
+                Operation::Complete { stream: StreamId::DEFAULT },
+                malloc(30 * MIB, 0),
+            ];
+            run.perform_passes(&Program { operations, slots: 2 }, 3, |_, _| ()).expect("there is memory");
+            run.device().calls(Call::Unmap)
+        });
+        assert!(calls[0] == 0 && calls[1] > 0, "{calls:?}");
     }
 
     #[test]

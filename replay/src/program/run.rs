@@ -11,6 +11,8 @@ pub(crate) struct Run<A> {
     pub(crate) allocator: A,
     /// The block of every slot, or null for an empty slot.
     pub(crate) blocks: Vec<DevicePtr>,
+    /// Time of each of two calls of upkeep between two passes, in microseconds; 0 for no call.
+    pub(crate) upkeep_us: u64,
     /// The streams of the present capture.
     capturing: Vec<StreamId>,
     /// Number of requests that ran out of memory.
@@ -24,7 +26,15 @@ pub(crate) struct Run<A> {
 impl<A: Subject> Run<A> {
     /// Starts a run on a fresh allocator.
     pub(crate) fn new(allocator: A) -> Self {
-        Self { allocator, blocks: Vec::new(), capturing: Vec::new(), ooms: 0, largest_failed: 0, new_ooms: 0 }
+        Self {
+            allocator,
+            blocks: Vec::new(),
+            upkeep_us: 0,
+            capturing: Vec::new(),
+            ooms: 0,
+            largest_failed: 0,
+            new_ooms: 0,
+        }
     }
 
     /// Returns the device.

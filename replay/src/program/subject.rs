@@ -38,6 +38,8 @@ pub trait Subject {
     fn process_events(&self) -> Result<(), Error>;
     /// Releases cached memory.
     fn empty_cache(&self) -> Result<(), Error>;
+    /// Does what requests have put off, for about `max_us` microseconds of driver time.
+    fn maintain(&self, max_us: u64) -> Result<(), Error>;
     /// Announces the end of an iteration and the begin of the next. Plans any observed iteration,
     /// and lets the plan take effect at once.
     fn announce(&self) -> Result<(), Error>;
@@ -92,6 +94,10 @@ impl Subject for OnDevice {
 
     fn empty_cache(&self) -> Result<(), Error> {
         Allocator::empty_cache(self, DEVICE)
+    }
+
+    fn maintain(&self, max_us: u64) -> Result<(), Error> {
+        self.pages(DEVICE)?.maintain(max_us).map(|_| ())
     }
 
     fn announce(&self) -> Result<(), Error> {

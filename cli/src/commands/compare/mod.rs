@@ -210,6 +210,7 @@ fn options(args: &Args) -> Result<Options, String> {
         repeat: args.repeat,
         costs,
         work_done_at_once: false,
+        upkeep_us: 0,
     })
 }
 
