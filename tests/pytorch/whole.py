@@ -302,6 +302,34 @@ def benchmark() -> Figures:
     return [list(out.shape), x.grad is not None and list(x.grad.shape)]
 
 
+@case("requests without the cache")
+def without_cache() -> Figures:
+    kept = block(3 * MIB)
+    keys = ("requested_bytes.all.allocated", "allocated_bytes.all.current", "reserved_bytes.all.current")
+    figures: list[Any] = []
+    torch.cuda.caching_allocator_enable(False)
+    direct = torch.full((1000,), 3.0, device="cuda")
+    direct.record_stream(torch.cuda.Stream())
+    figures += [direct.sum().item(), [torch.cuda.memory_stats()[key] for key in keys]]
+    torch.cuda.caching_allocator_enable(True)
+    del direct, kept
+    return [*figures, [torch.cuda.memory_stats()[key] for key in keys]]
+
+
+@case("the stack of a release")
+def release_stack() -> Figures:
+    figures = []
+    for context in ("alloc", "all", "state"):
+        torch.cuda.empty_cache()
+        torch.cuda.memory._record_memory_history(context=context, stacks="python")
+        kept = block(1000)
+        del kept
+        torch.cuda.memory.empty_cache()
+        figures.append("empty_cache" in json.dumps(torch.cuda.memory._snapshot()))
+        torch.cuda.memory._record_memory_history(None)
+    return figures
+
+
 @case("observers of out of memory")
 def observers() -> Figures:
     seen: list[Any] = []
