@@ -180,6 +180,29 @@ def pools() -> Figures:
     return [*figures, torch.cuda.memory_reserved()]
 
 
+@case("a pool of NCCL's memory", NCCL_NVLS_ENABLE="0", NCCL_SOCKET_IFNAME="lo")
+def nccl_pool() -> Figures:
+    import torch.distributed as dist
+
+    with tempfile.TemporaryDirectory() as folder:
+        device = torch.device("cuda", 0)
+        dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=0, world_size=1, device_id=device)
+        backend: Any = dist.distributed_c10d._get_default_group()._get_backend(device)
+        pool = torch.cuda.MemPool(backend.mem_allocator)
+        with torch.cuda.use_mem_pool(pool):
+            kept = [torch.full((size,), 1.5, device="cuda") for size in (1000, MIB, 3 * MIB)]
+        kept.append(block(MIB))
+        dist.all_reduce(kept[2])
+        figures = [shape(pool.snapshot()), [tensor.double().sum().item() for tensor in kept[:3]], pool.use_count()]
+        figures.append(torch.cuda.memory_reserved())
+        del kept[:3]
+        del pool
+        torch.cuda.empty_cache()
+        figures.append(torch.cuda.memory_reserved())
+        dist.destroy_process_group()
+    return figures
+
+
 @case("a pool that helps out")
 def use_on_oom() -> Figures:
     total = torch.cuda.mem_get_info()[1]

@@ -58,7 +58,7 @@ class Whole final : public interface::CUDAAllocator {
 
   void *request(size_t bytes, DeviceIndex device, cudaStream_t stream);
   interface::SnapshotInfo take_snapshot(const MempoolId_t &pool, bool with_traces);
-  void retain_pool(DeviceIndex device, const MempoolId_t &pool, const void *own_allocator);
+  void retain_pool(DeviceIndex device, const MempoolId_t &pool, std::shared_ptr<interface::CUDAAllocator> own_allocator);
   void empty(const MempoolId_t &pool);
 
  public:
@@ -151,7 +151,7 @@ class Whole final : public interface::CUDAAllocator {
 #if CACHALOT_TORCH >= 211
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
                           std::shared_ptr<interface::CUDAAllocator> own_allocator = nullptr) override {
-    retain_pool(device, pool, own_allocator.get());
+    retain_pool(device, pool, std::move(own_allocator));
   }
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool on) override {
     pool_flags.set(device, pool, CACHALOT_POOL_USE_ON_OOM, on);
@@ -159,7 +159,8 @@ class Whole final : public interface::CUDAAllocator {
 #elif CACHALOT_TORCH >= 208
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
                           interface::CUDAAllocator *own_allocator = nullptr) override {
-    retain_pool(device, pool, own_allocator);
+    /* The program keeps the allocator. */
+    retain_pool(device, pool, {own_allocator, [](auto *) {}});
   }
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override {
     pool_flags.set(device, pool, CACHALOT_POOL_USE_ON_OOM, true);
@@ -453,10 +454,18 @@ int Whole::on_shortage(void *, int, size_t) {
 
 /* ---- Pools ---- */
 
-void Whole::retain_pool(DeviceIndex device, const MempoolId_t &pool, const void *own_allocator) {
-  TORCH_CHECK_NOT_IMPLEMENTED(own_allocator == nullptr || own_allocator == this,
-                              "a MemPool with an allocator of its own needs PyTorch's allocator, and cachalot is enabled");
+void Whole::retain_pool(DeviceIndex device, const MempoolId_t &pool,
+                        std::shared_ptr<interface::CUDAAllocator> own_allocator) {
   require(cachalot_pool_retain(handle(), device, library_pool(pool), 0));
+  if (own_allocator == nullptr || own_allocator.get() == this) {
+    return;
+  }
+  try {
+    supply(device, pool, std::move(own_allocator));
+  } catch (...) {
+    releasePool(device, pool);
+    throw;
+  }
 }
 
 void Whole::releasePool(DeviceIndex device, MempoolId_t pool) {
