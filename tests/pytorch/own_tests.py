@@ -145,7 +145,6 @@ class Worker:
             "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
             "TORCH_EXTENSIONS_DIR": str(Path(tempfile.gettempdir()) / f"own-tests-{os.getpid()}" / f"{mode}-{number}"),
             "OMP_NUM_THREADS": "2",
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
         self.log = (out / f"own_tests-{mode}-{number}.log").open("ab")
         self.process = subprocess.Popen(
