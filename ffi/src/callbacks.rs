@@ -11,6 +11,7 @@ use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
 use crate::status::Host;
+use crate::supplies::SuppliedPools;
 use cachalot_core::{Action, DevicePtr, OutOfMemory, PoolId, TraceEntry};
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
@@ -37,6 +38,8 @@ pub(crate) struct Callbacks {
     host: Host,
     /// The filters of routes into pools.
     pub(crate) filters: Filters,
+    /// The pools whose segments the program supplies.
+    pub(crate) supplied: SuppliedPools,
     /// Number of callbacks running, on all threads.
     running: AtomicU32,
 }

@@ -156,6 +156,9 @@ impl DeviceMemory for Device {
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        if self.callbacks.supplied.release(self.number, base, bytes) {
+            return Ok(());
+        }
         self.memory()?.release(base, bytes)
     }
 
@@ -212,6 +215,14 @@ impl DeviceMemory for Device {
 
     fn leads(&self, route: u64, stream: StreamId) -> bool {
         self.stream_handle(stream).is_some_and(|stream| self.callbacks.filters.leads(route, stream))
+    }
+
+    fn supplies(&self, pool: PoolId) -> bool {
+        self.callbacks.supplied.includes(self.number, pool)
+    }
+
+    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.callbacks.supplied.obtain(self.number, pool, bytes)
     }
 
     fn on_shortage(&self, bytes: u64) -> bool {

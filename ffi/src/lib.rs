@@ -57,6 +57,7 @@ mod open;
 mod planner;
 mod snapshot;
 mod stacks;
+mod supplies;
 mod upkeep;
 mod warning;
 
