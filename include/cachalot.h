@@ -20,7 +20,7 @@
  * How do I …
  *   - make and destroy an allocator: cachalot_create, cachalot_destroy
  *   - allocate and free: cachalot_malloc, cachalot_free, cachalot_free_sized
- *   - use a block on a second stream: cachalot_record_stream
+ *   - use a block on a second stream: cachalot_record_stream, cachalot_record_use
  *   - destroy a stream: cachalot_stream_destroyed
  *   - find the block of an address: cachalot_base_of
  *   - register memory with a network adapter or another library: cachalot_extents, cachalot_pin, cachalot_on_map
@@ -754,6 +754,16 @@ CACHALOT_API cachalot_status cachalot_free_sized(const cachalot_allocator *alloc
  *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL; with CACHALOT_ASK_STREAM_ID those of the driver. */
 CACHALOT_API cachalot_status cachalot_record_stream(const cachalot_allocator *allocator, void *block,
                                                     cachalot_stream stream);
+
+/** Announces that the work submitted to `stream` so far uses the block. Differs from cachalot_record_stream in when the
+ * event is recorded: now, and not at the free. Work submitted to `stream` afterwards delays no reuse of the block. If a
+ * request that no cached block fits would use the block before that work is done, the block's stream is ordered behind
+ * it, as by cudaStreamWaitEvent; the calling thread does not wait. If cachalot_record_stream announced a use of the
+ * block as well, all its uses last until the free. For the block's own stream, and for NULL, the call does nothing.
+ *   - Driver: records an event. While a graph is captured, the use lasts until the free.
+ *   - Errors: INVALID_POINTER, INVALID_STREAM, TABLE_FULL, and those of the driver. */
+CACHALOT_API cachalot_status cachalot_record_use(const cachalot_allocator *allocator, void *block,
+                                                 cachalot_stream stream);
 
 /** Announces the end of a stream of `device`. Call it before cudaStreamDestroy; the stream's work may be unfinished.
  * Cached memory of the stream, on every device, returns to the driver. Blocks of the stream remain valid, and are

@@ -14,7 +14,7 @@
  * How do I …
  *   - allocate n elements of a type: buffer; allocate bytes: block, allocator::allocate
  *   - allocate plain addresses: allocator::malloc, allocator::free
- *   - use a block on a second stream: block::record_stream
+ *   - use a block on a second stream: block::record_stream, block::record_use
  *   - capture a graph: private_pool, capture_scope
  *   - grow a table or a cache in place: range
  *   - limit or release memory: allocator::set_limit, allocator::trim, allocator::empty_cache
@@ -188,6 +188,8 @@ class block {
 
   /** Announces work on another stream that uses the block. Call it after the submission of the work. */
   void record_stream(cachalot_stream stream) const { check(cachalot_record_stream(allocator_, data_, stream)); }
+  /** Announces that the work submitted to another stream so far uses the block; later work delays no reuse. */
+  void record_use(cachalot_stream stream) const { check(cachalot_record_use(allocator_, data_, stream)); }
 
   /** Frees the memory now. A failure goes to the failure handler. */
   void reset() noexcept {
@@ -328,6 +330,8 @@ class allocator {
   void free(void* data, std::size_t bytes) const { check(cachalot_free_sized(get(), data, bytes)); }
   /** Announces work on another stream that uses a block. */
   void record_stream(void* data, cachalot_stream stream) const { check(cachalot_record_stream(get(), data, stream)); }
+  /** Announces that the work submitted to another stream so far uses a block; later work delays no reuse. */
+  void record_use(void* data, cachalot_stream stream) const { check(cachalot_record_use(get(), data, stream)); }
   /** Announces the end of a stream. Call it before `cudaStreamDestroy`. */
   void stream_destroyed(int device, cachalot_stream stream) const {
     check(cachalot_stream_destroyed(get(), device, stream));
@@ -643,6 +647,8 @@ class buffer {
 
   /** Announces work on another stream that uses the buffer. Call it after the submission of the work. */
   void record_stream(cachalot_stream stream) const { block_.record_stream(stream); }
+  /** Announces that the work submitted to another stream so far uses the buffer; later work delays no reuse. */
+  void record_use(cachalot_stream stream) const { block_.record_use(stream); }
 
   /** Frees the memory now. A failure goes to the failure handler. */
   void reset() noexcept {

@@ -114,6 +114,21 @@ CACHALOT_API void cachalot_torch_end_allocate_to_pool(int device, cachalot_pool 
 /** The hook for set_release_pool, which PyTorch calls at the destruction of a graph: runs cachalot_pool_release. */
 CACHALOT_API void cachalot_torch_release_pool(int device, cachalot_pool pool);
 
+/** Supplies a segment of `bytes` bytes on `device`, which begins at a multiple of 512. Returns NULL without memory. May
+ * call CUDA, and must not call the allocator. */
+typedef void *(*cachalot_torch_supply)(void *userdata, size_t bytes, int device);
+
+/** Takes back a segment that cachalot_torch_supply has supplied. The same rules apply. */
+typedef void (*cachalot_torch_take_back)(void *userdata, void *segment, size_t bytes, int device);
+
+/** Lets the program supply the segments of a pool from now on: a torch.cuda.MemPool with an allocator of its own. The
+ * allocator places blocks in them, and counts them as its own memory; the pool has no expandable segments. `let_go`,
+ * unless NULL, is called once after a success: when the pool has no users and no supplied segment is left.
+ *   - Errors: UNKNOWN_POOL, NULL, INVALID_ARGUMENT (policy:stitched). */
+CACHALOT_API cachalot_status cachalot_torch_supply_pool(int device, cachalot_pool pool, cachalot_torch_supply supply,
+                                                        cachalot_torch_take_back take_back,
+                                                        cachalot_torch_let_go let_go, void *userdata);
+
 /** Changes the flags of a pool, CACHALOT_POOL_USE_ON_OOM and CACHALOT_POOL_NO_SPLIT, for later requests.
  *   - Errors: UNKNOWN_POOL, INVALID_ARGUMENT. */
 CACHALOT_API cachalot_status cachalot_torch_set_pool_flags(int device, cachalot_pool pool, uint32_t flags);
@@ -168,7 +183,7 @@ typedef struct cachalot_torch_segment {
   int device;                         /**< The device. */
   int large;                          /**< 1: blocks of more than 1 MiB; 0: smaller blocks. */
   int expandable;                     /**< 1: a part of an expandable segment; otherwise 0. */
-  uint32_t reserved;                  /**< 0. */
+  uint32_t number;                    /**< In the order in which the process obtained segments or their first page. */
 } cachalot_torch_segment;
 
 /** Receives a segment, which is valid until the callback returns. Returns 0 to continue. */

@@ -92,7 +92,7 @@ sanitized() {
   # Under ThreadSanitizer a process has less room for addresses than the emulated devices like to have.
   export CACHALOT_EMU_ADDRESS_SPACE=$((64 << 30))
   step "$name: the core's thread tests"
-  try "${cargo[@]}" test "${common[@]}" -p cachalot-tests --test threads
+  try "${cargo[@]}" test "${common[@]}" -p cachalot-tests --test allocator threads
   step "$name: the stress program"
   "${cargo[@]}" build "${common[@]}" -p cachalot -p cachalot-stress
   local built=$folder/$target/debug

@@ -101,6 +101,10 @@ pub type cachalot_torch_event_callback =
 pub type cachalot_torch_segment_visitor =
     Option<unsafe extern "C" fn(userdata: *mut c_void, segment: *const cachalot_torch_segment) -> c_int>;
 pub type cachalot_torch_let_go = Option<unsafe extern "C" fn(userdata: *mut c_void)>;
+pub type cachalot_torch_supply =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, bytes: usize, device: c_int) -> *mut c_void>;
+pub type cachalot_torch_take_back =
+    Option<unsafe extern "C" fn(userdata: *mut c_void, segment: *mut c_void, bytes: usize, device: c_int)>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C)]
@@ -335,5 +339,5 @@ pub struct cachalot_torch_segment {
     pub device: c_int,
     pub large: c_int,
     pub expandable: c_int,
-    pub reserved: u32,
+    pub number: u32,
 }

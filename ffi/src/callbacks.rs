@@ -7,10 +7,12 @@ use crate::abi::{
     cachalot_oom_report, cachalot_pool, cachalot_shortage_callback, cachalot_torch_event,
     cachalot_torch_event_callback,
 };
+use crate::births::Births;
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
 use crate::status::Host;
+use crate::supplies::SuppliedPools;
 use cachalot_core::{Action, DevicePtr, OutOfMemory, PoolId, TraceEntry};
 use core::cell::Cell;
 use core::ffi::{c_char, c_int};
@@ -37,6 +39,10 @@ pub(crate) struct Callbacks {
     host: Host,
     /// The filters of routes into pools.
     pub(crate) filters: Filters,
+    /// The pools whose segments the program supplies.
+    pub(crate) supplied: SuppliedPools,
+    /// The order of the segments.
+    pub(crate) births: Births,
     /// Number of callbacks running, on all threads.
     running: AtomicU32,
 }

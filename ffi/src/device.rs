@@ -152,10 +152,14 @@ impl DeviceMemory for Device {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         #[cfg(test)]
         crate::tests::panic_if_wanted();
-        self.memory()?.obtain(bytes)
+        self.memory()?.obtain(bytes).inspect(|&base| self.callbacks.births.note(base))
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.callbacks.births.forget(base);
+        if self.callbacks.supplied.release(self.number, base, bytes) {
+            return Ok(());
+        }
         self.memory()?.release(base, bytes)
     }
 
@@ -214,6 +218,15 @@ impl DeviceMemory for Device {
         self.stream_handle(stream).is_some_and(|stream| self.callbacks.filters.leads(route, stream))
     }
 
+    fn supplies(&self, pool: PoolId) -> bool {
+        self.callbacks.supplied.includes(self.number, pool)
+    }
+
+    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        let obtained = self.callbacks.supplied.obtain(self.number, pool, bytes);
+        obtained.inspect(|&base| self.callbacks.births.note(base))
+    }
+
     fn on_shortage(&self, bytes: u64) -> bool {
         self.callbacks.ask(self.number, bytes)
     }
@@ -223,10 +236,12 @@ impl DeviceMemory for Device {
     }
 
     fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.births.note(at);
         self.callbacks.mapped(self.number, at, bytes);
     }
 
     fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.births.forget(at);
         self.callbacks.unmapping(self.number, at, bytes);
     }
 

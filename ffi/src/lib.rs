@@ -44,6 +44,7 @@ pub mod prelude;
 pub mod status;
 pub mod torch;
 
+mod births;
 mod boundary;
 mod callbacks;
 mod device;
@@ -57,6 +58,7 @@ mod open;
 mod planner;
 mod snapshot;
 mod stacks;
+mod supplies;
 mod upkeep;
 mod warning;
 

@@ -70,6 +70,16 @@ fn handles_of_streams_that_nothing_reported_are_left_alone() {
     }
 }
 
+#[test]
+fn a_block_is_reused_behind_its_use_on_another_stream() {
+    let Some(program) = program_with_driver("record_use") else { return };
+    for config in ["", "parity:False", "expandable_segments:True", "policy:stitched", "policy:bfc"] {
+        let said = succeed(emulated(&program).arg(config));
+        assert_eq!(said.as_deref(), Some("record_use: well\n"), "{config}");
+    }
+    without_leaks(emulated(&program).arg(""), "record_use");
+}
+
 /// The mappings of the emulated driver have real memory, so that a wrong page is a wrong byte.
 #[test]
 fn ranges_and_blocks_share_pages_and_keep_their_bytes() {

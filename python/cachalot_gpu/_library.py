@@ -130,6 +130,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cachalot_empty_cache": (Status, _HANDLE, c_int),
     "cachalot_maintain": (Status, _HANDLE, c_int, c_uint64, POINTER(c_int)),
     "cachalot_maintain_every": (Status, _HANDLE, c_uint64, c_uint64),
+    "cachalot_record_use": (Status, _HANDLE, c_void_p, c_void_p),
     "cachalot_page_stats": (Status, _HANDLE, c_int, POINTER(Pages)),
     "cachalot_set_memory_fraction": (Status, _HANDLE, c_int, c_double),
     "cachalot_stat": (Status, _HANDLE, c_int, c_char_p, POINTER(c_int64)),

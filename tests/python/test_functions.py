@@ -9,6 +9,7 @@ import pickle
 import random
 import tempfile
 import threading
+import types
 import unittest
 import warnings
 from pathlib import Path
@@ -59,6 +60,15 @@ class Functions(unittest.TestCase):
         self.assertEqual(figures(), [0, 0, 2 * MIB])
         self.assertEqual(plugin().alloc(1024, 0, None), block)
         plugin().free(block, 1024, 0, None)
+
+    def test_the_use_by_another_stream(self) -> None:
+        block = plugin().alloc(1000, 0, None)
+        storage = types.SimpleNamespace(data_ptr=lambda: block)
+        tensor = types.SimpleNamespace(device=torch.device("cuda", 0), untyped_storage=lambda: storage)
+        cachalot_gpu.torch.record_use(tensor)
+        cachalot_gpu.torch.record_use(tensor, types.SimpleNamespace(cuda_stream=0))
+        plugin().free(block, 1000, 0, None)
+        self.assertRaises(cachalot_gpu.CachalotError, cachalot_gpu.torch.record_use, tensor)
 
     def test_nothing(self) -> None:
         self.assertIsNone(plugin().alloc(0, 0, None))

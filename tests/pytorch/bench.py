@@ -4,9 +4,11 @@
 
 Each allocator has a process of its own, which runs the workloads one after another. At each, the processes take short
 turns, one process at a time, so that a drift of the machine's clock hits all alike, and all on the same few processors:
-one that another virtual machine disturbs would slow one of them alone. "× torch" is the median, over every
-step, of what it took under PyTorch's allocator over what the same step took here: a burst of noise moves it little.
-"reserved ÷ allocated" divides the two peaks. With `--only`, the named allocators run, and always PyTorch's.
+one that another virtual machine disturbs would slow one of them alone. Every second round has the opposite order, so
+that none always follows the same other. "× torch" is the median, over every step, of what it took under PyTorch's
+allocator over what the same step took here: a burst of noise moves it little. "=" stands behind what is the same as
+under PyTorch's allocator: the losses of every turn, and the peaks to the byte. "reserved ÷ allocated" divides the two
+peaks. With `--only`, the named allocators run, and always PyTorch's. Ends with status 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -41,6 +43,11 @@ ALLOCATORS = {
     "cudaMallocAsync": ("backend:cudaMallocAsync", "", ""),
     "torch, MemPool": ("", "", "torch"),
     "cachalot, MemPool": ("", "", "cachalot"),
+}
+GOALS = {
+    # what it is called: the least × torch, the most reserved ÷ allocated; None: the peaks are PyTorch's, to the byte
+    "cachalot, swap": (0.99, None),
+    "cachalot, swap, stitched": (0.98, 1.05),
 }
 HEAD = (
     "| allocator | last loss | peak allocated, MiB | peak reserved, MiB | reserved ÷ allocated | process, MiB "
@@ -161,8 +168,10 @@ def measure(workload: str, workers: dict[str, Worker]) -> int:
         worker.told(workload)
         worker.answers = []
     turns = [WARM_UP_STEPS, WARM_UP_STEPS, *[0] * BLOCKS * TURNS_OF_A_BLOCK]
+    order = list(workers.items())
     for number in range(len(turns)):
-        for allocator, worker in workers.items():
+        order.reverse()
+        for allocator, worker in order:
             worker.answers.append(worker.told(str(turns[number])))
             print(workload, allocator, turns[number], worker.answers[-1], file=sys.stderr, flush=True)
         if number == 1:
@@ -177,22 +186,39 @@ def timed(answers: list[dict[str, Any]]) -> list[float]:
     return [seconds for answer in answers[2:] for seconds in answer["seconds"]]
 
 
-def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]]) -> str:
-    """A line of the table; `base` are the answers of PyTorch's own allocator."""
+def peak(answers: list[dict[str, Any]], key: str) -> int:
+    """The largest figure of a process."""
+    return max(answer[key] for answer in answers)
+
+
+def row(allocator: str, answers: list[dict[str, Any]], base: list[dict[str, Any]]) -> tuple[str, list[str]]:
+    """A line of the table, and the goals that it misses; `base` are the answers of PyTorch's own allocator."""
     ours, theirs = timed(answers), timed(base)
     block = len(ours) // BLOCKS
     rates = sorted(block / sum(ours[start : start + block]) for start in range(0, len(ours), block))
     pace = statistics.median(other / own for other, own in zip(theirs, ours))
     same = all(other["loss"] == own["loss"] for other, own in zip(base, answers))
-    peaks = [max(answer[key] for answer in answers) / MIB for key in ("allocated", "reserved", "process")]
-    return (
-        f"| {allocator} | {answers[-1]['loss']!r} {'=' if same else 'differs'} | {peaks[0]:,.1f} | {peaks[1]:,.1f} "
-        f"| {peaks[1] / peaks[0]:.3f} | {peaks[2]:,.0f} "
+    equal = {key: peak(answers, key) == peak(base, key) for key in ("allocated", "reserved")}
+    cells = [f"{peak(answers, key) / MIB:,.1f}{' =' * equal[key]}" for key in equal]
+    ratio = peak(answers, "reserved") / peak(answers, "allocated")
+    text = (
+        f"| {allocator} | {answers[-1]['loss']!r} {'=' if same else 'differs'} | {cells[0]} | {cells[1]} "
+        f"| {ratio:.3f} | {peak(answers, 'process') / MIB:,.0f} "
         f"| {statistics.median(rates):.2f} ({rates[0]:.2f}–{rates[-1]:.2f}) | {pace:.3f} |"
     )
+    missed = [] if same else ["the losses differ"]
+    if allocator in GOALS:
+        least, most = GOALS[allocator]
+        if pace < least:
+            missed.append(f"{pace:.3f} × torch is less than {least}")
+        if most is None and not all(equal.values()):
+            missed.append("the peaks differ")
+        if most is not None and ratio > most:
+            missed.append(f"{ratio:.3f} reserved ÷ allocated is more than {most}")
+    return text, [f"{allocator}: {goal}" for goal in missed]
 
 
-def main() -> None:
+def main() -> int:
     """The tables."""
     arguments, chosen = sys.argv[1:], set(ALLOCATORS)
     if arguments[0] == "--only":
@@ -205,21 +231,24 @@ def main() -> None:
     workers = {allocator: Worker(allocator) for allocator in ALLOCATORS if allocator in chosen}
     for worker in workers.values():
         worker.heard()
-    parts = []
+    parts, missed = [], []
     for name in names or WORKLOADS:
         steps = measure(name, workers)
         base = workers["torch"].answers
         rows = [row(allocator, worker.answers, base) for allocator, worker in workers.items()]
         count = f"{BLOCKS} blocks of {TURNS_OF_A_BLOCK} turns of {steps} steps, after {2 * WARM_UP_STEPS}."
-        parts += [f"### {name}\n", HEAD, *rows, "", count, ""]
+        parts += [f"### {name}\n", HEAD, *(text for text, _ in rows), "", count, ""]
+        missed += [f"{name}, {goal}" for _, goals in rows for goal in goals]
         Path(out).write_text("\n".join(parts))
     for worker in workers.values():
         worker.process.communicate(timeout=PATIENCE_S)
     print("\n".join(parts))
+    print("every goal is reached" if not missed else "missed: " + "; ".join(missed))
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         Child(sys.argv[2]).listen()
     else:
-        main()
+        sys.exit(main())

@@ -180,6 +180,29 @@ def pools() -> Figures:
     return [*figures, torch.cuda.memory_reserved()]
 
 
+@case("a pool of NCCL's memory", NCCL_NVLS_ENABLE="0", NCCL_SOCKET_IFNAME="lo")
+def nccl_pool() -> Figures:
+    import torch.distributed as dist
+
+    with tempfile.TemporaryDirectory() as folder:
+        device = torch.device("cuda", 0)
+        dist.init_process_group("nccl", init_method=f"file://{folder}/store", rank=0, world_size=1, device_id=device)
+        backend: Any = dist.distributed_c10d._get_default_group()._get_backend(device)
+        pool = torch.cuda.MemPool(backend.mem_allocator)
+        with torch.cuda.use_mem_pool(pool):
+            kept = [torch.full((size,), 1.5, device="cuda") for size in (1000, MIB, 3 * MIB)]
+        kept.append(block(MIB))
+        dist.all_reduce(kept[2])
+        figures = [shape(pool.snapshot()), [tensor.double().sum().item() for tensor in kept[:3]], pool.use_count()]
+        figures.append(torch.cuda.memory_reserved())
+        del kept[:3]
+        del pool
+        torch.cuda.empty_cache()
+        figures.append(torch.cuda.memory_reserved())
+        dist.destroy_process_group()
+    return figures
+
+
 @case("a pool that helps out")
 def use_on_oom() -> Figures:
     total = torch.cuda.mem_get_info()[1]
@@ -300,6 +323,34 @@ def benchmark() -> Figures:
     out = layer(x)
     out.sum().backward()
     return [list(out.shape), x.grad is not None and list(x.grad.shape)]
+
+
+@case("requests without the cache")
+def without_cache() -> Figures:
+    kept = block(3 * MIB)
+    keys = ("requested_bytes.all.allocated", "allocated_bytes.all.current", "reserved_bytes.all.current")
+    figures: list[Any] = []
+    torch.cuda.caching_allocator_enable(False)
+    direct = torch.full((1000,), 3.0, device="cuda")
+    direct.record_stream(torch.cuda.Stream())
+    figures += [direct.sum().item(), [torch.cuda.memory_stats()[key] for key in keys]]
+    torch.cuda.caching_allocator_enable(True)
+    del direct, kept
+    return [*figures, [torch.cuda.memory_stats()[key] for key in keys]]
+
+
+@case("the stack of a release")
+def release_stack() -> Figures:
+    figures = []
+    for context in ("alloc", "all", "state"):
+        torch.cuda.empty_cache()
+        torch.cuda.memory._record_memory_history(context=context, stacks="python")
+        kept = block(1000)
+        del kept
+        torch.cuda.memory.empty_cache()
+        figures.append("empty_cache" in json.dumps(torch.cuda.memory._snapshot()))
+        torch.cuda.memory._record_memory_history(None)
+    return figures
 
 
 @case("observers of out of memory")

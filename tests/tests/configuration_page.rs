@@ -2,7 +2,7 @@
 //! documentation of `cachalot_core::config`, and `cachalot.h`.
 //!
 //! To rewrite the lists:
-//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test configuration_page`.
+//! `CACHALOT_WRITE_DOCS=1 cargo test -p cachalot-tests --test house configuration_page`.
 
 use cachalot_core::Config;
 use cachalot_core::config::{ConfigError, PLANNED, POLICIES, REFERENCE, SettingDefault, SettingReference};

@@ -103,13 +103,18 @@ where
     }
 
     fn free(&self, ptr: DevicePtr, random: &mut Random) {
-        let use_on = |stream| match self.allocator.record_stream(ptr, stream) {
+        let noted = |noted: Result<(), Error>| match noted {
             Ok(()) => true,
             Err(Error::TableFull(_)) => false,
             Err(error) => panic!("{error}"),
         };
-        let side = random.below(4) == 0 && use_on(SIDE);
-        let busy = !self.wild && random.below(8) == 0 && use_on(BUSY);
+        let side = match random.below(8) {
+            0 => noted(self.allocator.record_stream(ptr, SIDE)),
+            1 => noted(self.allocator.record_use(ptr, SIDE)),
+            _ => false,
+        };
+        // Not `record_use`, after which the own stream may wait for the busy one and reuse the block.
+        let busy = !self.wild && random.below(8) == 0 && noted(self.allocator.record_stream(ptr, BUSY));
         if !busy {
             self.shadow.give(ptr);
         }

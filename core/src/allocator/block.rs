@@ -43,6 +43,13 @@ pub trait BlockAllocator: sealed::Sealed {
     /// Those of [`Allocator::record_stream`].
     fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error>;
 
+    /// Announces that the work queued on another stream so far uses the block; see
+    /// [`Allocator::record_use`].
+    ///
+    /// # Errors
+    /// Those of [`Allocator::record_use`].
+    fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error>;
+
     /// Describes the block that contains `ptr`; see [`Allocator::base_of`].
     ///
     /// # Errors
@@ -90,6 +97,10 @@ impl<D: DeviceMemory, R: Lock, S: Storage> BlockAllocator for Allocator<D, R, S>
 
     fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         self.record_stream(ptr, stream)
+    }
+
+    fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        self.record_use(ptr, stream)
     }
 
     fn base_of(&self, ptr: DevicePtr) -> Result<Allocation, Error> {
@@ -218,6 +229,15 @@ impl<H: Deref<Target: BlockAllocator>> Block<H> {
     /// Those of [`Allocator::record_stream`].
     pub fn record_stream(&self, stream: StreamId) -> Result<(), Error> {
         self.allocator.record_stream(self.ptr, stream)
+    }
+
+    /// Announces that the work queued on `stream` so far uses the block; see
+    /// [`Allocator::record_use`].
+    ///
+    /// # Errors
+    /// Those of [`Allocator::record_use`].
+    pub fn record_use(&self, stream: StreamId) -> Result<(), Error> {
+        self.allocator.record_use(self.ptr, stream)
     }
 
     /// Frees the block as a drop does, and returns the error of a drop.

@@ -23,6 +23,8 @@ pub(crate) struct Driver<D> {
     lost: AtomicU64,
     /// How many calls record events at this moment: each found that no graph is being captured.
     recording: AtomicU32,
+    /// 1 while a thread asks after the events of all streams for a request.
+    asking: AtomicU32,
     /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
 }
@@ -39,12 +41,22 @@ impl Drop for Recording<'_> {
     }
 }
 
+/// The task of asking after the events of all streams, as long as it lives; see [`Driver::begin_asking`].
+pub(super) struct Asking<'a>(&'a AtomicU32);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
 impl<D> Driver<D> {
     pub(super) fn new(device: D) -> Self {
         Self {
             device,
             lost: AtomicU64::new(HEALTHY),
             recording: AtomicU32::new(0),
+            asking: AtomicU32::new(0),
             virtual_memory: AtomicU32::new(UNASKED),
         }
     }
@@ -69,6 +81,15 @@ impl<D> Driver<D> {
         self.recording.fetch_add(1, Ordering::SeqCst);
         let permission = Recording(&self.recording);
         (flags.load_ordered() & flags::CAPTURE == 0).then_some(permission)
+    }
+
+    /// The task of asking after the events of all streams for a request. `None` while another thread has
+    /// it: with 16 threads that all ask after 16 streams, each waits for the questions of the others, and
+    /// the answers are the same.
+    pub(super) fn begin_asking(&self) -> Option<Asking<'_>> {
+        // Load first: a failed exchange would take the cache line away from the thread that asks.
+        let free = self.asking.load(Ordering::Relaxed) == 0 && self.asking.swap(1, Ordering::Acquire) == 0;
+        free.then_some(Asking(&self.asking))
     }
 
     /// Waits for the calls that record events. A graph is about to be captured, and [`flags::CAPTURE`] is set. An event that is

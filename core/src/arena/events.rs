@@ -17,20 +17,24 @@
 //! capture ends, the block is deferred instead and keeps its list of user streams.
 //!
 //! While [`flags::GATHERS`] is set, gathered.rs takes the place of `pend`: one event covers several
-//! blocks, and only a request that no free block can serve asks after events.
+//! blocks, and only a request that no free block can serve asks after events. A block whose uses have
+//! events of their own waits in ordered.rs.
 //!
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
 use crate::arena::gathered::Gathered;
+use crate::arena::ordered::Ordered;
+use crate::arena::polls::Polls;
 use crate::arena::{Arena, OnDevice, flags};
-use crate::device::{DeviceMemory, DeviceResult, Event};
+use crate::device::{DeviceMemory, Event};
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::block::Use;
+use crate::heap::uses::Events;
 use crate::stats;
-use crate::streams::event_queue::Deferred;
+use crate::streams::deferred::Deferred;
 use crate::streams::frontier::FRONTIER_BIT;
+use crate::streams::groups::GroupSet;
 use crate::sync::{Lock, MutexGuard};
 use crate::tables::slot_table::NONE;
 use crate::tables::{CapacityError, Storage};
@@ -45,16 +49,26 @@ enum Recorded {
 }
 
 impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
-    /// Frees a pending block once the user streams have finished with the block.
+    /// Frees a pending block once the user streams have finished with the block. Unlocks the heap.
     ///
-    /// Records the events now, or defers the recording during a capture. On an error the free is
-    /// undone: the block is allocated again, with all user streams.
-    pub(crate) fn wait_for_uses(self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
-        let counters = &self.heaps.slot(slot).counters;
-        // The block has just become pending, but stays active. The thresholds for allocated blocks
-        // must follow, or the peak of active blocks could rise unnoticed.
-        self.with_device_peaks(|_| counters.follow_pending());
-        let waiting = if self.flags.has(flags::GATHERS) {
+    /// Records the events now, unless the uses have theirs, or defers the recording during a capture.
+    /// On an error the free is undone: the block is allocated again, with all user streams.
+    pub(crate) fn wait_for_uses(
+        self,
+        slot: u32,
+        mut heap: MutexGuard<'_, R, Heap<S>>,
+        block: u32,
+        site: u32,
+    ) -> Result<(), Error> {
+        let recorded = heap.uses().events(block);
+        drop(heap);
+        self.follow_pending(slot);
+        if recorded == Events::Some {
+            Ordered(self).drop_events(slot, block);
+        }
+        let waiting = if recorded == Events::All {
+            Ordered(self).add(slot, block, site)
+        } else if self.flags.has(flags::GATHERS) {
             Gathered(self).add(slot, block, site)
         } else if let Some(_permission) = self.driver.may_record(&self.flags) {
             match self.record_events(slot, block, Some(site)) {
@@ -66,15 +80,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         } else {
             self.defer(slot, block, None, site)
         };
-        // Also after an error: the queues may have changed before the failure.
-        self.flags.follow(&self.event_queues.lock());
         if waiting.is_err() {
             let mut heap = self.heaps.lock(slot);
             // No event of the block is queued any longer, so only the frontier's bit can be set
             // here. A free at a count fails as a whole, so the bit goes too.
             debug_assert_eq!(heap.blocks[block].events & !FRONTIER_BIT, 0, "a cancelled event is still counted");
             heap.blocks[block].events = 0;
-            heap.undo_free(block, counters);
+            heap.undo_free(block, &self.heaps.slot(slot).counters);
         }
         waiting
     }
@@ -88,34 +100,37 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     fn record_events(self, slot: u32, block: u32, requested: Option<u32>) -> Result<Recorded, Error> {
         self.health()?;
         // A pending block is in no set, so only this call changes its list of uses. The list can be
-        // walked one entry at a time, with the heap unlocked in between for the device call.
-        let mut next = self.heaps.lock(slot).blocks[block].uses;
-        while let Some((stream, captured)) = self.next_use(slot, &mut next) {
-            // The capture itself orders a use noted during the capture, so no event is needed.
-            if captured {
-                continue;
-            }
-            match self.record_event(stream) {
-                Ok(event) => {
-                    // Count before queueing: a thread that polls the queue may find the event
-                    // complete at once, and decrements the count.
-                    self.heaps.lock(slot).blocks[block].events += 1;
-                    self.event_queues.lock().push(stream, event, slot, block);
+        // walked in parts, with the heap unlocked in between for the device calls.
+        let mut heap = self.heaps.lock(slot);
+        let mut next = heap.blocks[block].uses;
+        while next != NONE {
+            // The waits are counted before they are queued: a thread that polls a queue may find the
+            // event complete at once, and decrements the count.
+            let streams = heap.uses().begin_waits(block, &mut next, |stream| self.event_queues.of(stream));
+            drop(heap);
+            for (queued, &stream) in streams.iter().enumerate() {
+                match self.record_event(stream) {
+                    Ok(event) => {
+                        let group = self.event_queues.of(stream);
+                        let mut order = self.event_queues.lock(group);
+                        order.push(stream, event, slot, block);
+                        self.flags.follow(group, &order);
+                    }
+                    Err(error) => {
+                        self.cancel_events(slot, block, (streams.len() - queued) as u32);
+                        return if error.is_of_capture() { Ok(Recorded::Capturing(stream)) } else { Err(error) };
+                    }
                 }
-                Err(error) => {
-                    self.cancel_events(slot, block);
-                    return if error.is_of_capture() { Ok(Recorded::Capturing(stream)) } else { Err(error) };
-                }
             }
+            heap = self.heaps.lock(slot);
         }
-        self.end_uses(slot, block, requested);
+        self.end_uses(slot, heap, block, requested);
         Ok(Recorded::All)
     }
 
     /// Forgets the user streams of a pending block, whose events are queued. Frees the block if all of
-    /// them are complete. `requested` as for [`record_events`](Self::record_events).
-    pub(super) fn end_uses(self, slot: u32, block: u32, requested: Option<u32>) {
-        let mut heap = self.heaps.lock(slot);
+    /// them are complete. `requested` as for [`record_events`](Self::record_events). Unlocks the heap.
+    pub(super) fn end_uses(self, slot: u32, mut heap: MutexGuard<'_, R, Heap<S>>, block: u32, requested: Option<u32>) {
         if let Some(site) = requested
             && let Some(recorder) = self.tracing()
         {
@@ -123,7 +138,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         }
         // Until here `uses` kept the block pending, even if all its events were complete already.
         // Dropping the uses and the check must therefore happen under one lock.
-        heap.drop_uses(block);
+        heap.uses().clear(block);
         self.finish_free_if_unused(slot, heap, block);
     }
 
@@ -133,10 +148,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         self.health()?;
         // A full table is no error here: the blocks stay deferred until other events are complete.
         // Poll even if a recording failed, so that one failure holds up no other block.
-        let recorded = self.record_deferred().and_then(|_all| Gathered(self).record(None));
+        let recorded = self.record_deferred().and_then(|_all| Gathered(self).record(self.flags.waiting(), None));
         recorded
             .map(|_finished| ())
-            .and(self.poll_events(None, false, |event| self.driver.device().is_complete(event)).map(|_finished| ()))
+            .and(Polls(self).poll(self.flags.waiting(), None, false).map(|_finished| ()))
+            .and(Ordered(self).ask())
     }
 
     /// Waits until no event is pending, and frees all blocks behind the events. Blocks deferred
@@ -144,19 +160,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// streams.
     pub(crate) fn wait_for_events(self) -> Result<(), Error> {
         self.device_peaks.count(stats::Event::SyncAllStreams);
-        if !self.flags.has(flags::PENDING | flags::GATHERED) {
+        if !self.flags.has(flags::PENDING | flags::GATHERED | flags::DEFERRED | flags::ORDERED) {
             return Ok(());
         }
         self.health()?;
+        let ordered = Ordered(self).wait();
+        self.wait_for_queues().and(ordered)
+    }
+
+    /// Waits until no event is queued, and frees all blocks behind the events.
+    fn wait_for_queues(self) -> Result<(), Error> {
         loop {
             let recorded = self.record_deferred();
-            let gathered = Gathered(self).record(None);
-            let waiting = self.event_queues.lock().is_waiting();
-            let waited = self.poll_events(None, true, |event| self.driver.device().wait(event).map(|()| true));
+            let gathered = Gathered(self).record(self.flags.waiting(), None);
+            let waiting = self.flags.waiting();
+            let waited = Polls(self).poll(waiting, None, true);
             let waited = gathered.and(waited).map(|_finished| ());
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.
-                Ok(false) if waiting && waited.is_ok() => {}
+                Ok(false) if waiting != GroupSet::default() && waited.is_ok() => {}
                 // The table is full although no event is queued: further rounds cannot help.
                 Ok(false) => return waited.and(Err(Error::TableFull("events"))),
                 recorded => return recorded.map(|_all| ()).and(waited),
@@ -174,28 +196,28 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         {
             // Skip further blocks behind the stream just found capturing: one driver call answers
             // for all.
-            let tried = self.event_queues.lock().try_deferred(from, capturing);
+            let tried = self.deferred.lock().take(from, capturing);
             let Some((number, deferred)) = tried else { break };
             let recorded = self.record_deferred_block(deferred);
-            let mut order = self.event_queues.lock();
+            let mut blocks = self.deferred.lock();
             match recorded {
                 Ok(Recorded::All) => {
-                    order.end_deferral(deferred);
+                    blocks.end(deferred);
                     // The entry is gone, and the next one has moved to its number.
                     from = number;
                 }
                 Ok(Recorded::Capturing(stream)) => {
-                    order.defer_longer(deferred, stream);
+                    blocks.keep(deferred, stream);
                     (from, capturing) = (number + 1, Some(stream));
                 }
                 Err(error) => {
                     // Goes to the end of the list, so that a block that always fails blocks no
                     // other.
-                    order.defer_again(deferred);
+                    blocks.move_to_end(deferred);
                     return if matches!(error, Error::TableFull(_)) { Ok(false) } else { Err(error) };
                 }
             }
-            self.flags.follow(&order);
+            self.flags.follow_deferred(&blocks);
         }
         Ok(true)
     }
@@ -208,75 +230,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             Some(stream) if self.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
             // The free was traced when the block was deferred.
             _ => self.record_events(heap, block, None),
-        }
-    }
-
-    /// Polls the oldest event of every stream with `poll`, then the next event of the stream as
-    /// long as events are complete; with `slot`, only of streams for which blocks of that heap may
-    /// wait. Returns the number of waits that have ended.
-    ///
-    /// An event with a failed poll stays queued, and its blocks stay pending. Polling goes on with
-    /// the other streams unless the context is lost, and the first error is returned. With `wait`,
-    /// also waits for the events that another thread is polling or recording.
-    pub(super) fn poll_events(
-        self,
-        slot: Option<u32>,
-        wait: bool,
-        poll: impl Fn(Event) -> DeviceResult<bool>,
-    ) -> Result<u32, Error> {
-        let (mut failed, mut finished) = (None, 0);
-        // Events of one stream complete in order, so the first of a queue stands for the rest. The
-        // queue is marked busy during the device call, since the lock of the queues is not held
-        // then.
-        let mut next = self.event_queues.lock().next_to_poll(0, slot);
-        loop {
-            let Some((queue, event)) = next else {
-                if !wait || failed.is_some() {
-                    break;
-                }
-                // The only queues left are busy: another thread is inside its device call.
-                let mut order = self.event_queues.lock();
-                if !order.is_at_work() {
-                    break;
-                }
-                next = order.next_to_poll(0, slot);
-                drop(order);
-                if next.is_none() {
-                    self.driver.give_way();
-                }
-                continue;
-            };
-            let polled = self.call(|_| poll(event));
-            let complete = matches!(polled, Ok(true));
-            failed = failed.or(polled.err());
-            finished += self.finish_poll(queue, complete);
-            let from = if complete { queue } else { queue + 1 };
-            next = if self.flags.has(flags::LOST) { None } else { self.event_queues.lock().next_to_poll(from, slot) };
-        }
-        failed.map_or(Ok(finished), |error| Err(error.into()))
-    }
-
-    /// Ends a poll of a queue. Frees the blocks that waited for nothing but the event, if complete.
-    /// Returns the number of waits that have ended.
-    pub(super) fn finish_poll(self, queue: usize, complete: bool) -> u32 {
-        let mut order = self.event_queues.lock();
-        let (mut first, mut count) = (order.finish_poll(queue, complete), 0);
-        loop {
-            let finished = order.take_finished(&mut first);
-            self.flags.follow(&order);
-            drop(order);
-            for (slot, block) in finished {
-                // The block cannot have become free or been reused: its count includes this event.
-                let mut heap = self.heaps.lock(slot);
-                debug_assert!(heap.blocks[block].events & !FRONTIER_BIT > 0, "a queued event is not counted");
-                heap.blocks[block].events -= 1;
-                self.finish_free_if_unused(slot, heap, block);
-                count += 1;
-            }
-            if first == NONE {
-                return count;
-            }
-            order = self.event_queues.lock();
         }
     }
 
@@ -310,40 +263,42 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// stream known to capture, or `None` if only the flag told of a capture.
     fn defer(&self, slot: u32, block: u32, behind: Option<StreamId>, site: u32) -> Result<(), Error> {
         // Reserve the entry first: after the free is traced, deferring can no longer fail.
-        if !self.event_queues.lock().reserve_deferral() {
+        if !self.deferred.lock().reserve() {
             return Err(Error::TableFull("deferred frees"));
         }
         if let Some(recorder) = self.tracing() {
             recorder.free_requested(&mut self.heaps.lock(slot), block, site);
         }
-        self.event_queues.lock().defer(Deferred::new(slot, block, behind));
+        let mut blocks = self.deferred.lock();
+        blocks.add(Deferred::new(slot, block, behind));
+        self.flags.follow_deferred(&blocks);
         Ok(())
     }
 
-    /// Returns a user stream of a pending block, and whether the use was recorded during a capture.
-    /// Moves `next` to the next use. `None` behind the last use.
-    pub(super) fn next_use(&self, slot: u32, next: &mut u32) -> Option<(StreamId, bool)> {
-        let at = Some(*next).filter(|&at| at != NONE)?;
-        let Use { stream, captured, next: following } = self.heaps.lock(slot).sets.uses[at];
-        *next = following;
-        Some((stream, captured))
-    }
-
-    /// Cancels the events queued for a block, and returns when none is left.
+    /// Cancels the waits of a block, of which `unqueued` are counted and not queued, and returns when
+    /// none is left.
     ///
     /// An event being polled or recorded by another thread stays queued. If the event is complete,
     /// the other thread decrements the block's count; if not, the next round cancels the event.
-    pub(super) fn cancel_events(&self, slot: u32, block: u32) {
+    pub(super) fn cancel_events(&self, slot: u32, block: u32, unqueued: u32) {
+        let mut cancelled = unqueued;
         loop {
-            let cancelled = self.event_queues.lock().cancel(slot, block);
-            let mut heap = self.heaps.lock(slot);
-            debug_assert!(heap.blocks[block].events & !FRONTIER_BIT >= cancelled, "a queued event is not counted");
-            heap.blocks[block].events -= cancelled;
-            if heap.blocks[block].events & !FRONTIER_BIT == 0 {
-                return;
+            let groups = {
+                let mut heap = self.heaps.lock(slot);
+                if heap.uses().end_waits(block, cancelled) == 0 {
+                    return;
+                }
+                heap.waiting()
+            };
+            cancelled = 0;
+            for group in groups.iter() {
+                let mut order = self.event_queues.lock(group);
+                cancelled += order.cancel(slot, block);
+                self.flags.follow(group, &order);
             }
-            drop(heap);
-            self.driver.give_way();
+            if cancelled == 0 {
+                self.driver.give_way();
+            }
         }
     }
 
@@ -352,7 +307,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     fn record_event(&self, stream: StreamId) -> Result<Event, Error> {
         // Reserve room in the queues first: a recorded event must always find a place.
         let idle = {
-            let mut order = self.event_queues.lock();
+            let mut order = self.event_queues.lock_of(stream);
             order.reserve().map_err(|CapacityError| Error::TableFull("events"))?;
             order.take_idle()
         };
@@ -360,7 +315,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)).map(|()| event));
         if recorded.is_err() {
             // Cancels the reservation, and keeps an event that was made for the next use.
-            self.event_queues.lock().cancel_reservation(made.ok());
+            self.event_queues.lock_of(stream).cancel_reservation(made.ok());
         }
         Ok(recorded?)
     }

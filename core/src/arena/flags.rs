@@ -2,68 +2,80 @@
 //!
 //! A bit outside [`FAST_PATH_FLAGS`] sends every request to [`malloc_cold`](super::malloc). Frees test three bits of their own.
 
+use crate::streams::deferred::DeferredBlocks;
 use crate::streams::event_queue::EventQueues;
-use crate::sync::{AtomicU32, Ordering};
+use crate::streams::groups::{GROUPS, GroupSet};
+use crate::streams::ordered::OrderedBlocks;
+use crate::sync::{AtomicU64, Ordering};
 use crate::tables::Storage;
 
-/// Blocks wait for events, or for events to be recorded, and every request asks after the events.
-pub(crate) const PENDING: u32 = 1;
+/// The word of flags.
+pub(crate) type Word = u64;
+
+const _: () = assert!(PENDING.count_ones() == GROUPS && GATHERED.count_ones() == GROUPS);
+
+/// Blocks wait for events, and every request asks after the events: a bit for each group of streams.
+pub(crate) const PENDING: Word = 0xFFFF << 16;
 /// Events of some freed blocks are recorded later, once no graph is being captured.
-pub(crate) const DEFERRED: u32 = 1 << 8;
+pub(crate) const DEFERRED: Word = 1 << 8;
 /// Some requests are routed into private pools.
-pub(crate) const ROUTES: u32 = 1 << 1;
+pub(crate) const ROUTES: Word = 1 << 1;
 /// A graph is being captured.
-pub(crate) const CAPTURE: u32 = 1 << 2;
+pub(crate) const CAPTURE: Word = 1 << 2;
 /// Free blocks age: a memory limit and `garbage_collection_threshold` are set.
-pub(crate) const AGES: u32 = 1 << 3;
+pub(crate) const AGES: Word = 1 << 3;
 /// Sizes are not simply rounded up to the unit of the policy.
-pub(crate) const ROUNDING: u32 = 1 << 4;
+pub(crate) const ROUNDING: Word = 1 << 4;
 /// Nothing is cached: every request obtains a segment, and every free releases one.
-pub(crate) const DIRECT: u32 = 1 << 5;
+pub(crate) const DIRECT: Word = 1 << 5;
 /// The context is lost: the device is called no more.
-pub(crate) const LOST: u32 = 1 << 6;
+pub(crate) const LOST: Word = 1 << 6;
 /// Events are recorded in the trace.
-pub(crate) const TRACE: u32 = 1 << 7;
+pub(crate) const TRACE: Word = 1 << 7;
 /// Some requests are served from plans.
-pub(crate) const PLANNED: u32 = 1 << 10;
+pub(crate) const PLANNED: Word = 1 << 10;
 /// Requests and frees are observed, to be planned.
-pub(crate) const OBSERVED: u32 = 1 << 11;
+pub(crate) const OBSERVED: Word = 1 << 11;
 /// Frees on other streams are gathered: one event covers several blocks.
-pub(crate) const GATHERS: u32 = 1 << 12;
+pub(crate) const GATHERS: Word = 1 << 12;
 /// Blocks wait for events, or for events to be recorded, and only a request that no free block can
+/// serve asks after the events: a bit for each group of streams. In the upper half, which the fast path
+/// need not look at.
+pub(crate) const GATHERED: Word = 0xFFFF << 32;
+/// Blocks wait for events that were recorded at their uses, and only a request that no free block can
 /// serve asks after the events.
-pub(crate) const GATHERED: u32 = 1 << 13;
+pub(crate) const ORDERED: Word = 1 << 14;
 /// The flags under which the fast path serves requests.
-pub(crate) const FAST_PATH_FLAGS: u32 = AGES | ROUNDING | GATHERS | GATHERED;
+pub(crate) const FAST_PATH_FLAGS: Word = AGES | ROUNDING | GATHERS | ORDERED | !(u32::MAX as Word);
 
 /// The flags of one device, in one word that the fast path reads once.
 #[derive(Debug)]
-pub(crate) struct Flags(AtomicU32);
+pub(crate) struct Flags(AtomicU64);
 
 impl Flags {
     pub(super) fn new() -> Self {
-        Self(AtomicU32::new(0))
+        Self(AtomicU64::new(0))
     }
 
     /// All flags.
     #[inline(always)]
-    pub(crate) fn load(&self) -> u32 {
+    pub(crate) fn load(&self) -> Word {
         self.0.load(Ordering::Relaxed)
     }
 
     /// All flags, after everything that other threads wrote before they set them.
-    pub(super) fn load_ordered(&self) -> u32 {
+    pub(super) fn load_ordered(&self) -> Word {
         self.0.load(Ordering::SeqCst)
     }
 
     /// Whether one of `bits` is set.
     #[inline]
-    pub(crate) fn has(&self, bits: u32) -> bool {
+    pub(crate) fn has(&self, bits: Word) -> bool {
         self.load() & bits != 0
     }
 
     /// Sets or clears `bits`. Setting is ordered with [`Driver::may_record`](super::driver::Driver::may_record).
-    pub(crate) fn set(&self, bits: u32, on: bool) {
+    pub(crate) fn set(&self, bits: Word, on: bool) {
         if self.has(bits) == on {
             return;
         }
@@ -74,12 +86,28 @@ impl Flags {
         }
     }
 
-    /// Sets the flags that make requests ask after events while frees are pending or deferred. The
-    /// caller holds the lock of the queues, so the flags match the queues.
-    pub(super) fn follow<S: Storage>(&self, queues: &EventQueues<S>) {
-        let (waits, gathers) = (!queues.is_idle(), self.has(GATHERS));
-        self.set(PENDING, waits && !gathers);
-        self.set(GATHERED, waits && gathers);
-        self.set(DEFERRED, queues.has_deferred());
+    /// Sets the flags that make requests ask after the events of a group while blocks wait for them. The
+    /// caller holds the lock of the group's queues, so the flags match the queues.
+    pub(super) fn follow<S: Storage>(&self, group: u32, queues: &EventQueues<S>) {
+        let (waits, gathers) = (queues.is_waiting(), self.has(GATHERS));
+        let bit = 1 << group;
+        self.set(bit << PENDING.trailing_zeros(), waits && !gathers);
+        self.set(bit << GATHERED.trailing_zeros(), waits && gathers);
+    }
+
+    /// Returns the groups with blocks that wait for events.
+    pub(super) fn waiting(&self) -> GroupSet {
+        let word = self.load();
+        GroupSet((word >> PENDING.trailing_zeros() | word >> GATHERED.trailing_zeros()) as u16)
+    }
+
+    /// Sets the flag of deferred blocks. The caller holds their lock.
+    pub(super) fn follow_deferred<S: Storage>(&self, deferred: &DeferredBlocks<S>) {
+        self.set(DEFERRED, deferred.any());
+    }
+
+    /// Sets the flag of blocks whose uses have events. The caller holds their lock.
+    pub(super) fn follow_ordered<S: Storage>(&self, ordered: &OrderedBlocks<S>) {
+        self.set(ORDERED, !ordered.is_empty());
     }
 }

@@ -95,8 +95,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             self.finish_free_if_unused(number, heap, block);
             return Ok(());
         }
-        drop(heap);
-        self.wait_for_uses(number, block, site)
+        self.wait_for_uses(number, heap, block, site)
     }
 }
 
@@ -124,6 +123,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let mut heap = self.heaps.lock(number);
         let Some(block) = heap.lookup(ptr) else { return Err(not_in_heap(&heap, ptr)) };
-        Ok(heap.add_use(block, stream, captured)?)
+        let unneeded = heap.uses().add(block, stream, captured)?;
+        drop(heap);
+        if unneeded.is_some() {
+            self.event_queues.lock_of(stream).end_loan(unneeded);
+        }
+        Ok(())
     }
 }

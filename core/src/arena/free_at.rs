@@ -70,16 +70,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Set before the heap is unlocked: an event that completes right afterwards must not free the block.
         heap.blocks[block].events |= FRONTIER_BIT;
         if heap.blocks[block].uses != NONE {
-            drop(heap);
             // On an error the block is allocated again, without the bit.
-            return self.wait_for_uses(slot, block, site).map(|()| block);
+            return self.wait_for_uses(slot, heap, block, site).map(|()| block);
         }
         if let Some(recorder) = self.tracing() {
             recorder.free_requested(&mut heap, block, site);
         }
         drop(heap);
-        // The thresholds follow the block from allocated to pending. `wait_for_uses` does the like.
-        self.with_device_peaks(|_| counters.follow_pending());
+        self.follow_pending(slot);
         Ok(block)
     }
 

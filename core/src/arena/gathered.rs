@@ -5,7 +5,7 @@
 //! queues the block:
 //!
 //! ```text
-//! free ─ open ─┬─ no event of the stream is incomplete ─────▶ record ─ event ─┐
+//! free ─ open ─┬─ no event of a busy stream is incomplete ──▶ record ─ event ─┐
 //!              ├─ many blocks are open ─▶ poll, record ───────────────────────┤
 //!              └─ a request misses ─▶ poll ─ still misses ─▶ record, poll ────┤
 //!                                                                             ▼
@@ -17,14 +17,17 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
+use crate::arena::polls::Polls;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
 use crate::config::Policy;
 use crate::device::DeviceMemory;
 use crate::error::Error;
 use crate::streams::event_queue::Recording;
+use crate::streams::groups::GroupSet;
 use crate::sync::Lock;
-use crate::tables::{CapacityError, Storage};
+use crate::tables::Storage;
+use crate::tables::slot_table::NONE;
 use crate::units::{DevicePtr, StreamId};
 
 /// The gathered frees of a device.
@@ -40,50 +43,49 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     pub(super) fn add(&self, slot: u32, block: u32, site: u32) -> Result<(), Error> {
         let device = self.0;
         device.health()?;
-        let mut due = None;
-        let mut next = device.heaps.lock(slot).blocks[block].uses;
-        while let Some((stream, captured)) = device.next_use(slot, &mut next) {
-            // The capture itself orders a use noted during the capture.
-            if captured {
-                continue;
-            }
-            let Ok(queue) = self.add_use(slot, block, stream) else {
-                device.cancel_events(slot, block);
+        let (mut heap, mut due) = (device.heaps.lock(slot), None);
+        let mut next = heap.blocks[block].uses;
+        while next != NONE {
+            // The waits are counted before they are queued: another thread may record the event and find
+            // it complete at once.
+            let streams = heap.uses().begin_waits(block, &mut next, |stream| device.event_queues.of(stream));
+            drop(heap);
+            let (queued, queue) = self.queue(slot, block, &streams);
+            if queued < streams.len() {
+                device.cancel_events(slot, block, (streams.len() - queued) as u32);
                 return Err(Error::TableFull("events"));
-            };
+            }
             due = queue.or(due);
+            heap = device.heaps.lock(slot);
         }
-        device.end_uses(slot, block, Some(site));
-        if let Some(queue) = due {
-            let _later = self.advance(queue);
+        device.end_uses(slot, heap, block, Some(site));
+        if let Some((group, queue)) = due {
+            let _later = self.advance(group, queue);
         }
         Ok(())
     }
 
-    /// Queues a pending block behind the next event of `stream`. Returns the queue if that event
-    /// should be recorded now.
-    fn add_use(&self, slot: u32, block: u32, stream: StreamId) -> Result<Option<usize>, CapacityError> {
-        let device = self.0;
-        // Count before queueing: another thread may record the event and find it complete at once.
-        device.heaps.lock(slot).blocks[block].events += 1;
-        let queued = {
-            let mut order = device.event_queues.lock();
-            let queued = order.gather(stream, slot, block);
-            device.flags.follow(&order);
-            queued
-        };
-        if queued.is_err() {
-            device.heaps.lock(slot).blocks[block].events -= 1;
+    /// Queues a pending block behind the next event of each of `streams`. Returns how many of them have
+    /// the block in their queue, all unless a table is full, and a queue in its group whose event should be
+    /// recorded now.
+    fn queue(&self, slot: u32, block: u32, streams: &[StreamId]) -> (usize, Option<(u32, usize)>) {
+        let (mut queued, mut due) = (0, None);
+        for &stream in streams {
+            let group = self.0.event_queues.of(stream);
+            let mut order = self.0.event_queues.lock(group);
+            let Ok(queue) = order.gather(stream, slot, block) else { break };
+            self.0.flags.follow(group, &order);
+            (queued, due) = (queued + 1, queue.map(|queue| (group, queue)).or(due));
         }
-        queued
+        (queued, due)
     }
 
     /// Frees the blocks of one queue whose work is complete, and records an event for the open ones.
-    fn advance(&self, queue: usize) -> Result<(), Error> {
+    fn advance(&self, group: u32, queue: usize) -> Result<(), Error> {
         let device = self.0;
-        while self.poll_queue(queue)? > 0 {}
+        while self.poll_queue(group, queue)? > 0 {}
         let Some(_permission) = device.driver.may_record(&device.flags) else { return Ok(()) };
-        self.record_queue(queue).map(|_first| ())
+        self.record_queue(group, queue).map(|_first| ())
     }
 
     /// Serves a request that no free block could serve, from blocks whose work is complete. Asks after
@@ -91,7 +93,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     /// other heaps can serve as well, then after all others.
     pub(super) fn search(&self, request: &Request) -> Result<Option<DevicePtr>, Error> {
         let device = self.0;
-        if !device.flags.has(flags::GATHERED) || request.capturing {
+        if !device.flags.has(flags::GATHERED | flags::DEFERRED) || request.capturing {
             return Ok(None);
         }
         device.health()?;
@@ -110,12 +112,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     /// events for open blocks only if that is not enough.
     fn search_behind(&self, request: &Request, slot: Option<u32>) -> Result<Option<DevicePtr>, Error> {
         let device = self.0;
-        if device.poll_events(slot, false, |event| device.driver.device().is_complete(event))? > 0
+        let groups = slot.map_or_else(|| device.flags.waiting(), |slot| device.heaps.lock(slot).waiting());
+        if Polls(device).poll(groups, slot, false)? > 0
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
         }
-        if self.record(slot)? == 0 { Ok(None) } else { device.search(request) }
+        if self.record(groups, slot)? == 0 { Ok(None) } else { device.search(request) }
     }
 
     /// Waits for the oldest event of one stream after the other, until a block that becomes free can
@@ -125,62 +128,68 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         if !device.flags.has(flags::GATHERED) {
             return Ok(None);
         }
-        self.record(None)?;
-        let mut from = 0;
+        self.record(device.flags.waiting(), None)?;
         loop {
-            let next = device.event_queues.lock().next_to_poll(from, None);
-            let Some((queue, event)) = next else {
-                // Round again, unless no queue behind the first was left in this round.
-                if from == 0 {
-                    return Ok(None);
+            let mut any = false;
+            for group in device.flags.waiting().iter() {
+                let mut from = 0;
+                loop {
+                    let next = device.event_queues.lock(group).next_to_poll(from, None);
+                    let Some((queue, event)) = next else { break };
+                    any = true;
+                    let waited = device.call(|memory| memory.wait(event));
+                    Polls(device).finish(group, queue, waited.is_ok());
+                    waited?;
+                    if let Some(ptr) = device.search(request)? {
+                        return Ok(Some(ptr));
+                    }
+                    from = queue + 1;
                 }
-                from = 0;
-                continue;
-            };
-            let waited = device.call(|memory| memory.wait(event));
-            device.finish_poll(queue, waited.is_ok());
-            waited?;
-            if let Some(ptr) = device.search(request)? {
-                return Ok(Some(ptr));
             }
-            from = queue + 1;
+            if !any {
+                return Ok(None);
+            }
         }
     }
 
-    /// Records an event for the open blocks of queues with blocks of the heap in `slot`; of any heap,
-    /// if `slot` is `None`. Asks at once after an event that is the only one of its stream. Returns the
-    /// number of waits that have ended.
+    /// Records an event for the open blocks of queues in `groups` with blocks of the heap in `slot`; of any
+    /// heap, if `slot` is `None`. Asks at once after an event that is the only one of its stream. Returns
+    /// the number of waits that have ended.
     ///
     /// # Errors
     /// The first error of the device, after all streams were tried. The blocks of a stream that
     /// captures stay open, which is no error.
-    pub(super) fn record(&self, slot: Option<u32>) -> Result<u32, Error> {
+    pub(super) fn record(&self, groups: GroupSet, slot: Option<u32>) -> Result<u32, Error> {
         let device = self.0;
-        let (mut from, mut sum, mut result) = (0, 0, Ok(()));
-        loop {
-            let next = device.event_queues.lock().next_queue(from, slot);
-            let Some(queue) = next else { return result.map(|()| sum) };
-            let recorded = match device.driver.may_record(&device.flags) {
-                Some(_permission) => self.record_queue(queue),
-                None => Ok(false),
-            };
-            match recorded.and_then(|is_first| if is_first { self.poll_queue(queue) } else { Ok(0) }) {
-                Ok(ended) => sum += ended,
-                Err(error) => result = result.and(Err(error)),
+        let (mut sum, mut result) = (0, Ok(()));
+        for group in groups.iter() {
+            let mut from = 0;
+            loop {
+                let next = device.event_queues.lock(group).next_open(from, slot);
+                let Some(queue) = next else { break };
+                let recorded = match device.driver.may_record(&device.flags) {
+                    Some(_permission) => self.record_queue(group, queue),
+                    None => Ok(false),
+                };
+                match recorded.and_then(|is_first| if is_first { self.poll_recorded(group, queue) } else { Ok(0) }) {
+                    Ok(ended) => sum += ended,
+                    Err(error) => result = result.and(Err(error)),
+                }
+                from = queue + 1;
             }
-            from = queue + 1;
         }
+        result.map(|()| sum)
     }
 
     /// Records an event for the open blocks of a queue. Returns whether the event is the first in the
     /// queue. The caller has the permission to record.
-    fn record_queue(&self, queue: usize) -> Result<bool, Error> {
+    fn record_queue(&self, group: u32, queue: usize) -> Result<bool, Error> {
         let device = self.0;
-        let begun = device.event_queues.lock().begin_recording(queue);
+        let begun = device.event_queues.lock(group).begin_recording(queue);
         let Some(Recording { stream, idle, is_first }) = begun else { return Ok(false) };
         let made = idle.map_or_else(|| device.call(D::create_event), Ok);
         let recorded = made.and_then(|event| device.call(|memory| memory.record(event, stream)));
-        device.event_queues.lock().finish_recording(queue, made.ok(), recorded.is_ok());
+        device.event_queues.lock(group).finish_recording(queue, made.ok(), recorded.is_ok());
         match recorded.map_err(Error::from) {
             Ok(()) => Ok(is_first),
             Err(error) if error.is_of_capture() => Ok(false),
@@ -188,13 +197,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         }
     }
 
+    /// Asks after the only event of a queue, which has just been recorded. Returns the number of waits that
+    /// have ended.
+    fn poll_recorded(&self, group: u32, queue: usize) -> Result<u32, Error> {
+        let ended = self.poll_queue(group, queue)?;
+        self.0.event_queues.lock(group).note_quick(queue, ended > 0);
+        Ok(ended)
+    }
+
     /// Asks after the oldest event of a queue. Returns the number of waits that have ended.
-    fn poll_queue(&self, queue: usize) -> Result<u32, Error> {
+    fn poll_queue(&self, group: u32, queue: usize) -> Result<u32, Error> {
         let device = self.0;
-        let begun = device.event_queues.lock().begin_poll(queue);
+        let begun = device.event_queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(0) };
         let polled = device.call(|memory| memory.is_complete(event));
-        let ended = device.finish_poll(queue, polled == Ok(true));
+        let ended = Polls(device).finish(group, queue, polled == Ok(true));
         polled.map(|_complete| ended).map_err(Error::from)
     }
 }

@@ -13,9 +13,11 @@
 //! Each function is the one for a request when those above it have declined. All of them may run on any thread. The fast path
 //! holds one lock, that of a heap, and never calls the device.
 
+use crate::arena::flags::Word;
 use crate::arena::gathered::Gathered;
 use crate::arena::heaps::pairs::{HEAPS, STREAMS};
 use crate::arena::heaps::{Heaps, slot_of};
+use crate::arena::ordered::Ordered;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::DeviceMemory;
@@ -53,7 +55,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     pub(crate) fn malloc_unplanned(self, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         let word = self.flags.load();
         // With a trace and nothing else, a hit in the cache stays one lookup under one lock.
-        if word & !(flags::ROUNDING | flags::GATHERS | flags::GATHERED) == flags::TRACE {
+        if word & !(flags::FAST_PATH_FLAGS & !flags::AGES) == flags::TRACE {
             return self.malloc_traced(word, bytes, stream);
         }
         if word & flags::PLANNED != 0 && bytes <= MAX_REQUEST - UNIT {
@@ -64,7 +66,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
 
     /// Serves a request while plans are in force: from a plan if it deviates only a little, else from the heaps.
     #[inline(never)]
-    fn malloc_beside_plans(self, word: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    fn malloc_beside_plans(self, word: Word, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         if let Some(ptr) = self.malloc_planned(word, bytes, stream) {
             return Ok(ptr);
         }
@@ -105,9 +107,12 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         // Blocks whose events are complete become free before the search, so that they can serve this request.
         // Without a cache no search misses, so gathered frees are asked after here.
         let is_direct = self.flags.has(flags::DIRECT);
-        let asks = if is_direct { flags::PENDING | flags::GATHERED } else { flags::PENDING };
-        if self.flags.has(asks) && !request.capturing {
+        let always = is_direct || !self.flags.has(flags::GATHERS);
+        let asked = flags::PENDING | if always { flags::GATHERED | flags::DEFERRED } else { 0 };
+        let mut asks = self.flags.has(asked) && !request.capturing;
+        if asks && let Some(_asking) = self.driver.begin_asking() {
             self.process_events()?;
+            asks = false;
         }
         if is_direct {
             return self.obtain_directly(request);
@@ -118,7 +123,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if let Some(ptr) = self.search(request)? {
             return Ok(ptr);
         }
+        // Another thread was asking, and may have asked too early for this request.
+        if asks {
+            self.process_events()?;
+            if let Some(ptr) = self.search(request)? {
+                return Ok(ptr);
+            }
+        }
         if let Some(ptr) = Gathered(self).search(request)? {
+            return Ok(ptr);
+        }
+        if let Some(ptr) = Ordered(self).search(request)? {
             return Ok(ptr);
         }
         let served = self.reclaim(request);
@@ -133,7 +148,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     ///
     /// Apart from [`malloc_fast`](Arena::malloc_fast), which gets slower if the two share code.
     #[inline(never)]
-    fn malloc_traced(self, word: u32, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
+    fn malloc_traced(self, word: Word, bytes: u64, stream: StreamId) -> Result<DevicePtr, Error> {
         // Before the heap is locked: the host may take long.
         let call_site = self.driver.device().call_site(CallSite::Alloc);
         if bytes <= MAX_REQUEST - UNIT
@@ -162,7 +177,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     #[inline(always)]
     fn malloc_fast(
         &self,
-        word: u32,
+        word: Word,
         bytes: u64,
         stream: StreamId,
         decline: impl FnOnce() -> Result<DevicePtr, Error>,

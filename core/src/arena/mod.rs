@@ -37,6 +37,7 @@ mod malloc;
 mod mapper;
 mod obtain;
 mod oom;
+pub(crate) mod ordered;
 mod peaks;
 #[cfg(feature = "alloc")]
 mod plan_cycle;
@@ -47,6 +48,7 @@ mod planned;
 #[cfg_attr(not(feature = "alloc"), path = "no_plans.rs")]
 pub(crate) mod plans;
 pub(crate) mod policy;
+mod polls;
 mod quiet;
 pub(crate) mod ranges;
 mod reclaim;
@@ -75,9 +77,11 @@ use crate::device::DeviceMemory;
 use crate::page_map::PageMap;
 use crate::pages::Pages;
 use crate::stats::{DevicePeaks, HeapCounters, MemoryCallCounters};
+use crate::streams::deferred::DeferredBlocks;
 use crate::streams::epochs::Epochs;
-use crate::streams::event_queue::EventQueues;
 use crate::streams::frontier::Frontier;
+use crate::streams::groups::Groups;
+use crate::streams::ordered::OrderedBlocks;
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Rank, Ranked};
 use crate::tables::Storage;
 use crate::trace::call_sites::CallSites;
@@ -108,7 +112,11 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// The counters of the elastic ranges. Written under their lock.
     pub range_counters: HeapCounters,
     /// Blocks that wait for events.
-    pub event_queues: CachePadded<Ranked<R, EventQueues<S>>>,
+    pub event_queues: Groups<R, S>,
+    /// Blocks whose events cannot be recorded yet.
+    pub deferred: Ranked<R, DeferredBlocks<S>>,
+    /// Freed blocks whose uses have events.
+    pub ordered: Ranked<R, OrderedBlocks<S>>,
     /// Events that tell which free blocks the device has finished with.
     pub epochs: Ranked<R, Epochs<S>>,
     /// Blocks that wait for the safe frontier.
@@ -168,7 +176,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             page_pool: Ranked::new(Rank::Pages, Pages::default()),
             ranges: Ranked::new(Rank::Ranges, RangeTable::default()),
             range_counters: HeapCounters::default(),
-            event_queues: CachePadded(Ranked::new(Rank::EventQueue, EventQueues::default())),
+            event_queues: Groups::new(),
+            deferred: Ranked::new(Rank::Deferred, DeferredBlocks::default()),
+            ordered: Ranked::new(Rank::Ordered, OrderedBlocks::default()),
             epochs: Ranked::new(Rank::Epochs, Epochs::default()),
             frontier: Ranked::new(Rank::Frontier, Frontier::default()),
             peaks: CachePadded(Ranked::new(Rank::Peaks, 0)),

@@ -15,6 +15,7 @@ use crate::heap::Heap;
 use crate::heap::block::Backing;
 use crate::heap::stitched::PagedHeap;
 use crate::page_map::Owner;
+use crate::pool::PoolId;
 use crate::stats::Event;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
@@ -88,11 +89,20 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         served
     }
 
-    /// Allocates `bytes`, which are charged against the limit, from the device, and lists them as
-    /// `owner`'s in the page map. Returns `None` if the device lacks the memory. Refunds the charge
-    /// unless the memory is returned.
-    pub(super) fn allocate_charged(self, bytes: u64, owner: Owner) -> Result<Option<DevicePtr>, Error> {
-        let base = match self.call(|device| device.obtain(bytes)) {
+    /// Allocates `bytes`, which are charged against the limit, from the device, or from the host if
+    /// the host supplies the segments of the pool. Lists them as `owner`'s in the page map. Returns
+    /// `None` if the memory is lacking. Refunds the charge unless the memory is returned.
+    pub(super) fn allocate_charged(
+        self,
+        bytes: u64,
+        supplied: Option<PoolId>,
+        owner: Owner,
+    ) -> Result<Option<DevicePtr>, Error> {
+        let obtain = |device: &D| match supplied {
+            Some(pool) => device.obtain_for(pool, bytes),
+            None => device.obtain(bytes),
+        };
+        let base = match self.call(obtain) {
             Ok(base) => base,
             Err(error) => {
                 self.ledger.refund(bytes);
@@ -118,7 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// the segment. Refunds the charge on failure.
     fn allocate_charged_segment(self, request: &Request, bytes: u64) -> Result<Option<DevicePtr>, Error> {
         let owner = Owner::Heap(self.heaps.heap_ref(request.slot));
-        let Some(base) = self.allocate_charged(bytes, owner)? else { return Ok(None) };
+        let Some(base) = self.allocate_charged(bytes, request.supplied, owner)? else { return Ok(None) };
         let slot = self.heaps.slot(request.slot);
         let mut heap = self.heaps.lock(request.slot);
         // Room was made before the lock was dropped; other calls may have used the room since.

@@ -12,7 +12,7 @@ use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::heap::Outcome;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
-use crate::sync::Lock;
+use crate::sync::{Lock, Ordering, fence};
 use crate::tables::{OnceTable, Storage};
 
 /// Number of heaps to take lease from before all heaps are visited.
@@ -57,6 +57,19 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             .map(|near| (near.kind(), &near.counters));
         self.device_peaks.reconcile(&self.all_counters(), rising, &near);
         *reconciled = number.unwrap_or(last);
+    }
+
+    /// Keeps the peak of active blocks exact after a block of the heap in `slot` has become pending. The
+    /// block stays active, so fewer blocks may be allocated before the peaks are reconciled.
+    pub(crate) fn follow_pending(&self, slot: u32) {
+        let counters = &self.heaps.slot(slot).counters;
+        // Without the lock wherever the lease has room: every free of a block with user streams comes
+        // here, of all threads. The thread that changes leases passes a fence, too, once it holds the
+        // lock: either this thread sees the lock taken, or that thread sees the pending block.
+        fence(Ordering::SeqCst);
+        if self.peaks.is_locked() || !counters.covers_pending() {
+            self.with_device_peaks(|_| counters.follow_pending());
+        }
     }
 
     /// Returns the most bytes that were ever active at one time, or are if `more` bytes become active

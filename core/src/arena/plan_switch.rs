@@ -84,7 +84,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> PlanSwitch<'_, D, R, S> {
         }
         // From now on frees find the lane by address, although the program holds no address yet.
         let owner = Owner::Lane(LaneRef { device: self.device.number, lane: number as u32 });
-        let Some(base) = self.device.allocate_charged(bytes, owner)? else { return Ok(false) };
+        let Some(base) = self.device.allocate_charged(bytes, None, owner)? else { return Ok(false) };
         let slot = self.device.heaps.slot(home);
         let mut heap = self.device.heaps.lock(home);
         // The heap was unlocked during the device call, and empty heaps may drop their tables. Make

@@ -326,7 +326,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
 impl<R: Lock, S: Storage> Heaps<R, S> {
     /// Returns whether the request's heap maps pages instead of allocating ordinary segments.
     pub(crate) fn expands(&self, request: &Request) -> bool {
-        self.lock(request.slot).rules.backing != Backing::Ordinary
+        request.supplied.is_none() && self.lock(request.slot).rules.backing != Backing::Ordinary
     }
 
     /// Returns the sum of the ages of the default pool's releasable large segments, and their

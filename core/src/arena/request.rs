@@ -8,6 +8,7 @@ use crate::arena::{Arena, flags};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
 use crate::error::Error;
+use crate::pool::PoolId;
 use crate::sync::{Lock, Ordering};
 use crate::tables::Storage;
 use crate::units::{MAX_REQUEST, StreamId};
@@ -27,6 +28,8 @@ pub(crate) struct Request {
     pub pool: u32,
     /// The slot of the heap that serves the request.
     pub slot: u32,
+    /// The pool, if the host supplies its segments.
+    pub supplied: Option<PoolId>,
     /// The route into the pool, if the pool is private.
     pub route: Option<RouteEntry>,
     /// The stream is capturing a graph: nothing may be waited for or released.
@@ -69,6 +72,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 kind,
                 stream,
                 pool,
+                supplied: self.supplied(pool),
                 slot: pair.slot(kind),
                 route,
                 capturing,
@@ -85,6 +89,17 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             self.heaps.leave_pool(pool);
         }
         served
+    }
+}
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
+    /// Returns the name of a pool whose segments the host supplies. The pool is in use.
+    fn supplied(&self, pool: u32) -> Option<PoolId> {
+        if pool == 0 {
+            return None;
+        }
+        let name = self.heaps.shared_pool(pool).id();
+        self.driver.device().supplies(name).then_some(name)
     }
 }
 

@@ -121,7 +121,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Restorer<'_, D, R, S> {
     /// Allocates the memory of an ordinary segment, which has to be placed at `base`.
     fn obtain_at(&self, base: DevicePtr, bytes: u64, owner: Owner) -> Result<(), Error> {
         require(self.0.ledger.charge(bytes), OVER_LIMIT)?;
-        let obtained = self.0.allocate_charged(bytes, owner)?.ok_or(LACKS_MEMORY)?;
+        let obtained = self.0.allocate_charged(bytes, None, owner)?.ok_or(LACKS_MEMORY)?;
         if obtained != base {
             self.0.undo_allocation(obtained, bytes)?;
             return Err(Error::SnapshotRefused("the device does not place a segment where it was"));

@@ -50,7 +50,7 @@ impl<R: Lock> Settings<R> {
     /// [`MAX_REQUEST`](crate::units::MAX_REQUEST). The result may exceed that limit. `word` is the
     /// word of flags.
     #[inline(always)]
-    pub(super) fn round(&self, word: u32, bytes: u64) -> u64 {
+    pub(super) fn round(&self, word: flags::Word, bytes: u64) -> u64 {
         // Nearly every configuration rounds to the unit alone, so the fast path asks for that with one bit.
         if word & flags::ROUNDING == 0 {
             self.round_to_unit(bytes)
@@ -97,11 +97,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         let divided = divisions.iter().any(|&divisions| divisions > 1);
         self.flags.set(flags::ROUNDING, divided || self.settings.policy.rounds_otherwise());
-        // In the same step, so that what waits now is asked after as the configuration says.
-        let order = self.event_queues.lock();
         self.flags.set(flags::GATHERS, self.settings.policy != Policy::Caching || !config.parity());
-        self.flags.follow(&order);
-        drop(order);
+        // What waits now is asked after as the configuration says.
+        for group in 0..self.event_queues.count() {
+            self.flags.follow(group, &self.event_queues.lock(group));
+        }
         let limited = self.ledger.limit_if_set().is_some();
         self.flags.set(flags::AGES, limited && config.garbage_collection_threshold().is_some());
         let ages = self.flags.has(flags::AGES);

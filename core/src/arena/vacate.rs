@@ -86,7 +86,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// The first failure; the release goes on after a failure.
     pub(crate) fn stream_destroyed(self, stream: StreamId) -> Result<(), Error> {
         // Gathered frees wait for an event that is recorded while the stream exists.
-        let mut result = Gathered(self).record(None).map(|_finished| ());
+        let mut result = Gathered(self).record(self.flags.waiting(), None).map(|_finished| ());
         let mut next = 0;
         // `end_next_pair` marks each pair before the release: a block freed after the release finds
         // the mark, and queues its heap.

@@ -130,6 +130,24 @@ pub trait DeviceMemory: Send + Sync + 'static {
         false
     }
 
+    /// Returns whether [`obtain_for`](Self::obtain_for) allocates the segments of a private pool. The
+    /// heaps of such a pool have no expandable segments. Asked at each request that a route leads into
+    /// the pool and that no list of the thread serves. Under the stitched policy the answer is unused.
+    fn supplies(&self, pool: PoolId) -> bool {
+        let _ = pool;
+        false
+    }
+
+    /// Allocates a segment of a private pool, as [`obtain`](Self::obtain) does, for a pool with
+    /// [`supplies`](Self::supplies). [`release`](Self::release) releases the segment.
+    ///
+    /// # Errors
+    /// Those of [`obtain`](Self::obtain).
+    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        let _ = pool;
+        self.obtain(bytes)
+    }
+
     /// Lets the program free memory, because no free block can serve a request of `bytes`. Called
     /// before memory is allocated from the device. Returns true if the program freed anything. May
     /// call the allocator.

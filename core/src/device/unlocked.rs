@@ -101,6 +101,14 @@ impl<D: DeviceMemory> DeviceMemory for Unlocked<D> {
         self.on("leads").leads(route, stream)
     }
 
+    fn supplies(&self, pool: PoolId) -> bool {
+        self.on("supplies").supplies(pool)
+    }
+
+    fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
+        self.on("obtain_for").obtain_for(pool, bytes)
+    }
+
     fn on_shortage(&self, bytes: u64) -> bool {
         self.on("on_shortage").on_shortage(bytes)
     }

@@ -323,29 +323,3 @@ impl Vacant for Segment {
         self.next = next;
     }
 }
-
-/// A use of a block by another stream (`record_stream`).
-#[derive(Debug)]
-pub(crate) struct Use {
-    /// The stream that uses the block.
-    pub stream: crate::units::StreamId,
-    /// Whether the use was recorded during graph capture: the graph orders the use, and no event is
-    /// needed.
-    pub captured: bool,
-    /// The next use of the same block, or the next vacant entry.
-    pub next: u32,
-}
-
-impl Vacant for Use {
-    fn vacant(next: u32) -> Self {
-        Self { stream: crate::units::StreamId::DEFAULT, captured: false, next }
-    }
-
-    fn next_vacant(&self) -> u32 {
-        self.next
-    }
-
-    fn vacate(&mut self, next: u32) {
-        self.next = next;
-    }
-}

@@ -4,6 +4,8 @@ use super::Heap;
 use crate::heap::bins;
 use crate::heap::block::{Backing, State};
 use crate::stats::{HeapCounters, Stat};
+use crate::streams::frontier::FRONTIER_BIT;
+use crate::streams::groups::GroupSet;
 use crate::tables::slot_table::NONE;
 use crate::tables::{Lazy, Storage};
 
@@ -57,6 +59,10 @@ impl<S: Storage> Heap<S> {
         }
         if self.sets.pages.check()? + sums.ordinary_bytes != sums.reserved_bytes {
             return Err("the mapped addresses of a heap are not those of its pages");
+        }
+        let waits: u32 = self.blocks.entries().iter().map(|block| block.events & !FRONTIER_BIT).sum();
+        if waits != self.sets.waits.count || (waits == 0 && self.waiting() != GroupSet::default()) {
+            return Err("the waits of a heap are not those of its blocks");
         }
         check_counters(counters, &sums)?;
         Ok(sums.reserved_bytes)

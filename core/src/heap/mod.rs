@@ -13,7 +13,7 @@
 //! sub-blocks have entries of their own (see `suballocated`).
 
 use crate::config::rounding::PoolKind;
-use crate::heap::block::{Backing, Block, Blocks, Segment, Segments, State, Use};
+use crate::heap::block::{Backing, Block, Blocks, Segment, Segments, State};
 use crate::heap::sets::Sets;
 use crate::heap::split_merge::{Coalesced, Parts};
 use crate::heap::split_rules::Rules;
@@ -41,6 +41,7 @@ pub(crate) mod stitched;
 #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "no heap has a sub-allocator then"))]
 pub(crate) mod suballoc;
 mod suballocated;
+pub(crate) mod uses;
 
 /// The result of an operation that changes counters.
 #[derive(Clone, Copy, Debug)]
@@ -367,40 +368,6 @@ impl<S: Storage> Heap<S> {
         counters.undo_down(Stat::AllocatedBytes, entry.size);
         if self.rules.is_oversize(entry.size) {
             counters.undo_down(Stat::OversizeAllocations, 1);
-        }
-    }
-
-    /// Records that `stream` uses `block`. The heap's own stream, and a stream that is recorded
-    /// already, add nothing. `captured` tells whether the use was recorded during graph capture.
-    pub(crate) fn add_use(&mut self, block: u32, stream: StreamId, captured: bool) -> Result<(), CapacityError> {
-        let mut at = self.blocks[block].uses;
-        while at != NONE {
-            let entry = &mut self.sets.uses[at];
-            if entry.stream == stream {
-                // One use outside a capture suffices to need an event.
-                entry.captured &= captured;
-                return Ok(());
-            }
-            at = entry.next;
-        }
-        if stream == self.stream {
-            return Ok(());
-        }
-        if !self.sets.uses.make_room(1) {
-            return Err(CapacityError);
-        }
-        let next = self.blocks[block].uses;
-        self.blocks[block].uses = self.sets.uses.insert(Use { stream, captured, next });
-        Ok(())
-    }
-
-    /// Clears the list of other streams that use `block`, once their events are recorded.
-    pub(crate) fn drop_uses(&mut self, block: u32) {
-        let mut at = core::mem::replace(&mut self.blocks[block].uses, NONE);
-        while at != NONE {
-            let next = self.sets.uses[at].next;
-            self.sets.uses.remove(at);
-            at = next;
         }
     }
 

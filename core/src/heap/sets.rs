@@ -1,9 +1,10 @@
 //! The tables of a heap that only a heap with memory needs: the free index, the uses by other
 //! streams, the unmapped blocks.
 
-use crate::heap::block::{Block, Blocks, State, Use};
+use crate::heap::block::{Block, Blocks, State};
 use crate::heap::free_index::FreeIndex;
 use crate::heap::home_pages::{HomePages, StaleList};
+use crate::heap::uses::{Use, Waits};
 use crate::tables::Storage;
 use crate::tables::radix_tree::{Key, Link, RadixTree};
 use crate::tables::slot_table::SlotTable;
@@ -13,6 +14,8 @@ use crate::trace::ring::Buffer;
 pub(crate) struct Sets<S: Storage> {
     /// Holds exactly the blocks that are [`State::Free`].
     pub free: FreeIndex<S>,
+    /// The events that pending blocks wait for.
+    pub waits: Waits,
     /// The uses of blocks by other streams: one list for each block, headed by [`Block::uses`].
     pub uses: SlotTable<Use, S>,
     /// Root of the set of the blocks that are [`State::Unmapped`], ordered by address.
@@ -35,6 +38,7 @@ impl<S: Storage> Default for Sets<S> {
     fn default() -> Self {
         Self {
             free: FreeIndex::default(),
+            waits: Waits::default(),
             uses: SlotTable::default(),
             unmapped: Link::EMPTY,
             by_address: RadixTree::default(),

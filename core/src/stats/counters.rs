@@ -104,12 +104,30 @@ impl HeapCounters {
 
     /// Counts an allocated block of `bytes` as pending: freed, and waiting for other streams. The
     /// block stays active, so fewer blocks may be allocated within the lease. The caller calls
-    /// [`follow_pending`](Self::follow_pending) next, unless the block stops pending at once.
+    /// [`Arena::follow_pending`](crate::arena::Arena::follow_pending) next, unless the block stops
+    /// pending at once.
     pub(crate) fn pend(&self, bytes: u64) {
         for (row, amount) in [(Stat::Active, 1), (Stat::ActiveBytes, bytes)] {
             let added = &self.added[row as usize];
             added.store(added.load(Relaxed) + amount, Release);
         }
+    }
+
+    /// Returns whether the thresholds leave enough of the lease on active blocks to the pending ones,
+    /// so that [`follow_pending`](Self::follow_pending) would lower none.
+    pub(crate) fn covers_pending(&self) -> bool {
+        [Stat::Allocation as usize, Stat::AllocatedBytes as usize].into_iter().all(|row| {
+            let allowed = self.left_beside_pending(row).unwrap_or(i64::MAX);
+            self.threshold[row].load(Relaxed) <= allowed
+        })
+    }
+
+    /// Returns what the lease on active blocks leaves to the allocated blocks of one of the first two
+    /// rows beside the pending ones. Returns `None` for other rows.
+    fn left_beside_pending(&self, row: usize) -> Option<i64> {
+        let active = active_of(row)?;
+        let pending = self.added[active].load(Acquire) as i64 - self.removed[active].load(Relaxed) as i64;
+        Some(self.lease(active).load(Relaxed) - pending)
     }
 
     /// Adjusts the thresholds to the pending blocks. The caller holds the lock under which peaks
@@ -128,9 +146,7 @@ impl HeapCounters {
     /// Computes the threshold of one of the first two rows from its lease and from the lease on
     /// active blocks. Does nothing for other rows.
     pub(super) fn set_threshold(&self, row: usize) {
-        let Some(active) = active_of(row) else { return };
-        let pending = self.added[active].load(Acquire) as i64 - self.removed[active].load(Relaxed) as i64;
-        let left = self.lease(active).load(Relaxed) - pending;
+        let Some(left) = self.left_beside_pending(row) else { return };
         self.threshold[row].store(self.lease(row).load(Relaxed).min(left), Relaxed);
     }
 

@@ -3,8 +3,8 @@
 use super::counters::{HeapCounters, included};
 use super::{ALL, Counter, EVENTS, Event, STATS, Stat, Stats, column};
 use crate::config::rounding::PoolKind;
-use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicI64, AtomicU64};
+use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::{AtomicI64, AtomicU64, fence};
 
 /// The peaks and event counts of a device, and the totals at the last resets.
 #[derive(Debug)]
@@ -64,6 +64,9 @@ impl DevicePeaks {
         I: Iterator<Item = KindCounters<'a>> + Clone,
         N: Iterator<Item = KindCounters<'a>> + Clone,
     {
+        // Either the sums below count a block that becomes pending meanwhile, or its thread finds the
+        // lock taken: the fence pairs with the one of `Arena::follow_pending`.
+        fence(SeqCst);
         // Thresholds depend on the pending blocks, which may have changed since the thresholds were
         // set.
         asking.1.follow_pending();
@@ -128,6 +131,8 @@ impl DevicePeaks {
 
     /// Lowers every peak to the current value. The caller holds the owner's lock.
     pub(crate) fn reset_peaks<'a>(&self, heaps: impl Iterator<Item = (PoolKind, &'a HeapCounters)> + Clone) {
+        // As in `reconcile`, since the leases change.
+        fence(SeqCst);
         self.active_before.store(self.most_active(), Relaxed);
         // Leases first: afterwards they add up to the current sums, which become the peaks.
         for heap in heaps.clone() {

@@ -14,7 +14,7 @@
 //! is marked busy instead, and an event that is being recorded is noted in its queue.
 //!
 //! Infallible operations reserve their entries beforehand: [`EventQueues::reserve`] before an event
-//! is recorded or a block is gathered, [`EventQueues::reserve_deferral`] before a block is deferred.
+//! is recorded or a block is gathered.
 
 use crate::device::Event;
 use crate::tables::slot_table::{NONE, SlotTable, Vacant};
@@ -77,12 +77,26 @@ struct Queue {
     recording: u32,
     /// A thread polls the first event. Set ⟹ no other thread may remove a block that the event covers.
     busy: bool,
+    /// The last event recorded for a request was complete at once, so the stream has little to do. The
+    /// next event is then recorded for a request, too, and not for the first block: half the calls.
+    /// Kept while the queue is vacant.
+    quick: bool,
 }
 
 impl Queue {
     /// Creates a queue without blocks.
     const fn new(stream: StreamId) -> Self {
-        Self { stream, head: NONE, tail: NONE, heap: NONE, open: 0, events: 0, recording: NONE, busy: false }
+        Self {
+            stream,
+            head: NONE,
+            tail: NONE,
+            heap: NONE,
+            open: 0,
+            events: 0,
+            recording: NONE,
+            busy: false,
+            quick: false,
+        }
     }
 
     /// Returns whether the queue may be used for another stream.
@@ -102,29 +116,7 @@ pub(crate) struct Recording {
     pub is_first: bool,
 }
 
-/// A block whose events cannot be recorded yet, because a stream is capturing a graph.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Deferred {
-    /// The slot of the block's heap.
-    pub heap: u32,
-    /// The index of the block in the heap.
-    pub block: u32,
-    /// The capturing stream among those that use the block, if known. While it captures, no retry
-    /// is made.
-    pub behind: Option<StreamId>,
-    /// A thread tries to record the events. Set ⟹ no other thread tries.
-    busy: bool,
-}
-
-impl Deferred {
-    /// Creates an entry with `busy` unset.
-    pub(crate) fn new(heap: u32, block: u32, behind: Option<StreamId>) -> Self {
-        Self { heap, block, behind, busy: false }
-    }
-}
-
-/// The pending events of a device: a queue for each stream, a pool of idle events, and the blocks
-/// whose events are not recorded yet.
+/// The pending events of a group of streams: a queue for each stream, and a pool of idle events.
 pub(crate) struct EventQueues<S: Storage> {
     /// The entries of all queues.
     waits: SlotTable<Wait, S>,
@@ -132,13 +124,11 @@ pub(crate) struct EventQueues<S: Storage> {
     queues: S::Table<Queue>,
     /// Events of no queue, recorded again, because creating one is a call to the device.
     idle_events: S::Table<Event>,
+    /// Events of blocks' uses, taken by [`lend`](Self::lend) and not given back.
+    lent: u32,
     /// Reservations by [`reserve`](Self::reserve), neither used nor cancelled. Each has an entry in
     /// `waits`, a queue, and room in `idle_events`.
     reserved: u32,
-    /// The deferred blocks, in the order in which they are retried.
-    deferred: S::Table<Deferred>,
-    /// Reservations by [`reserve_deferral`](Self::reserve_deferral), not yet used.
-    deferrals_reserved: usize,
 }
 
 impl<S: Storage> Default for EventQueues<S> {
@@ -147,9 +137,8 @@ impl<S: Storage> Default for EventQueues<S> {
             waits: SlotTable::default(),
             queues: S::Table::<Queue>::default(),
             idle_events: S::Table::<Event>::default(),
+            lent: 0,
             reserved: 0,
-            deferred: S::Table::<Deferred>::default(),
-            deferrals_reserved: 0,
         }
     }
 }
@@ -164,17 +153,49 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn reserve(&mut self) -> Result<(), CapacityError> {
         // Every reservation may turn out to be on a stream of its own, and then needs a queue.
         let vacant = self.queues.iter().filter(|queue| queue.is_vacant()).count();
-        // Room for every event in use, so that `recycle` cannot fail, and for one that a caller
-        // creates. No more events are in use than blocks wait or are reserved.
-        let in_use = self.waits.len() as usize + self.reserved as usize;
-        let room = self.waits.make_room(self.reserved + 1)
-            && self.queues.make_room((self.reserved as usize + 1).saturating_sub(vacant))
-            && self.idle_events.make_room(in_use + usize::from(self.idle_events.is_empty()));
-        if !room {
+        if !self.queues.make_room((self.reserved as usize + 1).saturating_sub(vacant)) {
+            return Err(CapacityError);
+        }
+        self.reserve_in_queue()
+    }
+
+    /// Reserves the entries for a further block in a queue that is in use.
+    fn reserve_in_queue(&mut self) -> Result<(), CapacityError> {
+        if !self.waits.make_room(self.reserved + 1) || !self.make_idle_room() {
             return Err(CapacityError);
         }
         self.reserved += 1;
         Ok(())
+    }
+
+    /// Makes room for every event in use, so that `recycle` cannot fail, and for one that a caller
+    /// creates. Returns false if there is none.
+    fn make_idle_room(&mut self) -> bool {
+        // No more events are in use than blocks wait, or are reserved, or uses have events.
+        let in_use = self.waits.len() as usize + self.reserved as usize + self.lent as usize;
+        self.idle_events.make_room(in_use + usize::from(self.idle_events.is_empty()))
+    }
+
+    /// Lends an event to a use of a block. The inner `None`: the caller must create one. The loan ends
+    /// with [`end_loan`](Self::end_loan).
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table of events has no room. Nothing is lent then.
+    pub(crate) fn lend(&mut self) -> Result<Option<Event>, CapacityError> {
+        if !self.make_idle_room() {
+            return Err(CapacityError);
+        }
+        self.lent += 1;
+        Ok(self.idle_events.pop())
+    }
+
+    /// Takes a lent event back; `None` if none was created.
+    pub(crate) fn end_loan(&mut self, event: Option<Event>) {
+        debug_assert!(self.lent > 0, "an event is given back once");
+        self.lent -= 1;
+        if let Some(event) = event {
+            self.recycle(event);
+        }
     }
 
     /// Takes an idle event for a reservation. Returns `None` if the caller must create one.
@@ -200,31 +221,42 @@ impl<S: Storage> EventQueues<S> {
     /// Queues a block with an event recorded on `stream`, using a reservation. The event also covers
     /// the open blocks of the stream.
     pub(crate) fn push(&mut self, stream: StreamId, event: Event, heap: u32, block: u32) {
-        let queue = self.append(stream, Wait { event: Some(event), heap, block, next: NONE });
+        let known = self.queue_of(stream);
+        let queue = self.append(stream, known, Wait { event: Some(event), heap, block, next: NONE });
         self.queues[queue].open = 0;
         self.queues[queue].events += 1;
     }
 
     /// Queues a block that the next event of `stream` is to cover. Returns the queue if that event
-    /// should be recorded now: no event of the stream is incomplete, or many blocks are open.
+    /// should be recorded now: no event of a [busy](Self::note_quick) stream is incomplete, or many blocks
+    /// are open.
     ///
     /// # Errors
     /// [`CapacityError`] if a table is full. The block is not queued then.
     pub(crate) fn gather(&mut self, stream: StreamId, heap: u32, block: u32) -> Result<Option<usize>, CapacityError> {
-        self.reserve()?;
-        let queue = self.append(stream, Wait { event: None, heap, block, next: NONE });
+        let known = self.queue_of(stream);
+        // Where the stream has a queue, the search for a vacant one is left out: all threads free under
+        // this lock.
+        if known.is_some() { self.reserve_in_queue() } else { self.reserve() }?;
+        let queue = self.append(stream, known, Wait { event: None, heap, block, next: NONE });
         let entry = &mut self.queues[queue];
         entry.open += 1;
-        let is_due = entry.recording == NONE && (entry.events == 0 || entry.open >= GATHER);
+        let is_first = entry.events == 0 && !entry.quick;
+        let is_due = entry.recording == NONE && (is_first || entry.open >= GATHER);
         Ok(is_due.then_some(queue))
     }
 
-    /// Appends a block to the queue of `stream`, using a reservation. Returns the queue.
-    fn append(&mut self, stream: StreamId, wait: Wait) -> usize {
+    /// Returns the queue of a stream for which blocks wait.
+    fn queue_of(&self, stream: StreamId) -> Option<usize> {
+        self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE)
+    }
+
+    /// Appends a block to the queue of `stream`, `known` if blocks wait for the stream, using a
+    /// reservation. Returns the queue.
+    fn append(&mut self, stream: StreamId, known: Option<usize>, wait: Wait) -> usize {
         debug_assert!(self.reserved > 0, "a block is queued after `reserve`");
         self.reserved -= 1;
         let wait = self.waits.insert(wait);
-        let known = self.queues.iter().position(|queue| queue.stream == stream && queue.head != NONE);
         if let Some(known) = known {
             let tail = core::mem::replace(&mut self.queues[known].tail, wait);
             self.waits[tail].next = wait;
@@ -233,8 +265,10 @@ impl<S: Storage> EventQueues<S> {
             }
             return known;
         }
-        let vacant = self.queues.iter().position(Queue::is_vacant);
-        let queue = Queue { head: wait, tail: wait, heap: self.waits[wait].heap, ..Queue::new(stream) };
+        let of_stream = self.queues.iter().position(|queue| queue.is_vacant() && queue.stream == stream);
+        let vacant = of_stream.or_else(|| self.queues.iter().position(Queue::is_vacant));
+        let quick = of_stream.is_some_and(|queue| self.queues[queue].quick);
+        let queue = Queue { head: wait, tail: wait, heap: self.waits[wait].heap, quick, ..Queue::new(stream) };
         if let Some(vacant) = vacant {
             self.queues[vacant] = queue;
             return vacant;
@@ -248,6 +282,17 @@ impl<S: Storage> EventQueues<S> {
     pub(crate) fn next_queue(&self, from: usize, slot: Option<u32>) -> Option<usize> {
         let waits = |queue: &Queue| slot.is_none_or(|slot| queue.heap == slot || queue.heap == NONE);
         (from..self.queues.len()).find(|&queue| self.queues[queue].head != NONE && waits(&self.queues[queue]))
+    }
+
+    /// Returns the first [queue](Self::next_queue) at or after `from` with an open block.
+    pub(crate) fn next_open(&self, mut from: usize, slot: Option<u32>) -> Option<usize> {
+        loop {
+            let queue = self.next_queue(from, slot)?;
+            if self.queues[queue].open > 0 {
+                return Some(queue);
+            }
+            from = queue + 1;
+        }
     }
 
     /// Begins the recording of an event for the open blocks of a queue. Returns `None` if no block is
@@ -271,6 +316,11 @@ impl<S: Storage> EventQueues<S> {
         } else if let Some(event) = event {
             self.recycle(event);
         }
+    }
+
+    /// Notes whether an event that was recorded for a request was complete at once.
+    pub(crate) fn note_quick(&mut self, queue: usize, quick: bool) {
+        self.queues[queue].quick = quick;
     }
 
     /// Returns the number of open blocks in a queue, of those from `at` on.
@@ -394,75 +444,8 @@ impl<S: Storage> EventQueues<S> {
         cancelled
     }
 
-    /// Reserves an entry for [`defer`](Self::defer). Returns false if there is no room.
-    pub(crate) fn reserve_deferral(&mut self) -> bool {
-        let room = self.deferred.make_room(self.deferrals_reserved + 1);
-        self.deferrals_reserved += usize::from(room);
-        room
-    }
-
-    /// Defers the recording of a block's events, using a reservation.
-    pub(crate) fn defer(&mut self, block: Deferred) {
-        debug_assert!(self.deferrals_reserved > 0, "a block is deferred after `reserve_deferral`");
-        self.deferrals_reserved -= 1;
-        self.deferred.add(block);
-    }
-
-    /// Marks the first deferred block at or after `from` busy that no other thread tries and that
-    /// does not wait for the stream `capturing`. Returns its number and a copy of the entry.
-    ///
-    /// The caller tries to record the events, and then calls [`end_deferral`](Self::end_deferral),
-    /// [`defer_longer`](Self::defer_longer) or [`defer_again`](Self::defer_again).
-    pub(crate) fn try_deferred(&mut self, from: usize, capturing: Option<StreamId>) -> Option<(usize, Deferred)> {
-        let ready = |entry: &Deferred| !entry.busy && (entry.behind.is_none() || entry.behind != capturing);
-        let number = (from..self.deferred.len()).find(|&number| ready(&self.deferred[number]))?;
-        self.deferred[number].busy = true;
-        Some((number, self.deferred[number]))
-    }
-
-    /// Returns the present number of the block `block`, tried by the caller. Entries before it may
-    /// have left.
-    fn tried(&self, block: Deferred) -> Option<usize> {
-        let is_tried = |entry: &Deferred| entry.busy && (entry.heap, entry.block) == (block.heap, block.block);
-        self.deferred.iter().position(is_tried)
-    }
-
-    /// Removes a tried block, whose events are recorded now.
-    pub(crate) fn end_deferral(&mut self, block: Deferred) {
-        if let Some(number) = self.tried(block) {
-            // Removal that keeps the order: the entry moves to the end.
-            self.deferred[number..].rotate_left(1);
-            self.deferred.pop();
-        }
-    }
-
-    /// Keeps a tried block at its place: the stream `behind` uses it and is capturing.
-    pub(crate) fn defer_longer(&mut self, block: Deferred, behind: StreamId) {
-        if let Some(number) = self.tried(block) {
-            self.deferred[number] = Deferred::new(block.heap, block.block, Some(behind));
-        }
-    }
-
-    /// Moves a tried block to the end: its events cannot be recorded, and other blocks come first.
-    pub(crate) fn defer_again(&mut self, block: Deferred) {
-        if let Some(number) = self.tried(block) {
-            self.deferred[number] = Deferred::new(block.heap, block.block, block.behind);
-            self.deferred[number..].rotate_left(1);
-        }
-    }
-
-    /// Returns whether any block is deferred.
-    pub(crate) fn has_deferred(&self) -> bool {
-        !self.deferred.is_empty()
-    }
-
     /// Returns whether any event is pending.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waits.len() > 0
-    }
-
-    /// Returns whether no event is pending and no block is deferred.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.waits.len() == 0 && self.deferred.is_empty()
     }
 }

@@ -8,9 +8,9 @@ pub(crate) use ranked::assert_no_lock_held;
 pub(crate) use ranked::{MutexGuard, Rank, Ranked};
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+pub(crate) use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 /// A lock: any [`lock_api::RawMutex`]. Use a lock that parks waiting threads where there is an
 /// operating system, and a spin lock elsewhere.

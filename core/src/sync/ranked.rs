@@ -26,8 +26,12 @@ pub(crate) enum Rank {
     Ended,
     /// The pool of pages.
     Pages,
-    /// Pending events and deferred frees.
+    /// The pending events of a group of streams.
     EventQueue,
+    /// Frees deferred until a capture ends.
+    Deferred,
+    /// Freed blocks whose uses have events.
+    Ordered,
     /// Events that tell when free memory is no longer in use.
     Epochs,
     /// Frees at a count.

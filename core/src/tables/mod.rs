@@ -81,6 +81,12 @@ pub trait Storage: sealed::Sealed + 'static {
     type OnceTable<T: 'static>: OnceTable<T>;
     /// The cells of the maps read without a lock.
     type Cells: Cells;
+    /// The event queues of the groups of streams: one group in fixed tables, where each takes as much
+    /// room as all, else 16.
+    type Groups<T: Send + Sync + 'static>: AsRef<[T]> + Send + Sync;
+
+    /// Makes the groups.
+    fn make_groups<T: Send + Sync + 'static>(make: impl FnMut() -> T) -> Self::Groups<T>;
 }
 
 /// Tables of fixed capacity, for hosts without a heap.
@@ -127,6 +133,11 @@ impl<const DEVICES: usize, const HEAPS: usize, const BLOCKS: usize, const PAGES:
     type Devices<T: 'static> = heapless::Vec<T, DEVICES>;
     type OnceTable<T: 'static> = FixedOnceTable<T, HEAPS>;
     type Cells = FixedCells<PAGES>;
+    type Groups<T: Send + Sync + 'static> = [T; 1];
+
+    fn make_groups<T: Send + Sync + 'static>(mut make: impl FnMut() -> T) -> [T; 1] {
+        [make()]
+    }
 }
 
 impl<T, const N: usize> Table<T> for heapless::Vec<T, N> {
@@ -222,6 +233,11 @@ mod growable {
         type Devices<T: 'static> = Vec<T>;
         type OnceTable<T: 'static> = GrowingOnceTable<T>;
         type Cells = GrowingCells;
+        type Groups<T: Send + Sync + 'static> = [T; 16];
+
+        fn make_groups<T: Send + Sync + 'static>(mut make: impl FnMut() -> T) -> [T; 16] {
+            core::array::from_fn(|_| make())
+        }
     }
 
     impl<T> Table<T> for Vec<T> {

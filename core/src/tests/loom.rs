@@ -5,8 +5,8 @@ use crate::arena::heaps::pair_state::PairState;
 use crate::config::rounding::PoolKind;
 use crate::stats::{DevicePeaks, HeapCounters, KindCounters, Stat};
 use crate::tables::atomic_map::{AtomicMap, Cells, FixedCells, GrowingCells};
-use loom::sync::atomic::AtomicBool;
-use loom::sync::atomic::Ordering::{Acquire, Release};
+use loom::sync::atomic::Ordering::{self, Acquire, Release};
+use loom::sync::atomic::{AtomicBool, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
@@ -104,16 +104,35 @@ fn loom_a_removed_key_may_come_back_with_another_value() {
     });
 }
 
-/// Two heaps and their peaks, settled as the arena does: by whoever gets the lock. Threads own a heap each, as its lock makes
-/// them.
+/// Two heaps and their peaks, reconciled as in the arena: by the thread that finds the lock free. Each thread owns a heap, as if
+/// it held the heap's lock.
 struct Heaps {
     all_counters: [HeapCounters; 2],
-    peaks: Mutex<DevicePeaks>,
+    peaks: DevicePeaks,
+    /// The lock of the peaks, which can be looked at without taking it.
+    locked: AtomicBool,
 }
 
 impl Heaps {
     fn new() -> Arc<Self> {
-        Arc::new(Self { all_counters: Default::default(), peaks: Mutex::new(DevicePeaks::new(None)) })
+        Arc::new(Self {
+            all_counters: Default::default(),
+            peaks: DevicePeaks::new(None),
+            locked: AtomicBool::new(false),
+        })
+    }
+
+    fn try_lock(&self) -> bool {
+        self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn under_lock<T>(&self, act: impl FnOnce(&DevicePeaks) -> T) -> T {
+        while !self.try_lock() {
+            thread::yield_now();
+        }
+        let done = act(&self.peaks);
+        self.locked.store(false, Ordering::Release);
+        done
     }
 
     fn parties(&self) -> impl Iterator<Item = KindCounters<'_>> + Clone {
@@ -122,10 +141,10 @@ impl Heaps {
 
     /// One heap allocates `bytes`.
     fn allocate(&self, heap: usize, bytes: u64) {
-        if self.all_counters[heap].up(Stat::AllocatedBytes, bytes)
-            && let Ok(totals) = self.peaks.try_lock()
-        {
-            totals.reconcile(&self.parties(), (PoolKind::Small, &self.all_counters[heap]), &self.parties().take(1));
+        if self.all_counters[heap].up(Stat::AllocatedBytes, bytes) && self.try_lock() {
+            let rising = (PoolKind::Small, &self.all_counters[heap]);
+            self.peaks.reconcile(&self.parties(), rising, &self.parties().take(1));
+            self.locked.store(false, Ordering::Release);
         }
     }
 
@@ -133,13 +152,16 @@ impl Heaps {
     fn free_with_uses(&self, heap: usize, bytes: u64) {
         self.all_counters[heap].down(Stat::AllocatedBytes, bytes);
         self.all_counters[heap].pend(bytes);
-        let _settled = self.peaks.lock().unwrap();
-        self.all_counters[heap].follow_pending();
+        // `Arena::follow_pending`.
+        fence(Ordering::SeqCst);
+        if self.locked.load(Ordering::Relaxed) || !self.all_counters[heap].covers_pending() {
+            self.under_lock(|_| self.all_counters[heap].follow_pending());
+        }
     }
 
     /// The peaks of allocated and of active bytes.
     fn peaks(&self) -> [i64; 2] {
-        let stats = self.peaks.lock().unwrap().stats(self.parties());
+        let stats = self.under_lock(|peaks| peaks.stats(self.parties()));
         [stats.allocated_bytes().peak, stats.active_bytes().peak]
     }
 }

@@ -84,6 +84,18 @@ pub extern "C" fn cachalot_record_stream(
     })
 }
 
+/// Records the use of a block on another stream, up to the present end of the stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cachalot_record_use(
+    allocator: *const cachalot_allocator,
+    block: *mut c_void,
+    stream: cachalot_stream,
+) -> cachalot_status {
+    boundary::with_instance(allocator, |instance| {
+        Ok(instance.allocator.record_use(address(block), instance.stream_in_use(stream)?)?)
+    })
+}
+
 /// Announces the destruction of a stream, or the end of the calling thread's use of its default
 /// stream.
 #[unsafe(no_mangle)]

@@ -2,12 +2,17 @@
 //! redirection of requests, and the first use creates the pool.
 
 use super::{diagnostics, plugin};
-use crate::abi::{cachalot_pool, cachalot_status, cachalot_torch_filter, cachalot_torch_let_go};
+use crate::abi::{
+    cachalot_pool, cachalot_status, cachalot_torch_filter, cachalot_torch_let_go, cachalot_torch_supply,
+    cachalot_torch_take_back,
+};
 use crate::boundary;
 use crate::capi::pools::pool_options;
 use crate::filters::Filter;
 use crate::marshal::Userdata;
 use crate::status::{CACHALOT_ERROR_PANIC, Status};
+use crate::supplies::Supply;
+use cachalot_core::config::Policy;
 use cachalot_core::{PoolId, PoolOptions, Route};
 use core::ffi::{c_int, c_void};
 
@@ -71,11 +76,46 @@ pub extern "C" fn cachalot_torch_end_allocate_to_pool(device: c_int, pool: cacha
 pub extern "C" fn cachalot_torch_release_pool(device: c_int, pool: cachalot_pool) {
     boundary::infallible((), || {
         let released = plugin::with_allocator(|instance| {
-            let (device, _) = instance.device(device)?;
-            Ok(instance.allocator.release_pool(device, name(pool))?)
+            let (index, _) = instance.device(device)?;
+            instance.allocator.release_pool(index, name(pool))?;
+            if instance.allocator.pool_users(index, name(pool)).unwrap_or(0) == 0 {
+                instance.callbacks.supplied.forget(device, name(pool));
+            }
+            Ok(())
         });
         diagnostics::report_once("a pool cannot be released", released);
     });
+}
+
+/// Lets the program supply the segments of an existing pool.
+///
+/// # Safety
+/// `supply` and `take_back` may be called with `userdata` from any thread, until `let_go` is called
+/// once. `supply` returns NULL or memory of the device that nothing else uses until `take_back`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cachalot_torch_supply_pool(
+    device: c_int,
+    pool: cachalot_pool,
+    supply: cachalot_torch_supply,
+    take_back: cachalot_torch_take_back,
+    let_go: cachalot_torch_let_go,
+    userdata: *mut c_void,
+) -> cachalot_status {
+    boundary::infallible(CACHALOT_ERROR_PANIC, || {
+        plugin::with_allocator(move |instance| {
+            let (index, _) = instance.device(device)?;
+            let supply = supply.ok_or_else(|| Status::null("supply"))?;
+            let take_back = take_back.ok_or_else(|| Status::null("take_back"))?;
+            instance.allocator.pool_users(index, name(pool))?;
+            if matches!(instance.allocator.config(index)?.policy(), Policy::Stitched(_)) {
+                return Err(Status::argument(format_args!("policy:stitched has no pools of supplied segments")));
+            }
+            let supply =
+                Supply { supplies: supply, takes_back: take_back, released: let_go, userdata: Userdata(userdata) };
+            instance.callbacks.supplied.set(device, name(pool), supply);
+            Ok(())
+        })
+    })
 }
 
 /// Changes the flags of an existing pool.

@@ -9,6 +9,7 @@
 #include "pools.hpp"
 #include "settings.hpp"
 #include "sharing.hpp"
+#include "uncached.hpp"
 #include "versions.hpp"
 
 #include <c10/core/impl/GPUTrace.h>
@@ -41,6 +42,7 @@ void report_to_profiler(void *block, int64_t bytes, DeviceIndex device) {
 class Whole final : public interface::CUDAAllocator {
   std::atomic<bool> started{false};
   std::atomic<bool> enabled{true};
+  Uncached uncached;
   History history;
   Opened opened;
   PoolFlags pool_flags;
@@ -56,7 +58,7 @@ class Whole final : public interface::CUDAAllocator {
 
   void *request(size_t bytes, DeviceIndex device, cudaStream_t stream);
   interface::SnapshotInfo take_snapshot(const MempoolId_t &pool, bool with_traces);
-  void retain_pool(DeviceIndex device, const MempoolId_t &pool, const void *own_allocator);
+  void retain_pool(DeviceIndex device, const MempoolId_t &pool, std::shared_ptr<interface::CUDAAllocator> own_allocator);
   void empty(const MempoolId_t &pool);
 
  public:
@@ -81,7 +83,7 @@ class Whole final : public interface::CUDAAllocator {
   bool initialized() override { return started; }
   double getMemoryFraction(DeviceIndex device) override;
   void setMemoryFraction(double fraction, DeviceIndex device) override;
-  void enable(bool value) override;
+  void enable(bool value) override { enabled = value; }
   bool isEnabled() const override { return enabled; }
   void cacheInfo(DeviceIndex device, size_t *largest) override;
 #if CACHALOT_TORCH >= 208
@@ -149,7 +151,7 @@ class Whole final : public interface::CUDAAllocator {
 #if CACHALOT_TORCH >= 211
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
                           std::shared_ptr<interface::CUDAAllocator> own_allocator = nullptr) override {
-    retain_pool(device, pool, own_allocator.get());
+    retain_pool(device, pool, std::move(own_allocator));
   }
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool on) override {
     pool_flags.set(device, pool, CACHALOT_POOL_USE_ON_OOM, on);
@@ -157,7 +159,8 @@ class Whole final : public interface::CUDAAllocator {
 #elif CACHALOT_TORCH >= 208
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool,
                           interface::CUDAAllocator *own_allocator = nullptr) override {
-    retain_pool(device, pool, own_allocator);
+    /* The program keeps the allocator. */
+    retain_pool(device, pool, {own_allocator, [](auto *) {}});
   }
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override {
     pool_flags.set(device, pool, CACHALOT_POOL_USE_ON_OOM, true);
@@ -193,6 +196,9 @@ Whole *Whole::in_place = nullptr;
 /* ---- Memory ---- */
 
 void *Whole::request(size_t bytes, DeviceIndex device, cudaStream_t stream) {
+  if (!enabled) {
+    return uncached.allocate(bytes);
+  }
   void *block = nullptr;
   {
     const History::Gathered gathered(history, RecordContext::STATE);
@@ -228,7 +234,7 @@ void *Whole::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
 }
 
 void Whole::raw_delete(void *block) {
-  if (block == nullptr) {
+  if (block == nullptr || uncached.release(block)) {
     return;
   }
   if (const c10::impl::PyInterpreter *interpreter = c10::impl::GPUTrace::get_trace()) {
@@ -264,8 +270,8 @@ void *Whole::getBaseAllocation(void *block, size_t *bytes) {
 }
 
 void Whole::recordStream(const c10::DataPtr &block, c10::cuda::CUDAStream stream) {
-  /* Memory of another owner, such as another process, has another deleter. */
-  if (block.get() != nullptr && block.get_deleter() == delete_block) {
+  /* Memory of another owner, such as another process, has another deleter. cudaFree waits for every stream. */
+  if (block.get() != nullptr && block.get_deleter() == delete_block && !uncached.holds(block.get())) {
     require(cachalot_record_stream(handle(), block.get(), stream));
   }
 }
@@ -311,13 +317,6 @@ void Whole::setMemoryFraction(double fraction, DeviceIndex device) {
   fractions[device] = {limit, fraction};
 }
 
-void Whole::enable(bool value) {
-  for (int device = 0; device < device_count(); ++device) {
-    require(cachalot_set_caching(handle(), device, value ? 1 : 0));
-  }
-  enabled = value;
-}
-
 void Whole::cacheInfo(DeviceIndex device, size_t *largest) {
   if (*largest == 0) {
     size_t total = 0;
@@ -334,6 +333,7 @@ void Whole::cacheInfo(DeviceIndex device, size_t *largest) {
 }
 
 void Whole::empty(const MempoolId_t &pool) {
+  const History::Gathered gathered(history, RecordContext::ALL);
   for (int device = 0; device < device_count(); ++device) {
     if (pool == MempoolId_t{0, 0}) {
       require(cachalot_empty_cache(handle(), device));
@@ -359,6 +359,15 @@ std::vector<interface::StreamSegmentSize> Whole::getExpandableSegmentSizes(Devic
 
 /* ---- Statistics, snapshots and history ---- */
 
+/* Notes the turn in which a segment was obtained, where the version of PyTorch has a place for it: NCCL registers the
+ * segments of a pool in this order, which must be the same in all processes. */
+template <typename Info>
+void number_segment(Info &info, uint32_t number) {
+  if constexpr (requires { info.registration_counter; }) {
+    info.registration_counter = static_cast<decltype(info.registration_counter)>(number);
+  }
+}
+
 /* A segment in PyTorch's form, with the stacks that the history knows. */
 SegmentInfo describe(const Segment &segment, History &history) {
   SegmentInfo info;
@@ -370,6 +379,7 @@ SegmentInfo describe(const Segment &segment, History &history) {
   info.is_expandable = segment.head.expandable != 0;
   info.owner_private_pool_id = {segment.head.pool.first, segment.head.pool.second};
   info.context_when_allocated = history.of_segment(segment.head.base);
+  number_segment(info, segment.head.number);
   for (const cachalot_torch_block &block : segment.blocks) {
     BlockInfo &described = info.blocks.emplace_back();
     described.size = block.bytes;
@@ -454,10 +464,18 @@ int Whole::on_shortage(void *, int, size_t) {
 
 /* ---- Pools ---- */
 
-void Whole::retain_pool(DeviceIndex device, const MempoolId_t &pool, const void *own_allocator) {
-  TORCH_CHECK_NOT_IMPLEMENTED(own_allocator == nullptr || own_allocator == this,
-                              "a MemPool with an allocator of its own needs PyTorch's allocator, and cachalot is enabled");
+void Whole::retain_pool(DeviceIndex device, const MempoolId_t &pool,
+                        std::shared_ptr<interface::CUDAAllocator> own_allocator) {
   require(cachalot_pool_retain(handle(), device, library_pool(pool), 0));
+  if (own_allocator == nullptr || own_allocator.get() == this) {
+    return;
+  }
+  try {
+    supply(device, pool, std::move(own_allocator));
+  } catch (...) {
+    releasePool(device, pool);
+    throw;
+  }
 }
 
 void Whole::releasePool(DeviceIndex device, MempoolId_t pool) {

@@ -5,6 +5,10 @@
 
 #include "history.hpp"
 
+#include <c10/cuda/CUDAGuard.h>
+
+#include <memory>
+
 namespace cachalot_torch {
 
 /* The options of PyTorch's pools, which PyTorch changes singly and the library together. */
@@ -27,6 +31,34 @@ class PoolFlags {
     flags.erase({device, pool});
   }
 };
+
+/* Lets PyTorch's allocator of a MemPool supply the pool's segments. The allocator lives until the pool has no users and
+ * no segment. */
+inline void supply(DeviceIndex device, const MempoolId_t &pool, std::shared_ptr<interface::CUDAAllocator> allocator) {
+  using Kept = std::shared_ptr<interface::CUDAAllocator>;
+  const auto obtain = [](void *kept, size_t bytes, int on) -> void * {
+    /* No exception may pass through the library. */
+    try {
+      const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(on));
+      return (*static_cast<Kept *>(kept))->raw_alloc(bytes);
+    } catch (const std::exception &error) {
+      TORCH_WARN("the allocator of a MemPool has no segment: ", error.what());
+      return nullptr;
+    }
+  };
+  const auto take_back = [](void *kept, void *segment, size_t, int on) {
+    try {
+      const c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(on));
+      (*static_cast<Kept *>(kept))->raw_delete(segment);
+    } catch (const std::exception &error) {
+      TORCH_WARN("the allocator of a MemPool takes no segment back: ", error.what());
+    }
+  };
+  const auto let_go = [](void *kept) { delete static_cast<Kept *>(kept); };
+  auto kept = std::make_unique<Kept>(std::move(allocator));
+  require(cachalot_torch_supply_pool(device, library_pool(pool), obtain, take_back, let_go, kept.get()));
+  static_cast<void>(kept.release());
+}
 
 /* The blocks in use of a pool at one moment. */
 struct Checkpoint : interface::AllocatorState {

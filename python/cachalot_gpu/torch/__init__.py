@@ -43,6 +43,7 @@ from ._statistics import (
     reset_accumulated_memory_stats,
     reset_peak_memory_stats,
 )
+from ._streams import record_use
 
 __all__ = [
     "configure",
@@ -65,6 +66,7 @@ __all__ = [
     "page_stats",
     "pool",
     "record_memory_history",
+    "record_use",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",

@@ -4,6 +4,7 @@
  */
 #include "torch.hpp"
 
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -90,6 +91,8 @@ static void values(cudaStream_t stream) {
   void *small = allocate(1000, stream), *large = allocate(3 << 20, stream);
   const std::vector<Segment> all = segments();
   CHECK(all.size() == 2);
+  /* The small segment was obtained first. */
+  CHECK((all[0].head.number < all[1].head.number) == (all[0].head.large == 0));
   for (const Segment &segment : all) {
     const bool is_large = segment.head.large != 0;
     CHECK(segment.head.struct_size == sizeof segment.head && segment.head.device == 0 && segment.head.expandable == 0);
@@ -146,6 +149,94 @@ static void pools(cudaStream_t stream) {
   CHECK(segments().empty());
 }
 
+/* A program that supplies segments, until it says that it has no more. */
+struct Supplier {
+  std::vector<size_t> supplied;
+  std::vector<void *> taken_back;
+  bool is_empty = false;
+  size_t offset = 0;
+  bool let_go = false;
+};
+
+constexpr size_t ALIGNMENT = 4096;
+
+extern "C" void *supply(void *supplier, size_t bytes, int device) {
+  auto &own = *static_cast<Supplier *>(supplier);
+  CHECK(device == 0 && !own.let_go);
+  if (own.is_empty) {
+    return nullptr;
+  }
+  own.supplied.push_back(bytes);
+  return static_cast<char *>(::operator new(bytes + ALIGNMENT, std::align_val_t{ALIGNMENT})) + own.offset;
+}
+
+extern "C" void take_back(void *supplier, void *segment, size_t, int device) {
+  auto &own = *static_cast<Supplier *>(supplier);
+  CHECK(device == 0 && !own.let_go);
+  own.taken_back.push_back(segment);
+  ::operator delete(static_cast<char *>(segment) - own.offset, std::align_val_t{ALIGNMENT});
+}
+
+extern "C" void let_go(void *supplier) {
+  CHECK(!static_cast<Supplier *>(supplier)->let_go);
+  static_cast<Supplier *>(supplier)->let_go = true;
+}
+
+/* A pool of segments that the program supplies. */
+static void supplied_pool(cudaStream_t stream) {
+  const cachalot_pool pool{0, 7};
+  cachalot_allocator *allocator = nullptr;
+  NEEDED(cachalot_torch_allocator(&allocator));
+  Supplier own, other;
+  CHECK(cachalot_torch_supply_pool(0, pool, supply, take_back, let_go, &own) == CACHALOT_ERROR_UNKNOWN_POOL);
+  NEEDED(cachalot_pool_retain(allocator, 0, pool, 0));
+  CHECK(cachalot_torch_supply_pool(0, pool, nullptr, take_back, let_go, &own) == CACHALOT_ERROR_NULL);
+  CHECK(cachalot_torch_supply_pool(0, pool, supply, nullptr, let_go, &own) == CACHALOT_ERROR_NULL);
+  CHECK(!own.let_go);
+  /* The last one counts. */
+  NEEDED(cachalot_torch_supply_pool(0, pool, supply, take_back, let_go, &other));
+  NEEDED(cachalot_torch_supply_pool(0, pool, supply, take_back, let_go, &own));
+  CHECK(other.let_go);
+  NEEDED(cachalot_torch_begin_allocate_to_pool(0, pool, nullptr, nullptr, nullptr));
+  /* The heap of a supplied pool has ordinary segments under every setting. */
+  NEEDED(cachalot_torch_configure("expandable_segments:True"));
+  void *small = allocate(1000, stream), *large = allocate(3 << 20, stream), *next = allocate(4 << 20, stream);
+  CHECK((own.supplied == std::vector<size_t>{2 << 20, 20 << 20}));
+  CHECK(stat("reserved_bytes.all.current") == 22 << 20 && stat("segment.all.current") == 2);
+  CHECK(cachalot_check(allocator) == CACHALOT_OK);
+  for (const Segment &segment : segments()) {
+    CHECK(segment.head.pool.second == 7 && segment.head.expandable == 0);
+  }
+  /* The program has no more, or memory of the wrong kind: the request fails, and the next one succeeds. */
+  void *none = nullptr;
+  own.is_empty = true;
+  CHECK(cachalot_torch_allocate(30 << 20, 0, stream, &none) == CACHALOT_ERROR_OUT_OF_MEMORY);
+  own.is_empty = false;
+  own.offset = 256;
+  CHECK(cachalot_torch_allocate(30 << 20, 0, stream, &none) != CACHALOT_OK);
+  own.offset = 0;
+  CHECK(own.taken_back.size() == 1 && stat("reserved_bytes.all.current") == 22 << 20);
+  void *own_segment = allocate(30 << 20, stream);
+  cachalot_torch_end_allocate_to_pool(0, pool);
+  /* Other requests have the device's memory. */
+  void *outside = allocate(1000, stream);
+  CHECK(own.supplied.size() == 4 && segments().size() == 4);
+  cachalot_torch_release_pool(0, pool);
+  cachalot_torch_release_pool(0, pool);
+  for (void *block : {small, large, own_segment, outside}) {
+    release(block);
+  }
+  CHECK(own.taken_back.size() == 1);
+  cachalot_torch_reset();
+  /* One block keeps its segment, and the segment the functions. */
+  CHECK(own.taken_back.size() == 3 && !own.let_go && segments().size() == 1);
+  release(next);
+  cachalot_torch_reset();
+  CHECK(own.taken_back.size() == 4 && own.let_go && segments().empty());
+  CHECK(stat("reserved_bytes.all.current") == 0 && cachalot_check(allocator) == CACHALOT_OK);
+  NEEDED(cachalot_torch_configure("expandable_segments:False"));
+}
+
 int main() {
   Driver driver;
   cuda = &driver;
@@ -154,5 +245,6 @@ int main() {
   events(stream);
   values(stream);
   pools(stream);
+  supplied_pool(stream);
   return failures == 0 ? 0 : 1;
 }

@@ -1,8 +1,8 @@
 //! Checks imports against layers: upward and sideways imports, circles, modules without a layer,
 //! and types with too many methods.
 
-use crate::document::Layers;
-use crate::imports::Imports;
+use super::document::Layers;
+use super::imports::Imports;
 use petgraph::algo::tarjan_scc;
 use petgraph::graphmap::DiGraphMap;
 use std::collections::{BTreeMap, BTreeSet};

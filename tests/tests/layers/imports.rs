@@ -1,7 +1,7 @@
 //! Finds the imports between the files of a crate.
 
-use crate::modules::{self, Contents, Module, Modules, Read};
-use crate::paths::Names;
+use super::modules::{self, Contents, Module, Modules, Read};
+use super::paths::Names;
 use std::collections::BTreeMap;
 
 /// The imports of a crate, without duplicates: the importing file, the imported file, and the first

@@ -1,6 +1,6 @@
 //! Reads the modules of a crate: definitions, `use` names, and paths.
 
-use crate::paths::{self, Named, Names};
+use super::paths::{self, Named, Names};
 use quote::ToTokens;
 use std::collections::{BTreeMap, BTreeSet};
 

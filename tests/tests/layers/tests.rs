@@ -1,9 +1,9 @@
 //! Tests of the layer test, on small invented crates.
 
-use crate::check::check;
-use crate::document::{Layers, blocks};
-use crate::imports::{self, Imports};
-use crate::paths;
+use super::check::check;
+use super::document::{Layers, blocks};
+use super::imports::{self, Imports};
+use super::paths;
 use std::collections::BTreeMap;
 
 /// Finds the imports of a crate with the given files.

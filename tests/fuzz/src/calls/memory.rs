@@ -7,8 +7,8 @@ use arbitrary::Arbitrary;
 use cachalot::abi::{cachalot_block, cachalot_outlook, cachalot_plan_report, cachalot_status};
 use cachalot::capi::{
     cachalot_base_of, cachalot_empty_cache, cachalot_forecast, cachalot_free, cachalot_free_sized, cachalot_iteration,
-    cachalot_malloc, cachalot_planned, cachalot_process_events, cachalot_record_stream, cachalot_set_caching,
-    cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
+    cachalot_malloc, cachalot_planned, cachalot_process_events, cachalot_record_stream, cachalot_record_use,
+    cachalot_set_caching, cachalot_set_limit, cachalot_set_memory_fraction, cachalot_trim,
 };
 use cachalot::status::CACHALOT_OK;
 use std::ffi::c_void;
@@ -23,6 +23,7 @@ pub(super) enum Call {
     FreeMany(u8),
     FreeSized(Handle, Address, Bytes),
     RecordStream(Handle, Address, StreamHandle),
+    RecordUse(Handle, Address, StreamHandle),
     BaseOf(Handle, Address, Size),
     Forecast(Handle, Device, Bytes, StreamHandle, Size),
     ProcessEvents(Handle, Device),
@@ -62,6 +63,10 @@ impl World {
             Call::RecordStream(handle, address, stream) => {
                 let stream = self.stream(stream);
                 cachalot_record_stream(self.handle(handle), self.address(address), stream)
+            }
+            Call::RecordUse(handle, address, stream) => {
+                let stream = self.stream(stream);
+                cachalot_record_use(self.handle(handle), self.address(address), stream)
             }
             Call::BaseOf(handle, address, size) => {
                 let address = self.address(address);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 from .. import _C
@@ -29,6 +30,10 @@ def init() -> None:
 def current_device() -> int:
     init()
     return 0
+
+
+def current_stream(device: Any = None) -> Any:
+    return types.SimpleNamespace(cuda_stream=0)
 
 
 def mem_get_info(device: int) -> tuple[int, int]:

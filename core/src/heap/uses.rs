@@ -1,0 +1,245 @@
+//! The uses of a heap's blocks by other streams than the heap's own.
+//!
+//! A use becomes an event when the block is freed, at the end of what the stream is then to do. A use
+//! may also have an event of its own, recorded when the use was announced; nothing later on the
+//! stream is waited for then.
+
+use crate::device::Event;
+use crate::heap::Heap;
+use crate::heap::block::Blocks;
+use crate::streams::frontier::FRONTIER_BIT;
+use crate::streams::groups::GroupSet;
+use crate::tables::slot_table::{NONE, SlotTable, Vacant};
+use crate::tables::{CapacityError, Lazy, Storage};
+use crate::units::StreamId;
+
+/// Number of uses that one call of [`Uses::begin_waits`] or [`Uses::take_events`] returns at most.
+pub(crate) const SOME: usize = 8;
+
+/// A use of a block by another stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
+    /// The stream that uses the block.
+    stream: StreamId,
+    /// Whether the use was announced during graph capture: the graph orders the use, and no event is
+    /// needed.
+    captured: bool,
+    /// The event recorded at the use; `None` if the event is to be recorded at the free.
+    event: Option<Event>,
+    /// The next use of the same block, or the next vacant entry.
+    next: u32,
+}
+
+impl Vacant for Use {
+    fn vacant(next: u32) -> Self {
+        Self { stream: StreamId::DEFAULT, captured: false, event: None, next }
+    }
+
+    fn next_vacant(&self) -> u32 {
+        self.next
+    }
+
+    fn vacate(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// Which events the uses of a block have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Events {
+    /// No use has an event.
+    None,
+    /// Some uses have one, and others need one.
+    Some,
+    /// Every use that needs an event has one.
+    All,
+}
+
+/// How many events the pending blocks of a heap wait for, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Waits {
+    /// The sum of the blocks' numbers of events.
+    pub count: u32,
+    /// The groups of the streams of these events, and possibly more groups. Empty ⟸ `count` is 0.
+    pub groups: GroupSet,
+}
+
+/// The uses of the blocks of one heap.
+pub(crate) struct Uses<'a, S: Storage> {
+    blocks: &'a mut Blocks<S>,
+    waits: &'a mut Waits,
+    table: &'a mut SlotTable<Use, S>,
+    /// The heap's own stream.
+    own: StreamId,
+}
+
+impl<S: Storage> Heap<S> {
+    /// Returns the uses of the heap's blocks.
+    pub(crate) fn uses(&mut self) -> Uses<'_, S> {
+        let sets = &mut *self.sets;
+        Uses { blocks: &mut self.blocks, waits: &mut sets.waits, table: &mut sets.uses, own: self.stream }
+    }
+
+    /// Returns the groups of the streams that pending blocks wait for, and possibly more groups.
+    pub(crate) fn waiting(&self) -> GroupSet {
+        if self.sets.is_made() { self.sets.waits.groups } else { GroupSet::default() }
+    }
+}
+
+impl<S: Storage> Uses<'_, S> {
+    /// Records that `stream` uses `block`; the event is recorded at the free. The heap's own stream, and
+    /// a stream that is recorded already, add nothing. `captured` tells whether the use was announced
+    /// during graph capture. Returns the event of an earlier use by the stream, which is no longer
+    /// needed.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table is full. Nothing has changed then.
+    pub(crate) fn add(&mut self, block: u32, stream: StreamId, captured: bool) -> Result<Option<Event>, CapacityError> {
+        if let Some(known) = self.find(block, stream) {
+            if captured {
+                return Ok(None);
+            }
+            // One use outside a capture suffices to need an event.
+            known.captured = false;
+            return Ok(known.event.take());
+        }
+        self.insert(block, Use { stream, captured, event: None, next: NONE })?;
+        Ok(None)
+    }
+
+    /// Records that `stream` uses `block`, until `event`. Returns the event that is not needed: of an
+    /// earlier use by the stream, or `event` itself for the heap's own stream.
+    ///
+    /// # Errors
+    /// [`CapacityError`] if the table is full. Nothing has changed then.
+    pub(crate) fn add_until(
+        &mut self,
+        block: u32,
+        stream: StreamId,
+        event: Event,
+    ) -> Result<Option<Event>, CapacityError> {
+        if stream == self.own {
+            return Ok(Some(event));
+        }
+        if let Some(known) = self.find(block, stream) {
+            // The event covers earlier work of the stream as well.
+            known.captured = false;
+            return Ok(known.event.replace(event));
+        }
+        self.insert(block, Use { stream, captured: false, event: Some(event), next: NONE })?;
+        Ok(None)
+    }
+
+    fn find(&mut self, block: u32, stream: StreamId) -> Option<&mut Use> {
+        let mut at = self.blocks[block].uses;
+        while at != NONE && self.table[at].stream != stream {
+            at = self.table[at].next;
+        }
+        (at != NONE).then(|| &mut self.table[at])
+    }
+
+    fn insert(&mut self, block: u32, entry: Use) -> Result<(), CapacityError> {
+        if entry.stream == self.own {
+            return Ok(());
+        }
+        if !self.table.make_room(1) {
+            return Err(CapacityError);
+        }
+        let next = self.blocks[block].uses;
+        self.blocks[block].uses = self.table.insert(Use { next, ..entry });
+        Ok(())
+    }
+
+    /// Returns which events the uses of `block` have.
+    pub(crate) fn events(&self, block: u32) -> Events {
+        let (mut some, mut all) = (false, true);
+        let mut at = self.blocks[block].uses;
+        while at != NONE {
+            let Use { event, captured, next, .. } = self.table[at];
+            some |= event.is_some();
+            all &= event.is_some() || captured;
+            at = next;
+        }
+        match (some, all) {
+            (false, _) => Events::None,
+            (true, false) => Events::Some,
+            (true, true) => Events::All,
+        }
+    }
+
+    /// Returns the event of the first use at or behind `next` that has one, and moves `next` behind the
+    /// use: to [`NONE`] behind the last.
+    pub(crate) fn next_event(&self, next: &mut u32) -> Option<Event> {
+        while *next != NONE {
+            let Use { event, next: following, .. } = self.table[*next];
+            *next = following;
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
+    }
+
+    /// Takes some events, with their streams, from the uses of `block`: all, if they are fewer than
+    /// [`SOME`].
+    pub(crate) fn take_events(&mut self, block: u32) -> heapless::Vec<(StreamId, Event), SOME> {
+        let mut events = heapless::Vec::new();
+        let mut at = self.blocks[block].uses;
+        while at != NONE && !events.is_full() {
+            let Use { stream, event, next, .. } = &mut self.table[at];
+            if let Some(event) = event.take() {
+                let _room = events.push((*stream, event));
+            }
+            at = *next;
+        }
+        events
+    }
+
+    /// Returns the next streams whose present work a pending block is to wait for, and counts the
+    /// waits, each in the group `group_of` its stream. Begins at the use `next`, and moves `next` behind
+    /// the last use looked at: to [`NONE`] behind the last of the block. A use during a capture is ordered
+    /// by the capture and needs no wait.
+    pub(crate) fn begin_waits(
+        &mut self,
+        block: u32,
+        next: &mut u32,
+        group_of: impl Fn(StreamId) -> u32,
+    ) -> heapless::Vec<StreamId, SOME> {
+        let mut streams = heapless::Vec::new();
+        while *next != NONE && !streams.is_full() {
+            let Use { stream, captured, next: following, .. } = self.table[*next];
+            *next = following;
+            if !captured {
+                let _room = streams.push(stream);
+                self.waits.groups.add(group_of(stream));
+            }
+        }
+        let begun = streams.len() as u32;
+        self.blocks[block].events += begun;
+        self.waits.count += begun;
+        streams
+    }
+
+    /// Ends `ended` waits of a block. Returns the number of the block's waits that are left.
+    pub(crate) fn end_waits(&mut self, block: u32, ended: u32) -> u32 {
+        let events = &mut self.blocks[block].events;
+        debug_assert!(*events & !FRONTIER_BIT >= ended, "a wait is counted before it is queued");
+        *events -= ended;
+        self.waits.count -= ended;
+        if self.waits.count == 0 {
+            self.waits.groups = GroupSet::default();
+        }
+        *events & !FRONTIER_BIT
+    }
+
+    /// Clears the list of other streams that use `block`. No use has an event.
+    pub(crate) fn clear(&mut self, block: u32) {
+        let mut at = core::mem::replace(&mut self.blocks[block].uses, NONE);
+        while at != NONE {
+            let Use { event, next, .. } = self.table[at];
+            debug_assert!(event.is_none(), "the event of a use goes back to the idle events first");
+            self.table.remove(at);
+            at = next;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Freed blocks whose events cannot be recorded yet, because a stream is capturing a graph.
+
+use crate::tables::{Storage, Table};
+use crate::units::StreamId;
+
+/// A block whose events cannot be recorded yet, because a stream is capturing a graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Deferred {
+    /// The slot of the block's heap.
+    pub heap: u32,
+    /// The index of the block in the heap.
+    pub block: u32,
+    /// The capturing stream among those that use the block, if known. While it captures, no retry
+    /// is made.
+    pub behind: Option<StreamId>,
+    /// A thread tries to record the events. Set ⟹ no other thread tries.
+    busy: bool,
+}
+
+impl Deferred {
+    /// Creates an entry with `busy` unset.
+    pub(crate) fn new(heap: u32, block: u32, behind: Option<StreamId>) -> Self {
+        Self { heap, block, behind, busy: false }
+    }
+}
+
+/// The deferred blocks of a device.
+pub(crate) struct DeferredBlocks<S: Storage> {
+    /// The blocks, in the order in which they are retried.
+    entries: S::Table<Deferred>,
+    /// Reservations by [`reserve`](Self::reserve), not yet used.
+    reserved: usize,
+}
+
+impl<S: Storage> Default for DeferredBlocks<S> {
+    fn default() -> Self {
+        Self { entries: S::Table::<Deferred>::default(), reserved: 0 }
+    }
+}
+
+impl<S: Storage> DeferredBlocks<S> {
+    /// Reserves an entry for [`add`](Self::add). Returns false if there is no room.
+    pub(crate) fn reserve(&mut self) -> bool {
+        let room = self.entries.make_room(self.reserved + 1);
+        self.reserved += usize::from(room);
+        room
+    }
+
+    /// Defers the recording of a block's events, using a reservation.
+    pub(crate) fn add(&mut self, block: Deferred) {
+        debug_assert!(self.reserved > 0, "a block is deferred after `reserve`");
+        self.reserved -= 1;
+        self.entries.add(block);
+    }
+
+    /// Marks the first deferred block at or after `from` busy that no other thread tries and that
+    /// does not wait for the stream `capturing`. Returns its number and a copy of the entry.
+    ///
+    /// The caller tries to record the events, and then calls [`end`](Self::end),
+    /// [`keep`](Self::keep) or [`move_to_end`](Self::move_to_end).
+    pub(crate) fn take(&mut self, from: usize, capturing: Option<StreamId>) -> Option<(usize, Deferred)> {
+        let ready = |entry: &Deferred| !entry.busy && (entry.behind.is_none() || entry.behind != capturing);
+        let number = (from..self.entries.len()).find(|&number| ready(&self.entries[number]))?;
+        self.entries[number].busy = true;
+        Some((number, self.entries[number]))
+    }
+
+    /// Returns the present number of the block `block`, tried by the caller. Entries before it may
+    /// have left.
+    fn tried(&self, block: Deferred) -> Option<usize> {
+        let is_tried = |entry: &Deferred| entry.busy && (entry.heap, entry.block) == (block.heap, block.block);
+        self.entries.iter().position(is_tried)
+    }
+
+    /// Removes a tried block, whose events are recorded now.
+    pub(crate) fn end(&mut self, block: Deferred) {
+        if let Some(number) = self.tried(block) {
+            // Removal that keeps the order: the entry moves to the end.
+            self.entries[number..].rotate_left(1);
+            self.entries.pop();
+        }
+    }
+
+    /// Keeps a tried block at its place: the stream `behind` uses it and is capturing.
+    pub(crate) fn keep(&mut self, block: Deferred, behind: StreamId) {
+        if let Some(number) = self.tried(block) {
+            self.entries[number] = Deferred::new(block.heap, block.block, Some(behind));
+        }
+    }
+
+    /// Moves a tried block to the end: its events cannot be recorded, and other blocks come first.
+    pub(crate) fn move_to_end(&mut self, block: Deferred) {
+        if let Some(number) = self.tried(block) {
+            self.entries[number] = Deferred::new(block.heap, block.block, block.behind);
+            self.entries[number..].rotate_left(1);
+        }
+    }
+
+    /// Returns whether any block is deferred.
+    pub(crate) fn any(&self) -> bool {
+        !self.entries.is_empty()
+    }
+}
