@@ -466,22 +466,22 @@ typedef struct cachalot_calls {
 
 /** What the pages of virtual memory of a device are used for, and what they have cost; see cachalot_page_stats. */
 typedef struct cachalot_pages {
-  size_t struct_size;        /**< sizeof(cachalot_pages). */
-  uint64_t mapped_bytes;     /**< Pages mapped where blocks can use them. */
-  uint64_t spare_bytes;      /**< Pages mapped nowhere. They serve the next mapping. */
-  uint64_t stale_bytes;      /**< Addresses that pages have left, still mapped until their work is done. No memory. */
-  uint64_t pinned_bytes;     /**< Mapped pages that neither move nor return to the driver. */
-  uint64_t moved_bytes;      /**< Pages moved so far. */
-  cachalot_calls reserve;    /**< Addresses reserved: cuMemAddressReserve. */
-  cachalot_calls unreserve;  /**< Addresses released: cuMemAddressFree. */
-  cachalot_calls create;     /**< Physical memory allocated: cuMemCreate. */
-  cachalot_calls destroy;    /**< Physical memory released: cuMemRelease. */
-  cachalot_calls map;        /**< Physical memory mapped: cuMemMap. */
-  cachalot_calls set_access; /**< Mapped ranges made accessible: cuMemSetAccess, for all pages mapped side by side. */
-  cachalot_calls unmap;      /**< Mappings removed: cuMemUnmap. */
-  cachalot_calls export_fd;  /**< Pages exported: cuMemExportToShareableHandle. */
-  uint64_t stalls;           /**< Requests and commits under `policy:stitched` that exceeded `max_stall_us`. */
-  uint64_t longest_stall_us; /**< The longest time that one request or commit mapped, under every policy. */
+  size_t struct_size;          /**< sizeof(cachalot_pages). */
+  uint64_t mapped_bytes;       /**< Pages mapped where blocks can use them. */
+  uint64_t spare_bytes;        /**< Pages mapped nowhere. They serve the next mapping. */
+  uint64_t stale_bytes;        /**< Addresses that pages have left, still mapped until their work is done. No memory. */
+  uint64_t pinned_bytes;       /**< Mapped pages that neither move nor return to the driver. */
+  uint64_t moved_bytes;        /**< Pages moved so far. */
+  cachalot_calls reserve;      /**< Addresses reserved: cuMemAddressReserve. */
+  cachalot_calls unreserve;    /**< Addresses released: cuMemAddressFree. */
+  cachalot_calls create;       /**< Physical memory allocated: cuMemCreate. */
+  cachalot_calls destroy;      /**< Physical memory released: cuMemRelease. */
+  cachalot_calls map;          /**< Physical memory mapped: cuMemMap. */
+  cachalot_calls set_access;   /**< Mapped ranges made accessible: cuMemSetAccess, for all pages mapped side by side. */
+  cachalot_calls unmap;        /**< Mappings removed: cuMemUnmap. */
+  cachalot_calls export_fd;    /**< Pages exported: cuMemExportToShareableHandle. */
+  uint64_t stalls;             /**< Requests and commits under `policy:stitched` that exceeded `max_stall_us`. */
+  uint64_t longest_stall_us;   /**< The longest time that one request or commit mapped, under every policy. */
   uint64_t consolidated_bytes; /**< Pages that have replaced shorter ones so far. */
 } cachalot_pages;
 

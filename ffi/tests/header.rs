@@ -225,7 +225,7 @@ const LAYOUTS: &[Layout] = layouts! {
     cachalot_torch_event { struct_size, address, bytes, stream_id, pool, action, device }
     cachalot_torch_block { base, bytes, requested_bytes, allocated, active }
     cachalot_torch_segment {
-        struct_size, base, bytes, stream_id, pool, blocks, block_count, device, large, expandable, reserved
+        struct_size, base, bytes, stream_id, pool, blocks, block_count, device, large, expandable, number
     }
     cachalot_device {
         struct_size, total_bytes, free_bytes, process_bytes, reserved_bytes, limit_bytes, leaked_bytes, ordinal, simulated,
