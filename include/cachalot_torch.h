@@ -183,7 +183,7 @@ typedef struct cachalot_torch_segment {
   int device;                         /**< The device. */
   int large;                          /**< 1: blocks of more than 1 MiB; 0: smaller blocks. */
   int expandable;                     /**< 1: a part of an expandable segment; otherwise 0. */
-  uint32_t reserved;                  /**< 0. */
+  uint32_t number;                    /**< In the order in which the process obtained segments or their first page. */
 } cachalot_torch_segment;
 
 /** Receives a segment, which is valid until the callback returns. Returns 0 to continue. */

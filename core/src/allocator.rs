@@ -13,6 +13,7 @@ mod pools;
 mod ranges;
 #[cfg(feature = "alloc")]
 mod restore;
+mod uses;
 
 pub use block::{Block, BlockAllocator, FailedDrop};
 pub use buffer::Buffer;
@@ -26,7 +27,6 @@ use crate::arena::allocation::Allocation;
 use crate::arena::checks::Checked;
 use crate::arena::forecast::Forecast;
 use crate::arena::invalid_pointer::not_in_heap;
-use crate::arena::ordered::Ordered;
 use crate::arena::{Arena, OnDevice};
 use crate::config::Config;
 use crate::device::DeviceMemory;
@@ -276,17 +276,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
         {
             return OnDevice { arena, pages: &self.pages }.free(heap, ptr, bytes);
         }
-        self.free_elsewhere(word, ptr, bytes)
-    }
-
-    /// Frees the block at an address owned by a lane, or by no single heap.
-    // Out of line, so that the fast path needs no register for lanes: 3 instructions of a pair.
-    #[inline(never)]
-    fn free_elsewhere(&self, word: OwnerWord, ptr: DevicePtr, bytes: Option<u64>) -> Result<(), Error> {
-        match word.owner() {
-            Owner::Lane(lane) => self.on_owner(lane.device).free_planned(lane, ptr, bytes),
-            _ => self.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes)),
-        }
+        free_elsewhere(self, word, ptr, bytes)
     }
 
     /// Calls `act` with the heap that owns `ptr`. A block of a lane is first delegated to the heap
@@ -305,57 +295,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             Owner::Shared => search_every_heap(self, ptr, &act),
             Owner::None => Err(Error::foreign(ptr)),
         }
-    }
-
-    /// Announces that work queued on `stream` uses the block at `ptr`.
-    ///
-    /// Call this after the work is queued and before the block is freed. After the free, the block
-    /// is not reused before the work is done. Does nothing for the block's own stream and for the
-    /// null address.
-    ///
-    /// Device: called only while a graph is captured, to ask whether `stream` captures.
-    ///
-    /// # Errors
-    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
-    /// * [`Error::TableFull`], [`Error::Device`].
-    pub fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
-        let _checked = self.checked_at("record_stream", ptr);
-        if ptr == DevicePtr::NULL {
-            return Ok(());
-        }
-        if let Owner::Lane(lane) = self.pages.owner(ptr)
-            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
-        {
-            return Ok(());
-        }
-        self.at_owner(ptr, |device, heap| device.record_stream(heap.heap, ptr, stream))
-    }
-
-    /// Announces that the work queued on `stream` so far uses the block at `ptr`.
-    ///
-    /// Differs from [`record_stream`](Self::record_stream) in when the event is recorded: now, and not at
-    /// the free. Work queued on `stream` between this call and the free delays no reuse of the block. When
-    /// a request that no free block can serve would use the block before the event is complete, the
-    /// block's own stream is ordered behind the event; the calling thread does not wait. If a use of the
-    /// block was announced by [`record_stream`](Self::record_stream) as well, all its uses last until the
-    /// free. Does nothing for the block's own stream and for the null address.
-    ///
-    /// Device: called to record an event. While a graph is captured, the use lasts until the free.
-    ///
-    /// # Errors
-    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
-    /// * [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
-    pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
-        let _checked = self.checked_at("record_use", ptr);
-        if ptr == DevicePtr::NULL {
-            return Ok(());
-        }
-        if let Owner::Lane(lane) = self.pages.owner(ptr)
-            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
-        {
-            return Ok(());
-        }
-        self.at_owner(ptr, |device, heap| Ordered(device).record_use(heap.heap, ptr, stream))
     }
 
     /// Describes the block that contains `ptr`, which may point anywhere into the block.
@@ -692,6 +631,21 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
             arena.check_invariants(true)?;
         }
         Ok(())
+    }
+}
+
+/// Frees the block at an address owned by a lane, or by no single heap.
+// Out of line, so that the fast path needs no register for lanes: 3 instructions of a pair.
+#[inline(never)]
+fn free_elsewhere<D: DeviceMemory, R: Lock, S: Storage>(
+    allocator: &Allocator<D, R, S>,
+    word: OwnerWord,
+    ptr: DevicePtr,
+    bytes: Option<u64>,
+) -> Result<(), Error> {
+    match word.owner() {
+        Owner::Lane(lane) => allocator.on_owner(lane.device).free_planned(lane, ptr, bytes),
+        _ => allocator.at_owner(ptr, |device, heap| device.free(heap, ptr, bytes)),
     }
 }
 

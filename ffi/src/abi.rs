@@ -338,5 +338,5 @@ pub struct cachalot_torch_segment {
     pub device: c_int,
     pub large: c_int,
     pub expandable: c_int,
-    pub reserved: u32,
+    pub number: u32,
 }

@@ -7,6 +7,7 @@ use crate::abi::{
     cachalot_oom_report, cachalot_pool, cachalot_shortage_callback, cachalot_torch_event,
     cachalot_torch_event_callback,
 };
+use crate::births::Births;
 use crate::filters::Filters;
 use crate::last_error;
 use crate::marshal::Userdata;
@@ -40,6 +41,8 @@ pub(crate) struct Callbacks {
     pub(crate) filters: Filters,
     /// The pools whose segments the program supplies.
     pub(crate) supplied: SuppliedPools,
+    /// The order of the segments.
+    pub(crate) births: Births,
     /// Number of callbacks running, on all threads.
     running: AtomicU32,
 }

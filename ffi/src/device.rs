@@ -152,10 +152,11 @@ impl DeviceMemory for Device {
     fn obtain(&self, bytes: u64) -> DeviceResult<DevicePtr> {
         #[cfg(test)]
         crate::tests::panic_if_wanted();
-        self.memory()?.obtain(bytes)
+        self.memory()?.obtain(bytes).inspect(|&base| self.callbacks.births.note(base))
     }
 
     fn release(&self, base: DevicePtr, bytes: u64) -> DeviceResult<()> {
+        self.callbacks.births.forget(base);
         if self.callbacks.supplied.release(self.number, base, bytes) {
             return Ok(());
         }
@@ -222,7 +223,8 @@ impl DeviceMemory for Device {
     }
 
     fn obtain_for(&self, pool: PoolId, bytes: u64) -> DeviceResult<DevicePtr> {
-        self.callbacks.supplied.obtain(self.number, pool, bytes)
+        let obtained = self.callbacks.supplied.obtain(self.number, pool, bytes);
+        obtained.inspect(|&base| self.callbacks.births.note(base))
     }
 
     fn on_shortage(&self, bytes: u64) -> bool {
@@ -234,10 +236,12 @@ impl DeviceMemory for Device {
     }
 
     fn on_map(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.births.note(at);
         self.callbacks.mapped(self.number, at, bytes);
     }
 
     fn on_unmap(&self, at: DevicePtr, bytes: u64) {
+        self.callbacks.births.forget(at);
         self.callbacks.unmapping(self.number, at, bytes);
     }
 

@@ -44,6 +44,7 @@ pub mod prelude;
 pub mod status;
 pub mod torch;
 
+mod births;
 mod boundary;
 mod callbacks;
 mod device;

@@ -19,7 +19,7 @@ use cachalot_core::{
     BlockState, Config, DeviceError, DeviceIndex, DeviceMemory, DevicePtr, PoolKind, SnapshotBlock, SnapshotSegment,
     StreamId,
 };
-use order::Queue;
+use order::{Queue, Waits};
 pub use pools::Purpose;
 use pools::{Pool, RouteEntry};
 use statistics::Statistics;
@@ -94,7 +94,11 @@ pub struct Model {
     /// The pools by number. Number 0 is the default pool; a vacant number is reused.
     pools: Vec<Option<Pool>>,
     routes: Vec<RouteEntry>,
+    /// Number of the groups of streams, whose events are asked after one group after the other.
+    groups: u64,
+    /// The queues of the streams, in the order in which events are asked after.
     queues: Vec<Queue>,
+    waits: Vec<Waits>,
     /// Addresses of the blocks whose events are recorded after the last capture.
     deferred: Vec<u64>,
     /// Pools and streams reported as ended, without a request since.
@@ -112,11 +116,11 @@ struct Request {
 }
 
 impl Model {
-    /// Creates a model of the allocator of device number `number`.
+    /// Creates a model of the allocator of device number `number`, with so many groups of streams.
     ///
     /// # Panics
     /// If the simulated device cannot report its memory.
-    pub fn new(device: SimulatedDevice, number: u32, config: &Config) -> Self {
+    pub fn new(device: SimulatedDevice, number: u32, groups: u64, config: &Config) -> Self {
         let mut model = Self {
             device,
             number,
@@ -126,7 +130,9 @@ impl Model {
             memory: Memory::default(),
             pools: vec![Some(Pool::the_default())],
             routes: Vec::new(),
+            groups,
             queues: Vec::new(),
+            waits: Vec::new(),
             deferred: Vec::new(),
             ended: BTreeSet::new(),
             statistics: Statistics::new(config.max_split_size()),

@@ -94,7 +94,8 @@ impl<R: Lock, S: Storage> Twins<R, S> {
     fn over(capacity: u64, config: &Config) -> Self {
         let devices = [0, 1].map(|number| SimulatedDevice::numbered(number, capacity));
         let real = Allocator::new(devices, config).expect("two devices fit");
-        let model = Model::new(SimulatedDevice::numbered(1, capacity), 1, config);
+        let groups = S::make_groups(|| ()).as_ref().len() as u64;
+        let model = Model::new(SimulatedDevice::numbered(1, capacity), 1, groups, config);
         Self {
             real,
             model,

@@ -25,6 +25,7 @@
 
 use crate::arena::gathered::Gathered;
 use crate::arena::ordered::Ordered;
+use crate::arena::polls::Polls;
 use crate::arena::{Arena, OnDevice, flags};
 use crate::device::{DeviceMemory, Event};
 use crate::error::Error;
@@ -150,7 +151,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         let recorded = self.record_deferred().and_then(|_all| Gathered(self).record(self.flags.waiting(), None));
         recorded
             .map(|_finished| ())
-            .and(self.poll_events(self.flags.waiting(), None, false).map(|_finished| ()))
+            .and(Polls(self).poll(self.flags.waiting(), None, false).map(|_finished| ()))
             .and(Ordered(self).ask())
     }
 
@@ -173,7 +174,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             let recorded = self.record_deferred();
             let gathered = Gathered(self).record(self.flags.waiting(), None);
             let waiting = self.flags.waiting();
-            let waited = self.poll_events(waiting, None, true);
+            let waited = Polls(self).poll(waiting, None, true);
             let waited = gathered.and(waited).map(|_finished| ());
             match recorded {
                 // The table of events was full. The wait has completed some, so there is room now.
@@ -229,87 +230,6 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
             Some(stream) if self.call(|device| device.is_capturing(stream))? => Ok(Recorded::Capturing(stream)),
             // The free was traced when the block was deferred.
             _ => self.record_events(heap, block, None),
-        }
-    }
-
-    /// Asks after the oldest event of every stream in `groups`, then after the next event of the stream as
-    /// long as events are complete; with `slot`, only of streams for which blocks of that heap may wait.
-    /// With `wait`, waits for the events, also for those that another thread is polling or recording.
-    /// Returns the number of waits that have ended.
-    ///
-    /// An event with a failed call stays queued, and its blocks stay pending. Polling goes on with
-    /// the other streams unless the context is lost, and the first error is returned.
-    pub(super) fn poll_events(self, groups: GroupSet, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
-        let mut result = Ok(0);
-        for group in groups.iter() {
-            let polled = self.poll_group(group, slot, wait);
-            result = match (result, polled) {
-                (Ok(sum), Ok(finished)) => Ok(sum + finished),
-                (result, polled) => result.and(polled),
-            };
-            if self.flags.has(flags::LOST) {
-                break;
-            }
-        }
-        result
-    }
-
-    /// [Polls](Self::poll_events) the events of one group.
-    fn poll_group(self, group: u32, slot: Option<u32>, wait: bool) -> Result<u32, Error> {
-        let (mut failed, mut finished) = (None, 0);
-        // Events of one stream complete in order, so the first of a queue stands for the rest. The
-        // queue is marked busy during the device call, since the lock of the queues is not held
-        // then.
-        let mut next = self.event_queues.lock(group).next_to_poll(0, slot);
-        loop {
-            let Some((queue, event)) = next else {
-                if !wait || failed.is_some() {
-                    break;
-                }
-                // The only queues left are busy: another thread is inside its device call.
-                let mut order = self.event_queues.lock(group);
-                if !order.is_at_work() {
-                    break;
-                }
-                next = order.next_to_poll(0, slot);
-                drop(order);
-                if next.is_none() {
-                    self.driver.give_way();
-                }
-                continue;
-            };
-            let polled =
-                self.call(|device| if wait { device.wait(event).map(|()| true) } else { device.is_complete(event) });
-            let complete = matches!(polled, Ok(true));
-            failed = failed.or(polled.err());
-            finished += self.finish_poll(group, queue, complete);
-            let from = if complete { queue } else { queue + 1 };
-            let is_lost = self.flags.has(flags::LOST);
-            next = if is_lost { None } else { self.event_queues.lock(group).next_to_poll(from, slot) };
-        }
-        failed.map_or(Ok(finished), |error| Err(error.into()))
-    }
-
-    /// Ends a poll of a queue. Frees the blocks that waited for nothing but the event, if complete.
-    /// Returns the number of waits that have ended.
-    pub(super) fn finish_poll(self, group: u32, queue: usize, complete: bool) -> u32 {
-        let mut order = self.event_queues.lock(group);
-        let (mut first, mut count) = (order.finish_poll(queue, complete), 0);
-        loop {
-            let finished = order.take_finished(&mut first);
-            self.flags.follow(group, &order);
-            drop(order);
-            for (slot, block) in finished {
-                // The block cannot have become free or been reused: its count includes this event.
-                let mut heap = self.heaps.lock(slot);
-                heap.uses().end_waits(block, 1);
-                self.finish_free_if_unused(slot, heap, block);
-                count += 1;
-            }
-            if first == NONE {
-                return count;
-            }
-            order = self.event_queues.lock(group);
         }
     }
 

@@ -17,6 +17,7 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
+use crate::arena::polls::Polls;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
 use crate::config::Policy;
@@ -112,7 +113,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
     fn search_behind(&self, request: &Request, slot: Option<u32>) -> Result<Option<DevicePtr>, Error> {
         let device = self.0;
         let groups = slot.map_or_else(|| device.flags.waiting(), |slot| device.heaps.lock(slot).waiting());
-        if device.poll_events(groups, slot, false)? > 0
+        if Polls(device).poll(groups, slot, false)? > 0
             && let Some(ptr) = device.search(request)?
         {
             return Ok(Some(ptr));
@@ -137,7 +138,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
                     let Some((queue, event)) = next else { break };
                     any = true;
                     let waited = device.call(|memory| memory.wait(event));
-                    device.finish_poll(group, queue, waited.is_ok());
+                    Polls(device).finish(group, queue, waited.is_ok());
                     waited?;
                     if let Some(ptr) = device.search(request)? {
                         return Ok(Some(ptr));
@@ -210,7 +211,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         let begun = device.event_queues.lock(group).begin_poll(queue);
         let Some(event) = begun else { return Ok(0) };
         let polled = device.call(|memory| memory.is_complete(event));
-        let ended = device.finish_poll(group, queue, polled == Ok(true));
+        let ended = Polls(device).finish(group, queue, polled == Ok(true));
         polled.map(|_complete| ended).map_err(Error::from)
     }
 }

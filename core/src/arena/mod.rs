@@ -48,6 +48,7 @@ mod planned;
 #[cfg_attr(not(feature = "alloc"), path = "no_plans.rs")]
 pub(crate) mod plans;
 pub(crate) mod policy;
+mod polls;
 mod quiet;
 pub(crate) mod ranges;
 mod reclaim;

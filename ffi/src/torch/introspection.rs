@@ -49,7 +49,8 @@ pub unsafe extern "C" fn cachalot_torch_segments(
             let _running = instance.callbacks.enter();
             for segment in &segments {
                 let blocks: Vec<_> = segment.blocks.iter().map(describe_block).collect();
-                let described = describe(segment, &blocks);
+                let number = instance.callbacks.births.number(segment.address);
+                let described = describe(segment, number, &blocks);
                 // SAFETY: guaranteed by the caller; the segment and its blocks outlive the call.
                 if unsafe { visit(userdata, &raw const described) } != 0 {
                     return Err(Status::new(CACHALOT_ERROR_STOPPED, "the callback asked to stop"));
@@ -77,7 +78,7 @@ fn describe_block(block: &cachalot_core::SnapshotBlock) -> cachalot_torch_block 
 }
 
 /// Converts a segment to the C structure, which refers to `blocks`.
-fn describe(segment: &SnapshotSegment, blocks: &[cachalot_torch_block]) -> cachalot_torch_segment {
+fn describe(segment: &SnapshotSegment, number: u32, blocks: &[cachalot_torch_block]) -> cachalot_torch_segment {
     let PoolId(first, second) = segment.pool;
     cachalot_torch_segment {
         struct_size: size_of::<cachalot_torch_segment>(),
@@ -90,6 +91,6 @@ fn describe(segment: &SnapshotSegment, blocks: &[cachalot_torch_block]) -> cacha
         device: segment.device.0 as c_int,
         large: c_int::from(segment.kind == PoolKind::Large),
         expandable: c_int::from(segment.is_expandable),
-        reserved: 0,
+        number,
     }
 }

@@ -361,6 +361,15 @@ std::vector<interface::StreamSegmentSize> Whole::getExpandableSegmentSizes(Devic
 
 /* ---- Statistics, snapshots and history ---- */
 
+/* Notes the turn in which a segment was obtained, where the version of PyTorch has a place for it: NCCL registers the
+ * segments of a pool in this order, which must be the same in all processes. */
+template <typename Info>
+void number_segment(Info &info, uint32_t number) {
+  if constexpr (requires { info.registration_counter; }) {
+    info.registration_counter = static_cast<decltype(info.registration_counter)>(number);
+  }
+}
+
 /* A segment in PyTorch's form, with the stacks that the history knows. */
 SegmentInfo describe(const Segment &segment, History &history) {
   SegmentInfo info;
@@ -372,6 +381,7 @@ SegmentInfo describe(const Segment &segment, History &history) {
   info.is_expandable = segment.head.expandable != 0;
   info.owner_private_pool_id = {segment.head.pool.first, segment.head.pool.second};
   info.context_when_allocated = history.of_segment(segment.head.base);
+  number_segment(info, segment.head.number);
   for (const cachalot_torch_block &block : segment.blocks) {
     BlockInfo &described = info.blocks.emplace_back();
     described.size = block.bytes;

@@ -91,6 +91,8 @@ static void values(cudaStream_t stream) {
   void *small = allocate(1000, stream), *large = allocate(3 << 20, stream);
   const std::vector<Segment> all = segments();
   CHECK(all.size() == 2);
+  /* The small segment was obtained first. */
+  CHECK((all[0].head.number < all[1].head.number) == (all[0].head.large == 0));
   for (const Segment &segment : all) {
     const bool is_large = segment.head.large != 0;
     CHECK(segment.head.struct_size == sizeof segment.head && segment.head.device == 0 && segment.head.expandable == 0);

@@ -11,11 +11,25 @@ const GATHER: usize = 16;
 /// The addresses of the blocks that wait for one stream, oldest first. An event also covers the
 /// blocks before without an event.
 pub(super) struct Queue {
-    /// Stream of the events. An empty queue may be reused for another stream.
+    /// Stream of the events. An empty queue may be reused for another stream of the group.
     stream: StreamId,
+    /// The group of the stream.
+    group: u64,
     pub waits: VecDeque<(Option<Event>, u64)>,
     /// The owner of all blocks that have waited since the queue was empty; `None` if they have several.
     owner: Option<Owner>,
+    /// The last event that was recorded for a request was complete at once. No event is recorded for
+    /// the first block then.
+    quick: bool,
+}
+
+/// What the blocks of one owner wait for.
+pub(super) struct Waits {
+    owner: Owner,
+    /// The sum of the blocks' numbers of events.
+    count: usize,
+    /// The streams of all waits that began since `count` was 0.
+    streams: Vec<StreamId>,
 }
 
 impl Queue {
@@ -39,23 +53,66 @@ impl Model {
 
     /// Queues a block, and returns the queue.
     fn push(&mut self, stream: StreamId, event: Option<Event>, addr: u64) -> usize {
-        let own = self.queues.iter().position(|queue| queue.stream == stream && !queue.waits.is_empty());
-        let queue = own.or_else(|| self.queues.iter().position(|queue| queue.waits.is_empty())).unwrap_or_else(|| {
-            self.queues.push(Queue { stream, waits: VecDeque::new(), owner: None });
-            self.queues.len() - 1
-        });
-        let (segment, _) = self.memory.at(addr);
-        let owner = self.memory.segments[segment].owner;
+        // Groups one after the other, and the queues of a group as they were made. The group is in the
+        // upper bits of a product with the golden ratio.
+        let group = (stream.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60) % self.groups;
+        let find = |wanted: &dyn Fn(&Queue) -> bool| self.queues.iter().position(wanted);
+        let queue = find(&|queue| queue.stream == stream && !queue.waits.is_empty())
+            .or_else(|| find(&|queue| queue.stream == stream))
+            .or_else(|| find(&|queue| queue.group == group && queue.waits.is_empty()))
+            .unwrap_or_else(|| {
+                let end = self.queues.partition_point(|queue| queue.group <= group);
+                self.queues.insert(end, Queue { stream, group, waits: VecDeque::new(), owner: None, quick: false });
+                end
+            });
+        let owner = self.owner_of(addr);
         let entry = &mut self.queues[queue];
         entry.owner = Some(owner).filter(|_| entry.waits.is_empty() || entry.owner == Some(owner));
+        entry.quick &= entry.stream == stream;
         entry.stream = stream;
         entry.waits.push_back((event, addr));
         queue
     }
 
+    fn owner_of(&self, addr: u64) -> Owner {
+        let (segment, _) = self.memory.at(addr);
+        self.memory.segments[segment].owner
+    }
+
+    /// Counts the waits of a block for some streams, before events are recorded.
+    fn begin_waits(&mut self, addr: u64, streams: &[StreamId]) {
+        let owner = self.owner_of(addr);
+        let known = self.waits.iter().position(|waits| waits.owner == owner).unwrap_or_else(|| {
+            self.waits.push(Waits { owner, count: 0, streams: Vec::new() });
+            self.waits.len() - 1
+        });
+        self.waits[known].count += streams.len();
+        self.waits[known].streams.extend(streams);
+        self.memory.block_mut(addr).events += streams.len() as u32;
+    }
+
+    /// Ends waits of a block.
+    fn end_waits(&mut self, addr: u64, ended: usize) {
+        let owner = self.owner_of(addr);
+        self.memory.block_mut(addr).events -= ended as u32;
+        for waits in self.waits.iter_mut().filter(|waits| waits.owner == owner) {
+            waits.count -= ended;
+            if waits.count == 0 {
+                waits.streams.clear();
+            }
+        }
+    }
+
     /// Returns whether blocks of an owner may wait in a queue.
     fn may_hold(&self, queue: usize, owner: Owner) -> bool {
-        self.queues[queue].owner.is_none_or(|of| of == owner)
+        let Queue { stream, owner: of, .. } = &self.queues[queue];
+        let waits = |waits: &Waits| waits.owner == owner && waits.streams.contains(stream);
+        of.is_none_or(|of| of == owner) && self.waits.iter().any(waits)
+    }
+
+    /// Returns the streams whose events a block needs, the latest use first.
+    fn needed(&self, addr: u64) -> Vec<StreamId> {
+        self.memory.block(addr).uses.iter().rev().filter(|of| !of.captured).map(|of| of.stream).collect()
     }
 
     /// Returns whether a graph is being captured on a stream that uses the block, so that no event
@@ -67,20 +124,17 @@ impl Model {
 
     /// Records an event on every stream that uses the block, the latest use first: all or none.
     pub(super) fn record_events(&mut self, addr: u64) -> Answer<()> {
-        let uses: Vec<_> = self.memory.block(addr).uses.iter().rev().map(|of| (of.stream, of.captured)).collect();
-        for (stream, captured) in uses {
-            if captured {
-                continue;
-            }
+        let streams = self.needed(addr);
+        self.begin_waits(addr, &streams);
+        for &stream in &streams {
             let event = self.device.create_event()?;
             if let Err(error) = self.device.record(event, stream) {
                 for queue in &mut self.queues {
                     queue.waits.retain(|&(_, of)| of != addr);
                 }
-                self.memory.block_mut(addr).events = 0;
+                self.end_waits(addr, streams.len());
                 return Err(error.into());
             }
-            self.memory.block_mut(addr).events += 1;
             self.push(stream, Some(event), addr);
         }
         self.memory.block_mut(addr).uses.clear();
@@ -95,18 +149,18 @@ impl Model {
     /// Queues a block behind the next event of each stream that uses the block. Returns a queue whose
     /// event should be recorded now.
     pub(super) fn gather(&mut self, addr: u64) -> Option<usize> {
-        let uses: Vec<_> = self.memory.block(addr).uses.iter().rev().map(|of| (of.stream, of.captured)).collect();
+        let streams = self.needed(addr);
+        self.begin_waits(addr, &streams);
         let mut due = None;
-        for (stream, captured) in uses {
-            if captured {
-                continue;
-            }
-            self.memory.block_mut(addr).events += 1;
+        for stream in streams {
             let queue = self.push(stream, None, addr);
-            if self.queues[queue].first().is_none() || self.queues[queue].open() >= GATHER {
-                due = Some(queue);
+            let entry = &self.queues[queue];
+            if (entry.first().is_none() && !entry.quick) || entry.open() >= GATHER {
+                // By stream: a further queue may come before.
+                due = Some(stream);
             }
         }
+        let due = due.and_then(|stream| self.queues.iter().position(|queue| queue.stream == stream));
         self.memory.block_mut(addr).uses.clear();
         due
     }
@@ -144,7 +198,9 @@ impl Model {
         let mut ended = 0;
         for queue in queues {
             if self.record_queue(queue)? {
-                ended += self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?))?;
+                let at_once = self.poll(queue, &|model, event| Ok(model.device.is_complete(event)?))?;
+                self.queues[queue].quick = at_once > 0;
+                ended += at_once;
             }
         }
         Ok(ended)
@@ -222,7 +278,7 @@ impl Model {
         }
         let ended: Vec<_> = self.queues[queue].waits.drain(..covered).collect();
         for (_, addr) in ended {
-            self.memory.block_mut(addr).events -= 1;
+            self.end_waits(addr, 1);
             self.complete_if_unused(addr);
         }
         Ok(covered)

@@ -1,0 +1,63 @@
+//! Uses of blocks by other streams than their own.
+
+use crate::allocator::Allocator;
+use crate::arena::ordered::Ordered;
+use crate::device::DeviceMemory;
+use crate::error::Error;
+use crate::page_map::Owner;
+use crate::sync::Lock;
+use crate::tables::Storage;
+use crate::units::{DevicePtr, StreamId};
+
+impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
+    /// Announces that work queued on `stream` uses the block at `ptr`.
+    ///
+    /// Call this after the work is queued and before the block is freed. After the free, the block
+    /// is not reused before the work is done. Does nothing for the block's own stream and for the
+    /// null address.
+    ///
+    /// Device: called only while a graph is captured, to ask whether `stream` captures.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
+    /// * [`Error::TableFull`], [`Error::Device`].
+    pub fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        let _checked = self.checked_at("record_stream", ptr);
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        if let Owner::Lane(lane) = self.pages.owner(ptr)
+            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
+        {
+            return Ok(());
+        }
+        self.at_owner(ptr, |device, heap| device.record_stream(heap.heap, ptr, stream))
+    }
+
+    /// Announces that the work queued on `stream` so far uses the block at `ptr`.
+    ///
+    /// Differs from [`record_stream`](Self::record_stream) in when the event is recorded: now, and not at
+    /// the free. Work queued on `stream` between this call and the free delays no reuse of the block. When
+    /// a request that no free block can serve would use the block before the event is complete, the
+    /// block's own stream is ordered behind the event; the calling thread does not wait. If a use of the
+    /// block was announced by [`record_stream`](Self::record_stream) as well, all its uses last until the
+    /// free. Does nothing for the block's own stream and for the null address.
+    ///
+    /// Device: called to record an event. While a graph is captured, the use lasts until the free.
+    ///
+    /// # Errors
+    /// * [`Error::InvalidPointer`]: the program holds no block with this first byte.
+    /// * [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
+    pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
+        let _checked = self.checked_at("record_use", ptr);
+        if ptr == DevicePtr::NULL {
+            return Ok(());
+        }
+        if let Owner::Lane(lane) = self.pages.owner(ptr)
+            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
+        {
+            return Ok(());
+        }
+        self.at_owner(ptr, |device, heap| Ordered(device).record_use(heap.heap, ptr, stream))
+    }
+}
