@@ -108,6 +108,21 @@ fn a_forked_child_and_the_end_of_the_process_do_no_harm() {
 }
 
 #[test]
+fn a_block_of_pages_is_used_by_two_processes() {
+    let Some([shim, _]) = shims() else { return };
+    for config in ["expandable_segments:True", "policy:stitched"] {
+        let Some(mut command) = program("sharing", shim) else { return };
+        let output = common::output(command.arg(config)).expect("it was just built");
+        assert!(output.status.success(), "{config}: {}", printed(&output));
+        let said = String::from_utf8_lossy(&output.stdout);
+        match said.trim().strip_prefix("skipped: ") {
+            Some(why) => skip("pages shared between processes", why),
+            None => assert_eq!(said, "shared\n"),
+        }
+    }
+}
+
+#[test]
 fn no_program_touches_memory_that_it_should_not() {
     let Some([shim, with_torch]) = shims() else { return };
     for (name, shim, argument) in [

@@ -31,4 +31,11 @@ namespace {
 #endif
 }
 
+/* Throws the calling thread's last error unless the call succeeded. */
+inline void require(cachalot_status status) {
+  if (status != CACHALOT_OK) {
+    fail(status);
+  }
+}
+
 }  // namespace

@@ -9,6 +9,7 @@ the first two are equal. ``python whole.py --case NAME native|whole|plugin`` run
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pickle
@@ -413,34 +414,45 @@ def settings() -> Figures:
 
 
 def share(mode: str) -> Figures:
-    """Shares a tensor with a second process, which has cachalot in place if `mode` says so."""
+    """Shares tensors with a second process, which has cachalot in place if `mode` says so."""
     import torch.multiprocessing as processes
 
+    # Where Yama restricts it, a process names those that may take its descriptors: here, all.
+    ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))
     context = processes.get_context("spawn")
     tasks, answers = context.Queue(), context.Queue()
     child = context.Process(target=use_shared, args=(mode, tasks, answers))
     child.start()
-    shared = [torch.arange(1000.0, device="cuda"), torch.ones(3 * MIB, device="cuda")]
-    tasks.put(shared)
+    shared = [torch.arange(size, device="cuda") for size in (1000, MIB, 6 * MIB)]
+    tasks.put([*shared, shared[-1][1000:]])
     figures = answers.get(timeout=60)
     torch.cuda.synchronize()
-    figures += [float(tensor[0]) for tensor in shared]
+    figures += [int(tensor.sum()) for tensor in shared]
+    # A second time: the same memory, whose pages are pinned once.
+    tasks.put(shared)
+    figures += answers.get(timeout=60)
     tasks.put(None)
     child.join(60)
-    return [*figures, child.exitcode]
+    figures += [int(tensor.sum()) for tensor in shared] + [child.exitcode]
+    before = torch.cuda.memory_reserved()
+    del shared
+    torch.cuda.ipc_collect()
+    torch.cuda.empty_cache()
+    return [*figures, before > 0, torch.cuda.memory_allocated(), torch.cuda.memory_reserved()]
 
 
 def use_shared(mode: str, tasks: Any, answers: Any) -> None:
-    """Reads and writes the tensors of another process."""
+    """Reads and changes the tensors of another process, until it sends none."""
     put_in_place(mode)
-    tensors = tasks.get()
-    sums = [float(tensor.sum()) for tensor in tensors]
-    for number, tensor in enumerate(tensors):
-        tensor[0] = 42.0 + number
-    torch.cuda.synchronize()
-    answers.put(sums)
-    tasks.get()
-    del tensors
+    while tensors := tasks.get():
+        sums = [int(tensor.sum()) for tensor in tensors]
+        for tensor in tensors[:3]:
+            tensor.neg_()
+        torch.cuda.synchronize()
+        # A part of a tensor lies in the same mapping.
+        distances = [tensor.data_ptr() - tensors[2].data_ptr() for tensor in tensors[3:]]
+        del tensor, tensors
+        answers.put(sums + distances)
 
 
 @case("a tensor shared with PyTorch's allocator")
@@ -450,6 +462,16 @@ def share_with_native() -> Figures:
 
 @case("a tensor shared with another of its kind")
 def share_with_own() -> Figures:
+    return share(sys.argv[-1])
+
+
+@case("tensors of expandable segments, shared", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+def share_expandable() -> Figures:
+    return share(sys.argv[-1])
+
+
+@case("tensors of stitched segments, shared", CACHALOT_CONF="policy:stitched")
+def share_stitched() -> Figures:
     return share(sys.argv[-1])
 
 

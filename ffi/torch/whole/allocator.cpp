@@ -44,6 +44,7 @@ class Whole final : public interface::CUDAAllocator {
   std::atomic<bool> enabled{true};
   Uncached uncached;
   History history;
+  ExportedPages exported;
   Opened opened;
   PoolFlags pool_flags;
   std::mutex mutex;
@@ -182,7 +183,7 @@ class Whole final : public interface::CUDAAllocator {
                                                     std::shared_ptr<interface::AllocatorState> state) override;
 
   /* Other processes and devices */
-  interface::ShareableHandle shareIpcHandle(void *block) override { return share(block); }
+  interface::ShareableHandle shareIpcHandle(void *block) override { return share(exported, block); }
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override { return opened.open(handle); }
   void enablePeerAccess(DeviceIndex device, DeviceIndex accessed) override;
   cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream,
@@ -243,6 +244,7 @@ void Whole::raw_delete(void *block) {
   cachalot_block described = CACHALOT_BLOCK_INIT;
   const bool profiled =
       c10::memoryProfilingEnabled() && cachalot_base_of(handle(), block, &described) == CACHALOT_OK;
+  exported.forget(block);
   {
     const History::Gathered gathered(history, RecordContext::ALL);
     cachalot_torch_free(block, 0, 0, nullptr);
@@ -503,7 +505,7 @@ interface::CheckpointDelta Whole::setCheckpointPoolState(DeviceIndex device,
   const auto checkpoint = std::dynamic_pointer_cast<Checkpoint>(state);
   TORCH_CHECK(checkpoint != nullptr, "the checkpoint was not taken by cachalot");
   const History::Gathered gathered(history, RecordContext::STATE);
-  return restore(device, *checkpoint, delete_block);
+  return restore(device, *checkpoint, delete_block, exported);
 }
 
 /* ---- Other processes and devices ---- */

@@ -13,13 +13,6 @@
 
 namespace cachalot_torch {
 
-/* Throws the calling thread's last error unless the call succeeded. */
-inline void require(cachalot_status status) {
-  if (status != CACHALOT_OK) {
-    fail(status);
-  }
-}
-
 /* The allocator's handle. The first call makes the allocator. */
 inline cachalot_allocator *handle() {
   cachalot_allocator *allocator = nullptr;

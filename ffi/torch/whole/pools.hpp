@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "exported_pages.hpp"
 #include "history.hpp"
 
 #include <c10/cuda/CUDAGuard.h>
@@ -88,9 +89,11 @@ inline std::shared_ptr<Checkpoint> checkpoint(DeviceIndex device, const MempoolI
 
 /* Returns a pool to a checkpoint: frees every block, and allocates the blocks of the checkpoint where they were. Free
  * neighbours merge, so the free blocks are those of the checkpoint, too. */
-inline interface::CheckpointDelta restore(DeviceIndex device, const Checkpoint &state, c10::DeleterFnPtr deleter) {
+inline interface::CheckpointDelta restore(DeviceIndex device, const Checkpoint &state, c10::DeleterFnPtr deleter,
+                                          ExportedPages &exported) {
   interface::CheckpointDelta delta;
   for (const cachalot_torch_block &block : live_blocks(device, state.pool)) {
+    exported.forget(block.base);
     require(cachalot_free(handle(), block.base));
     delta.ptrs_freed.push_back(block.base);
   }
