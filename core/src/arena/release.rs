@@ -311,16 +311,22 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// [`release_heap`](Releaser::release_heap) would release.
     pub(crate) fn first_of_heap(&self, slot: u32) -> Option<DevicePtr> {
         let mut heap = self.heaps.lock(slot);
-        if let Some((block, _)) = next_releasable(&mut heap, FROM_START, |_| true) {
-            return Some(DevicePtr(heap.blocks[block].addr));
-        }
-        let (_, range) = crate::arena::expand::next_unmappable(&mut heap, FROM_START)?;
+        let (first, is_mapped) = first_free_of(&mut heap)?;
         let stream = heap.stream;
         drop(heap);
         // `unmap_cached` leaves the free granules of a capturing stream mapped.
-        let captures = self.call(|device| device.is_capturing(stream));
-        (captures != Ok(true)).then_some(range.at)
+        let stays = is_mapped && self.call(|device| device.is_capturing(stream)) == Ok(true);
+        (!stays).then_some(first)
     }
+}
+
+/// Returns the address of the first wholly free segment of a heap, or else of the first free range of
+/// granules, and whether it is such a range.
+pub(super) fn first_free_of<S: Storage>(heap: &mut Heap<S>) -> Option<(DevicePtr, bool)> {
+    if let Some((block, _)) = next_releasable(heap, FROM_START, |_| true) {
+        return Some((DevicePtr(heap.blocks[block].addr), false));
+    }
+    crate::arena::expand::next_unmappable(heap, FROM_START).map(|(_, range)| (range.at, true))
 }
 
 impl<R: Lock, S: Storage> Heaps<R, S> {

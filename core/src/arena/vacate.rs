@@ -4,7 +4,9 @@
 //! stream's pair and the pair has served no request for a while.
 
 use crate::arena::gathered::Gathered;
+use crate::arena::heaps::Heaps;
 use crate::arena::heaps::pairs::PairUse;
+use crate::arena::release::first_free_of;
 use crate::arena::{Arena, OnDevice};
 use crate::config::rounding::PoolKind;
 use crate::device::DeviceMemory;
@@ -17,15 +19,15 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     /// Releases the queued free segments of ended streams, and the caches of idle streams if a
     /// sweep of the pairs has asked for the release.
     pub(crate) fn release_ended(self) {
-        // Zero is the common case, found without the queue's lock.
-        while self.heaps.ended_count() > 0
-            && let Some(slot) = self.heaps.pop_ended()
-        {
+        // Zero is the common case, found without the queue's lock. Heaps that are queued again have to
+        // wait for the next call.
+        for _ in 0..self.heaps.ended_count() {
+            let Some(slot) = self.heaps.pop_ended() else { break };
             let Some(used) = self.heaps.enter_pair(slot / 2) else { continue };
             // The pair may serve a live stream again since the heap was queued.
             if self.heaps.lock(slot).ended {
-                // Ignore a failure: `Ledger::leak` counts the bytes, and the request may succeed.
-                let _counted = self.releaser().release_heap(slot);
+                // Ignore a failure: the request may succeed.
+                let _failed = self.release_of_ended(slot);
             }
             drop(used);
         }
@@ -33,6 +35,16 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         if self.heaps.idle_due.swap(0, Ordering::Relaxed) != 0 {
             self.release_idle();
         }
+    }
+
+    /// Releases the cache of a heap whose stream has ended. If something is left, as while the stream
+    /// captures a graph, the heap is queued: a later request tries again.
+    fn release_of_ended(self, slot: u32) -> Result<(), Error> {
+        let released = self.releaser().release_heap(slot);
+        if self.heaps.holds_free(slot) {
+            self.heaps.queue_if_ended(self.heaps.slot(slot));
+        }
+        released
     }
 
     /// Releases the caches of idle pairs, and makes the pairs vacant. A pair is idle if the program
@@ -93,7 +105,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
         while let Some((pool, ended)) = self.heaps.end_next_pair(next, stream) {
             next = pool + 1;
             for kind in [PoolKind::Small, PoolKind::Large] {
-                result = result.and(self.releaser().release_heap(ended.slot(kind)));
+                result = result.and(self.release_of_ended(ended.slot(kind)));
             }
         }
         result
@@ -105,10 +117,8 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     /// [`release_ended`](OnDevice::release_ended) would release for a request of `pair`. Skips the
     /// heaps of `pair`, whose stream the request would revive.
     pub(crate) fn first_ended(&self, pair: u32) -> Option<DevicePtr> {
-        // From the end of the queue, as `pop_ended` takes heaps.
-        let mut number = self.heaps.ended_count() as usize;
-        loop {
-            number = number.checked_sub(1)?;
+        // From the begin of the queue, as `pop_ended` takes heaps.
+        for number in 0..self.heaps.ended_count() as usize {
             // The queue's lock is dropped before the heap's lock is taken.
             let slot = self.heaps.ended_at(number);
             let Some(slot) = slot else { continue };
@@ -118,6 +128,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
                 return Some(first);
             }
         }
+        None
     }
 
     /// Returns the address of the first segment or range that
@@ -125,5 +136,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
     pub(crate) fn first_idle(&self) -> Option<DevicePtr> {
         let used = self.heaps.idle_pair()?;
         [PoolKind::Small, PoolKind::Large].into_iter().find_map(|kind| self.first_of_heap(used.slot(kind)))
+    }
+}
+
+impl<R: Lock, S: Storage> Heaps<R, S> {
+    /// Returns whether a heap has memory that could be released.
+    fn holds_free(&self, slot: u32) -> bool {
+        let mut heap = self.lock(slot);
+        !heap.is_empty() && first_free_of(&mut heap).is_some()
     }
 }

@@ -202,3 +202,19 @@ fn the_highest_pool_number_leaves_names_for_others() {
     assert!(made.iter().all(|&pool| pool != highest && pool != PoolId::DEFAULT));
     assert_eq!(std::collections::BTreeSet::from(made).len(), 3);
 }
+
+/// Found by generated programs: the memory stayed until the device had none left.
+#[test]
+fn a_stream_that_ends_inside_its_capture_gives_its_memory_back_later() {
+    let allocator = allocator("expandable_segments:True");
+    let ptr = allocator.malloc(DEVICE, 1000, OTHER).unwrap();
+    allocator.free(ptr).unwrap();
+    let device = allocator.device(DEVICE).unwrap();
+    device.set_capturing(OTHER, true);
+    allocator.stream_destroyed(DEVICE, OTHER).unwrap();
+    assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 2 * MIB as i64);
+    device.set_capturing(OTHER, false);
+    allocator.malloc(DEVICE, 20 * MIB, STREAM).unwrap();
+    assert_eq!(stat(&allocator, "reserved_bytes.all.current"), 20 * MIB as i64);
+    allocator.check_invariants().unwrap();
+}

@@ -30,9 +30,12 @@ impl<R: Lock, S: Storage> Heaps<R, S> {
         }
     }
 
-    /// Removes the heap queued last from the queue of ended heaps, and returns the slot number.
+    /// Removes the heap queued first from the queue of ended heaps, and returns the slot number.
     pub(crate) fn pop_ended(&self) -> Option<u32> {
         let mut ended = self.ended.lock();
+        if !ended.is_empty() {
+            ended.rotate_left(1);
+        }
         let slot = ended.pop()?;
         self.ended_count.store(ended.len() as u32, Ordering::Relaxed);
         let state = &self.slot(slot).stream_state;
