@@ -3,7 +3,7 @@
 use crate::arena::flags::Flags;
 use crate::arena::{Arena, flags};
 use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
-use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering};
 use crate::tables::Storage;
 
 /// No context was lost. Codes of errors have 32 bits.
@@ -21,10 +21,11 @@ pub(crate) struct Driver<D> {
     device: D,
     /// The code of the first error that lost the context, or [`HEALTHY`].
     lost: AtomicU64,
-    /// How many calls record events at this moment: each found that no graph is being captured.
-    recording: AtomicU32,
+    /// How many calls record events at this moment: each found that no graph is being captured. On a
+    /// cache line of its own: each of them writes it twice, and every call reads the fields beside.
+    recording: CachePadded<AtomicU32>,
     /// 1 while a thread asks after the events of all streams for a request.
-    asking: AtomicU32,
+    asking: CachePadded<AtomicU32>,
     /// The device's answer about virtual memory: [`UNASKED`], [`FOUND`] or [`MISSING`].
     virtual_memory: AtomicU32,
 }
@@ -55,8 +56,8 @@ impl<D> Driver<D> {
         Self {
             device,
             lost: AtomicU64::new(HEALTHY),
-            recording: AtomicU32::new(0),
-            asking: AtomicU32::new(0),
+            recording: CachePadded(AtomicU32::new(0)),
+            asking: CachePadded(AtomicU32::new(0)),
             virtual_memory: AtomicU32::new(UNASKED),
         }
     }

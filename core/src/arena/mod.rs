@@ -94,7 +94,7 @@ pub(crate) struct Arena<D, R: Lock, S: Storage> {
     /// The policy and the configuration in force.
     pub settings: Settings<R>,
     /// Conditions that keep requests off the fast path.
-    pub flags: Flags,
+    pub flags: CachePadded<Flags>,
     /// The heaps, and the pairs and pools to which they belong.
     pub heaps: Heaps<R, S>,
     /// The planned policy, if it is configured. The policy of `settings` is then its fallback.
@@ -167,7 +167,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             driver: Driver::new(device),
             number,
             settings: Settings::new(config),
-            flags: Flags::new(),
+            flags: CachePadded(Flags::new()),
             heaps: Heaps::new(number, config.policy()),
             plans: Plans::new(config),
             moved_bytes: AtomicU64::new(0),

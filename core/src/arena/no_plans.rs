@@ -9,6 +9,7 @@
 
 use crate::arena::allocation::Allocation;
 use crate::arena::flags::Flags;
+use crate::arena::flags::Word;
 use crate::arena::heaps::Heaps;
 use crate::arena::request::Request;
 use crate::arena::{Arena, OnDevice};
@@ -30,7 +31,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> OnDevice<'_, D, R, S> {
     }
 
     /// Serves no request.
-    pub(super) fn malloc_planned(self, _flags: u32, _bytes: u64, _stream: StreamId) -> Option<DevicePtr> {
+    pub(super) fn malloc_planned(self, _flags: Word, _bytes: u64, _stream: StreamId) -> Option<DevicePtr> {
         None
     }
 
