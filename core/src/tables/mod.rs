@@ -105,15 +105,15 @@ pub trait Storage: sealed::Sealed + 'static {
 /// feature `alloc`, its size is to within 5 %, in bytes:
 ///
 /// ```text
-/// DEVICES · (HEAPS · (36,100 + 614 · BLOCKS + 16 · PAGES) + 1,040 · BLOCKS + 32 · PAGES)
+/// DEVICES · (HEAPS · (36,100 + 630 · BLOCKS + 16 · PAGES) + 1,052 · BLOCKS + 32 · PAGES)
 /// ```
 ///
 /// | tables | size |
 /// |---|---|
-/// | `Fixed<1, 2, 16, 64>` | 112 KiB |
-/// | `Fixed<1, 4, 32, 64>` | 257 KiB |
-/// | `Fixed<1, 8, 64, 512>` | 734 KiB |
-/// | `Fixed<1, 8, 512, 4096>` | 3.8 MiB |
+/// | `Fixed<1, 2, 16, 64>` | 113 KiB |
+/// | `Fixed<1, 4, 32, 64>` | 260 KiB |
+/// | `Fixed<1, 8, 64, 512>` | 743 KiB |
+/// | `Fixed<1, 8, 512, 4096>` | 3.9 MiB |
 ///
 /// `size_of` tells the size of any other choice at compile time. The example
 /// `core/examples/no_heap.rs` is a whole program without a heap, with the device that it needs.
