@@ -97,7 +97,7 @@ mod paranoid {
     }
 
     impl Rank {
-        const ALL: [Self; 16] = [
+        const ALL: [Self; 18] = [
             Self::Registry,
             Self::Config,
             Self::Lane,
@@ -107,6 +107,8 @@ mod paranoid {
             Self::Ended,
             Self::Pages,
             Self::EventQueue,
+            Self::Deferred,
+            Self::Ordered,
             Self::Epochs,
             Self::Frontier,
             Self::Planner,
@@ -123,6 +125,8 @@ mod paranoid {
                 Self::Ended
                 | Self::Pages
                 | Self::EventQueue
+                | Self::Deferred
+                | Self::Ordered
                 | Self::Epochs
                 | Self::Frontier
                 | Self::Planner
