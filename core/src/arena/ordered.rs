@@ -1,4 +1,4 @@
-//! Uses with an event of their own: what is queued on the stream later delays no reuse.
+//! Uses with an event of their own: later work of the stream delays no reuse.
 //!
 //! [`Allocator::record_stream`](crate::Allocator::record_stream) has the event recorded at the free,
 //! behind all work queued until then. [`Allocator::record_use`](crate::Allocator::record_use) records
@@ -10,8 +10,8 @@
 //!                                                   └─ own stream ordered behind the events ▶ block free
 //! ```
 //!
-//! Ordering makes the own stream wait, and not the host. A request orders only as many blocks as it
-//! needs, the oldest first, and only before it would obtain memory. A captured graph cannot wait for an
+//! Ordering makes the own stream wait, and not the host. A request orders only as many blocks as
+//! needed, the oldest first, and only before it would obtain memory. A captured graph cannot wait for an
 //! event from outside, so during a capture only complete events free a block.
 //!
 //! Where some uses of a block have events and others need one, all get an event at the free.
@@ -27,7 +27,7 @@ use crate::sync::Lock;
 use crate::tables::{CapacityError, Storage};
 use crate::units::{DevicePtr, StreamId};
 
-/// What to do about an event that is not complete.
+/// The treatment of an incomplete event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Incomplete {
     /// Leave the block.
@@ -38,13 +38,13 @@ enum Incomplete {
     Wait,
 }
 
-/// The uses of a device's blocks that have events.
+/// The uses with events, of a device's blocks.
 pub(crate) struct Ordered<'a, D, R: Lock, S: Storage>(pub OnDevice<'a, D, R, S>);
 
 impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
-    /// Notes that the work queued on `stream` so far uses the block at `ptr`, and records an event behind
-    /// it. While a graph is captured, the use is noted as [`record_stream`](crate::arena::Arena::record_stream)
-    /// notes it.
+    /// Notes the use of the block at `ptr` by the present work of `stream`, and records an event behind the
+    /// work. While a graph is captured, calls [`record_stream`](crate::arena::Arena::record_stream)
+    /// instead.
     pub(crate) fn record_use(&self, slot: u32, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let device = self.0;
         let is_own = {
@@ -97,14 +97,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         }
     }
 
-    /// Gives events of uses, with their streams, back to the idle ones.
+    /// Gives events of uses, with their streams, back to the idle events.
     fn give_back(&self, events: &[(StreamId, Event)]) {
         for &(stream, event) in events {
             self.0.event_queues.lock_of(stream).end_loan(Some(event));
         }
     }
 
-    /// Drops the events of a pending block's uses: the block gets others at the free.
+    /// Drops the events of a pending block's uses: the block gets new ones at the free.
     pub(super) fn drop_events(&self, slot: u32, block: u32) {
         loop {
             let events = self.0.heaps.lock(slot).uses().take_events(block);
@@ -170,7 +170,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         self.advance(None, Incomplete::Leave).map(|_freed| ())
     }
 
-    /// Waits until the uses of all blocks are complete, and frees the blocks; also those on which another
+    /// Waits until the uses of all blocks are complete, and frees the blocks, also blocks on which another
     /// thread works.
     pub(super) fn wait(&self) -> Result<(), Error> {
         while self.0.flags.has(flags::ORDERED) {
@@ -232,7 +232,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         }
     }
 
-    /// Ends the waits of a busy block, whose events go back to the idle ones, and frees the block.
+    /// Ends the waits of a busy block, whose events become idle, and frees the block.
     fn end(&self, slot: u32, block: u32) {
         let device = self.0;
         self.drop_events(slot, block);

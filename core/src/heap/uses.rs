@@ -1,6 +1,6 @@
 //! The uses of a heap's blocks by other streams than the heap's own.
 //!
-//! A use becomes an event when the block is freed, at the end of what the stream is then to do. A use
+//! A use becomes an event when the block is freed, behind all work that the stream has then. A use
 //! may also have an event of its own, recorded when the use was announced; nothing later on the
 //! stream is waited for then.
 
@@ -13,13 +13,13 @@ use crate::tables::slot_table::{NONE, SlotTable, Vacant};
 use crate::tables::{CapacityError, Lazy, Storage};
 use crate::units::StreamId;
 
-/// Number of uses that one call of [`Uses::begin_waits`] or [`Uses::take_events`] returns at most.
+/// Greatest number of uses returned by a call of [`Uses::begin_waits`] or [`Uses::take_events`].
 pub(crate) const SOME: usize = 8;
 
 /// A use of a block by another stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Use {
-    /// The stream that uses the block.
+    /// The using stream.
     stream: StreamId,
     /// Whether the use was announced during graph capture: the graph orders the use, and no event is
     /// needed.
@@ -49,9 +49,9 @@ impl Vacant for Use {
 pub(crate) enum Events {
     /// No use has an event.
     None,
-    /// Some uses have one, and others need one.
+    /// Some uses have an event, and some need an event.
     Some,
-    /// Every use that needs an event has one.
+    /// Every use in need of an event has an event.
     All,
 }
 
@@ -107,7 +107,7 @@ impl<S: Storage> Uses<'_, S> {
         Ok(None)
     }
 
-    /// Records that `stream` uses `block`, until `event`. Returns the event that is not needed: of an
+    /// Records that `stream` uses `block`, until `event`. Returns an event no longer needed: of an
     /// earlier use by the stream, or `event` itself for the heap's own stream.
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl<S: Storage> Uses<'_, S> {
         streams
     }
 
-    /// Ends `ended` waits of a block. Returns the number of the block's waits that are left.
+    /// Ends `ended` waits of a block. Returns the number of the block's remaining waits.
     pub(crate) fn end_waits(&mut self, block: u32, ended: u32) -> u32 {
         let events = &mut self.blocks[block].events;
         debug_assert!(*events & !FRONTIER_BIT >= ended, "a wait is counted before it is queued");

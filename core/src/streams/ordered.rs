@@ -29,7 +29,7 @@ impl<S: Storage> Default for OrderedBlocks<S> {
 }
 
 impl<S: Storage> OrderedBlocks<S> {
-    /// Returns whether there is no block.
+    /// Returns whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -47,7 +47,7 @@ impl<S: Storage> OrderedBlocks<S> {
     }
 
     /// Marks the first block at or after `from` busy that is not, and is in the heap `slot` if given.
-    /// Returns its place, its heap and its number. The caller ends with [`keep`](Self::keep) or
+    /// Returns the place, the heap and the number of the block. The caller ends with [`keep`](Self::keep) or
     /// [`remove`](Self::remove).
     pub(crate) fn take(&mut self, from: usize, slot: Option<u32>) -> Option<(usize, u32, u32)> {
         let wanted = |entry: &Entry| !entry.busy && slot.is_none_or(|slot| entry.heap == slot);

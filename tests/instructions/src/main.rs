@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// The policies, and the rows of the table.
-const POLICIES: [&str; 5] = ["caching", "bfc", "buddy", "size_class", "slab"];
+const POLICIES: [&str; 6] = ["caching", "stitched", "bfc", "buddy", "size_class", "slab"];
 /// The columns of the table: whether a free block of the size of the request is cached.
 const COLUMNS: [(&str, bool); 2] = [("split off a larger block", false), ("block of that size cached", true)];
 /// The size of each request, in bytes.

@@ -48,10 +48,10 @@ struct Run {
     count: u32,
 }
 
-/// What an attempt to replace a run came to.
+/// The outcome of an attempt to replace a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Attempt {
-    /// One page has replaced the run.
+    /// A page has replaced the run.
     Replaced,
     /// The time does not suffice: the run is left to a later call.
     NoTime,
@@ -89,7 +89,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Stitcher<'_, D, R, S> {
         Ok(false)
     }
 
-    /// Detaches a run of short pages of the heap in `slot`, if there is one.
+    /// Detaches a run of short pages of the heap in `slot`, if the heap has any.
     fn take_run(&self, slot: u32) -> Option<Run> {
         let device = self.device();
         let longest = self.longest_page();
