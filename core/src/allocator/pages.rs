@@ -69,8 +69,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Pages<'_, D, R, S> {
 
     /// Does what requests under the stitched policy have put off, for about `max_us` microseconds
     /// of the driver's time: removes mappings that pages have left, gives memory beyond the
-    /// budget back, and replaces short pages that keep meeting by longer ones. Returns true if something is left for a further call. Under every policy, some
-    /// mappings that elastic ranges have left are removed, too.
+    /// budget back, and replaces short pages that keep meeting by longer ones. Returns true if
+    /// something is left for a further call. Under every policy, some mappings that elastic ranges
+    /// have left are removed, too.
     ///
     /// A host calls the method when idle, or from a separate thread. Further threads
     /// allocate and free at the same time.

@@ -1,7 +1,7 @@
 //! Questions after the events that pending blocks wait for.
 //!
 //! The events of one stream complete in order, so only the oldest event of a queue is asked after. No lock
-//! is held meanwhile: the queue is marked busy.
+//! is held during the call to the device: the queue is marked busy.
 
 use crate::arena::{OnDevice, flags};
 use crate::device::DeviceMemory;

@@ -366,8 +366,8 @@ impl<S: Storage> PagedHeap<'_, S> {
         run.filter(|&(_, _, count)| count > 1).map(|(first, last, count)| (first.at, last.end(), count))
     }
 
-    /// Makes a detached block free again that no work has used meanwhile. The block, merged with its
-    /// free neighbours, counts as free since the last of them became free.
+    /// Makes a detached block free again, which no work has used since the block was detached. The block,
+    /// merged with its free neighbours, counts as free since the last of them became free.
     pub(crate) fn return_block(&mut self, block: u32) {
         let Block { prev, next, freed_at, .. } = self.0.blocks[block];
         let free = [prev, next].into_iter().filter(|&beside| beside != NONE && self.0.blocks[beside].is_free());

@@ -64,8 +64,8 @@ impl DevicePeaks {
         I: Iterator<Item = KindCounters<'a>> + Clone,
         N: Iterator<Item = KindCounters<'a>> + Clone,
     {
-        // Either the sums below count a block that becomes pending meanwhile, or its thread finds the
-        // lock taken: the fence pairs with the one of `Arena::follow_pending`.
+        // Either the sums below count a block that becomes pending on another thread now, or that thread
+        // finds the lock taken: the fence pairs with the one of `Arena::follow_pending`.
         fence(SeqCst);
         // Thresholds depend on the pending blocks, which may have changed since the thresholds were
         // set.

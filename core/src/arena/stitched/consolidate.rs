@@ -14,7 +14,7 @@
 //!
 //! The long page is created while the short ones still exist, so free pages elsewhere go back to the
 //! device first if the limit or the budget asks for that. A run lies in a free block whose work is
-//! complete, and is detached meanwhile. The memory of private pools, and pinned pages, stay.
+//! complete, and is detached during the replacement. The memory of private pools, and pinned pages, stay.
 
 use super::Stitcher;
 use super::budget::CREATE_TENTHS_US;
@@ -259,7 +259,7 @@ mod tests {
         (allocator, moved)
     }
 
-    /// The same with the block free, and without stale mappings.
+    /// The allocator of `with_block`, with the block free and without stale mappings.
     fn with_run() -> Simulated {
         let (allocator, block) = with_block();
         allocator.free(block).unwrap();
