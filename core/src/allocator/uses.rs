@@ -1,6 +1,7 @@
 //! Uses of blocks by other streams than their own.
 
-use crate::allocator::Allocator;
+use crate::allocator::{Allocator, Called};
+use crate::arena::OnDevice;
 use crate::arena::ordered::Ordered;
 use crate::device::DeviceMemory;
 use crate::error::Error;
@@ -23,15 +24,7 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::TableFull`], [`Error::Device`].
     pub fn record_stream(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_stream", ptr);
-        if ptr == DevicePtr::NULL {
-            return Ok(());
-        }
-        if let Owner::Lane(lane) = self.pages.owner(ptr)
-            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
-        {
-            return Ok(());
-        }
-        self.at_owner(ptr, |device, heap| device.record_stream(heap.heap, ptr, stream))
+        note(self, ptr, stream, |device, slot| device.record_stream(slot, ptr, stream))
     }
 
     /// Announces that the work queued on `stream` so far uses the block at `ptr`.
@@ -50,14 +43,25 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Allocator<D, R, S> {
     /// * [`Error::TableFull`], [`Error::Device`]. The use is not announced then.
     pub fn record_use(&self, ptr: DevicePtr, stream: StreamId) -> Result<(), Error> {
         let _checked = self.checked_at("record_use", ptr);
-        if ptr == DevicePtr::NULL {
-            return Ok(());
-        }
-        if let Owner::Lane(lane) = self.pages.owner(ptr)
-            && self.on_owner(lane.device).plans.is_on(lane, ptr, stream)
-        {
-            return Ok(());
-        }
-        self.at_owner(ptr, |device, heap| Ordered(device).record_use(heap.heap, ptr, stream))
+        note(self, ptr, stream, |device, slot| Ordered(device).record_use(slot, ptr, stream))
     }
+}
+
+/// Calls `act` with the slot of the heap that owns the block at `ptr`. Does nothing for the null address,
+/// and for a block that a plan serves on `stream` itself.
+fn note<D: DeviceMemory, R: Lock, S: Storage>(
+    allocator: &Allocator<D, R, S>,
+    ptr: DevicePtr,
+    stream: StreamId,
+    act: impl Fn(OnDevice<'_, Called<D>, R, S>, u32) -> Result<(), Error>,
+) -> Result<(), Error> {
+    if ptr == DevicePtr::NULL {
+        return Ok(());
+    }
+    if let Owner::Lane(lane) = allocator.pages.owner(ptr)
+        && allocator.on_owner(lane.device).plans.is_on(lane, ptr, stream)
+    {
+        return Ok(());
+    }
+    allocator.at_owner(ptr, |device, heap| act(device, heap.heap))
 }

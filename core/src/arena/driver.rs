@@ -2,9 +2,10 @@
 
 use crate::arena::flags::Flags;
 use crate::arena::{Arena, flags};
-use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind};
+use crate::device::{DeviceError, DeviceMemory, DeviceResult, ErrorKind, Event};
 use crate::sync::{AtomicU32, AtomicU64, CachePadded, Lock, Ordering};
 use crate::tables::Storage;
+use crate::units::StreamId;
 
 /// No context was lost. Codes of errors have 32 bits.
 const HEALTHY: u64 = u64::MAX;
@@ -172,4 +173,18 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
         }
         result
     }
+}
+
+/// Records an event at the present end of `stream`: `idle`, or else a new event.
+///
+/// # Errors
+/// The first error of the device, with the event unless none was created.
+pub(super) fn record_event<D: DeviceMemory, R: Lock, S: Storage>(
+    arena: &Arena<D, R, S>,
+    idle: Option<Event>,
+    stream: StreamId,
+) -> Result<Event, (Option<Event>, DeviceError)> {
+    let event = idle.map_or_else(|| arena.call(D::create_event), Ok).map_err(|error| (None, error))?;
+    arena.call(|device| device.record(event, stream)).map_err(|error| (Some(event), error))?;
+    Ok(event)
 }

@@ -23,6 +23,7 @@
 //! No lock is held across a call to the device. The lock of the event queues and the lock of a
 //! heap are never held together.
 
+use crate::arena::driver::record_event;
 use crate::arena::gathered::Gathered;
 use crate::arena::ordered::Ordered;
 use crate::arena::polls::Polls;
@@ -311,12 +312,9 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Arena<D, R, S> {
             order.reserve().map_err(|CapacityError| Error::TableFull("events"))?;
             order.take_idle()
         };
-        let made = idle.map_or_else(|| self.call(D::create_event), Ok);
-        let recorded = made.and_then(|event| self.call(|device| device.record(event, stream)).map(|()| event));
-        if recorded.is_err() {
-            // Cancels the reservation, and keeps an event that was made for the next use.
-            self.event_queues.lock_of(stream).cancel_reservation(made.ok());
-        }
-        Ok(recorded?)
+        record_event(self, idle, stream).map_err(|(made, error)| {
+            self.event_queues.lock_of(stream).cancel_reservation(made);
+            error.into()
+        })
     }
 }

@@ -17,6 +17,7 @@
 //!
 //! During a capture no event is recorded: the blocks stay open.
 
+use crate::arena::driver::record_event;
 use crate::arena::polls::Polls;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
@@ -187,11 +188,11 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Gathered<'_, D, R, S> {
         let device = self.0;
         let begun = device.event_queues.lock(group).begin_recording(queue);
         let Some(Recording { stream, idle, is_first }) = begun else { return Ok(false) };
-        let made = idle.map_or_else(|| device.call(D::create_event), Ok);
-        let recorded = made.and_then(|event| device.call(|memory| memory.record(event, stream)));
-        device.event_queues.lock(group).finish_recording(queue, made.ok(), recorded.is_ok());
-        match recorded.map_err(Error::from) {
-            Ok(()) => Ok(is_first),
+        let recorded = record_event(&device, idle, stream);
+        let event = recorded.map_or_else(|(made, _)| made, Some);
+        device.event_queues.lock(group).finish_recording(queue, event, recorded.is_ok());
+        match recorded.map_err(|(_, error)| Error::from(error)) {
+            Ok(_event) => Ok(is_first),
             Err(error) if error.is_of_capture() => Ok(false),
             Err(error) => Err(error),
         }

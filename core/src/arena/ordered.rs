@@ -16,6 +16,7 @@
 //!
 //! Where some uses of a block have events and others need one, all get an event at the free.
 
+use crate::arena::driver::record_event;
 use crate::arena::invalid_pointer::not_in_heap;
 use crate::arena::request::Request;
 use crate::arena::{OnDevice, flags};
@@ -57,16 +58,13 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
         if is_own {
             return Ok(());
         }
-        let recorded = match device.driver.may_record(&device.flags) {
-            Some(_permission) => self.record(stream),
-            None => Ok(None),
-        };
-        let event = match recorded {
-            Ok(Some(event)) => event,
-            Ok(None) => return device.record_stream(slot, ptr, stream),
+        let permission = device.driver.may_record(&device.flags);
+        let event = match permission.map(|_permission| self.record(stream)) {
+            Some(Ok(event)) => event,
+            None => return device.record_stream(slot, ptr, stream),
             // The program captures without `begin_capture`.
-            Err(error) if error.is_of_capture() => return device.record_stream(slot, ptr, stream),
-            Err(error) => return Err(error),
+            Some(Err(error)) if error.is_of_capture() => return device.record_stream(slot, ptr, stream),
+            Some(Err(error)) => return Err(error),
         };
         let mut heap = device.heaps.lock(slot);
         let noted = match heap.lookup(ptr) {
@@ -82,19 +80,14 @@ impl<D: DeviceMemory, R: Lock, S: Storage> Ordered<'_, D, R, S> {
     }
 
     /// Records an event at the present end of `stream`.
-    fn record(&self, stream: StreamId) -> Result<Option<Event>, Error> {
+    fn record(&self, stream: StreamId) -> Result<Event, Error> {
         let device = self.0;
         device.health()?;
         let idle = device.event_queues.lock_of(stream).lend()?;
-        let made = idle.map_or_else(|| device.call(D::create_event), Ok);
-        let recorded = made.and_then(|event| device.call(|memory| memory.record(event, stream)));
-        match (made, recorded) {
-            (Ok(event), Ok(())) => Ok(Some(event)),
-            (made, recorded) => {
-                device.event_queues.lock_of(stream).end_loan(made.ok());
-                Err(recorded.err().or(made.err()).map_or(Error::TableFull("events"), Error::from))
-            }
-        }
+        record_event(&device, idle, stream).map_err(|(made, error)| {
+            device.event_queues.lock_of(stream).end_loan(made);
+            error.into()
+        })
     }
 
     /// Gives events of uses, with their streams, back to the idle events.
